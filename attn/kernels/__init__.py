@@ -1,0 +1,1 @@
+"""How attention is computed, for one head."""

@@ -1,0 +1,71 @@
+"""Where a token stands: position encodings that are added to the embeddings.
+
+An encoding is a value with one interface: `init(key, length, d_model)` makes its table, `trained` says whether the
+table is a parameter. The table lives in its own variable collection, "positions", because whether it is trained is a
+property of the experiment and not of the program: trials with different encodings can share a compiled program.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+def sinusoidal(length: int, d_model: int) -> Float[np.ndarray, "L D"]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same), interleaved as in the paper's
+    section 3.5. Computed in float64, returned in float32. d_model must be even."""
+    if d_model % 2:
+        raise ValueError(f"d_model={d_model} must be even: sines and cosines come in pairs")
+    rate = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    angle = np.arange(length)[:, None] * rate
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, d_model).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinusoidal:
+    """The paper's fixed sines and cosines."""
+
+    trained = False
+
+    def init(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
+        return jnp.asarray(sinusoidal(length, d_model))
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """One trained vector a position, from N(0, 1/d_model) (Gehring et al. 2017; the paper's Table 3, row E)."""
+
+    trained = True
+
+    def init(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
+        return jax.random.normal(key, (length, d_model)) * d_model**-0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class NoPositions:
+    """Nothing is added: the encoder sees a bag of tokens."""
+
+    trained = False
+
+    def init(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
+        return jnp.zeros((length, d_model))
+
+
+POSITIONS = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": NoPositions()}
+
+
+class PositionTable(nn.Module):
+    """Looks positions up in the encoding's table, variable "table" (length, d_model) of collection "positions"."""
+
+    encoding: Sinusoidal | Learned | NoPositions
+    length: int
+    d_model: int
+
+    @nn.compact
+    def __call__(self, positions: Int[Array, "*B N"]) -> Float[Array, "*B N D"]:
+        table = self.variable("positions", "table",
+                              lambda: self.encoding.init(self.make_rng("params"), self.length, self.d_model))
+        return table.value[positions]

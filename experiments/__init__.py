@@ -1,0 +1,1 @@
+"""Experiments on attention: from a config to a table."""

@@ -1,0 +1,1 @@
+"""Experiments: one file each, `get_config()` and its `sweep_<name>()` generators."""

@@ -1,0 +1,210 @@
+"""What a workdir holds: the trials of a sweep, or of one run, read back from their files.
+
+Files are read as a run leaves them, also one that was killed half way: what is missing or cut short counts as
+not there yet. Nothing here writes.
+"""
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+KINDS = ("encoder", "decoder", "cross")
+"""Encoder self-attention, decoder self-attention, and the decoder's attention to the encoder."""
+
+
+class LedgerError(ValueError):
+    """A workdir without results to read; the message says what was looked for and how to make it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One trial as its directory tells it; what its files do not hold yet is empty."""
+
+    name: str
+    point: Mapping[str, Any]
+    """Flat {dotted key: value}: what the sweep set on top of its base, the seed among it."""
+    seed: int | None
+    directory: Path
+    config: Mapping[str, Any]
+    """Resolved settings, nested."""
+    record: Mapping[str, Any]
+    """Where and with what it ran: versions, git commit, hashes, device, start."""
+    metrics: tuple[Mapping[str, Any], ...]
+    """By rising step; of a step that a resumed run logged twice, the later line."""
+    result: Mapping[str, Any] | None
+    status: str
+    """finished, failed or unfinished."""
+
+    @property
+    def error(self) -> str:
+        """One line saying why there is no result; empty for a finished trial."""
+        if self.status == "failed":
+            return one_line(self.result.get("error")) or "failed without a message"
+        if self.status == "finished":
+            return ""
+        if not self.directory.is_dir():
+            return "not started"
+        step, steps = max((line["step"] for line in self.metrics), default=0), look_up(self.config, "training.steps")
+        return f"stopped or still running, last logged at step {step}" + (f" of {steps}" if steps else "")
+
+    def curve(self, split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, values) of `metric` on the split "train" or "validation", where it is a finite number."""
+        pairs = [(line["step"], line.get(metric)) for line in self.metrics if line["split"] == split]
+        pairs = [(step, value) for step, value in pairs if isinstance(value, (int, float)) and np.isfinite(value)]
+        return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs], float)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """The trials of a workdir, in the order of its sweep."""
+
+    workdir: Path
+    trials: tuple[Trial, ...]
+    config: str = ""
+    """The sweep's config file; empty for the workdir of a single run."""
+    base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The sweep's settings before any point is put on top, nested; empty for a single run."""
+    sweeps: tuple[str, ...] = ()
+
+    def of(self, status: str) -> tuple[Trial, ...]:
+        """The trials that are finished, failed or unfinished."""
+        return tuple(trial for trial in self.trials if trial.status == status)
+
+    def changes(self, trial: Trial) -> dict[str, Any]:
+        """What `trial`'s point really changes against the base, apart from the seed; {} for the base itself."""
+        return {key: value for key, value in trial.point.items()
+                if key != "seed" and look_up(self.base, key) != value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A test sentence with its attention: encoder (N, h, n, n), decoder (N, h, m, m), cross (N, h, m, n)."""
+
+    source: str
+    reference: str
+    translation: str
+    source_pieces: tuple[str, ...]
+    target_pieces: tuple[str, ...]
+    """What the decoder read, the start mark first: the m queries of the decoder."""
+    attention: Mapping[str, np.ndarray]
+
+    def axes(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(queries, keys): the word pieces along the rows and the columns of a map."""
+        return (self.source_pieces if kind == "encoder" else self.target_pieces,
+                self.target_pieces if kind == "decoder" else self.source_pieces)
+
+
+def read(workdir: str | Path) -> Ledger:
+    """The ledger of a sweep's workdir (it has sweep.json) or of a single run's (it has config.json).
+
+    Raises LedgerError for any other workdir.
+    """
+    workdir = Path(workdir)
+    if (workdir / "sweep.json").exists():
+        return _read_sweep(workdir)
+    if (workdir / "config.json").exists():
+        record = _json(workdir / "record.json")
+        trial = _read_trial(workdir, str(record.get("name") or workdir.resolve().name), record.get("point") or {}, {})
+        return Ledger(workdir, (trial,))
+    found = "has neither" if workdir.is_dir() else "is no directory, so it has neither"
+    raise LedgerError(
+        f"workdir {str(workdir)!r} {found} sweep.json nor config.json: no results to read; make some with "
+        f"`python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir={workdir}`")
+
+
+def examples(trial: Trial) -> list[Example]:
+    """The test sentences whose attention `trial` kept; [] where it kept none.
+
+    Raises LedgerError if a map does not fit its word pieces.
+    """
+    texts, arrays = _json(trial.directory / "examples.json", list), _arrays(trial)
+    built = []
+    for i, text in enumerate(texts):
+        attention = {kind: arrays[f"{i}/{kind}"] for kind in KINDS if f"{i}/{kind}" in arrays}
+        if not attention:
+            continue
+        example = Example(text["source"], text["reference"], text["translation"], tuple(text["source_pieces"]),
+                          tuple(text["target_pieces"]), attention)
+        for kind, weights in attention.items():
+            expected = tuple(map(len, example.axes(kind)))
+            if weights.ndim != 4 or weights.shape[2:] != expected:
+                raise LedgerError(f"{trial.directory / 'examples.npz'}: {i}/{kind} has shape {weights.shape}, but "
+                                  f"examples.json gives it {expected[0]} queries and {expected[1]} keys")
+        built.append(example)
+    return built
+
+
+def positions(trial: Trial) -> np.ndarray | None:
+    """The encoder's position table (L, d_model) at the end of training; None where there is none."""
+    return _arrays(trial).get("positions")
+
+
+def look_up(settings: Mapping[str, Any], key: str, default=None):
+    """The value of the dotted `key` in nested settings."""
+    for name in key.split("."):
+        if not isinstance(settings, Mapping) or name not in settings:
+            return default
+        settings = settings[name]
+    return settings
+
+
+def one_line(text) -> str:
+    """`text` on one line, without characters a terminal would obey."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")).split())
+
+
+def _read_sweep(workdir):
+    sweep = _json(workdir / "sweep.json")
+    try:
+        base = sweep["base"]
+        trials = [_read_trial(workdir / t["directory"], t["name"], t["point"], base) for t in sweep["trials"]]
+        return Ledger(workdir, tuple(trials),
+                      config=str(sweep.get("config", "")), base=base, sweeps=tuple(sweep.get("sweeps", ())))
+    except (KeyError, TypeError) as error:
+        raise LedgerError(f"{workdir / 'sweep.json'} is damaged ({error!r}): call launch.sweep on this workdir again, "
+                          "which writes it anew and keeps the finished trials") from error
+
+
+def _read_trial(directory, name, point, base):
+    config, result = _json(directory / "config.json"), _json(directory / "result.json")
+    status = result.get("status") if result.get("status") in ("finished", "failed") else "unfinished"
+    seed = point.get("seed", config.get("seed", base.get("seed")))
+    return Trial(name, dict(point), seed, directory, config, _json(directory / "record.json"),
+                 _metrics(directory / "metrics.jsonl"), result or None, status)
+
+
+def _json(path, kind=dict):
+    """The object in a JSON file; an empty one if it is missing, cut short, or of another kind."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return kind()
+    return value if isinstance(value, kind) else kind()
+
+
+def _metrics(path):
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return ()
+    latest = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            latest[entry["step"] + 0, entry["split"]] = entry
+        except (ValueError, KeyError, TypeError):  # a kill cuts the last line short; a resumed run writes on after it
+            continue
+    return tuple(latest[key] for key in sorted(latest))
+
+
+def _arrays(trial):
+    try:
+        with open(trial.directory / "examples.npz", "rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        return {}

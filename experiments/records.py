@@ -1,0 +1,161 @@
+"""A trial's directory: who it belongs to, what is known of it, and every file written so that a crash leaves no half.
+
+`config.json` is written first and `result.json` last; a directory with a finished result is never written again.
+"""
+
+import contextlib
+import datetime
+import io
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import machine
+from experiments.prepared import Prepared
+from experiments.settings import Settings
+
+
+class WorkdirError(ValueError):
+    """A directory that holds something else; the message says what, and the remedy."""
+
+
+class Directory:
+    """The files of one trial."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def open(self, settings: Settings) -> dict[str, Any] | None:
+        """Makes the directory `settings`' own. Returns the result if the trial is finished, None if it is to be run.
+
+        Raises WorkdirError for a directory of other settings, naming what differs, and for a sweep's directory.
+        """
+        if (self.path / "sweep.json").exists():
+            raise WorkdirError(f"{self.path} is the directory of a sweep; choose another --workdir for a single trial")
+        if self.path.exists() and not self.path.is_dir():
+            raise WorkdirError(f"{self.path} is a file; choose another --workdir")
+        mine = settings.to_dict()
+        theirs = read_json(self.path / "config.json")
+        if theirs is None:
+            write_json(self.path / "config.json", mine)
+        elif theirs != mine:
+            raise WorkdirError(f"{self.path} belongs to another config: {differences(theirs, mine)}. "
+                               "Choose another --workdir, or remove this one")
+        result = read_json(self.path / "result.json")
+        return result if result and result["status"] == "finished" else None
+
+    def describe(self, name: str, point: dict, settings: Settings, prepared: Prepared, length: int) -> None:
+        """Writes record.json, and the vocabulary that the trial's ids are in; `length` is the model's longest row.
+
+        Raises WorkdirError if the trial was begun with other text or another vocabulary.
+        """
+        vocabulary = prepared.vocabulary()
+        now = dict(corpus=prepared.corpus_digest, vocabulary=vocabulary.digest)
+        before = read_json(self.path / "record.json")
+        if before is not None:
+            if was := {key: before[key] for key in now if before[key] != now[key]}:
+                raise WorkdirError(f"{self.path} was begun with other data: "
+                                   + ", ".join(f"{key} {was[key]}, now {now[key]}" for key in was)
+                                   + ". Restore the files it was begun with, or choose another --workdir")
+            return
+        write_bytes(self.path / "vocabulary.model", prepared.vocabulary_model)
+        write_json(self.path / "record.json", dict(
+            name=name, point=point, settings_digest=settings.digest(), length=length, versions=machine.versions(),
+            python=platform.python_version(), git=machine.git_commit(), **now, corpus_counts=prepared.counts,
+            device=machine.device(), devices=jax.local_device_count(),
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+
+    def resume(self, step: int) -> Callable[[], float]:
+        """Forgets metrics of steps after `step`. Returns a clock: seconds of work, counted on from before."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        before, start = (kept[-1]["seconds"] if kept else 0.0), time.perf_counter()
+        return lambda: before + time.perf_counter() - start
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
+        lines = []
+        if (self.path / "metrics.jsonl").exists():
+            for line in (self.path / "metrics.jsonl").read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    lines.append(json.loads(line))
+        return lines
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def last(self, split: str) -> dict[str, Any]:
+        return [line for line in self.metrics() if line["split"] == split][-1]
+
+    def evaluated(self, step: int) -> bool:
+        return any(line["step"] == step and line["split"] == "validation" for line in self.metrics())
+
+    def speed(self) -> float:
+        """Median target pieces a second: the first lines include compilation."""
+        return float(np.median([line["tokens_per_second"] for line in self.metrics() if line["split"] == "train"]))
+
+    def write_text(self, name: str, text: str) -> None:
+        write_text(self.path / name, text)
+
+    def write_examples(self, records: list, arrays: dict[str, np.ndarray]) -> None:
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays)
+        write_bytes(self.path / "examples.npz", packed.getvalue())
+        write_json(self.path / "examples.json", records)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_json(self.path / "result.json", result)
+
+
+def differences(theirs: dict, mine: dict, path: str = "") -> str:
+    """The settings in which two configs differ, as "model.h is 4, asked for 2"."""
+    found = []
+    for key in sorted(theirs.keys() | mine.keys()):
+        a, b = theirs.get(key), mine.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += [differences(a, b, f"{path}{key}.")]
+        elif a != b:
+            found.append(f"{path}{key} is {a!r}, asked for {b!r}")
+    return ", ".join(filter(None, found))
+
+
+def slug(name: str) -> str:
+    """`name` as a directory's: "h=2 d_k=32" becomes "h=2,d_k=32", and nothing leads out of the directory."""
+    return re.sub(r"[^\w=.,+-]+", ",", name).strip(".,")[:80]
+
+
+def read_json(path: Path) -> Any:
+    """The file's content, or None where there is none."""
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes the whole file or nothing: a reader sees the old content or the new, whenever the power goes."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

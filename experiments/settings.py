@@ -1,0 +1,233 @@
+"""ConfigDict -> frozen, checked dataclasses: the door every experiment comes in by.
+
+A config file fills an `ml_collections.ConfigDict` (start from `default_config()`), `resolve()` turns it
+into `Settings`, and the rest of the code trusts those. Nothing else in the project reads a ConfigDict.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+POSITIONS = ("sinusoidal", "learned", "none")
+OPTIMIZERS = ("adam", "sgd")
+CORPORA = ("cldr", "files")
+STRATEGIES = ("pmap", "shard_map")
+
+
+class SettingsError(ValueError):
+    """A setting that makes no sense; the message names the setting, its value and what is known."""
+
+
+def _field(default, allowed, accepts):
+    return dataclasses.field(default=default, metadata=dict(allowed=allowed, accepts=accepts))
+
+
+def _at_least(low, default):
+    return _field(default, f"at least {low}", lambda value: low <= value < math.inf)
+
+
+def _between(low, high, default):
+    return _field(default, f"at least {low} and below {high}", lambda value: low <= value < high)
+
+
+def _positive(default):
+    return _field(default, "finite and above 0", lambda value: 0 < value < math.inf)
+
+
+def _one_of(choices, default):
+    return _field(default, "one of " + ", ".join(choices), lambda value: value in choices)
+
+
+def _text(default):
+    return _field(default, "text", lambda value: "\0" not in value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Shape and regularisation of the Transformer, in the paper's letters; the defaults are its base model."""
+
+    N: int = _at_least(1, 6)
+    """Layers in the encoder, and again in the decoder."""
+    d_model: int = _at_least(2, 512)
+    d_ff: int = _at_least(1, 2048)
+    h: int = _at_least(1, 8)
+    d_k: int = _at_least(1, 64)
+    d_v: int = _at_least(1, 64)
+    positions: str = _one_of(POSITIONS, "sinusoidal")
+    P_drop: float = _between(0, 1, 0.1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where sentence pairs come from and how they are cut into pieces."""
+
+    corpus: str = _one_of(CORPORA, "cldr")
+    source: str = _text("en")
+    """Language of the source: a CLDR locale, or the file ending `train.en`."""
+    target: str = _text("de")
+    directory: str = _text("")
+    """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz."""
+    train: str = _text("train")
+    validation: str = _text("val")
+    test: str = _text("test")
+    pairs: int = _at_least(100, 40_000)
+    """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each."""
+    heldout: int = _at_least(1, 500)
+    corpus_seed: int = _at_least(0, 0)
+    vocabulary: int = _at_least(300, 800)
+    """Word pieces, shared by both languages."""
+    max_pieces: int = _at_least(2, 48)
+    """Training pairs with a longer side, end mark included, are dropped and counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One trial's optimisation."""
+
+    steps: int = _at_least(1, 100_000)
+    rows: int = _at_least(1, 16)
+    """Packed rows in a batch, over all devices."""
+    row_pieces: int = _at_least(2, 64)
+    """Word pieces in a row, source and target each; a row holds as many whole pairs as fit."""
+    optimizer: str = _one_of(OPTIMIZERS, "adam")
+    learning_rate: float = _positive(1.0)
+    """Adam: factor on d_model^-0.5 · min(step^-0.5, step · warmup^-1.5). SGD: the rate itself."""
+    warmup: int = _at_least(1, 4000)
+    beta_2: float = _between(0, 1, 0.98)
+    eps_ls: float = _between(0, 1, 0.1)
+    """Label smoothing."""
+    log_every: int = _at_least(1, 25)
+    evaluate_every: int = _at_least(1, 250)
+    save_every: int = _at_least(1, 500)
+    strategy: str = _one_of(STRATEGIES, "pmap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What is measured on validation while training, and on test at the end."""
+
+    rows: int = _at_least(1, 64)
+    """Sentences translated at once."""
+    max_pieces: int = _at_least(2, 48)
+    """A translation is cut here."""
+    sentences: int = _at_least(1, 200)
+    """Validation sentences translated at each evaluation; the test set is always translated whole."""
+    examples: int = _at_least(0, 3)
+    """Test sentences whose attention is kept for the report."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that decides a trial's result."""
+
+    model: Model = Model()
+    data: Data = Data()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    seed: int = _between(0, 2**31, 0)
+
+    def __post_init__(self):
+        m, d, t, e = self.model, self.data, self.training, self.evaluation
+        _require(m.d_model % 2 == 0 or m.positions != "sinusoidal",
+                 f"model.d_model={m.d_model} must be even: sinusoidal positions come as pairs (sin, cos)")
+        _require(t.row_pieces >= d.max_pieces,
+                 f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}")
+        _require(t.warmup <= t.steps or t.optimizer == "sgd",
+                 f"training.warmup={t.warmup} must not exceed training.steps={t.steps}")
+        _require(d.corpus != "files" or d.directory,
+                 "data.corpus=files needs data.directory, the folder that holds the text files")
+        _require(d.corpus != "cldr" or not d.directory,
+                 f"data.directory={d.directory!r} is read by data.corpus=files only, and data.corpus is cldr")
+        _require(d.source != d.target, f"data.source and data.target are both {d.source!r}")
+        _require(e.max_pieces <= max(t.row_pieces, d.max_pieces) + 50,
+                 f"evaluation.max_pieces={e.max_pieces} exceeds training.row_pieces={t.row_pieces} + 50")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def digest(self) -> str:
+        """Eight hexadecimal digits that two equal settings share."""
+        return digest(self.to_dict())
+
+
+def _require(condition, message):
+    if not condition:
+        raise SettingsError(message)
+
+
+def digest(value) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """A ConfigDict with every setting at its default: what a config file starts from."""
+    return ml_collections.ConfigDict(Settings().to_dict())
+
+
+def resolve(config: Mapping[str, Any] | ml_collections.ConfigDict, point: Mapping[str, Any] = {}) -> Settings:
+    """Settings of `config` with the flat `{dotted key: value}` of `point` on top.
+
+    Raises SettingsError for an unknown key, a value of the wrong type or out of range, or settings that
+    contradict each other.
+    """
+    values = config.to_dict() if isinstance(config, ml_collections.ConfigDict) else _copy(config)
+    for key, value in point.items():
+        *path, last = check_key(key).split(".")
+        group = values
+        for name in path:
+            group = group.setdefault(name, {})
+        group[last] = value
+    return _build(Settings, values, "")
+
+
+def _copy(values):
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+
+
+def check_key(key: str) -> str:
+    """Returns `key` if it is a setting's dotted name; raises SettingsError naming what is known."""
+    cls, path = Settings, ""
+    *groups, last = key.split(".")
+    for name in groups:
+        cls = _known(cls, name, path, key).type
+        path = f"{path}{name}."
+        _require(dataclasses.is_dataclass(cls), f"{key}: {path[:-1]} is a value, not a group of settings")
+    field = _known(cls, last, path, key)
+    _require(not dataclasses.is_dataclass(field.type), f"{key} is a group of settings, not one setting")
+    return key
+
+
+def _known(cls, name, path, key):
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    if name not in fields:
+        near = difflib.get_close_matches(name, fields, n=1)
+        hint = f"; did you mean {path}{near[0]}?" if near else ""
+        raise SettingsError(f"{key}: no such setting{hint} (known: {', '.join(path + n for n in fields)})")
+    return fields[name]
+
+
+def _build(cls, values, path):
+    _require(isinstance(values, Mapping), f"{path[:-1]} must be a group of settings, not {values!r}")
+    built = {}
+    for name, value in values.items():
+        field = _known(cls, name, path, f"{path}{name}")
+        if dataclasses.is_dataclass(field.type):
+            built[name] = _build(field.type, value, f"{path}{name}.")
+        else:
+            built[name] = _checked(field, value, f"{path}{name}")
+    return cls(**built)
+
+
+def _checked(field, value, key):
+    number = field.type is float and type(value) is int
+    _require(type(value) is field.type or number,
+             f"{key}={value!r} must be {field.type.__name__}, not {type(value).__name__}")
+    _require(field.metadata["accepts"](value), f"{key}={value!r} must be {field.metadata['allowed']}")
+    return field.type(value)

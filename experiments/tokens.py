@@ -1,0 +1,93 @@
+"""The vocabulary: word pieces shared by both languages (sentencepiece BPE), trained within the run.
+
+Text is not normalised, and a character outside the vocabulary is spelled in bytes, so decoding gives back what was
+encoded. Every digit is a piece of its own: numbers are then spelled, not memorised.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import sentencepiece
+
+PAD, BOS, EOS, UNK = range(4)
+"""Ids of the control pieces. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
+
+SMALLEST = 256 + 4
+"""Bytes and control pieces, which every vocabulary has."""
+
+
+class VocabularyError(ValueError):
+    """A vocabulary size that the text cannot support; the message says which it can."""
+
+
+def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
+    """A sentencepiece model of exactly `size` pieces, the same bytes for the same sentences.
+
+    Raises:
+        VocabularyError: the text has too few distinct pieces for `size`, or `size` is too small for its characters.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=size,
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNK,
+            byte_fallback=True,
+            split_digits=True,
+            character_coverage=0.99999,  # rarer characters go by their bytes and cost no piece
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=1 << 20,  # bytes; longer ones, which no model here could read, are not looked at
+            num_threads=1,
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise VocabularyError(_complaint(size, str(error))) from None
+    return model.getvalue()
+
+
+def _complaint(size, error) -> str:
+    if largest := re.search(r"set it to a value <= (\d+)", error):
+        return f"vocabulary={size} is more than this text can fill; the largest possible is {largest[1]}"
+    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return f"vocabulary={size} is too small for the characters of this text; it needs at least {smallest[1]}"
+    if size < SMALLEST:
+        return f"vocabulary={size} is too small; bytes and control pieces alone are {SMALLEST}"
+    return f"vocabulary={size} cannot be trained on this text: {' '.join(error.split())}"
+
+
+class Vocabulary:
+    """Sentences to ids and back, around the bytes of a sentencepiece model."""
+
+    def __init__(self, model: bytes):
+        self.model = model
+        self.digest = hashlib.sha256(model).hexdigest()[:16]
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size = self._processor.vocab_size()
+
+    def encode(self, sentences: Iterable[str]) -> list[np.ndarray]:
+        """The int32 ids of each sentence, without BOS and EOS."""
+        return [np.array(ids, np.int32) for ids in self._processor.encode(list(sentences), num_threads=1)]
+
+    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
+        """The sentence of each row of ids: what comes before its first EOS, padding and BOS left out."""
+        return self._processor.decode([_content(row) for row in ids], num_threads=1)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, control pieces included; a leading ▁ marks the start of a word."""
+        return self._processor.id_to_piece(np.asarray(ids).tolist())
+
+
+def _content(row) -> list[int]:
+    row = np.asarray(row).tolist()
+    if EOS in row:
+        row = row[: row.index(EOS)]
+    return [i for i in row if i != PAD and i != BOS]

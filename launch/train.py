@@ -1,0 +1,34 @@
+"""Trains one trial.
+
+python -m launch.train --config=experiments/configs/quick.py --config.model.h=2 --workdir=runs/one
+
+The same command again goes on where an interrupted run stopped, and shows the result of a finished one.
+"""
+
+from experiments import machine, report
+from experiments.prepared import prepare
+from experiments.settings import resolve
+from launch import command
+
+_CONFIG = command.define_config()
+_WORKDIR = command.define_workdir()
+
+
+def main():
+    if _CONFIG.value is None:
+        command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
+    from experiments import training
+
+    settings = resolve(_CONFIG.value)
+    machine.use_compile_cache()
+    prepared = prepare(settings.data)
+    print(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()), flush=True)
+    result = training.run(settings, prepared, _WORKDIR.value, say=lambda line: print(line, flush=True))
+    print("\ntest: BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}  over {test_sentences} sentences; "
+          "validation perplexity {perplexity:.3f}; {parameters:,} parameters".format(**result))
+    print("report:", report.write(_WORKDIR.value).html)
+
+
+if __name__ == "__main__":
+    machine.restart_with_huge_pages()
+    command.start(main)

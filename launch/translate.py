@@ -1,0 +1,32 @@
+"""Translates lines with a trained model.
+
+echo "3 days ago" | python -m launch.translate --workdir=runs/one
+
+Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from experiments import machine
+from launch import command
+
+_WORKDIR = command.define_workdir()
+
+
+def main():
+    from experiments.translation import Translator
+
+    translator = Translator(Path(_WORKDIR.value))
+    machine.use_compile_cache()
+    lines = [line.rstrip("\r\n") for line in sys.stdin]
+    for translation in translator(lines):
+        print(translation)
+
+
+if __name__ == "__main__":
+    machine.restart_with_huge_pages()
+    command.start(main)
