@@ -1,9 +1,11 @@
 """attention(): one function for every score and mask; picks a kernel and maps it over heads and batch."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn.dropout import Drop
@@ -14,8 +16,8 @@ from attn.scores import ScaledDot
 KERNELS = {"reference": reference}
 
 
-def attention(q: Float[Array, "*B N H K"], k: Float[Array, "*B M H K"], v: Float[Array, "*B M H V"], *,
-              score=ScaledDot(), mask: Mask | None = None, bias: Float[Array, "..."] | None = None,
+def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H K"], v: Float[ArrayLike, "*B M H V"], *,
+              score=ScaledDot(), mask: Mask | None = None, bias: Float[ArrayLike, "..."] | None = None,
               dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None,
               implementation: str | None = None, return_lse: bool = False, return_weights: bool = False):
     """softmax(score(q, k) + bias) v, over the keys that the mask shows ("Attention Is All You Need", section 3.2).
@@ -43,14 +45,15 @@ def attention(q: Float[Array, "*B N H K"], k: Float[Array, "*B M H K"], v: Float
     if implementation not in (None, *KERNELS):
         raise ValueError(f"unknown implementation {implementation!r}; known: {', '.join(KERNELS)}")
     drop = _drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    out, lse, weights = _mapped(q, k, v, score, mask or Mask(), bias, drop, kernel=implementation or "reference")
-    extra = ((lse,) if return_lse else ()) + ((weights,) if return_weights else ())
-    return (out, *extra) if extra else out
+    # What is not asked for is not computed: the compiler drops what a jitted function does not return.
+    wanted = (True, return_lse, return_weights)
+    found = _mapped(q, k, v, score, mask or Mask(), bias, drop, kernel=implementation or "reference", wanted=wanted)
+    return found if len(found) > 1 else found[0]
 
 
-@functools.partial(jax.jit, static_argnames="kernel")
-def _mapped(q, k, v, score, mask, bias, drop, *, kernel):
-    """The kernel over every head of every example."""
+@functools.partial(jax.jit, static_argnames=("kernel", "wanted"))
+def _mapped(q, k, v, score, mask, bias, drop, *, kernel, wanted):
+    """The kernel over every head of every example: those of its (output, LSE, weights) that are wanted."""
     *batch, n, h, _ = q.shape
     shape = (*batch, h, n, k.shape[-3])
     mask = mask.broadcast(tuple(batch), *shape[-3:])
@@ -65,7 +68,7 @@ def _mapped(q, k, v, score, mask, bias, drop, *, kernel):
     over_all = over_heads
     for _ in batch:
         over_all = jax.vmap(over_all, in_axes=(0, 0, 0, None, 0, 0, 0))
-    return over_all(q, k, v, score, mask, bias, drop)
+    return tuple(itertools.compress(over_all(q, k, v, score, mask, bias, drop), wanted))
 
 
 def _drop(rate, key, shape):

@@ -5,6 +5,7 @@ Here threefry is asked for two words per call, and a 32-bit mixing function spre
 """
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -43,8 +44,8 @@ def _mix(x):
 class Drop:
     """Inverted dropout as a value: zero each element with probability `rate`, scale the rest by 1/(1 − rate)."""
 
-    rate: float | Float[Array, ""]
-    key: Array
+    rate: Any  # a number, which may be traced
+    key: Any
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not near it.

@@ -6,14 +6,19 @@ B batch (any number of leading axes), N queries, M keys, H heads.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 
 def _part(**core_ndim):
-    """Registers a part: a pytree whose leaves have `core_ndim` axes for one example, batch axes before them."""
+    """Registers a part: a pytree whose leaves have `core_ndim` axes for one example, batch axes before them.
+
+    The fields are `Any`, because JAX also puts other things than arrays into a pytree: in_axes, shapes, None.
+    """
 
     def decorate(cls):
         cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
@@ -25,7 +30,7 @@ def _part(**core_ndim):
 
 @_part(offset=0)
 class _Causal:
-    offset: Int[Array, "*B"]
+    offset: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
         return j <= i + self.offset
@@ -33,8 +38,8 @@ class _Causal:
 
 @_part(left=0, right=0)
 class _Window:
-    left: Int[Array, "*B"]
-    right: Int[Array, "*B"]
+    left: Any  # Int[Array, "*B"]
+    right: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
         return (i - self.left <= j) & (j <= i + self.right)
@@ -42,7 +47,7 @@ class _Window:
 
 @_part(lengths=0)
 class _Padding:
-    lengths: Int[Array, "*B"]
+    lengths: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
         return (j < self.lengths) & (i == i)
@@ -50,8 +55,8 @@ class _Padding:
 
 @_part(q_ids=1, k_ids=1)
 class _Segments:
-    q_ids: Int[Array, "*B N"]
-    k_ids: Int[Array, "*B M"]
+    q_ids: Any  # Int[Array, "*B N"]
+    k_ids: Any  # Int[Array, "*B M"]
 
     def tile(self, i, j):
         return self.q_ids[i] == self.k_ids[j]
@@ -59,7 +64,7 @@ class _Segments:
 
 @_part(array=3)
 class _Dense:
-    array: Bool[Array, "*B H N M"]
+    array: Any  # Bool[Array, "*B H N M"]
 
     def tile(self, i, j):
         return self.array[i, j]
@@ -73,7 +78,7 @@ class Mask:
     parts: tuple = ()
 
     @classmethod
-    def causal(cls, offset: int | Int[Array, "*B"] = 0) -> "Mask":
+    def causal(cls, offset: int | Int[ArrayLike, "*B"] = 0) -> "Mask":
         """Query i sees key j when j ≤ i + offset ("Attention Is All You Need", section 3.2.3)."""
         return cls((_Causal(_integers("offset", offset)),))
 
@@ -83,17 +88,17 @@ class Mask:
         return cls((_Window(_integers("left", left), _integers("right", right)),))
 
     @classmethod
-    def padding(cls, lengths: Int[Array, "*B"]) -> "Mask":
+    def padding(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
         """Keys are real below their example's length."""
         return cls((_Padding(_integers("lengths", lengths)),))
 
     @classmethod
-    def segments(cls, q_ids: Int[Array, "*B N"], k_ids: Int[Array, "*B M"]) -> "Mask":
+    def segments(cls, q_ids: Int[ArrayLike, "*B N"], k_ids: Int[ArrayLike, "*B M"]) -> "Mask":
         """A query sees the keys of equal id: several sentences in one row do not see each other."""
         return cls((_Segments(_integers("q_ids", q_ids), _integers("k_ids", k_ids)),))
 
     @classmethod
-    def dense(cls, array: Bool[Array, "..."]) -> "Mask":
+    def dense(cls, array: Bool[ArrayLike, "..."]) -> "Mask":
         """Any boolean array broadcastable to (*B, H, N, M), True = may attend."""
         array = jnp.asarray(array)
         if array.dtype != jnp.bool_:
@@ -104,7 +109,7 @@ class Mask:
     def __and__(self, other: "Mask") -> "Mask":
         return Mask(self.parts + other.parts)
 
-    def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Bool[Array, "n m"]:
+    def tile(self, i: Int[ArrayLike, "n"], j: Int[ArrayLike, "m"]) -> Bool[Array, "n m"]:
         """Which of the keys j the queries i may see, for one head of one example."""
         visible = jnp.ones((i.shape[0], j.shape[0]), bool)
         for part in self.parts:

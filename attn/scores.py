@@ -4,6 +4,7 @@ N queries, M keys, K = d_k. A score returns at least float32 whatever it is give
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ class Dot:
 class ScaledDot:
     """score(q, k) = scale · (q · k), with scale = 1/√d_k unless given ("Attention Is All You Need", section 3.2.1)."""
 
-    scale: float | None = None
+    scale: Any = None  # a number, or one for each head
 
     def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale

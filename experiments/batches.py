@@ -117,7 +117,7 @@ def pack(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarr
     rows, source_columns, target_columns = [], [], []
     first, sources, targets = 0, [], []  # number of the oldest open row; room left in each open row
     room = range(0)
-    for source, target in zip(source_lengths[order].tolist(), target_lengths[order].tolist()):
+    for source, target in zip(source_lengths[order].tolist(), target_lengths[order].tolist(), strict=True):
         for k in room:
             if source <= sources[k] and target <= targets[k]:
                 break

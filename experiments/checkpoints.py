@@ -11,7 +11,10 @@ KEEP = 2
 
 
 class Checkpoints:
-    """The checkpoints of one trial, in `directory`: written in the background, each whole or not at all."""
+    """The checkpoints of one trial, in `directory`: written in the background, each whole or not at all.
+
+    A context manager: leaving it, by whatever way, waits for the save that is under way.
+    """
 
     def __init__(self, directory: Path):
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save at INFO
@@ -43,7 +46,10 @@ class Checkpoints:
             self._saving.result()
             self._saving = None
 
-    def close(self) -> None:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
         self.wait()
         self._checkpointer.close()
 

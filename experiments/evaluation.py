@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import sacrebleu
 
-from attn import Mask, Transformer, greedy
+from attn import Mask, greedy
 from experiments import trial
 from experiments.batches import Encoded, padded
+from experiments.prepared import Heldout
 from experiments.tokens import BOS, EOS, Vocabulary
 
 
@@ -82,7 +83,8 @@ def attention_weights(program: trial.Program, state: trial.State, source, target
                 cross=stacked("decoder", "cross_attention"))
 
 
-def examples(weights, state: trial.State, vocabulary: Vocabulary, test, translations: list[str], count: int, length: int):
+def examples(weights, state: trial.State, vocabulary: Vocabulary, test: Heldout, translations: list[str], count: int,
+             length: int):
     """For `count` test sentences of different lengths: texts, pieces and where attention looks.
 
     `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder reads the translation.

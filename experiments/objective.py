@@ -59,7 +59,7 @@ def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
         losses = (losses[0] + (weight * smoothed).sum(), losses[1] + (weight * nll).sum())
         if not with_gradients:
             return (losses, d_embedding), None
-        onehot = jnp.arange(vocabulary) == label[:, None]
+        onehot = jnp.arange(vocabulary)[None] == label[:, None]
         d_logits = weight[:, None] * (e / total - eps_ls / vocabulary - jnp.where(onehot, 1 - eps_ls, 0))
         d_logits = d_logits.astype(h.dtype)
         return (losses, d_embedding + jnp.einsum("ty,td->yd", d_logits, h)), d_logits @ embedding

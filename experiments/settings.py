@@ -80,7 +80,7 @@ class Data:
     """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each."""
     heldout: int = _at_least(1, 500)
     corpus_seed: int = _at_least(0, 0)
-    vocabulary: int = _at_least(300, 800)
+    vocabulary: int = _at_least(400, 800)
     """Word pieces, shared by both languages."""
     max_pieces: int = _at_least(2, 48)
     """Training pairs with a longer side, end mark included, are dropped and counted."""
@@ -140,6 +140,9 @@ class Settings:
                  f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}")
         _require(t.warmup <= t.steps or t.optimizer == "sgd",
                  f"training.warmup={t.warmup} must not exceed training.steps={t.steps}")
+        _require(t.save_every % t.log_every == 0,
+                 f"training.save_every={t.save_every} must be a multiple of training.log_every={t.log_every}, "
+                 "for a resumed run to log what an uninterrupted one does")
         _require(d.corpus != "files" or d.directory,
                  "data.corpus=files needs data.directory, the folder that holds the text files")
         _require(d.corpus != "cldr" or not d.directory,

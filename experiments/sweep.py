@@ -65,7 +65,8 @@ def expand(known: Mapping[str, Callable[[], Iterable[Point]]], names: list[str])
         if both := {key for p in drawn[a] for key in p} & {key for p in drawn[b] for key in p}:
             raise SweepError(f"sweeps {a!r} and {b!r} both set {', '.join(sorted(both))}: "
                              "their product would overwrite one with the other; sweep one of them, or write a third")
-    return [dict(itertools.chain.from_iterable(p.items() for p in points)) for points in itertools.product(*drawn.values())]
+    return [{key: value for point in points for key, value in point.items()}
+            for points in itertools.product(*drawn.values())]
 
 
 def plan(config, points: list[Point]) -> list[Planned]:

@@ -1,7 +1,8 @@
 """The vocabulary: word pieces shared by both languages (sentencepiece BPE), trained within the run.
 
 Text is not normalised, and a character outside the vocabulary is spelled in bytes, so decoding gives back what was
-encoded. Every digit is a piece of its own: numbers are then spelled, not memorised.
+encoded. Digits go in pairs, 1970 as 19 70, and join nothing else: numbers are spelled, not memorised, without being
+as long as digit by digit.
 """
 
 import hashlib
@@ -15,8 +16,7 @@ import sentencepiece
 PAD, BOS, EOS, UNK = range(4)
 """Ids of the control pieces. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
 
-SMALLEST = 256 + 4
-"""Bytes and control pieces, which every vocabulary has."""
+PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 
 
 class VocabularyError(ValueError):
@@ -29,6 +29,8 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
     Raises:
         VocabularyError: the text has too few distinct pieces for `size`, or `size` is too small for its characters.
     """
+    if not any(sentences := list(sentences)):
+        raise VocabularyError(f"no text to train a vocabulary of {size} pieces on")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -42,6 +44,7 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
             unk_id=UNK,
             byte_fallback=True,
             split_digits=True,
+            user_defined_symbols=PAIRS_OF_DIGITS,
             character_coverage=0.99999,  # rarer characters go by their bytes and cost no piece
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -59,8 +62,6 @@ def _complaint(size, error) -> str:
         return f"vocabulary={size} is more than this text can fill; the largest possible is {largest[1]}"
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
         return f"vocabulary={size} is too small for the characters of this text; it needs at least {smallest[1]}"
-    if size < SMALLEST:
-        return f"vocabulary={size} is too small; bytes and control pieces alone are {SMALLEST}"
     return f"vocabulary={size} cannot be trained on this text: {' '.join(error.split())}"
 
 
@@ -79,7 +80,8 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """The sentence of each row of ids: what comes before its first EOS, padding and BOS left out."""
-        return self._processor.decode([_content(row) for row in ids], num_threads=1)
+        rows = [_content(row) for row in ids]
+        return self._processor.decode(rows, num_threads=1) if rows else []  # of no rows it would make one ""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, control pieces included; a leading ▁ marks the start of a word."""
@@ -87,7 +89,6 @@ class Vocabulary:
 
 
 def _content(row) -> list[int]:
+    # Sentencepiece itself leaves out padding and BOS, but goes on after EOS.
     row = np.asarray(row).tolist()
-    if EOS in row:
-        row = row[: row.index(EOS)]
-    return [i for i in row if i != PAD and i != BOS]
+    return row[: row.index(EOS)] if EOS in row else row

@@ -81,34 +81,35 @@ def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: st
 
 
 def _train(one: Trial, directory, say):
-    """The training loop. Returns the final state and the batches."""
+    """Builds what the loop needs, as it was left by an interrupted run. Returns the final state and the batches."""
     settings = one.settings.training
-    hyper = population.on_all_devices(trial.hyper(one.settings))
     batches = Batches(one.prepared.train, rows=settings.rows, row_pieces=settings.row_pieces, seed=one.settings.seed)
     state = population.on_all_devices(trial.initial_state(one.program, one.settings, one.functions.init))
-    checkpoints = Checkpoints(directory.path / "checkpoints")
-    if checkpoints.latest() is not None:
-        state, data = checkpoints.restore(shapes(state))
-        batches.set_state(data)
+    with Checkpoints(directory.path / "checkpoints") as checkpoints:
+        if checkpoints.latest() is not None:
+            state, data = checkpoints.restore(shapes(state))
+            batches.set_state(data)
+        log = _Log(directory, directory.resume(int(state.step)), say)
+        return _loop(one, state, batches, checkpoints, directory, log), batches
+
+
+def _loop(one: Trial, state, batches, checkpoints, directory, log):
+    settings = one.settings.training
+    hyper = population.on_all_devices(trial.hyper(one.settings))
     step = int(state.step)
-    clock = directory.resume(step)
-    log = _Log(directory, clock, say)
-    while step < settings.steps:
-        if step and step % settings.evaluate_every == 0 and not directory.evaluated(step):
+    while True:
+        last = step == settings.steps
+        if step and (last or step % settings.evaluate_every == 0) and not directory.evaluated(step):
             log.flush()
             log.validation(step, evaluate(one, state))
-        if step and step % settings.save_every == 0:
+        if step and (last or step % settings.save_every == 0):
             log.flush()
             checkpoints.save(step, state, batches.get_state())
+        if last:
+            return state
         state, metrics = one.functions.step(state, hyper, next(batches))
         step += 1
-        log.step(step, metrics, last=step % settings.log_every == 0 or step == settings.steps)
-    log.flush()
-    if not directory.evaluated(step):
-        log.validation(step, evaluate(one, state))
-    checkpoints.save(step, state, batches.get_state())
-    checkpoints.close()
-    return state, batches
+        log.step(step, metrics, due=step % settings.log_every == 0 or step == settings.steps)
 
 
 def evaluate(one: Trial, state) -> dict[str, float]:
@@ -142,6 +143,10 @@ def _result(one: Trial, state, batches, directory):
                 tokens_per_second=speed, real_tokens=batches.real_tokens)
 
 
+_TRAIN_LINE = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
+_VALIDATION_LINE = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bleu:.1f}  exact {exact_match:.1%}"
+
+
 class _Log:
     """Metrics on their way to metrics.jsonl: means over the steps since the last line."""
 
@@ -150,11 +155,11 @@ class _Log:
         self._steps, self._due = [], None
         self._since = time.perf_counter()
 
-    def step(self, step, metrics, last):
+    def step(self, step, metrics, due):
         """Notes a dispatched step. What is due from the step before is written now, while this one runs."""
         self.flush()
         self._steps.append(metrics)
-        if last:
+        if due:
             self._due = step
 
     def flush(self):
@@ -167,13 +172,13 @@ class _Log:
         line = dict(step=self._due, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
                     learning_rate=float(each[-1]["learning_rate"]), grad_norm=float(each[-1]["grad_norm"]),
                     tokens_per_second=float(pieces.sum() / seconds), seconds=self._clock())
-        self._write(line, "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s")
+        self._write(line, _TRAIN_LINE)
         self._steps, self._due = [], None
         self._since = time.perf_counter()
 
     def validation(self, step, scores):
         line = dict(step=step, split="validation", **scores, seconds=self._clock())
-        self._write(line, "step {step:6d}  validation perplexity {perplexity:.2f}  BLEU {bleu:.1f}  exact match {exact_match:.1%}")
+        self._write(line, _VALIDATION_LINE)
         self._since = time.perf_counter()
 
     def _write(self, line, text):

@@ -46,16 +46,14 @@ class Translator:
 def _restore(workdir, program, settings):
     state = population.on_all_devices(trial.initial_state(program, settings, jax.jit(trial.initial_variables,
                                                                                       static_argnums=0)))
-    checkpoints = Checkpoints(workdir / "checkpoints")
-    if checkpoints.latest() is None:
-        raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
-    state, _ = checkpoints.restore(shapes(state))
-    checkpoints.close()
-    return state
+    with Checkpoints(workdir / "checkpoints") as checkpoints:
+        if checkpoints.latest() is None:
+            raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
+        return checkpoints.restore(shapes(state))[0]
 
 
 def _not_a_trial(workdir):
     if sweep := read_json(workdir / "sweep.json"):
         trials = ", ".join(str(workdir / t["directory"]) for t in sweep["trials"][:3])
         return f"{workdir} holds a whole sweep; name one of its trials: {trials}, ..."
-    return f"{workdir} holds no trained model (no record.json); make one with python -m launch.train --workdir={workdir}"
+    return f"{workdir} holds no trained model (no record.json): train one there with python -m launch.train"

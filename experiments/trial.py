@@ -117,7 +117,7 @@ def step(program: Program, state: State, hyper: Hyper, batch: Batch):
     updates, moments = _optimizer(program).update(gradients, state.moments)
     trainable = jax.tree.map(lambda p, u: p - rate * u, trainable, updates)
     metrics = dict(loss=loss / pieces, nll=nll / pieces, learning_rate=rate, pieces=pieces,
-                   grad_norm=optax.global_norm(gradients))
+                   grad_norm=optax.tree.norm(gradients))
     return State(state.step + 1, trainable["params"], trainable["positions"], moments), metrics
 
 

@@ -4,6 +4,7 @@ A user's mistake ends as `error: ...` on stderr with exit status 2, before any w
 """
 
 import importlib
+import logging
 import os
 import sys
 
@@ -23,12 +24,13 @@ MISTAKES = (CorpusError, DeviceError, LedgerError, SettingsError, SweepError, Vo
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
+    logging.getLogger("jax").setLevel(logging.WARNING)  # at INFO it tells of every accelerator that is not there
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
 def define_config() -> flags.FlagHolder:
     """The --config flag, with --config.key=value for every setting."""
-    return config_flags.DEFINE_config_file("config", None, "The experiment: a file such as experiments/configs/quick.py")
+    return config_flags.DEFINE_config_file("config", None, "The experiment, as experiments/configs/quick.py")
 
 
 def define_workdir() -> flags.FlagHolder[str]:
@@ -38,6 +40,11 @@ def define_workdir() -> flags.FlagHolder[str]:
 def config_path() -> str:
     """The config file's path, as given."""
     return flags.FLAGS["config"].config_filename
+
+
+def overridden() -> set[str]:
+    """The settings that the command line gives: "model.h" for --config.model.h=2."""
+    return set(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def mistake(message: object) -> None:

@@ -32,8 +32,10 @@ def main():
     # This process only plans: an accelerator is the workers' to use.
     jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console()
-    known = sweep.sweeps(sweep.load(command.config_path()))
-    planned = sweep.plan(_CONFIG.value, sweep.expand(known, _SWEEP.value))
+    points = sweep.expand(sweep.sweeps(sweep.load(command.config_path())), _SWEEP.value)
+    if both := command.overridden() & {key for point in points for key in point}:
+        command.mistake(f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out")
+    planned = sweep.plan(_CONFIG.value, points)
     if _DRY_RUN.value:
         return dry_run(planned, console)
     if _WORKDIR.value is None:

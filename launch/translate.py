@@ -5,11 +5,8 @@ echo "3 days ago" | python -m launch.translate --workdir=runs/one
 Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line.
 """
 
-import os
 import sys
 from pathlib import Path
-
-from absl import flags
 
 from experiments import machine
 from launch import command

@@ -9,8 +9,8 @@ from experiments.settings import default_config
 
 def get_config():
     config = default_config()
-    config.model.update(N=2, d_model=64, d_ff=256, h=4, d_k=16, d_v=16)
-    config.training.update(steps=600, warmup=200, learning_rate=2.0, log_every=25, evaluate_every=200, save_every=300)
+    config.model.update(N=2, d_model=64, d_ff=256, h=4, d_k=16, d_v=16, P_drop=0.05)
+    config.training.update(steps=600, warmup=100, learning_rate=0.35, log_every=25, evaluate_every=150, save_every=300)
     return config
 
 

@@ -28,16 +28,22 @@ from experiments.corpora import Corpus, CorpusError, Pairs
 Phrase = Callable[[Locale], str]
 Kind = Callable[[random.Random], Phrase]
 
-COUNTRIES = ("AR AT AU BE BR CA CH CL CN DE DK EG ES FI FR GB GR IE IN IT JP KE MX NL NO PL PT SE TR US").split()
-LANGUAGES = "ar cs da de el en es fi fr hi it ja ko nl pl pt ru sv tr zh".split()
-CURRENCIES = "EUR USD GBP CHF JPY".split()
+COUNTRIES = (
+    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI", "FR", "GB", "GR", "IE", "IN",
+    "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE", "TR", "US",
+)  # fmt: skip
+LANGUAGES = (
+    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr",
+    "zh",
+)  # fmt: skip
+CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY")
 UNITS = (
-    "length-kilometer length-meter length-centimeter length-millimeter length-mile length-foot "
-    "mass-kilogram mass-gram mass-tonne volume-liter volume-milliliter volume-cubic-meter "
-    "area-square-meter area-square-kilometer area-hectare temperature-celsius energy-kilowatt-hour "
-    "power-kilowatt power-watt electric-volt digital-megabyte digital-gigabyte "
-    "duration-second duration-minute duration-hour duration-day duration-week duration-month duration-year"
-).split()
+    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter", "length-mile", "length-foot",
+    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter", "volume-cubic-meter",
+    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius", "energy-kilowatt-hour",
+    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte", "digital-gigabyte", "duration-second",
+    "duration-minute", "duration-hour", "duration-day", "duration-week", "duration-month", "duration-year",
+)  # fmt: skip
 RATES = (
     ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"), ("length-meter", "duration-second"),
     ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"), ("digital-megabyte", "duration-second"),
@@ -66,7 +72,7 @@ def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldou
     many sources were dropped because CLDR gives them two translations.
 
     Raises:
-        CorpusError: a locale that CLDR lacks, or more distinct pairs than there are.
+        CorpusError: a locale that CLDR lacks, or more distinct pairs than its phrases can give.
     """
     locales = _locale(source), _locale(target)
     rng = random.Random(seed)
@@ -74,7 +80,7 @@ def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldou
     rng.shuffle(found)  # small kinds are exhausted early; every split is to have its share of each
     test, validation, train = found[:heldout], found[heldout : 2 * heldout], found[2 * heldout :]
     counts = {"train": len(train), "validation": len(validation), "test": len(test), "ambiguous": ambiguous}
-    return Corpus(*(Pairs(*map(list, zip(*split))) for split in (train, validation, test)), counts)
+    return Corpus(*(Pairs(*map(list, zip(*split, strict=True))) for split in (train, validation, test)), counts)
 
 
 def _locale(identifier: str) -> Locale:
@@ -82,7 +88,7 @@ def _locale(identifier: str) -> Locale:
         return Locale.parse(identifier.replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError):
         raise CorpusError(
-            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take names such as en, de, fr, pt_BR"
+            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take names such as en, de, pt_BR"
         ) from None
 
 
@@ -94,8 +100,8 @@ def _distinct(rng, locales, wanted) -> tuple[list[tuple[str, str]], int]:
     while len(pairs) - len(ambiguous) < wanted:
         if not kinds:
             raise CorpusError(
-                f"CLDR gives {len(pairs) - len(ambiguous)} distinct pairs {locales[0]}->{locales[1]} here, fewer than "
-                f"the {wanted} asked for; lower data.pairs or data.heldout"
+                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs {locales[0]}->{locales[1]}, "
+                f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
             )
         names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
@@ -194,8 +200,6 @@ def days(rng) -> Phrase:
 def hours(rng) -> Phrase:
     """3:05 – 5:20 PM."""
     first, last = sorted(_time(rng) for _ in range(2))
-    if first == last:
-        return lambda locale: dates.format_time(first, "short", locale=locale)
 
     def phrase(locale):
         clock = "hm" if "h" in dates.get_time_format("short", locale).pattern else "Hm"
@@ -319,6 +323,7 @@ KINDS: dict[Kind, float] = {
     date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6, relative: 5,
     quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5, language: 0.5, weekday: 0.5,
     _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1, _list(day_of_year, 2): 3,
-    _list(clock_time, 2): 3, _list(relative, 2, styles=("or",)): 4, _list(measure, 2): 9,
+    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5, _list(measure, 2): 8, _list(quantity, 3): 3,
+    _list(date, 2): 6,
 }  # fmt: skip
 """What is drawn, and how often, until it is exhausted."""

@@ -25,12 +25,12 @@ def read(directory: str, source: str, target: str, train: str, validation: str, 
             names the file, the line where there is one, and what to do.
     """
     splits, counts = [], {}
-    for split, stem in zip(SPLITS, (train, validation, test)):
+    for split, stem in zip(SPLITS, (train, validation, test), strict=True):
         pairs = _pairs(Path(directory), stem, source, target)
-        kept = [(s, t) for s, t in zip(*pairs) if s.strip() and t.strip()]
+        kept = [(s, t) for s, t in zip(*pairs, strict=True) if s.strip() and t.strip()]
         if not kept:
             raise CorpusError(f"{directory}/{stem}: every pair of {source} and {target} has an empty side; give text")
-        splits.append(Pairs(*map(list, zip(*kept))))
+        splits.append(Pairs(*map(list, zip(*kept, strict=True))))
         counts[split], counts[f"{split}_empty"] = len(kept), len(pairs.source) - len(kept)
     return Corpus(*splits, counts)
 
@@ -67,7 +67,7 @@ def _lines(path) -> list[str]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{path}:{_line(data, error.start)}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert the file to UTF-8"
+            f"{path}:{_line(data, error.start)}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to UTF-8"
         ) from None
     if "\0" in text:
         raise CorpusError(f"{path}:{_line(data, data.index(0))}: NUL character; is this a text file? Remove it")

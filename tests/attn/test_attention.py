@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.test_util import check_grads
@@ -21,20 +22,20 @@ def qkv():
 LENGTHS = np.array([4, 7])
 Q_IDS, K_IDS = np.array([[1, 1, 2, 2, 0], [1, 2, 3, 3, 3]]), np.array([[1, 1, 2, 2, 2, 0, 0], [3, 3, 2, 2, 1, 1, 1]])
 DENSE = np.random.default_rng(1).random((B, H, N, M)) < 0.5
-I, J = np.arange(N)[:, None], np.arange(M)[None]
+ROW, COLUMN = np.arange(N)[:, None], np.arange(M)[None]
 
 MASKS = {
     "none": (None, np.ones((B, H, N, M), bool)),
-    "causal": (Mask.causal(), np.broadcast_to(J <= I, (B, H, N, M))),
-    "causal, offset": (Mask.causal(offset=M - N), np.broadcast_to(J <= I + 2, (B, H, N, M))),
-    "window": (Mask.window(1, 2), np.broadcast_to((I - 1 <= J) & (J <= I + 2), (B, H, N, M))),
-    "padding": (Mask.padding(LENGTHS), np.broadcast_to(J < LENGTHS[:, None, None, None], (B, H, N, M))),
+    "causal": (Mask.causal(), np.broadcast_to(COLUMN <= ROW, (B, H, N, M))),
+    "causal, offset": (Mask.causal(offset=M - N), np.broadcast_to(COLUMN <= ROW + 2, (B, H, N, M))),
+    "window": (Mask.window(1, 2), np.broadcast_to((ROW - 1 <= COLUMN) & (COLUMN <= ROW + 2), (B, H, N, M))),
+    "padding": (Mask.padding(LENGTHS), np.broadcast_to(LENGTHS[:, None, None, None] > COLUMN, (B, H, N, M))),
     "segments": (Mask.segments(Q_IDS, K_IDS),
                  np.broadcast_to((Q_IDS[:, :, None] == K_IDS[:, None])[:, None], (B, H, N, M))),
     "dense": (Mask.dense(DENSE), DENSE),
     "dense, one head and example": (Mask.dense(DENSE[:1, :1]), np.broadcast_to(DENSE[:1, :1], (B, H, N, M))),
     "causal & padding & dense": (Mask.causal() & Mask.padding(LENGTHS) & Mask.dense(DENSE),
-                                 (J <= I) & (J < LENGTHS[:, None, None, None]) & DENSE),
+                                 (COLUMN <= ROW) & (LENGTHS[:, None, None, None] > COLUMN) & DENSE),
 }
 
 
@@ -106,7 +107,16 @@ def test_dropout_is_drawn_for_each_element_head_and_example():
     assert all(abs(np.corrcoef(flat)[i, j]) < 0.05 for i in range(4) for j in range(i))
 
 
-@pytest.mark.parametrize("change, message", [
+@pytest.fixture
+def without_type_checks():
+    """What a user has: the annotations are checked in these tests only, and would speak before our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize(("change", "message"), [
     (dict(q=(B, N, H)), "same number of axes"),
     (dict(k=(B, M, H, K + 1)), "d_k differs between queries and keys: 11 and 12"),
     (dict(v=(B, M + 1, H, V)), "7 keys, 8 values"),
@@ -118,6 +128,7 @@ def test_shapes_that_do_not_fit_are_named(change, message):
         attention(*(jnp.zeros(shapes[x]) for x in "qkv"))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_other_mistakes_are_named(qkv):
     with pytest.raises(ValueError, match="unknown implementation 'flash'; known: reference"):
         attention(*qkv, implementation="flash")

@@ -68,7 +68,7 @@ def test_no_piece_sees_the_future(pair):
     np.testing.assert_array_equal(seen, np.tri(len(target)) > 0)
 
 
-@pytest.mark.parametrize("row, shape, millions", [
+@pytest.mark.parametrize(("row", "shape", "millions"), [
     ("base", Shape(6, 512, 2048, 8, 64, 64), 44.10),
     ("(A) h=1", Shape(6, 512, 2048, 1, 512, 512), 44.10),
     ("(B) d_k=16", Shape(6, 512, 2048, 8, 16, 64), 37.02),

@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
-import types
 import zlib
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import pytest
 import rich.console
 
 from experiments import figures, ledger, report
-from launch import report as launch_report
 from tests.experiments import fakes
 
 EVIL = "--></script><script>alert(1)</script><img src=x onerror=alert(2)> |*`[red]&amp;"
@@ -244,11 +241,8 @@ def test_line_styles_are_all_different_and_begin_with_ink():
     assert len(set(styles)) == 28
 
 
-def test_sixteen_trials_take_little_time_and_space(tmp_path):
-    workdir = fakes.plausible(tmp_path)
-    start = time.perf_counter()
-    written = report.write(workdir)
-    assert time.perf_counter() - start < 4
+def test_sixteen_trials_take_little_space(tmp_path):
+    written = report.write(fakes.plausible(tmp_path))
     assert written.html.stat().st_size < 5e6
 
 
@@ -258,14 +252,3 @@ def test_launch_prints_the_table_and_the_paths(sweep):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].startswith("base  ")
     assert done.stdout.splitlines()[-3:] == [str(path) for path in (sweep.markdown, sweep.csv, sweep.html)]
-
-
-@pytest.mark.parametrize(("workdir", "stray", "expected"), [
-    ("nowhere", [], "sweep.json nor config.json"), (None, [], "--workdir=DIR"),
-    (None, ["runs/quick"], "--workdir=DIR, not 'runs/quick'")])
-def test_launch_says_what_is_wrong_on_one_line(monkeypatch, capsys, workdir, stray, expected):
-    monkeypatch.setattr(launch_report.flags, "FLAGS", types.SimpleNamespace(workdir=workdir))
-    assert launch_report.main(["launch/report.py", *stray]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.fullmatch(rf"error: .*{re.escape(expected)}.*\n", err)

@@ -1,0 +1,67 @@
+"""The door: what comes in is checked, and what is refused is named."""
+
+import json
+
+import ml_collections
+import pytest
+
+from experiments.settings import Settings, SettingsError, default_config, resolve
+
+
+def test_defaults_are_the_papers_base():
+    settings = resolve(default_config())
+    assert settings == Settings()
+    m, t = settings.model, settings.training
+    assert (m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v, m.P_drop) == (6, 512, 2048, 8, 64, 64, 0.1)
+    assert (t.warmup, t.beta_2, t.eps_ls, t.steps) == (4000, 0.98, 0.1, 100_000)
+
+
+def test_a_point_goes_on_top_and_leaves_the_config_alone():
+    config = default_config()
+    settings = resolve(config, {"model.h": 2, "seed": 3, "model.P_drop": 0})
+    assert (settings.model.h, settings.seed, settings.model.P_drop) == (2, 3, 0.0)
+    assert isinstance(settings.model.P_drop, float)
+    assert config.model.h == 8
+
+
+def test_digest_tells_settings_apart_and_survives_json():
+    a, b = resolve({}), resolve({"seed": 1})
+    assert a.digest() != b.digest()
+    assert resolve(json.loads(json.dumps(b.to_dict()))) == b
+
+
+@pytest.mark.parametrize(("key", "value", "message"), [
+    ("model.hh", 2, "model.hh: no such setting; did you mean model.h? (known: model.N, "),
+    ("modle.h", 2, "modle.h: no such setting; did you mean model?"),
+    ("model", 2, "model is a group of settings"),
+    ("model.h.x", 2, "model.h is a value, not a group"),
+    ("model.h", "two", "model.h='two' must be int, not str"),
+    ("model.h", 2.0, "model.h=2.0 must be int, not float"),
+    ("model.h", True, "model.h=True must be int, not bool"),
+    ("model.h", None, "model.h=None must be int, not NoneType"),
+    ("model.h", 0, "model.h=0 must be at least 1"),
+    ("model.positions", "sinusoidle", "model.positions='sinusoidle' must be one of sinusoidal, learned, none"),
+    ("model.P_drop", 1.0, "model.P_drop=1.0 must be at least 0 and below 1"),
+    ("model.P_drop", float("nan"), "model.P_drop=nan must be"),
+    ("training.learning_rate", float("inf"), "training.learning_rate=inf must be finite"),
+    ("model.d_model", 511, "model.d_model=511 must be even"),
+    ("training.warmup", 200_000, "training.warmup=200000 must not exceed training.steps=100000"),
+    ("data.max_pieces", 65, "training.row_pieces=64 must hold the longest sentence, data.max_pieces=65"),
+    ("data.corpus", "files", "needs data.directory"),
+    ("data.directory", "somewhere", "data.directory='somewhere' is read by data.corpus=files only"),
+    ("data.target", "en", "data.source and data.target are both 'en'"),
+])
+def test_nonsense_is_named(key, value, message):
+    with pytest.raises(SettingsError) as caught:
+        resolve(default_config(), {key: value})
+    assert message in str(caught.value)
+
+
+def test_holes_of_ml_collections_are_closed():
+    config = default_config()
+    config.model.h = None  # which a ConfigDict takes, and then takes anything
+    config.model.h = "x"
+    with pytest.raises(SettingsError, match=r"model\.h='x' must be int"):
+        resolve(config)
+    with pytest.raises(SettingsError, match=r"model must be a group of settings, not 3"):
+        resolve(ml_collections.ConfigDict({"model": 3}))

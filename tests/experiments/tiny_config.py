@@ -1,0 +1,37 @@
+"""A config file as a user would write one, of trials that take a second."""
+
+from experiments.settings import default_config
+from tests.experiments import tiny
+
+
+def get_config():
+    config = default_config()
+    config.update_from_flattened_dict(tiny.POINT)
+    return config
+
+
+def sweep_heads():
+    for h in (1, 2):
+        yield {"model.h": h, "model.d_k": 16 // h}
+
+
+def sweep_d_k():
+    yield {"model.d_k": 3}
+
+
+def sweep_positions():
+    for positions in ("sinusoidal", "none"):
+        yield {"model.positions": positions}
+
+
+def sweep_seed():
+    for seed in (0, 1):
+        yield {"seed": seed}
+
+
+def sweep_typo():
+    yield {"model.hh": 2}
+
+
+def sweep_nothing():
+    yield from ()

@@ -1,0 +1,108 @@
+"""The commands as a person types them, each a process of its own, on one tiny config."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFIG = "tests/experiments/tiny_config.py"
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
+
+
+def command(name, *flags, **options):
+    options = dict(cwd=ROOT, env=ENVIRONMENT, capture_output=True, encoding="utf-8") | options
+    return subprocess.run([sys.executable, "-m", f"launch.{name}", *flags], **options)
+
+
+def sweep(workdir, *flags, names="positions,seed"):
+    return command("sweep", f"--config={CONFIG}", f"--sweep={names}", f"--workdir={workdir}", *flags)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("sweep")
+    done = sweep(workdir)
+    assert (done.returncode, done.stderr) == (0, "")
+    return workdir, done.stdout
+
+
+def trials(workdir):
+    return {path.parent.name: path for path in sorted(workdir.glob("trials/*/result.json"))}
+
+
+def test_a_sweep_ends_in_a_report(swept):
+    workdir, printed = swept
+    assert len(trials(workdir)) == 4
+    assert "[4/4] " in printed and "positions=none" in printed and printed.rstrip().endswith("report.html")
+    assert (workdir / "report.csv").read_text().count("finished") == 4
+    assert "positions=none" in (workdir / "report.md").read_text()
+    assert (workdir / "report.html").stat().st_size > 10_000
+
+
+def test_the_same_sweep_again_trains_nothing(swept):
+    workdir, _ = swept
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if "trials" in path.parts and path.is_file()}
+    again = sweep(workdir)
+    assert again.returncode == 0 and "4 of 4 trials were finished before" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_translate(swept):
+    workdir, _ = swept
+    trial = next(iter(trials(workdir).values())).parent
+    done = command("translate", f"--workdir={trial}", input="3 days ago\n\nMay 4\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(lines := done.stdout.split("\n")) == 4 and lines[1] == ""
+    assert command("translate", f"--workdir={trial}", input="").stdout == ""
+    refused = command("translate", f"--workdir={workdir}", input="x\n")
+    assert refused.returncode == 2 and "name one of its trials" in refused.stderr
+
+
+def test_a_killed_sweep_goes_on(tmp_path):
+    """kill -9 of the sweep while a trial runs: its worker ends with it, and the next call finishes the table."""
+    flags = [f"--config={CONFIG}", "--sweep=seed", "--workers=1", f"--workdir={tmp_path}"]
+    process = subprocess.Popen([sys.executable, "-m", "launch.sweep", *flags], cwd=ROOT, env=ENVIRONMENT,
+                               stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("trials/*/metrics.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = sweep(tmp_path, "--workers=1", names="seed")
+    assert done.returncode == 0
+    assert len(trials(tmp_path)) == 2
+    for path in trials(tmp_path).values():
+        steps = [json.loads(line)["step"] for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+        assert steps == [4, 6, 8, 12, 12]
+
+
+def test_dry_run_shows_every_point():
+    done = command("sweep", f"--config={CONFIG}", "--sweep=heads,seed", "--dry_run")
+    assert done.returncode == 0
+    assert done.stdout.count("h=1 d_k=16") == 2 and "4 trials, each builds" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "flags", "message"), [
+    ("train", [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"], "did you mean model.h? (known: model.N"),
+    ("train", [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"], "--config.model.h=two"),
+    ("train", [f"--config={CONFIG}", "--config.model.positions=sinusoidle", "--workdir=x"], "one of sinusoidal"),
+    ("train", [f"--config={CONFIG}"], "--workdir"),
+    ("train", ["--config=nowhere.py", "--workdir=x"], "--config=nowhere.py: no such file (in experiments/configs: "),
+    ("train", [f"--config={CONFIG}", "--workdir=x", "--config.data.corpus=files", "--config.data.directory=/nowhere"],
+     "/nowhere"),
+    ("sweep", [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"], "both set model.d_k"),
+    ("sweep", [f"--config={CONFIG}", "--sweep=heads", "--config.model.h=2", "--workdir=x"], "the sweep sets it too"),
+    ("report", ["--workdir=/nowhere"], "/nowhere"),
+    ("report", ["runs/quick"], "--workdir"),
+])
+def test_a_mistake_is_one_line(name, flags, message):
+    done = command(name, *flags)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr
