@@ -1,8 +1,10 @@
-# make sweep   the quick ablation table, into runs/quick      make test   the tests
-# PYTHON=python3.12 picks the interpreter that .venv is built with.
+# make sweep   the quick ablation table, into runs/quick
+# make test    the tests
+# Each makes .venv from the lock file first, where that is not done yet. PYTHON=python3.12 picks the interpreter.
 PYTHON ?= python3
-VENV := .venv
-INSTALLED := $(VENV)/.installed
+VENV ?= .venv
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+INSTALLED := $(VENV)/installed-$(VERSION)
 
 .PHONY: sweep test install
 sweep: install
@@ -13,8 +15,14 @@ test: install
 
 install: $(INSTALLED)
 
+# The stamp bears the version, so that another PYTHON builds another environment.
 $(INSTALLED): requirements.lock
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("attn needs Python 3.11 or newer; this is %d.%d. Name another: make PYTHON=python3.12 ..." % v)'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("attn needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name one with make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	touch $@
+
+# How requirements.lock is made: one file for every Python from 3.11 on, without the address of any registry.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --extra test --generate-hashes --no-annotate --no-header \
+	  --output-file requirements.lock pyproject.toml
