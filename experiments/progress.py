@@ -9,7 +9,7 @@ import rich.live
 import rich.progress
 import rich.table
 
-from experiments.records import read_json
+from experiments.files import read_json
 from experiments.sweep import Planned
 
 LINE_EVERY = 20.0

@@ -7,9 +7,7 @@ import contextlib
 import datetime
 import io
 import json
-import os
 import platform
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ import jax
 import numpy as np
 
 from experiments import machine
+from experiments.files import read_json, write_bytes, write_json, write_text
 from experiments.prepared import Prepared
 from experiments.settings import Settings
 
@@ -126,36 +125,3 @@ def differences(theirs: dict, mine: dict, path: str = "") -> str:
         elif a != b:
             found.append(f"{path}{key} is {a!r}, asked for {b!r}")
     return ", ".join(filter(None, found))
-
-
-def slug(name: str) -> str:
-    """`name` as a directory's: "h=2 d_k=32" becomes "h=2,d_k=32", and nothing leads out of the directory."""
-    return re.sub(r"[^\w=.,+-]+", ",", name).strip(".,")[:80]
-
-
-def read_json(path: Path) -> Any:
-    """The file's content, or None where there is none."""
-    try:
-        return json.loads(Path(path).read_text())
-    except FileNotFoundError:
-        return None
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes the whole file or nothing: a reader sees the old content or the new, whenever the power goes."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

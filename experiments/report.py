@@ -8,9 +8,7 @@ import dataclasses
 import io
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import rich.table
 import rich.text
 
 from experiments import figures, ledger, statistics
+from experiments.files import write_text
 from experiments.ledger import Ledger, Trial
 
 HEADINGS = ("", "seeds", "parameters", "perplexity", "BLEU", "chrF", "exact match, %")
@@ -58,9 +57,9 @@ def write(workdir: str | Path) -> Report:
     book = ledger.read(workdir)
     rows = table(book)
     report = Report(rows, *(book.workdir / f"report.{ending}" for ending in ("md", "csv", "html")))
-    _replace(report.markdown, markdown(book, rows))
-    _replace(report.csv, trials_csv(book))
-    _replace(report.html, html(book, rows))
+    write_text(report.markdown, markdown(book, rows))
+    write_text(report.csv, trials_csv(book))
+    write_text(report.html, html(book, rows))
     return report
 
 
@@ -292,16 +291,3 @@ def _markdown_text(text) -> str:
     """`text` as itself in Markdown: no tag, table bar, emphasis, code or link comes of it."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", text)
-
-
-def _replace(path, text):
-    """Writes `path` at one stroke: a reader sees the old file or the new one, never half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp makes files for their owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

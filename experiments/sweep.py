@@ -15,8 +15,9 @@ import jax.numpy as jnp
 
 from experiments import trial
 from experiments.batches import Batch
+from experiments.files import read_json, slug, write_json
 from experiments.prepared import Prepared
-from experiments.records import WorkdirError, differences, read_json, slug, write_json
+from experiments.records import WorkdirError, differences
 from experiments.settings import Settings, SettingsError, check_key, resolve
 
 Point = Mapping[str, Any]

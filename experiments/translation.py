@@ -8,7 +8,8 @@ import jax
 
 from experiments import evaluation, population, trial
 from experiments.checkpoints import Checkpoints, shapes
-from experiments.records import WorkdirError, read_json
+from experiments.files import read_json
+from experiments.records import WorkdirError
 from experiments.settings import resolve
 from experiments.tokens import Vocabulary
 

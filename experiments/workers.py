@@ -63,15 +63,13 @@ def program(one: Planned):
 def start(prepared: dict[Data, Prepared], count: int = 0) -> list[Worker]:
     """`count` workers; 0 chooses: one to a core on CPU, one in all on an accelerator or on several CPU devices."""
     cores = machine.cores()
-    first = Worker(1 if count != 1 and not _several_cpu_devices() else cores, prepared)
     if count == 0:
-        backend, devices = first.devices()
-        count = cores if backend == "cpu" and devices == 1 else 1
-    return [first] + [Worker(max(1, cores // count), prepared) for _ in range(count - 1)]
-
-
-def _several_cpu_devices():
-    return jax.config.jax_num_cpu_devices > 1 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+        first = Worker(1, prepared)
+        if first.devices() != ("cpu", 1):
+            first.stop()
+            return [Worker(cores, prepared)]
+        return [first] + [Worker(1, prepared) for _ in range(cores - 1)]
+    return [Worker(max(1, cores // count), prepared) for _ in range(count)]
 
 
 def run_all(workers: list[Worker], workdir: Path, todo: list[Planned],
@@ -107,8 +105,8 @@ def _begin(threads: int, prepared: dict[Data, Prepared]):
     """First thing in a worker process, before JAX starts its backend."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if threads == 1:
-        os.environ["NPROC"] = "1"  # the size of XLA's thread pool
+    if threads < machine.cores():
+        os.environ["NPROC"] = str(threads)  # the size of XLA's thread pool
     machine.use_compile_cache()
     _prepared.update(prepared)
 

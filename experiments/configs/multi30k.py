@@ -3,7 +3,8 @@
     python -m launch.train --config=experiments/configs/multi30k.py --config.data.directory=DIR --workdir=runs/multi30k
 
 DIR holds train.en, train.de, val.en, val.de, test_2016_flickr.en and test_2016_flickr.de, raw text, plain or .gz.
-The model is the "Tiny" of Wu et al. (2021): 4+4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3.
+The model is the "Tiny" of Wu et al. (2021): 4+4 layers, d_model 128, d_ff 256, 4 heads. Dropout 0.2 instead
+of 0.3 and batches of about 1,900 target pieces suit half an hour on two CPU cores.
 """
 
 from experiments.settings import default_config
@@ -12,9 +13,9 @@ from experiments.settings import default_config
 def get_config():
     config = default_config()
     config.data.update(corpus="files", directory="multi30k", test="test_2016_flickr", vocabulary=8000, max_pieces=64)
-    config.model.update(N=4, d_model=128, d_ff=256, h=4, d_k=32, d_v=32, P_drop=0.3)
-    # learning_rate is a factor on the paper's schedule: 1.5 · 128^-0.5 · 2000^-0.5 peaks at 0.003.
-    config.training.update(steps=8000, warmup=2000, learning_rate=1.5, rows=32, row_pieces=64, log_every=50,
+    config.model.update(N=4, d_model=128, d_ff=256, h=4, d_k=32, d_v=32, P_drop=0.2)
+    # learning_rate is a factor on the paper's schedule: 0.5 · 128^-0.5 · 500^-0.5 peaks at 0.002.
+    config.training.update(steps=8000, warmup=500, learning_rate=0.5, rows=32, row_pieces=64, log_every=50,
                            evaluate_every=500, save_every=500)
     config.evaluation.update(max_pieces=64, sentences=200)
     return config

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from experiments import sweep, training
-from experiments.records import WorkdirError, slug
+from experiments.files import slug
+from experiments.records import WorkdirError
 from experiments.settings import SettingsError, default_config
 from experiments.sweep import SweepError
 from tests.experiments import tiny, tiny_config
