@@ -15,7 +15,7 @@ def slug(name: str) -> str:
 def read_json(path: Path) -> Any:
     """The file's content, or None where there is none."""
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
 

@@ -17,9 +17,14 @@ _WORKDIR = command.define_workdir()
 def main():
     from experiments.translation import Translator
 
-    translator = Translator(Path(_WORKDIR.value))
     machine.use_compile_cache()
-    lines = [line.rstrip("\r\n") for line in sys.stdin]
+    translator = Translator(Path(_WORKDIR.value))
+    sys.stdin.reconfigure(encoding="utf-8", newline="\n")
+    sys.stdout.reconfigure(encoding="utf-8")
+    try:
+        lines = [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        command.mistake(f"the input is no UTF-8: {error}")
     for translation in translator(lines):
         print(translation)
 
