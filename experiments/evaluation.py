@@ -70,7 +70,7 @@ def greedy_search(program: trial.Program, most: int, state: trial.State, source,
 def attention_weights(program: trial.Program, state: trial.State, source, target, lengths):
     """Weights (B, layers, h, queries, keys) of the encoder, the decoder and between them, for rows of ids."""
     variables = dict(params=state.params, positions=state.positions)
-    places = [np.broadcast_to(np.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
+    places = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
     seen = Mask.padding(lengths)
     _, kept = trial.transformer(program).apply(variables, source, target, *places, source_mask=seen,
                                                target_mask=Mask.causal(), cross_mask=seen, mutable=["weights"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments import figures, ledger, report
+from experiments import figures, files, ledger, report
 from tests.experiments import fakes
 
 EVIL = "--></script><script>alert(1)</script><img src=x onerror=alert(2)> |*`[red]&amp;"
@@ -176,7 +176,7 @@ def test_the_same_files_give_the_same_bytes(sweep):
 
 def test_a_failed_write_leaves_the_old_report(sweep, monkeypatch):
     before = sweep.markdown.read_bytes()
-    monkeypatch.setattr(report.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(files.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         report.write(sweep.html.parent)
     assert sweep.markdown.read_bytes() == before

@@ -89,10 +89,10 @@ def test_sentences_in_a_row_do_not_see_each_other():
     settings = tiny.resolve()
     program, state, _ = state_and_hyper(settings, jax.local_devices()[:1])
     batch = next(Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=0))
-    row = jax.tree.map(lambda x: x[0], batch)
+    row = jax.tree.map(lambda x: jnp.asarray(x[0]), batch)
     assert row.source_segments.max() >= 2
     first, second = row.target_segments == 1, row.source_segments == 2
-    changed = row._replace(source=np.where(second, 7, row.source))
+    changed = row._replace(source=jnp.where(second, 7, row.source))
     hidden = [trial._hidden(program, dict(params=state.params, positions=state.positions), r) for r in (row, changed)]
     np.testing.assert_array_equal(hidden[0][first], hidden[1][first])
     assert not jnp.allclose(hidden[0][row.target_segments == 2], hidden[1][row.target_segments == 2])
