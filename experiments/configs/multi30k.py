@@ -7,8 +7,9 @@ The model is the "Tiny" of Wu et al. (2021): 4+4 layers, d_model 128, d_ff 256, 
 of 0.3 and batches of about 1,900 target pieces suit half an hour on two CPU cores.
 
 2026-11-21, two cores of an AMD EPYC, JAX 0.10.2: 8,000 steps in 29 minutes (9,200 target pieces a second, with other
-work on the machine). Validation: BLEU 5.6 at step 500, 28.8 at 2,000, 36.4 at 4,000, 39.8 at 8,000 (first 200 sentences),
-perplexity 5.77. test_2016_flickr, greedy, one checkpoint, sacreBLEU's default on raw text: BLEU 36.6, chrF 61.5.
+work on the machine). Validation: BLEU 5.6 at step 500, 28.8 at 2,000, 36.4 at 4,000, 39.8 at 8,000 (first 200
+sentences), perplexity 5.77. test_2016_flickr, greedy, one checkpoint, sacreBLEU's default on raw text: BLEU 36.6,
+chrF 61.5.
 """
 
 from experiments.settings import default_config
