@@ -10,8 +10,6 @@ from pathlib import Path
 
 import jax
 
-RUN_ONCE: dict = {}
-
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu", "babel")
 
 

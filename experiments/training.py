@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import evaluation, machine, population, trial
+from experiments import evaluation, population, trial
 from experiments.batches import Batches
 from experiments.checkpoints import Checkpoints, shapes
 from experiments.prepared import Prepared
@@ -35,17 +35,16 @@ class Compiled(NamedTuple):
 @functools.lru_cache(maxsize=8)
 def compiled(program: trial.Program, strategy: str, most: int) -> Compiled:
     """The functions of `program`, shared by every trial of this process that has it."""
-    quick = machine.RUN_ONCE
 
     def fixed(function, *first):
         return functools.partial(function, program, *first)
 
     return Compiled(
-        jax.jit(trial.initial_variables, static_argnums=0, compiler_options=quick),
+        jax.jit(trial.initial_variables, static_argnums=0),
         population.distribute(fixed(trial.step), strategy=strategy),
         jax.jit(fixed(trial.loss_sums)),
         jax.jit(fixed(evaluation.greedy_search, most)),
-        jax.jit(fixed(evaluation.attention_weights), compiler_options=quick),
+        jax.jit(fixed(evaluation.attention_weights)),
     )
 
 
