@@ -5,12 +5,13 @@ Here threefry is asked for two words per call, and a 32-bit mixing function spre
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 
 def mixed_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
@@ -19,18 +20,18 @@ def mixed_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     The two multiply-xorshift rounds are Wellons' "lowbias32" (2018), the second word entering between two passes.
     Good enough for dropout, which is what its tests hold it to; not for cryptography.
     """
+    return _mixed(key, _counter(shape))
+
+
+def _mixed(key, counter):
     words = jax.random.bits(key, (2,), jnp.uint32)
-    counter = jnp.arange(_size(shape), dtype=jnp.uint32).reshape(shape)
     return _mix(_mix(counter ^ words[0]) + words[1])
 
 
-def _size(shape):
-    size = 1
-    for n in shape:
-        size *= n
-    if size > 2**32:
+def _counter(shape):
+    if math.prod(shape) > 2**32:
         raise ValueError(f"dropout over {shape}: more than 2^32 elements would repeat their random bits")
-    return size
+    return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
 
 
 def _mix(x):
@@ -48,9 +49,16 @@ class Drop:
     key: Any
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self._drop(x, _counter(x.shape))
+
+    def tile(self, x: Float[Array, "n m"], i: Int[Array, "n"], j: Int[Array, "m"], columns: int) -> Float[Array, "n m"]:
+        """What a call on a whole (rows, columns) array does to its rows i and columns j, of which x holds the cells."""
+        return self._drop(x, i.astype(jnp.uint32)[:, None] * jnp.uint32(columns) + j.astype(jnp.uint32)[None])
+
+    def _drop(self, x, counter):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not near it.
         threshold = jnp.ceil(jnp.asarray(self.rate, jnp.float32) * 2**24).astype(jnp.uint32)
-        keep = (mixed_bits(self.key, x.shape) >> 8) >= threshold
+        keep = (_mixed(self.key, counter) >> 8) >= threshold
         return jnp.where(keep, x * (1 / (1 - jnp.asarray(self.rate, x.dtype))), 0)
 
 

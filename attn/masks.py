@@ -1,11 +1,12 @@
 """What may be seen: a mask is a description, not an array.
 
 A `Mask` is a conjunction of parts, built by `Mask.causal()`, `Mask.padding(lengths)`, ... and combined with `&`.
-Kernels ask it which of some keys some queries may see; nothing of size N·M exists before that.
-B batch (any number of leading axes), N queries, M keys, H heads.
+Kernels ask it which of some keys some queries may see, and how far a query reaches at all; nothing of size N·M exists
+before that. B batch (any number of leading axes), N queries, M keys, H heads.
 """
 
 import dataclasses
+import operator
 from typing import Any
 
 import jax
@@ -17,32 +18,44 @@ from jaxtyping import Array, Bool, Int
 def _part(**core_ndim):
     """Registers a part: a pytree whose leaves have `core_ndim` axes for one example, batch axes before them.
 
-    The fields are `Any`, because JAX also puts other things than arrays into a pytree: in_axes, shapes, None.
+    The leaves are `Any`, because JAX also puts other things than arrays into a pytree: in_axes, shapes, None. Fields
+    that `core_ndim` does not name are static.
     """
 
     def decorate(cls):
-        cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+        cls = dataclasses.dataclass(frozen=True)(cls)
+        static = [field.name for field in dataclasses.fields(cls) if field.name not in core_ndim]
+        cls = jax.tree_util.register_dataclass(cls, data_fields=list(core_ndim), meta_fields=static)
         cls.core_ndim = core_ndim
         return cls
 
     return decorate
 
 
+@_part()
+class _Band:
+    """i − left ≤ j ≤ i + right, None for no bound: static, so that kernels can leave out the keys that nobody sees."""
+
+    left: int | None
+    right: int | None
+
+    def tile(self, i, j):
+        visible = jnp.ones((), bool)
+        if self.left is not None:
+            visible &= i - self.left <= j
+        if self.right is not None:
+            visible &= j <= i + self.right
+        return visible
+
+
 @_part(offset=0)
-class _Causal:
+class _CausalAt:
+    """j ≤ i + offset for an offset that is data, as the place of a decoder's step is."""
+
     offset: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
         return j <= i + self.offset
-
-
-@_part(left=0, right=0)
-class _Window:
-    left: Any  # Int[Array, "*B"]
-    right: Any  # Int[Array, "*B"]
-
-    def tile(self, i, j):
-        return (i - self.left <= j) & (j <= i + self.right)
 
 
 @_part(lengths=0)
@@ -50,7 +63,7 @@ class _Padding:
     lengths: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
-        return (j < self.lengths) & (i == i)
+        return j < self.lengths
 
 
 @_part(q_ids=1, k_ids=1)
@@ -79,13 +92,18 @@ class Mask:
 
     @classmethod
     def causal(cls, offset: int | Int[ArrayLike, "*B"] = 0) -> "Mask":
-        """Query i sees key j when j ≤ i + offset ("Attention Is All You Need", section 3.2.3)."""
-        return cls((_Causal(_integers("offset", offset)),))
+        """Query i sees key j when j ≤ i + offset ("Attention Is All You Need", section 3.2.3).
+
+        With an int, kernels spend nothing on the hidden keys; an array (*B) may differ between examples.
+        """
+        if isinstance(offset, int):
+            return cls((_Band(None, offset),))
+        return cls((_CausalAt(_integers("offset", offset)),))
 
     @classmethod
     def window(cls, left: int, right: int) -> "Mask":
         """Query i sees key j when i − left ≤ j ≤ i + right (the paper's restricted attention, section 4)."""
-        return cls((_Window(_integers("left", left), _integers("right", right)),))
+        return cls((_Band(operator.index(left), operator.index(right)),))
 
     @classmethod
     def padding(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
@@ -109,28 +127,33 @@ class Mask:
     def __and__(self, other: "Mask") -> "Mask":
         return Mask(self.parts + other.parts)
 
-    def tile(self, i: Int[ArrayLike, "n"], j: Int[ArrayLike, "m"]) -> Bool[Array, "n m"]:
+    def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Bool[Array, "n m"]:
         """Which of the keys j the queries i may see, for one head of one example."""
         visible = jnp.ones((i.shape[0], j.shape[0]), bool)
         for part in self.parts:
             visible &= part.tile(i[:, None], j[None, :])
         return visible
 
-    def broadcast(self, batch: tuple[int, ...], h: int, n: int, m: int) -> "Mask":
-        """The same mask with every leaf's batch axes written out, for vmap to walk over."""
-        cores = {0: (), 3: (h, n, m)}
+    def reach(self) -> tuple[int | None, int | None]:
+        """(left, right): query i sees no key before i − left and none after i + right; None where nothing is known."""
+        bands = [part for part in self.parts if isinstance(part, _Band)]
+        left = [band.left for band in bands if band.left is not None]
+        right = [band.right for band in bands if band.right is not None]
+        return min(left, default=None), min(right, default=None)
 
-        def spread(part, name):
-            leaf, ndim = getattr(part, name), part.core_ndim[name]
-            core = cores.get(ndim, leaf.shape[-1:])
-            return jnp.broadcast_to(leaf, batch + core)
+    def flat(self, batch: tuple[int, ...], h: int, n: int, m: int) -> "Mask":
+        """The same mask with one leading axis for every head of every example."""
 
-        return Mask(tuple(type(p)(**{name: spread(p, name) for name in p.core_ndim}) for p in self.parts))
+        def spread(leaf, ndim):
+            core = {0: (), 1: leaf.shape[-1:], 3: (n, m)}[ndim]
+            if ndim < 3:
+                leaf = jnp.broadcast_to(leaf, batch + core).reshape(*batch, 1, *core)
+            return jnp.broadcast_to(leaf, (*batch, h, *core)).reshape(-1, *core)
 
-    def heads(self) -> "Mask":
-        """in_axes for vmap over heads: only dense parts tell heads apart."""
-        return Mask(tuple(type(p)(**{name: 0 if ndim == 3 else None for name, ndim in p.core_ndim.items()})
-                          for p in self.parts))
+        return Mask(tuple(
+            dataclasses.replace(part, **{name: spread(getattr(part, name), ndim)
+                                         for name, ndim in part.core_ndim.items()})
+            for part in self.parts))
 
 
 def _integers(name, value):

@@ -8,17 +8,20 @@ def softmax(s):
     return e / e.sum(-1, keepdims=True)
 
 
-def attention(q, k, v, visible, scale=None):
+def scaled_dot(q, k):
+    return q.shape[-1] ** -0.5 * q @ k
+
+
+def attention(q, k, v, visible, score=scaled_dot):
     """One head, one example, query by query: loops, so that no masking trick can hide a mistake."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
     out = np.zeros((len(q), v.shape[-1]))
     weights = np.zeros((len(q), len(k)))
     lse = np.full(len(q), -np.inf)
     for i in range(len(q)):
         seen = [j for j in range(len(k)) if visible[i, j]]
         if seen:
-            s = np.array([scale * q[i] @ k[j] for j in seen])
+            s = np.array([score(q[i], k[j]) for j in seen])
             weights[i, seen] = softmax(s)
             out[i] = sum(weights[i, j] * v[j] for j in seen)
             lse[i] = np.log(np.exp(s - s.max()).sum()) + s.max()

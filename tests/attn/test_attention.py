@@ -1,5 +1,7 @@
 """attention() against the float64 oracle, its edge cases, and its errors. Sizes are different primes."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -7,7 +9,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from attn import Dot, Mask, ScaledDot, attention
+from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
+from attn.attention import KERNELS
 from tests.attn import oracle
 
 B, N, M, H, K, V = 2, 5, 7, 3, 11, 13
@@ -39,25 +42,56 @@ MASKS = {
 }
 
 
+PARAMETERS = [np.random.default_rng(2).normal(size=(H, *shape)).astype(np.float32) * 0.5
+              for shape in ((K, 4), (K, 4), (4,), (4,), (K, K), (K, 2), (2, K))]
+W_Q, W_K, W_V, W_B, W, LEFT, RIGHT = PARAMETERS
+
+SCORES = {
+    "scaled dot": (ScaledDot(), lambda h: oracle.scaled_dot),
+    "dot": (Dot(), lambda h: np.dot),
+    "scale=0.3": (ScaledDot(scale=0.3), lambda h: lambda q, k: 0.3 * q @ k),
+    "bilinear": (Bilinear(W), lambda h: lambda q, k: q @ W[h] @ k),
+    "bilinear, low rank": (Bilinear(LEFT, RIGHT), lambda h: lambda q, k: q @ LEFT[h] @ RIGHT[h] @ k),
+    "additive": (Additive(W_Q, W_K, W_V, W_B),
+                 lambda h: lambda q, k: W_V[h] @ np.tanh(q @ W_Q[h] + k @ W_K[h] + W_B[h])),
+}
+
+
+@pytest.fixture(params=["reference", "tiled"])
+def kernel(request, monkeypatch):
+    """Each kernel, with blocks of 3 queries, so that N = 5 makes two of unequal size."""
+    monkeypatch.setattr(sys.modules["attn.kernels.tiled"], "BLOCK", 3)
+    monkeypatch.setattr(sys.modules["attn.attention"], "_group", lambda n, m: 4)
+    jax.clear_caches()  # the constants are compiled in
+    return request.param
+
+
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("score", [ScaledDot(), Dot(), ScaledDot(scale=0.3)], ids=["scaled", "dot", "scale=0.3"])
-def test_equals_the_oracle(qkv, name, score):
+def test_equals_the_oracle(qkv, kernel, name):
     mask, visible = MASKS[name]
-    scale = {ScaledDot(): K**-0.5, Dot(): 1.0}.get(score, 0.3)
-    out, lse, weights = attention(*qkv, score=score, mask=mask, return_lse=True, return_weights=True)
+    for score_name, (score, exact) in SCORES.items():
+        out, lse = attention(*qkv, score=score, mask=mask, return_lse=True, implementation=kernel)
+        for b in range(B):
+            for h in range(H):
+                wanted = oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h], exact(h))
+                for a, e in zip((out[b, :, h], lse[b, :, h]), wanted[:2], strict=True):
+                    np.testing.assert_allclose(a, e, rtol=3e-5, atol=3e-6, err_msg=score_name)
+
+
+def test_weights_equal_the_oracle(qkv):
+    mask, visible = MASKS["causal & padding & dense"]
+    _, weights = attention(*qkv, mask=mask, return_weights=True)
     for b in range(B):
         for h in range(H):
-            wanted = oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h], scale)
-            found = out[b, :, h], lse[b, :, h], weights[b, h]
-            for a, e in zip(found, wanted, strict=True):
-                np.testing.assert_allclose(a, e, rtol=2e-5, atol=2e-6)
+            _, _, wanted = oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h])
+            np.testing.assert_allclose(weights[b, h], wanted, rtol=3e-5, atol=3e-6)
 
 
-def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv):
+def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv, kernel):
     mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
 
     def f(q, k, v):
-        return attention(q, k, v, mask=mask, return_lse=True)
+        return attention(q, k, v, mask=mask, return_lse=True, implementation=kernel)
 
     out, lse = f(*qkv)
     assert (out[:, :2] == 0).all() and (lse[:, :2] == -jnp.inf).all() and jnp.isfinite(lse[:, 2:]).all()
@@ -67,25 +101,89 @@ def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv):
     assert all(jnp.isfinite(g).all() for g in whole) and (whole[0][:, :2] == 0).all()
 
 
-def test_bias_of_minus_infinity_hides_like_a_mask(qkv):
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
+def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, kernel, poison):
+    q, k, v = qkv
+    mask, hidden = Mask.padding(LENGTHS), (0, slice(4, None))
+    bad = q, k.at[hidden].set(poison), v.at[hidden].set(poison)
+
+    def f(q, k, v):
+        out, lse = attention(q, k, v, mask=mask, return_lse=True, implementation=kernel)
+        return (out**2).sum() + lse.sum()
+
+    np.testing.assert_allclose(f(*bad), f(*qkv), rtol=1e-6)
+    for a, b in zip(jax.grad(f, argnums=(0, 1, 2))(*bad), jax.grad(f, argnums=(0, 1, 2))(*qkv), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("where", [1, 2], ids=["key", "value"])
+def test_nan_that_is_seen_is_not_hidden(qkv, kernel, where):
+    bad = list(qkv)
+    bad[where] = bad[where].at[0, 3, 1].set(jnp.nan)  # seen by queries 3 and 4 of example 0, head 1
+    out = attention(*bad, mask=Mask.causal(), implementation=kernel)
+    tainted = np.isnan(out).any(-1)
+    assert tainted[0, 3:, 1].all() and tainted.sum() == 2
+
+
+def test_bias_of_minus_infinity_hides_like_a_mask(qkv, kernel):
     bias = jnp.where(DENSE, 0.0, -jnp.inf)
-    np.testing.assert_allclose(attention(*qkv, bias=bias), attention(*qkv, mask=Mask.dense(DENSE)), rtol=1e-6)
+    np.testing.assert_allclose(attention(*qkv, bias=bias, implementation=kernel),
+                               attention(*qkv, mask=Mask.dense(DENSE), implementation=kernel), rtol=1e-6)
 
 
-def test_second_order_gradients_in_float64(qkv):
+def test_dropout_is_the_same_on_every_kernel(qkv):
+    jax.clear_caches()
+    options = dict(mask=Mask.causal(1), dropout_rate=0.4, dropout_key=jax.random.key(1))
+    out = [attention(*qkv, **options, implementation=name) for name in ("reference", "tiled")]
+    np.testing.assert_allclose(*out, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", [Mask.causal(offset=1), Mask.window(1, 1)], ids=["causal", "window"])
+@pytest.mark.parametrize("name", ["scaled dot", "additive"])
+def test_second_order_gradients_in_float64(qkv, kernel, name, mask):
+    """Of the inputs, the bias and the score's own parameters; forward and reverse mode."""
     with jax.enable_x64(True):
         q, k, v = (jnp.asarray(np.asarray(x[0, :, :2]), jnp.float64) for x in qkv)
+        score = jax.tree.map(lambda x: jnp.asarray(x[:2], jnp.float64), SCORES[name][0])
         bias = jnp.asarray(np.random.default_rng(3).normal(size=(2, N, M)))
-        check_grads(lambda q, k, v, bias: attention(q, k, v, bias=bias, mask=Mask.causal(offset=1)), (q, k, v, bias),
-                    order=2, modes=("fwd", "rev"))
+
+        def f(q, k, v, bias, score):
+            return attention(q, k, v, bias=bias, score=score, mask=mask, implementation=kernel, return_lse=True)
+
+        check_grads(f, (q, k, v, bias, score), order=2, modes=("fwd", "rev"))
 
 
-def test_bfloat16_has_a_float32_softmax(qkv):
+def test_bfloat16_has_a_float32_softmax(qkv, kernel):
     low = [x.astype(jnp.bfloat16) for x in qkv]
-    out, lse = attention(*low, return_lse=True)
+    out, lse = attention(*low, return_lse=True, implementation=kernel)
     assert out.dtype == jnp.bfloat16 and lse.dtype == jnp.float32
     exact = attention(*(x.astype(jnp.float32) for x in low))
     assert jnp.abs(out.astype(jnp.float32) - exact).max() < 0.02
+
+
+@pytest.mark.parametrize(("mask", "most"), [(Mask(), 160), (Mask.causal(), 160), (Mask.window(64, 64), 12)],
+                         ids=["full", "causal", "window"])
+def test_memory_grows_with_the_length_and_not_its_square(mask, most):
+    """Temporary MiB with gradients, for one head of 16,384: its scores alone are 1,024."""
+    jax.clear_caches()
+    shape = jax.ShapeDtypeStruct((16_384, 1, 16), jnp.float32)
+
+    def loss(q, k, v):
+        return attention(q, k, v, mask=mask).sum()
+
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most
+
+
+def test_kernels_lower_for_accelerators():
+    shape = jax.ShapeDtypeStruct((2, 300, 2, 16), jnp.float32)
+    for name in KERNELS:
+        def loss(q, k, v, name=name):
+            return attention(q, k, v, mask=Mask.causal(), implementation=name).sum()
+
+        f = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+        lowered = f.trace(shape, shape, shape).lower(lowering_platforms=("tpu", "cuda"))
+        assert "stablehlo" in lowered.as_text()
 
 
 def test_batch_axes_are_free(qkv):
@@ -130,8 +228,10 @@ def test_shapes_that_do_not_fit_are_named(change, message):
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_other_mistakes_are_named(qkv):
-    with pytest.raises(ValueError, match="unknown implementation 'flash'; known: reference"):
+    with pytest.raises(ValueError, match="unknown implementation 'flash'; known: reference, tiled"):
         attention(*qkv, implementation="flash")
+    with pytest.raises(ValueError, match="never has all weights at once"):
+        attention(*qkv, implementation="tiled", return_weights=True)
     with pytest.raises(ValueError, match="needs a dropout_key"):
         attention(*qkv, dropout_rate=0.1)
     with pytest.raises(ValueError, match="dropout_rate is 0"):
