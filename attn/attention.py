@@ -18,7 +18,7 @@ from attn.scores import Dot, ScaledDot
 KERNELS = {"reference": reference, "tiled": tiled}
 
 SMALL = 2**16
-"""Scores of a head up to which the textbook form is the faster."""
+"""Scores of a head up to which implementation=None takes the textbook form: 256 KiB in float32."""
 
 
 def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"], *,
@@ -37,7 +37,8 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
       bias: added to the scores, broadcastable to (*B, H, N, M).
       dropout_rate: weights are dropped with this probability, each element, head and example for itself.
       dropout_key: random key, needed by and only by a dropout rate.
-      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory), or None for the faster.
+      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory), or None for
+        the first on short inputs and the second on long ones.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
       return_weights: also return the weights before dropout, (*B, H, N, M), float32 at least.
 
