@@ -78,6 +78,17 @@ def test_equals_the_oracle(qkv, kernel, name):
                     np.testing.assert_allclose(a, e, rtol=3e-5, atol=3e-6, err_msg=score_name)
 
 
+@pytest.mark.parametrize(("left", "right"), [(2, 1), (0, 3), (4, -2), (-3, 5)])
+def test_a_window_slides_over_long_inputs(kernel, left, right):
+    """Long enough that the blocks in the middle see a part of the keys that touches neither end."""
+    draw = np.random.default_rng(4).normal
+    q, k, v = (draw(size=(n, 1, K)).astype(np.float32) for n in (23, 29, 29))
+    i, j = np.arange(23)[:, None], np.arange(29)[None]
+    wanted, _, _ = oracle.attention(q[:, 0], k[:, 0], v[:, 0], (i - left <= j) & (j <= i + right))
+    out = attention(q, k, v, mask=Mask.window(left, right), implementation=kernel)
+    np.testing.assert_allclose(out[:, 0], wanted, rtol=3e-5, atol=3e-6)
+
+
 def test_weights_equal_the_oracle(qkv):
     mask, visible = MASKS["causal & padding & dense"]
     _, weights = attention(*qkv, mask=mask, return_weights=True)
