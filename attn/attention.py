@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +9,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn.dropout import Drop
+from attn.heads import near_the_caches, over_heads
+from attn.kernels.jax_nn import jax_nn, why_not
 from attn.kernels.reference import reference
-from attn.kernels.tiled import BLOCK, tiled
+from attn.kernels.tiled import SAVED, tiled
 from attn.masks import Mask
-from attn.scores import Dot, ScaledDot
+from attn.scores import PRODUCTS, Dot, ScaledDot
 
 KERNELS = {"reference": reference, "tiled": tiled}
+"""How one head is computed; "jax_nn" takes all heads at once."""
+IMPLEMENTATIONS = *KERNELS, "jax_nn"
 
 SMALL = 2**16
 """Scores of a head up to which implementation=None takes the textbook form: 256 KiB in float32."""
@@ -34,11 +37,12 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
       q, k, v: queries, keys and values, heads before the last axis.
       score: what is compared, see `attn.scores`; its parameters are one number or have a leading axis H.
       mask: what may be seen, see `attn.masks`. A query that sees nothing has output 0, LSE −inf and gradient 0.
-      bias: added to the scores, broadcastable to (*B, H, N, M).
+      bias: added to the scores: an array broadcastable to (*B, H, N, M), or a value of `attn.biases`.
       dropout_rate: weights are dropped with this probability, each element, head and example for itself.
       dropout_key: random key, needed by and only by a dropout rate.
-      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory), or None for
-        the first on short inputs and the second on long ones.
+      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory), "jax_nn" (plain products by
+        `jax.nn.dot_product_attention`: cuDNN on a GPU, for float16 and bfloat16), or None: the first for short inputs
+        and scores that are matrix products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
       return_weights: also return the weights before dropout, (*B, H, N, M), float32 at least.
 
@@ -46,23 +50,30 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
       The output (*B, N, H, V) in v's dtype; asked for, a tuple of it, the LSE and the weights, in this order.
 
     Raises:
-      ValueError: shapes that do not fit each other, an unknown implementation, dropout without a key.
+      ValueError: shapes that do not fit each other, an implementation that is unknown or cannot serve, dropout without
+        a key.
     """
-    _check_shapes(q, k, v, score)
-    kernel = _choose(implementation, q.shape[-3] * k.shape[-3], return_weights)
-    drop = _drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
+    check_shapes(q, k, v, score)
+    mask, drop = mask or Mask(), make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
+    kernel = _choose(implementation, q, k, score, return_weights)
+    if kernel == "jax_nn":
+        asked = dict(score=score, mask=mask, bias=bias, drop=drop)
+        if reason := why_not(q, v, **asked, return_lse=return_lse, return_weights=return_weights):
+            raise ValueError(f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can")
+        return _by_jax_nn(q, k, v, score, mask)
     # What is not asked for is not computed: the compiler drops what a jitted function does not return.
     wanted = (True, return_lse, return_weights)
-    found = _mapped(q, k, v, score, mask or Mask(), bias, drop, kernel=kernel, wanted=wanted)
+    found = _mapped(q, k, v, score, mask, bias, drop, kernel=kernel, wanted=wanted)
     return found if len(found) > 1 else found[0]
 
 
-def _choose(implementation, pairs, return_weights):
+def _choose(implementation, q, k, score, return_weights):
     """The kernel to use. Raises ValueError for one that is unknown or cannot do what is asked, saying why."""
     if implementation is None:
-        return "reference" if return_weights or pairs <= SMALL else "tiled"
-    if implementation not in KERNELS:
-        raise ValueError(f"unknown implementation {implementation!r}; known: {', '.join(KERNELS)}")
+        short = q.shape[-3] * k.shape[-3] <= SMALL and isinstance(score, PRODUCTS)
+        return "reference" if return_weights or short else "tiled"
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"unknown implementation {implementation!r}; known: {', '.join(IMPLEMENTATIONS)}")
     if implementation == "tiled" and return_weights:
         raise ValueError("implementation='tiled' never has all weights at once; use 'reference' for return_weights")
     return implementation
@@ -71,38 +82,24 @@ def _choose(implementation, pairs, return_weights):
 @functools.partial(jax.jit, static_argnames=("kernel", "wanted"))
 def _mapped(q, k, v, score, mask, bias, drop, *, kernel, wanted):
     """The kernel over every head of every example: those of its (output, LSE, weights) that are wanted."""
-    *batch, n, h, _ = q.shape
-    batch, m = tuple(batch), k.shape[-3]
-    heads, examples = math.prod(batch) * h, (*batch, h)
-
-    def flat(x, core):
-        return jnp.broadcast_to(x, (*examples, *core)).reshape(heads, *core)
-
-    score = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (h,)) if jnp.ndim(leaf) == 0 else leaf, score)
-    q, k, v = (jnp.moveaxis(x, -2, -3).reshape(heads, *x.shape[-3::2]) for x in (q, k, v))
-    rows = (jnp.arange(heads) % h, q, k, v, mask.flat(batch, h, n, m), None if bias is None else flat(bias, (n, m)),
-            jax.tree.map(lambda x: x.reshape(heads), drop))
-
-    def one_head(row):
-        head, q, k, v, mask, bias, drop = row
-        own = jax.tree.map(lambda leaf: leaf[head], score)
-        return KERNELS[kernel](q, k, v, score=own, mask=mask, bias=bias, drop=drop)
-
-    size = heads if kernel == "reference" else _group(n, m)
-    found = jax.vmap(one_head)(rows) if size >= heads else jax.lax.map(one_head, rows, batch_size=size)
-    out, *others = (x if x is None else x.reshape(*examples, *x.shape[1:]) for x in found)
-    lse, weights = others
-    lse = jnp.moveaxis(lse, -1, -2)
-    return tuple(itertools.compress((jnp.moveaxis(out, -2, -3), lse, weights), wanted))
+    limits = {}
+    if kernel == "tiled":
+        limits = dict(at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
+    out, lse, weights = over_heads(KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits)
+    if weights is not None:
+        weights = jnp.moveaxis(weights, -2, -3)
+    return tuple(itertools.compress((out, lse, weights), wanted))
 
 
-def _group(n, m):
-    """Heads that the tiled kernel takes at once: on a CPU as many as keep a block of scores near the caches."""
-    room = 2**23 if jax.default_backend() == "cpu" else 2**30
-    return max(1, room // (4 * min(n, BLOCK) * m))
+@jax.jit
+def _by_jax_nn(q, k, v, score, mask):
+    batch = q.shape[:-3]
+    mask = Mask(tuple(jax.tree.map(lambda x: jnp.broadcast_to(x, batch).reshape(-1), part) for part in mask.parts))
+    out = jax_nn(*(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)), score=score, mask=mask)
+    return out.reshape(*batch, *out.shape[1:])
 
 
-def _drop(rate, key, shape):
+def make_drop(rate, key, shape):
     """One Drop per example and head, or None where nothing is to be dropped."""
     if isinstance(rate, (int, float)) and rate == 0:
         if key is not None:
@@ -114,7 +111,7 @@ def _drop(rate, key, shape):
     return Drop(jnp.broadcast_to(jnp.asarray(rate, jnp.float32), shape), keys)
 
 
-def _check_shapes(q, k, v, score):
+def check_shapes(q, k, v, score):
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
     if not q.ndim == k.ndim == v.ndim >= 3:
         raise ValueError(f"q, k and v must be (*B, length, H, d), with the same number of axes; got {shapes}")

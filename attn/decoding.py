@@ -36,13 +36,7 @@ def greedy(model: Transformer, variables, source: Int[Array, "B N"], lengths: In
         piece = jnp.where(done, 0, logits.argmax(-1).astype(jnp.int32))
         return t + 1, piece, caches, done | (piece == eos), out.at[:, t].set(piece)
 
-    start = (jnp.int32(0), jnp.full(batch, bos, jnp.int32), empty_caches(model.shape, batch, most, memory.dtype),
-             jnp.zeros(batch, bool), jnp.zeros((batch, most), jnp.int32))
+    caches = call(Transformer.empty_caches, (batch,), most, memory.dtype)
+    start = (jnp.int32(0), jnp.full(batch, bos, jnp.int32), caches, jnp.zeros(batch, bool),
+             jnp.zeros((batch, most), jnp.int32))
     return jax.lax.while_loop(going, next_piece, start)[-1]
-
-
-def empty_caches(shape, batch: int, most: int, dtype):
-    """Room for each decoder layer's keys (B, T, H, K) and values (B, T, H, V)."""
-    _, _, _, h, d_k, d_v = shape
-    return tuple((jnp.zeros((batch, most, h, d_k), dtype), jnp.zeros((batch, most, h, d_v), dtype))
-                 for _ in range(shape.N))

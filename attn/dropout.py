@@ -51,9 +51,10 @@ class Drop:
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         return self._drop(x, _counter(x.shape))
 
-    def tile(self, x: Float[Array, "n m"], i: Int[Array, "n"], j: Int[Array, "m"], columns: int) -> Float[Array, "n m"]:
+    def tile(self, x: Float[Array, "n m"], i: Int[Array, "n"], j: Int[Array, "m"],
+             columns: int | Int[Array, ""]) -> Float[Array, "n m"]:
         """What a call on a whole (rows, columns) array does to its rows i and columns j, of which x holds the cells."""
-        return self._drop(x, i.astype(jnp.uint32)[:, None] * jnp.uint32(columns) + j.astype(jnp.uint32)[None])
+        return self._drop(x, i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32) + j.astype(jnp.uint32)[None])
 
     def _drop(self, x, counter):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not near it.

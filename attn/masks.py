@@ -6,6 +6,7 @@ before that. B batch (any number of leading axes), N queries, M keys, H heads.
 """
 
 import dataclasses
+import math
 import operator
 from typing import Any
 
@@ -33,7 +34,7 @@ def _part(**core_ndim):
 
 
 @_part()
-class _Band:
+class Band:
     """i − left ≤ j ≤ i + right, None for no bound: static, so that kernels can leave out the keys that nobody sees."""
 
     left: int | None
@@ -59,7 +60,7 @@ class _CausalAt:
 
 
 @_part(lengths=0)
-class _Padding:
+class Padding:
     lengths: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
@@ -80,7 +81,9 @@ class _Dense:
     array: Any  # Bool[Array, "*B H N M"]
 
     def tile(self, i, j):
-        return self.array[i, j]
+        n, m = self.array.shape
+        rows = self.array if n == 1 else jnp.take(self.array, i[:, 0], axis=0, mode="clip")
+        return rows if m == 1 else jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
 @jax.tree_util.register_dataclass
@@ -97,18 +100,18 @@ class Mask:
         With an int, kernels spend nothing on the hidden keys; an array (*B) may differ between examples.
         """
         if isinstance(offset, int):
-            return cls((_Band(None, offset),))
+            return cls((Band(None, offset),))
         return cls((_CausalAt(_integers("offset", offset)),))
 
     @classmethod
     def window(cls, left: int, right: int) -> "Mask":
         """Query i sees key j when i − left ≤ j ≤ i + right (the paper's restricted attention, section 4)."""
-        return cls((_Band(operator.index(left), operator.index(right)),))
+        return cls((Band(operator.index(left), operator.index(right)),))
 
     @classmethod
     def padding(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
         """Keys are real below their example's length."""
-        return cls((_Padding(_integers("lengths", lengths)),))
+        return cls((Padding(_integers("lengths", lengths)),))
 
     @classmethod
     def segments(cls, q_ids: Int[ArrayLike, "*B N"], k_ids: Int[ArrayLike, "*B M"]) -> "Mask":
@@ -128,7 +131,7 @@ class Mask:
         return Mask(self.parts + other.parts)
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Bool[Array, "n m"]:
-        """Which of the keys j the queries i may see, for one head of one example."""
+        """Which of the keys j, a run of neighbours, the queries i may see, for one head of one example."""
         visible = jnp.ones((i.shape[0], j.shape[0]), bool)
         for part in self.parts:
             visible &= part.tile(i[:, None], j[None, :])
@@ -136,24 +139,32 @@ class Mask:
 
     def reach(self) -> tuple[int | None, int | None]:
         """(left, right): query i sees no key before i − left and none after i + right; None where nothing is known."""
-        bands = [part for part in self.parts if isinstance(part, _Band)]
+        bands = [part for part in self.parts if isinstance(part, Band)]
         left = [band.left for band in bands if band.left is not None]
         right = [band.right for band in bands if band.right is not None]
         return min(left, default=None), min(right, default=None)
 
-    def flat(self, batch: tuple[int, ...], h: int, n: int, m: int) -> "Mask":
-        """The same mask with one leading axis for every head of every example."""
+    def flat(self, batch: tuple[int, ...]) -> "Mask":
+        """The leaves with one axis for the examples and one for the heads, of length 1 where they share one."""
 
-        def spread(leaf, ndim):
-            core = {0: (), 1: leaf.shape[-1:], 3: (n, m)}[ndim]
+        def flat(leaf, ndim):
             if ndim < 3:
-                leaf = jnp.broadcast_to(leaf, batch + core).reshape(*batch, 1, *core)
-            return jnp.broadcast_to(leaf, (*batch, h, *core)).reshape(-1, *core)
+                leaf = jnp.expand_dims(leaf, leaf.ndim - ndim)
+            return spread(leaf, batch, core=min(ndim + 1, 3))
 
         return Mask(tuple(
-            dataclasses.replace(part, **{name: spread(getattr(part, name), ndim)
+            dataclasses.replace(part, **{name: flat(getattr(part, name), ndim)
                                          for name, ndim in part.core_ndim.items()})
             for part in self.parts))
+
+
+def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
+    """x (*b, …) of `core` axes after the batch's, with one axis for all of those: of length 1, or the examples."""
+    x = x.reshape((1,) * (len(batch) + core - x.ndim) + x.shape)
+    lead, rest = x.shape[:len(batch)], x.shape[len(batch):]
+    if math.prod(lead) > 1:
+        x, lead = jnp.broadcast_to(x, (*batch, *rest)), batch
+    return x.reshape(math.prod(lead), *rest)
 
 
 def _integers(name, value):

@@ -9,6 +9,9 @@ score returns at least float32 whatever it is given. A new score is one small cl
         temperature: Any
         def __call__(self, q, k):
             return -self.temperature * ((q[:, None] - k[None]) ** 2).sum(-1)
+
+What makes a score for h heads is a function (key, h, d_q, d_k) -> score: `Bilinear.init` and `Additive.init` are, and
+`SCORES` has one by name. Initial values are Glorot-uniform, each head for itself.
 """
 
 import dataclasses
@@ -17,6 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from attn.tanh_sum import tanh_sum
 
 
 def score(cls):
@@ -36,7 +41,7 @@ class Dot:
     """score(q, k) = q · k (Luong et al. 2015, section 3.1, "dot")."""
 
     def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
-        return jnp.einsum("nk,mk->nm", q, k, preferred_element_type=_at_least_float32(q))
+        return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
 
 @score
@@ -65,6 +70,14 @@ class Bilinear:
     w: Any  # Float[Array, "Q K"], or (Q, R) with
     w_2: Any = None  # Float[Array, "R K"]
 
+    @classmethod
+    def init(cls, key: Array, h: int, d_q: int, d_k: int, *, rank: int | None = None):
+        """W of h heads, (H, Q, K); of a given rank R as two factors, (H, Q, R) and (H, R, K)."""
+        if rank is None:
+            return cls(_glorot(key, (h, d_q, d_k)))
+        left, right = jax.random.split(key)
+        return cls(_glorot(left, (h, d_q, rank)), _glorot(right, (h, rank, d_k)))
+
     def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
@@ -83,25 +96,47 @@ class Additive:
     v: Any  # Float[Array, "A"]
     b: Any = None  # Float[Array, "A"]
 
+    @classmethod
+    def init(cls, key: Array, h: int, d_q: int, d_k: int, *, d_a: int | None = None, bias: bool = False):
+        """Of h heads with hidden width A = d_a, d_k unless given; with a bias it starts at 0."""
+        d_a = d_k if d_a is None else d_a
+        for_q, for_k, for_v = jax.random.split(key, 3)
+        return cls(_glorot(for_q, (h, d_q, d_a)), _glorot(for_k, (h, d_k, d_a)), _glorot(for_v, (h, d_a, 1))[..., 0],
+                   jnp.zeros((h, d_a)) if bias else None)
+
     def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
-        hidden, q, k = self.prepare(q, k)
-        return hidden(q, k)
+        hidden, a, b = self.prepare(q, k)
+        return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
 
     def prepare(self, q, k):
         dtype = _at_least_float32(q)
-        q = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
-        k = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
-        return TanhSum(self.v.astype(dtype)), q if self.b is None else q + self.b.astype(dtype)[None], k
+        a = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
+        b = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
+        return TanhSum(self.v.astype(dtype)), a if self.b is None else a + self.b.astype(dtype)[None], b
 
 
 @score
 class TanhSum:
-    """score(q, k) = vᵀ tanh(q + k): additive attention behind its projections, textbook form."""
+    """score(q, k) = vᵀ tanh(q + k): additive attention behind its projections, without an N·M·A tensor."""
 
     v: Any  # Float[Array, "A"]
 
     def __call__(self, q: Float[Array, "N A"], k: Float[Array, "M A"]) -> Float[Array, "N M"]:
-        return jnp.einsum("nma,a->nm", jnp.tanh(q[:, None] + k[None]), self.v)
+        return tanh_sum(q.T, k.T, self.v)
+
+
+PRODUCTS = Dot, ScaledDot, Bilinear
+"""Scores that are one matrix product."""
+
+SCORES = {
+    "dot": lambda key, h, d_q, d_k: Dot(),
+    "scaled_dot": lambda key, h, d_q, d_k: ScaledDot(),
+    "bilinear": Bilinear.init,
+    "additive": Additive.init,
+}
+
+
+_glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis=0)
 
 
 def _at_least_float32(x):

@@ -8,7 +8,6 @@ given to `apply`. B batch (any leading axes), N source pieces, M target pieces, 
 from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -83,21 +82,19 @@ class DecoderLayer(nn.Module):
 
     def __call__(self, x: Float[Array, "*B M D"], memory: Float[Array, "*B N D"], mask: Mask,
                  cross_mask: Mask) -> Float[Array, "*B M D"]:
-        own = self.self_attention.keys_and_values(x)
-        return self.attend(x, own, self.cross_attention.keys_and_values(memory), mask, cross_mask)
-
-    def attend(self, x, own, cross, mask, cross_mask):
-        """The layer with given keys and values: `own` for itself, `cross` for the encoder's output."""
-        x = self.self_norm(x, self.self_attention.attend(x, *own, mask))
-        x = self.cross_norm(x, self.cross_attention.attend(x, *cross, cross_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x))
+        y = self.self_attention(x, x, mask)
+        return self._after(x, y, self.cross_attention.keys_and_values(memory), cross_mask)
 
     def step(self, x: Float[Array, "*B 1 D"], t: Int[Array, ""], cache, cross, cross_mask: Mask):
         """One target piece at position t, with the keys and values of the pieces before it in `cache`."""
-        new = self.self_attention.keys_and_values(x)
-        cache = tuple(jax.lax.dynamic_update_slice_in_dim(old, one, t, axis=-3)
-                      for old, one in zip(cache, new, strict=True))
-        return self.attend(x, cache, cross, Mask.causal(offset=t), cross_mask), cache
+        y, cache = self.self_attention.step(x, t, cache)
+        return self._after(x, y, cross, cross_mask), cache
+
+    def _after(self, x, y, cross, cross_mask):
+        """The layer after y, its self-attention: `cross` has the keys and values of the encoder's output."""
+        x = self.self_norm(x, y)
+        x = self.cross_norm(x, self.cross_attention.attend(x, *cross, cross_mask))
+        return self.feed_forward_norm(x, self.feed_forward(x))
 
 
 class Transformer(nn.Module):
@@ -145,6 +142,10 @@ class Transformer(nn.Module):
     def remember(self, memory: Float[Array, "*B N D"]):
         """Each decoder layer's keys and values of the encoder's output, computed once per sentence."""
         return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.decoder)
+
+    def empty_caches(self, batch_shape: tuple[int, ...], length: int, dtype):
+        """Room for each decoder layer's own keys and values, of `length` target pieces."""
+        return tuple(layer.self_attention.empty_cache(batch_shape, length, dtype) for layer in self.decoder)
 
     def step(self, piece: Int[Array, "*B"], t: Int[Array, ""], caches, cross, cross_mask: Mask):
         """Logits (*B, vocabulary) of the piece after `piece`, which stands at position t, and the new caches."""

@@ -60,8 +60,8 @@ SCORES = {
 @pytest.fixture(params=["reference", "tiled"])
 def kernel(request, monkeypatch):
     """Each kernel, with blocks of 3 queries, so that N = 5 makes two of unequal size."""
-    monkeypatch.setattr(sys.modules["attn.kernels.tiled"], "BLOCK", 3)
-    monkeypatch.setattr(sys.modules["attn.attention"], "_group", lambda n, m: 4)
+    monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 3)
+    monkeypatch.setattr(sys.modules["attn.attention"], "near_the_caches", lambda n, m, score: 4)
     jax.clear_caches()  # the constants are compiled in
     return request.param
 
@@ -239,7 +239,11 @@ def test_shapes_that_do_not_fit_are_named(change, message):
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_other_mistakes_are_named(qkv):
-    with pytest.raises(ValueError, match="unknown implementation 'flash'; known: reference, tiled"):
+    with pytest.raises(ValueError, match="score has an array for 1 examples and 4 heads; there are 2 examples and 3"):
+        attention(*qkv, score=ScaledDot(jnp.ones(4)))
+    with pytest.raises(ValueError, match="bias has an array for 1 examples and 2 heads"):
+        attention(*qkv, bias=jnp.zeros((2, N, M)))
+    with pytest.raises(ValueError, match="unknown implementation 'flash'; known: reference, tiled, jax_nn"):
         attention(*qkv, implementation="flash")
     with pytest.raises(ValueError, match="never has all weights at once"):
         attention(*qkv, implementation="tiled", return_weights=True)

@@ -1,0 +1,269 @@
+"""MultiHeadAttention against the float64 oracle for every score and both `heads`, its parameters, and its cache."""
+
+import functools
+import itertools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Additive, Bilinear, Mask, MultiHeadAttention, ScaledDot
+from attn.scores import SCORES
+from tests.attn import oracle
+
+B, N, M, H, K, D, A = 2, 5, 7, 3, 11, 13, 19
+WIDTH = {"concat": 17, "mean": D}  # d_v
+LENGTHS = np.array([4, 7])
+
+
+@attn.score
+class Distance:
+    """The one in the docstring of attn.scores."""
+
+    temperature: Any
+
+    def __call__(self, q, k):
+        return -self.temperature * ((q[:, None] - k[None]) ** 2).sum(-1)
+
+
+@attn.score
+class Sum:
+    """A score made of scores."""
+
+    a: Any
+    b: Any
+
+    def __call__(self, q, k):
+        return self.a(q, k) + self.b(q, k)
+
+
+def bilinear(p, i):
+    return lambda q, k: q @ p["w"][i] @ k
+
+
+def additive(p, i):
+    return lambda q, k: p["v"][i] @ np.tanh(q @ p["w_q"][i] + k @ p["w_k"][i] + (p["b"][i] if "b" in p else 0))
+
+
+# What makes the score, the oracle's score of head i from the parameters p, and how many parameters there are.
+CASES = {
+    "dot": (SCORES["dot"], lambda p, i: np.dot, 0),
+    "scaled dot": (SCORES["scaled_dot"], lambda p, i: oracle.scaled_dot, 0),
+    "scale=0.3": (lambda key, h, d_q, d_k: ScaledDot(0.3), lambda p, i: lambda q, k: 0.3 * q @ k, 0),
+    "bilinear": (SCORES["bilinear"], bilinear, H * K**2),
+    "bilinear, low rank": (functools.partial(Bilinear.init, rank=2),
+                           lambda p, i: lambda q, k: q @ p["w"][i] @ p["w_2"][i] @ k, H * 2 * K * 2),
+    "additive": (SCORES["additive"], additive, H * (2 * K * K + K)),
+    "additive, wide, biased": (functools.partial(Additive.init, d_a=A, bias=True), additive, H * (2 * K * A + 2 * A)),
+    "distance": (lambda key, h, d_q, d_k: Distance(jnp.ones(h)),
+                 lambda p, i: lambda q, k: -p["temperature"][i] * ((q - k) ** 2).sum(), H),
+    "sum": (lambda key, h, d_q, d_k: Sum(Bilinear.init(key, h, d_q, d_k), Distance(np.ones(h, np.float32))),
+            lambda p, i: lambda q, k: q @ p["a.w"][i] @ k - p["b.temperature"][i] * ((q - k) ** 2).sum(),
+            H * (K**2 + 1)),
+}
+
+VARIANTS = ["scale=0.3", "bilinear, low rank", "additive, wide, biased", "sum"]
+every_score = pytest.mark.parametrize(("name", "heads"), [
+    (name, heads) for name in CASES for heads in WIDTH if heads == "concat" or name not in VARIANTS])
+both_heads = pytest.mark.parametrize("heads", WIDTH)
+
+
+@functools.cache
+def build(name="scaled dot", heads="concat", **options):
+    model = MultiHeadAttention(D, H, K, WIDTH[heads], score=CASES[name][0], heads=heads, **options)
+    # The initial values would give every head the same temperature, and each bias is 0.
+    draw = np.random.default_rng(5).normal
+    return model, jax.tree.map(lambda x: jnp.asarray(0.3 * draw(size=x.shape), x.dtype), shapes(model))
+
+
+def shapes(model):
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs(), Mask())["params"]
+
+
+def inputs():
+    draw = np.random.default_rng(0).normal
+    return tuple(jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
+
+
+def exact(p, x, memory, visible, name, heads):
+    """One example in float64."""
+    p, x, memory = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (p, x, memory))
+    parts = [oracle.attention(x @ p["w_q"][:, i], memory @ p["w_k"][:, i], memory @ p["w_v"][:, i], visible,
+                              CASES[name][1](p.get("score"), i))[0] for i in range(H)]
+    return np.mean(parts, 0) if heads == "mean" else np.concatenate(parts, -1) @ p["w_o"].reshape(-1, D)
+
+
+@every_score
+def test_equals_the_oracle(name, heads):
+    model, params = build(name, heads)
+    x, memory = inputs()
+    out = jax.jit(model.apply)({"params": params}, x, memory, Mask.padding(LENGTHS))
+    for b in range(B):
+        visible = np.broadcast_to(np.arange(M)[None] < LENGTHS[b], (N, M))
+        wanted = exact(params, x[b], memory[b], visible, name, heads)
+        np.testing.assert_allclose(out[b], wanted, rtol=1e-4, atol=1e-5)
+
+
+@every_score
+def test_parameters_are_as_many_as_the_formulas_say(name, heads):
+    params = shapes(build(name, heads)[0])
+    projections = H * D * (2 * K + D) if heads == "mean" else H * D * (2 * K + 2 * WIDTH[heads])
+    assert sum(x.size for x in jax.tree.leaves(params)) == projections + CASES[name][2]
+    assert ("score" in params) == (CASES[name][2] > 0)
+
+
+def test_one_head_of_the_naive_form():
+    params = shapes(MultiHeadAttention(D, 1, K, D, heads="mean"))
+    assert sum(x.size for x in jax.tree.leaves(params)) == D * (2 * K + D)
+
+
+def test_parameters_are_plain_dictionaries_of_arrays():
+    assert {"w_q", "w_k", "w_v", "w_o"} == set(build()[1])
+    params = shapes(build("additive, wide, biased", "mean")[0])
+    assert set(params) == {"w_q", "w_k", "w_v", "score"} and type(params["score"]) is dict
+    assert {name: x.shape for name, x in params["score"].items()} == {
+        "w_q": (H, K, A), "w_k": (H, K, A), "v": (H, A), "b": (H, A)}
+
+
+def test_initial_values_are_glorot_uniform():
+    h, d, d_k, d_v, d_a = 3, 67, 31, 37, 1021
+
+    @jax.jit
+    def initial(key):
+        x = jnp.zeros((2, d))
+        concat = MultiHeadAttention(d, h, d_k, d_v).init(key, x, x, Mask())["params"]
+        mean = MultiHeadAttention(d, h, d_k, d, heads="mean").init(key, x, x, Mask())["params"]
+        return (concat["w_v"], mean["w_v"], Bilinear.init(key, h, d, d_k), Bilinear.init(key, h, d, d_k, rank=41),
+                Additive.init(key, h, d, d_k, d_a=d_a, bias=True))
+
+    concat, mean, general, low, hidden = initial(jax.random.key(1))
+    for name, leaf, fans in [
+        ("w_v, concat", concat, d + h * d_v), ("w_v, mean", mean, d + d), ("bilinear", general.w, d + d_k),
+        ("left", low.w, d + 41), ("right", low.w_2, 41 + d_k), ("additive w_q", hidden.w_q, d + d_a),
+        ("additive w_k", hidden.w_k, d_k + d_a), ("additive v", hidden.v, d_a + 1),
+    ]:
+        limit = np.sqrt(6 / fans)
+        assert 0.99 * limit < np.abs(leaf).max() <= limit, name
+        np.testing.assert_allclose(np.std(leaf), limit / np.sqrt(3), rtol=0.03, err_msg=name)
+        assert not np.allclose(leaf[0], leaf[1])
+    assert (hidden.b == 0).all()
+    # With the same key two matrices would begin with the same draws.
+    for drawn in (low.w, low.w_2), (hidden.w_q, hidden.w_k, hidden.v):
+        alike = np.corrcoef([leaf.ravel()[:3000] for leaf in drawn])
+        assert (np.abs(alike - np.eye(len(drawn))) < 0.1).all()
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, count) in CASES.items() if count])
+def test_the_gradient_reaches_the_parameters_of_the_score(name):
+    """Against central differences of the oracle, each parameter in two directions."""
+    model, params = build(name)
+    draw = np.random.default_rng(6).normal
+    x, memory, pull = (draw(size=(n, D)) for n in (N, M, N))
+    visible, h = np.tri(N, M, 1), 1e-5
+
+    def wanted(p):
+        return (exact(p, x, memory, visible, name, "concat") * pull).sum()
+
+    def loss(p):
+        return (model.apply({"params": p}, jnp.asarray(x), jnp.asarray(memory), Mask.causal(1)) * pull).sum()
+
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), params)
+        found = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params)["score"])
+    assert set(found) == set(params["score"])
+    for leaf, gradient in found.items():
+        assert (np.abs(gradient).reshape(H, -1).max(-1) > 1e-4).all()  # in every head
+        for _ in range(2):
+            way = draw(size=gradient.shape)
+            ends = [wanted({**params, "score": {**params["score"], leaf: np.asarray(params["score"][leaf]) + s * way}})
+                    for s in (h, -h)]
+            np.testing.assert_allclose((gradient * way).sum(), (ends[0] - ends[1]) / (2 * h), rtol=1e-6, atol=1e-8)
+
+
+def steps(model, params, x, *bounds):
+    """The output of the tokens from each bound to the next, one step after another, from a cache of NaN."""
+    # What is not yet written must not be read.
+    cache = jax.tree.map(lambda room: jnp.full_like(room, jnp.nan), model.empty_cache((B,), N, x.dtype))
+    step = jax.jit(lambda x, t, cache: model.apply({"params": params}, x, t, cache, method="step"))
+    out = []
+    for t, end in itertools.pairwise(bounds):
+        y, cache = step(x[:, t:end], t, cache)
+        out.append(y)
+    return jnp.concatenate(out, 1)
+
+
+@every_score
+def test_step_by_step_equals_the_whole(name, heads):
+    model, params = build(name, heads)
+    x, _ = inputs()
+    whole = jax.jit(model.apply)({"params": params}, x, x, Mask.causal())
+    np.testing.assert_allclose(steps(model, params, x, *range(N + 1)), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_a_step_may_be_of_several_tokens():
+    model, params = build()
+    x, _ = inputs()
+    whole = model.apply({"params": params}, x, x, Mask.causal())
+    np.testing.assert_allclose(steps(model, params, x, 0, 2, 5), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_an_empty_cache_has_room_for_keys_and_values():
+    keys, values = MultiHeadAttention(D, H, K, 17).empty_cache((2, 3), 19, jnp.bfloat16)
+    assert keys.shape == (2, 3, 19, H, K) and values.shape == (2, 3, 19, H, 17)
+    assert keys.dtype == values.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("activation", "wanted"), [(nn.relu, lambda y: np.maximum(y, 0)), (jnp.tanh, np.tanh)])
+@both_heads
+def test_the_activation_is_on_the_output(activation, wanted, heads):
+    (plain, params), (active, _) = build(heads=heads), build(heads=heads, activation=activation)
+    x, memory = inputs()
+    plain, active = (model.apply({"params": params}, x, memory, Mask()) for model in (plain, active))
+    assert (plain < 0).any() and (plain > 0).any()
+    np.testing.assert_allclose(active, wanted(plain), rtol=1e-6, atol=1e-7)
+
+
+def test_bias_is_added_to_the_scores():
+    model, params = build()
+    x, memory = inputs()
+    bias = np.random.default_rng(7).normal(size=(H, N, M)).astype(np.float32)
+    out = model.apply({"params": params}, x, memory, Mask(), bias)
+    q, k, v = (np.einsum("bnd,dhk->bhnk", y, params[w]) for y, w in ((x, "w_q"), (memory, "w_k"), (memory, "w_v")))
+    heads = oracle.softmax(q @ k.swapaxes(-1, -2) / np.sqrt(K) + bias[None]) @ v
+    np.testing.assert_allclose(out, np.einsum("bhnv,hvd->bnd", heads, params["w_o"]), rtol=1e-4, atol=1e-5)
+
+
+@both_heads
+def test_weights_are_kept_when_asked(heads):
+    model, params = build("distance", heads)
+    args = {"params": params}, *inputs(), Mask.padding(LENGTHS)
+    out, kept = model.apply(*args, mutable=["weights"])
+    weights = kept["weights"]["weights"]
+    np.testing.assert_allclose(out, model.apply(*args), rtol=1e-5, atol=1e-6)
+    values = model.apply({"params": params}, inputs()[1], method="keys_and_values")[1]
+    parts = jnp.einsum("bhnm,bmhv->bnhv", weights, values)
+    np.testing.assert_allclose(out, parts.mean(2) if heads == "mean" else jnp.einsum(
+        "bnhv,hvd->bnd", parts, params["w_o"]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (dict(d_v=D, heads="sum"), "unknown heads 'sum'; known: concat, mean"),
+    (dict(d_v=17, heads="mean"), "heads='mean' needs d_v = d_model, for want of a W_O; got d_v=17, d_model=13"),
+])
+def test_heads_that_cannot_be_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(D, H, K, **options).init(jax.random.key(0), *inputs(), Mask())
+
+
+@pytest.mark.parametrize(("saved", "score", "message"), [
+    ("bilinear", "scaled dot", r"they have \['w'\], it has \[\]"),
+    ("sum", "bilinear", r"they have \['a.w', 'b.temperature'\], it has \['w'\]"),
+])
+def test_parameters_of_another_score_are_refused(saved, score, message):
+    model, params = build(score)[0], build(saved)[1]
+    with pytest.raises(ValueError, match=message):
+        model.apply({"params": params}, *inputs(), Mask())
