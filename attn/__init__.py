@@ -1,12 +1,17 @@
 """attn: every attention of the basic literature as a pure function, and the Transformer built from them."""
 
+from attn import inside
 from attn.attention import attention
+from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
 from attn.decoding import greedy
+from attn.hard import argmax_attention, sampled_attention
 from attn.masks import Mask
 from attn.multihead import MultiHeadAttention
 from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, sinusoidal
-from attn.scores import Additive, Bilinear, Dot, ScaledDot, score
+from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
 from attn.transformer import Shape, Transformer
 
-__all__ = ["POSITIONS", "Additive", "Bilinear", "Dot", "Learned", "Mask", "MultiHeadAttention", "NoPositions",
-           "ScaledDot", "Shape", "Sinusoidal", "Transformer", "attention", "greedy", "score", "sinusoidal"]
+__all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Dot", "Learned", "Mask", "MultiHeadAttention",
+           "NoPositions", "RelativeTable", "ScaledDot", "Shape", "Sinusoidal", "T5Buckets", "Transformer",
+           "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "sampled_attention", "score",
+           "sinusoidal"]

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ from jaxtyping import Array, Float
 
 from attn.dropout import Drop
 from attn.heads import near_the_caches, over_heads
+from attn.kernels.blocks import SAVED
 from attn.kernels.jax_nn import jax_nn, why_not
 from attn.kernels.reference import reference
-from attn.kernels.tiled import SAVED, tiled
+from attn.kernels.tiled import tiled
 from attn.masks import Mask
 from attn.scores import PRODUCTS, Dot, ScaledDot
 
@@ -25,7 +27,7 @@ SMALL = 2**16
 
 
 def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"], *,
-              score=ScaledDot(), mask: Mask | None = None, bias: Float[ArrayLike, "..."] | None = None,
+              score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
               dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None,
               implementation: str | None = None, return_lse: bool = False, return_weights: bool = False):
     """softmax(score(q, k) + bias) v, over the keys that the mask shows ("Attention Is All You Need", section 3.2).

@@ -53,8 +53,9 @@ class Drop:
 
     def tile(self, x: Float[Array, "n m"], i: Int[Array, "n"], j: Int[Array, "m"],
              columns: int | Int[Array, ""]) -> Float[Array, "n m"]:
-        """What a call on a whole (rows, columns) array does to its rows i and columns j, of which x holds the cells."""
-        return self._drop(x, i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32) + j.astype(jnp.uint32)[None])
+        """What a call on a whole (rows, columns) array does to its rows i and columns j, whose cells x holds."""
+        row = i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32)
+        return self._drop(x, row + j.astype(jnp.uint32)[None])
 
     def _drop(self, x, counter):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not near it.

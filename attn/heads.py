@@ -45,18 +45,15 @@ def over_heads(function, q, k, v, *, score, mask, bias=None, drop=None, at_once=
 
     if saved is not None:
         keep = jax.checkpoint_policies.save_only_these_names(saved)
-        one_example = jax.checkpoint(one_example, policy=keep, prevent_cse=False)
+        one_head, one_example = (jax.checkpoint(f, policy=keep, prevent_cse=False) for f in (one_head, one_example))
     found = _over(one_example, count, max(1, at_once // h), rows)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
 
 
 def near_the_caches(n, m, score):
     """Heads to take at once: on a CPU as many as keep a block of scores in the caches, with what they are made from."""
-    if jax.default_backend() != "cpu":
-        room = 2**30
-    else:
-        room = 2**21 if isinstance(score, PRODUCTS) else 2**19
-    return max(1, room // (4 * min(n, BLOCK) * m))
+    on_cpu = 2**21 if isinstance(score, PRODUCTS) else 2**19
+    return max(1, (on_cpu if jax.default_backend() == "cpu" else 2**30) // (4 * min(n, BLOCK) * m))
 
 
 def _over(function, count, at_once, rows):
@@ -79,8 +76,8 @@ def _check_axes(count, h, **values):
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
             if leaf.shape[0] not in (1, count) or leaf.shape[1] not in (1, h):
-                raise ValueError(f"{name} has an array for {leaf.shape[0]} examples and {leaf.shape[1]} heads; there are "
-                                 f"{count} examples and {h} heads, and 1 stands for all of them")
+                raise ValueError(f"{name} has an array for {leaf.shape[0]} examples and {leaf.shape[1]} heads; there "
+                                 f"are {count} examples and {h} heads, and 1 stands for all of them")
 
 
 def _cleaned(k, v):
@@ -91,6 +88,6 @@ def _cleaned(k, v):
 
 
 def _parameters(value):
-    """Parameters of a score or a bias, one number or with an axis H, with an axis for the examples, which share them."""
+    """Parameters, one number or with an axis H, with one more axis for the examples, which share them."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None], value)
 

@@ -144,6 +144,24 @@ class Mask:
         right = [band.right for band in bands if band.right is not None]
         return min(left, default=None), min(right, default=None)
 
+    def picture(self, n: int, m: int) -> str:
+        """The mask of n queries (rows) and m keys (columns) as text, for the first example and head.
+
+            >>> print(Mask.causal().picture(3, 4))
+            ●···
+            ●●··
+            ●●●·
+        """
+
+        def first(leaf, ndim):
+            """Of all examples and heads."""
+            core = min(ndim, 2)  # an axis of heads comes with a dense mask only
+            leaf = leaf.reshape((1,) * (core - leaf.ndim) + leaf.shape)
+            return leaf.reshape(-1, *leaf.shape[leaf.ndim - core:])[0]
+
+        seen = self._replaced(first).tile(jnp.arange(n), jnp.arange(m))
+        return "\n".join("".join("●" if cell else "·" for cell in row) for row in seen)
+
     def flat(self, batch: tuple[int, ...]) -> "Mask":
         """The leaves with one axis for the examples and one for the heads, of length 1 where they share one."""
 
@@ -152,8 +170,12 @@ class Mask:
                 leaf = jnp.expand_dims(leaf, leaf.ndim - ndim)
             return spread(leaf, batch, core=min(ndim + 1, 3))
 
+        return self._replaced(flat)
+
+    def _replaced(self, function) -> "Mask":
+        """With `function(leaf, core_ndim)` for every leaf."""
         return Mask(tuple(
-            dataclasses.replace(part, **{name: flat(getattr(part, name), ndim)
+            dataclasses.replace(part, **{name: function(getattr(part, name), ndim)
                                          for name, ndim in part.core_ndim.items()})
             for part in self.parts))
 

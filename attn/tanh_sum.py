@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 GROUP = 8
@@ -19,7 +20,8 @@ LARGEST = 5000.0
 
 
 @jax.custom_jvp
-def tanh_sum(a: Float[Array, "A N"], b: Float[Array, "A M"], v: Float[Array, "A"]) -> Float[Array, "N M"]:
+def tanh_sum(a: Float[ArrayLike, "A N"], b: Float[ArrayLike, "A M"],
+             v: Float[ArrayLike, "A"]) -> Float[Array, "N M"]:
     """Σ_f v_f tanh(a_f + b_f). Equal to that to rounding, for all a and b of size up to 5,000."""
     n, features = a.shape[1], v.shape[0]
     groups = -(-features // GROUP)

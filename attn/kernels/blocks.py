@@ -15,6 +15,8 @@ BLOCK = 256
 """Queries in a block at most."""
 RUNS = 8
 """A causal mask cuts the blocks into so many runs, each with the keys that its last query sees."""
+SAVED = "results of a block"
+"""The name, for jax.checkpoint, of what derivatives keep of a block."""
 
 
 def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
@@ -29,9 +31,11 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     def blocks(x):
         return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(count, n, -1)
 
-    def one(keys, t, q, rows):
-        """Block t, with the keys from keys.start on: all arrays but q are cut to them here."""
-        start, width = keys
+    # Else the keys that each block sees would be kept for its derivative, a copy for every block.
+    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(SAVED), prevent_cse=False,
+                       static_argnums=0)
+    def one(width, start, t, q, rows):
+        """Block t, with so many keys from start on: all arrays but q are cut to them here."""
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1)
         i, j = t * n + jnp.arange(n), start + jnp.arange(width)
         own = cut(rows) if dense else bias
@@ -41,14 +45,14 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     left, right = mask.reach()
     if left is not None and right is not None and n + left + right < m:
         width = max(1, n + left + right)
-        found = _map(lambda t, *x: one((jnp.clip(t * n - left, 0, m - width), width), t, *x), rows)
+        found = _map(lambda t, *x: one(width, jnp.clip(t * n - left, 0, m - width), t, *x), rows)
     else:
         runs = []
-        for run, keys in _runs(count, n, m, left, right):
+        for run, (start, width) in _runs(count, n, m, left, right):
             own = jax.tree.map(lambda x, run=run: x[run], rows)
             if runs:  # one after another, so that they can use the same memory
                 own, runs[-1] = jax.lax.optimization_barrier((own, runs[-1]))
-            runs.append(_map(functools.partial(one, keys), own))
+            runs.append(_map(functools.partial(one, width, start), own))
         found = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
     return jax.tree.map(lambda x: x.reshape(count * n, *x.shape[2:])[:queries], found)
 

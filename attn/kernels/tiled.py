@@ -12,10 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from attn.kernels.blocks import over_blocks
-
-SAVED = "output and LSE of a block"
-"""The name of what derivatives keep, for jax.checkpoint."""
+from attn.kernels.blocks import SAVED, over_blocks
 
 
 def tiled(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M V"], *, score, mask, taint, bias=None,

@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
-from attn.attention import KERNELS
+from attn.attention import IMPLEMENTATIONS
 from tests.attn import oracle
 
 B, N, M, H, K, V = 2, 5, 7, 3, 11, 13
@@ -142,6 +142,28 @@ def test_bias_of_minus_infinity_hides_like_a_mask(qkv, kernel):
                                attention(*qkv, mask=Mask.dense(DENSE), implementation=kernel), rtol=1e-6)
 
 
+def test_more_hidden_keys_change_nothing_but_rounding(qkv, kernel):
+    q, k, v = qkv
+    longer = [jnp.concatenate([x, 1e4 * jnp.ones((B, 31, *x.shape[2:]))], axis=1) for x in (k, v)]
+    short, long = (attention(q, *kv, mask=Mask.padding(np.full(B, M)), implementation=kernel) for kv in ((k, v), longer))
+    np.testing.assert_allclose(long, short, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_float64_is_float64_throughout(qkv, kernel, name):
+    mask, visible = MASKS["causal & padding & dense"]
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(x, np.float64)) for x in qkv]
+        score = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), SCORES[name][0])
+        out, lse = attention(*wide, score=score, mask=mask, implementation=kernel, return_lse=True)
+        assert out.dtype == lse.dtype == jnp.float64
+        for b in range(B):
+            for h in range(H):
+                wanted = oracle.attention(*(np.asarray(x[b, :, h]) for x in qkv), visible[b, h], SCORES[name][1](h))
+                np.testing.assert_allclose(out[b, :, h], wanted[0], rtol=1e-12, atol=1e-13)
+                np.testing.assert_allclose(lse[b, :, h], wanted[1], rtol=1e-12, atol=1e-13)
+
+
 def test_dropout_is_the_same_on_every_kernel(qkv):
     jax.clear_caches()
     options = dict(mask=Mask.causal(1), dropout_rate=0.4, dropout_key=jax.random.key(1))
@@ -149,8 +171,8 @@ def test_dropout_is_the_same_on_every_kernel(qkv):
     np.testing.assert_allclose(*out, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("mask", [Mask.causal(offset=1), Mask.window(1, 1)], ids=["causal", "window"])
-@pytest.mark.parametrize("name", ["scaled dot", "additive"])
+@pytest.mark.parametrize(("name", "mask"), [("scaled dot", Mask.causal(offset=1)), ("additive", Mask.window(1, 1))],
+                         ids=["scaled dot, causal", "additive, window"])
 def test_second_order_gradients_in_float64(qkv, kernel, name, mask):
     """Of the inputs, the bias and the score's own parameters; forward and reverse mode."""
     with jax.enable_x64(True):
@@ -172,6 +194,74 @@ def test_bfloat16_has_a_float32_softmax(qkv, kernel):
     assert jnp.abs(out.astype(jnp.float32) - exact).max() < 0.02
 
 
+def textbook(q, k, v, score):
+    """As everyone writes it, for one head, in the precision of its inputs but for a float32 softmax."""
+    s = score(q, k).astype(jnp.promote_types(q.dtype, jnp.float32))
+    return jnp.einsum("nm,mv->nv", jax.nn.softmax(s, axis=-1).astype(v.dtype), v)
+
+
+TEXTBOOK_SCORES = {
+    "scaled dot": lambda q, k: jnp.einsum("nk,mk->nm", q, k) * q.shape[-1] ** -0.5,
+    "bilinear": lambda q, k: jnp.einsum("nk,mk->nm", q @ jnp.asarray(W[0], q.dtype), k),
+    "additive": lambda q, k: jnp.tanh((q @ W_Q[0].astype(q.dtype))[:, None] + (k @ W_K[0].astype(q.dtype))[None]
+                                      + W_B[0].astype(q.dtype)[None, None]) @ W_V[0].astype(q.dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", TEXTBOOK_SCORES)
+def test_error_is_at_most_twice_the_textbook_forms(kernel, name, dtype):
+    draw = np.random.default_rng(5).normal
+    q, k, v = (jnp.asarray(draw(size=(n, 1, K)), dtype) for n in (59, 61, 61))
+    score = jax.tree.map(lambda x: jnp.asarray(x[:1]), SCORES[name][0])
+    given = [np.asarray(x[:, 0], np.float64) for x in (q, k, v)]
+    wanted, _, _ = oracle.attention(*given, np.ones((59, 61)), SCORES[name][1](0))
+    ours = attention(q, k, v, score=score, implementation=kernel)[:, 0]
+    theirs = textbook(q[:, 0], k[:, 0], v[:, 0], TEXTBOOK_SCORES[name])
+    errors = [np.abs(np.asarray(x, np.float64) - wanted).max() for x in (ours, theirs)]
+    assert errors[0] <= 2 * errors[1]
+
+
+def test_vmap_of_a_gradient_is_the_gradient_of_each(qkv, kernel):
+    """Over the examples, and over score parameters: lanes of an experiment."""
+    lanes = jnp.stack([W, 2 * W])
+
+    def loss(w, q, k, v):
+        return (attention(q, k, v, score=Bilinear(w), mask=Mask.causal(1), implementation=kernel) ** 2).sum()
+
+    gradients = jax.vmap(jax.grad(loss, argnums=(0, 1, 3)))(lanes, *qkv)
+    for lane in range(2):
+        alone = jax.grad(loss, argnums=(0, 1, 3))(lanes[lane], *(x[lane] for x in qkv))
+        for a, b in zip(gradients, alone, strict=True):
+            np.testing.assert_allclose(a[lane], b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bilinear, low rank", "additive"])
+def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, name):
+    """Finite differences of the float64 oracle, in a random direction of each parameter."""
+    mask, visible = MASKS["causal & padding & dense"]
+    score, draw = SCORES[name][0], np.random.default_rng(6).normal
+    weight = draw(size=(B, N, H, V))
+    for place, leaf in enumerate(jax.tree.leaves(score)):
+        direction = draw(size=leaf.shape)
+
+        def at(step, place=place, direction=direction):
+            leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), score))
+            leaves[place] = leaves[place] + step * direction
+            of = tree.unflatten(leaves)
+            if name == "additive":
+                exact = lambda h: lambda q, k: of.v[h] @ np.tanh(q @ of.w_q[h] + k @ of.w_k[h] + of.b[h])
+            else:
+                exact = lambda h: lambda q, k: q @ of.w[h] @ of.w_2[h] @ k
+            return sum((weight[b, :, h] * oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h], exact(h))[0]).sum()
+                       for b in range(B) for h in range(H))
+
+        wanted = (at(1e-5) - at(-1e-5)) / 2e-5
+        gradient = jax.grad(lambda score: (attention(*qkv, score=score, mask=mask, implementation=kernel)
+                                           * weight).sum())(score)
+        np.testing.assert_allclose((jax.tree.leaves(gradient)[place] * direction).sum(), wanted, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(("mask", "most"), [(Mask(), 160), (Mask.causal(), 160), (Mask.window(64, 64), 12)],
                          ids=["full", "causal", "window"])
 def test_memory_grows_with_the_length_and_not_its_square(mask, most):
@@ -188,7 +278,7 @@ def test_memory_grows_with_the_length_and_not_its_square(mask, most):
 
 def test_kernels_lower_for_accelerators():
     shape = jax.ShapeDtypeStruct((2, 300, 2, 16), jnp.float32)
-    for name in KERNELS:
+    for name in IMPLEMENTATIONS:
         def loss(q, k, v, name=name):
             return attention(q, k, v, mask=Mask.causal(), implementation=name).sum()
 
