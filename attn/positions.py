@@ -1,4 +1,4 @@
-"""Where a token stands: position encodings that are added to the embeddings.
+"""Where a token stands: position encodings that are added to the embeddings, and the rotation of queries and keys.
 
 An encoding is a value with one interface: `init(key, length, d_model)` makes its table, `trained` says whether the
 table is a parameter. The table lives in its own variable collection, "positions", because whether it is trained is a
@@ -69,3 +69,29 @@ class PositionTable(nn.Module):
         table = self.variable("positions", "table",
                               lambda: self.encoding.init(self.make_rng("params"), self.length, self.d_model))
         return table.value[positions]
+
+
+def rotary(x: Float[Array, "*B N H K"], positions: Int[Array, "*b N"],
+           base: float = 10_000.0) -> Float[Array, "*B N H K"]:
+    """(x_2i, x_2i+1) turned by the angle position · base^(−2i/K): then q · k depends on positions by distance only.
+
+    "RoFormer", Su et al. 2021, section 3.2.2. K = d_k must be even.
+
+    Args:
+      x: queries or keys, heads before the last axis.
+      positions: (*B, N), or (N,) for every example.
+      base: the longest wavelength is a little under 2π · base positions, the shortest 2π.
+
+    Returns:
+      The turned x in its dtype. Angles are float32 at least, so right to about position · 10⁻⁷ radians.
+    """
+    if x.shape[-1] % 2:
+        raise ValueError(f"d_k={x.shape[-1]} must be even: numbers are turned in pairs")
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    rate = jnp.asarray(base ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1]), dtype)
+    positions = positions.reshape((1,) * (x.ndim - 2 - positions.ndim) + positions.shape)
+    angle = positions[..., None, None].astype(dtype) * rate.reshape((1,) * (x.ndim - 1) + (-1,))
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    pairs = x.reshape(*x.shape[:-1], -1, 2).astype(dtype)
+    even, odd = pairs[..., 0], pairs[..., 1]
+    return jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1).reshape(x.shape).astype(x.dtype)

@@ -145,7 +145,8 @@ def test_bias_of_minus_infinity_hides_like_a_mask(qkv, kernel):
 def test_more_hidden_keys_change_nothing_but_rounding(qkv, kernel):
     q, k, v = qkv
     longer = [jnp.concatenate([x, 1e4 * jnp.ones((B, 31, *x.shape[2:]))], axis=1) for x in (k, v)]
-    short, long = (attention(q, *kv, mask=Mask.padding(np.full(B, M)), implementation=kernel) for kv in ((k, v), longer))
+    short, long = (attention(q, *kv, mask=Mask.padding(np.full(B, M)), implementation=kernel)
+                   for kv in ((k, v), longer))
     np.testing.assert_allclose(long, short, rtol=1e-6, atol=1e-6)
 
 
