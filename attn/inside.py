@@ -15,11 +15,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from attn.attention import check_shapes, make_drop
+from attn.attention import attention, check_shapes, make_drop
 from attn.heads import near_the_caches, over_heads
 from attn.kernels.blocks import SAVED, over_blocks
 from attn.kernels.tile import Tile
-from attn.kernels.tiled import tiled
 from attn.masks import Mask
 from attn.scores import ScaledDot
 
@@ -36,8 +35,6 @@ def _entropy(q, k, score, mask, bias):
     return by_heads(functools.partial(over_blocks, _entropy_of), q, k, score=score, mask=mask, bias=bias)
 
 
-# Under jax.checkpoint a block keeps nothing of size n·m for the gradient; so do all blocks here.
-@functools.partial(jax.checkpoint, prevent_cse=False)
 def _entropy_of(tile):
     below, e, total = softmax_parts(tile.scores())
     # Σ w s − LSE would lose small entropies of large scores to rounding; of these terms none is negative.
@@ -58,7 +55,7 @@ def top_weights(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"]
 
 @functools.partial(jax.jit, static_argnames="top")
 def _top_weights(q, k, score, mask, bias, *, top):
-    block = jax.checkpoint(functools.partial(_top_of, top=top), prevent_cse=False)
+    block = functools.partial(_top_of, top=top)
     return by_heads(functools.partial(over_blocks, block), q, k, score=score, mask=mask, bias=bias)
 
 
@@ -77,35 +74,10 @@ def received(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], *
 
     (1 − Σ_i w_ij)² is the penalty on overlooked keys of "Show, attend and tell" (Xu et al. 2015, section 4.2.1).
     """
-    check_shapes(q, k, k, score)
-    drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    return _received(q, k, score, mask or Mask(), bias, drop)
-
-
-@jax.custom_vjp
-@jax.jit
-def _received(q, k, score, mask, bias, drop):
     # Outputs are linear in the values: for values of width 1 this is the gradient of their sum.
     values = jnp.zeros((*k.shape[:-1], 1), jnp.promote_types(k.dtype, jnp.float32))
-    return jax.grad(_sum_of_outputs)(values, q, k, score, mask, bias, drop)[..., 0]
-
-
-@jax.jit
-def _received_bwd(args, g):
-    """Of Σ_j g_j Σ_i w_ij, a sum of outputs again: the derivative of the gradient above would keep all weights."""
-    q, k, score, mask, bias, drop = args
-    _, pull = jax.vjp(lambda q, k, score, bias: _sum_of_outputs(g[..., None], q, k, score, mask, bias, drop),
-                      q, k, score, bias)
-    q, k, score, bias = pull(jnp.ones((), g.dtype))
-    return q, k, score, None, bias, None
-
-
-_received.defvjp(lambda *args: (_received(*args), args), _received_bwd)
-
-
-def _sum_of_outputs(v, q, k, score, mask, bias, drop):
-    out, _, _ = by_heads(tiled, q, k, v, score=score, mask=mask, bias=bias, drop=drop)
-    return out.sum()
+    return jax.grad(lambda v: attention(q, k, v, score=score, mask=mask, bias=bias, dropout_rate=dropout_rate,
+                                        dropout_key=dropout_key).sum())(values)[..., 0]
 
 
 def chosen_rows(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"],
@@ -149,9 +121,9 @@ def _chosen_rows(q, k, queries, score, mask, bias, drop):
     return jnp.moveaxis(rows, -3, -2)
 
 
-def by_heads(function, q, k, v=None, *, score, mask, bias, drop=None):
-    """`over_heads`, its derivatives keeping what is named SAVED; without v for a function that needs no values."""
-    return over_heads(function, q, k, k[..., :0] if v is None else v, score=score, mask=mask, bias=bias, drop=drop,
+def by_heads(function, q, k, *, score, mask, bias, drop=None):
+    """`over_heads` of a function that needs no values, its derivatives keeping what is named SAVED."""
+    return over_heads(function, q, k, k[..., :0], score=score, mask=mask, bias=bias, drop=drop,
                       at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
 
 

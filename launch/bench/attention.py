@@ -123,7 +123,7 @@ def _prepared(case, name, worker):
     if worker is None:
         cell.status, cell.why = "left out", f"{name} is not installed"
     elif not case.takes(name):
-        cell.status, cell.why = "left out", f"left out at this length: only {', '.join(case.only)} take part"
+        cell.status, cell.why = "left out", f"timed at this length: {', '.join(case.only)} only"
     elif (prepared := _attempt(cell, worker, timing.prepare, case)) is not None:
         cell.error = cases.error(case, prepared.sample)
         cell.calls, cell.turn = prepared.calls, prepared.calls * prepared.seconds

@@ -14,11 +14,11 @@ CLOSE = 3e-5
 
 DENSE = np.random.default_rng(1).random((B, H, N, M)) < 0.6
 DENSE[..., 0] = True
-EMPTY = DENSE.copy()
-EMPTY[0, :, 1] = False
-"""Query 1 of example 0 sees nothing."""
-PADDED = np.broadcast_to(np.arange(M) < np.array([4, M])[:, None, None, None], (B, H, N, M))
+LENGTHS = np.array([4, M])
 HIDDEN = (0, slice(4, None))
+"""The keys that LENGTHS hides."""
+EMPTY = np.array([0, M])
+"""Lengths with which no query of example 0 sees anything."""
 
 
 def inputs(n=N, m=M, v=K, names=()):
@@ -41,10 +41,12 @@ def weights(x, v=K):
 
 
 def visible(x, call):
-    """call's mask, causal and window together, as an array (B, H, N, M)."""
+    """call's mask, lengths, causal and window together, as an array (B, H, N, M)."""
     n, m = x["q"].shape[1], x["k"].shape[1]
     i, j = np.arange(n)[:, None], np.arange(m)[None]
     seen = np.ones((B, H, n, m), bool) if call.mask is None else call.mask.copy()
+    if call.lengths is not None:
+        seen &= j < call.lengths[:, None, None, None]
     if call.causal is not None:
         seen &= j <= i + call.causal
     if call.window is not None:

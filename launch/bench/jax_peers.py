@@ -17,6 +17,8 @@ def attn(x, call, implementation=None):
     mask = Mask()
     if call.mask is not None:
         mask &= Mask.dense(call.mask)
+    if call.lengths is not None:
+        mask &= Mask.padding(call.lengths)
     if call.causal is not None:
         mask &= Mask.causal(call.causal)
     if call.window is not None:
@@ -32,8 +34,10 @@ def jax_nn(x, call):
     _no_offset(call)
     if call.rate or call.seed is not None:
         raise Unsupported("no dropout")
-    options = dict(bias=x.get("bias"), mask=call.mask, is_causal=call.causal is not None, local_window_size=call.window)
-    found = jax.nn.dot_product_attention(x["q"], x["k"], x["v"], **options, return_residual=call.lse)
+    lengths = None if call.lengths is None else jnp.asarray(call.lengths, jnp.int32)
+    found = jax.nn.dot_product_attention(
+        x["q"], x["k"], x["v"], bias=x.get("bias"), mask=call.mask, key_value_seq_lengths=lengths,
+        is_causal=call.causal is not None, local_window_size=call.window, return_residual=call.lse)
     return found if call.lse else (found, None)
 
 
@@ -82,6 +86,8 @@ def _visible(x, call):
     """The mask as the boolean array (B or 1, H or 1, N, M) that is needed where a library takes no other; or None."""
     i, j = jnp.arange(x["q"].shape[1])[None, None, :, None], jnp.arange(x["k"].shape[1])[None, None, None]
     parts = [] if call.mask is None else [jnp.asarray(call.mask)]
+    if call.lengths is not None:
+        parts.append(j < jnp.asarray(call.lengths)[:, None, None, None])
     if call.causal is not None:
         parts.append(j <= i + call.causal)
     if call.window is not None:

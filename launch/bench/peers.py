@@ -37,6 +37,8 @@ class Call:
     """Or "bilinear", qᵀ W k, or "additive", vᵀ tanh(W_q q + W_k k)."""
     mask: np.ndarray | None = None
     """Boolean, broadcastable to (B, H, N, M), True = may attend."""
+    lengths: np.ndarray | None = None
+    """(B,): an example's keys are real below its length."""
     causal: int | None = None
     """Query i sees key j when j ≤ i + causal."""
     window: tuple[int, int] | None = None

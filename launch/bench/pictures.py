@@ -15,13 +15,14 @@ _ROWS = {"time, ms": lambda cell: cell.median and 1e3 * cell.median,
 
 
 def over_n(results) -> bytes:
-    """PNG: time above, memory below, log-log; a column for each score, mask and pass that was timed.
+    """PNG: time above, memory below, log-log; a column for cases that differ in nothing but n.
 
     Columns of several lengths, where there are any, and then no others: one point is no curve.
     """
     columns = {}
     for case, cells in results.items():
-        columns.setdefault((case.score, case.mask, case.direction), []).append((case.n, cells))
+        key = case.score, case.mask, case.direction, case.b, case.h, case.d
+        columns.setdefault(key, []).append((case.n, cells))
     several = {key: points for key, points in columns.items() if len(points) > 1} or columns
     names = list(dict.fromkeys(name for cells in results.values() for name in cells))
     with matplotlib.rc_context(_STYLE):
@@ -31,7 +32,7 @@ def over_n(results) -> bytes:
             for ax, (label, value) in zip(axes, _ROWS.items(), strict=True):
                 _draw(ax, names, points, value)
                 ax.set(ylabel=label if ax in grid[:, 0] else "")
-            axes[0].set_title(" ".join(key).replace("_", " "))
+            axes[0].set_title(" ".join(key[:3]).replace("_", " "))
             axes[-1].set_xlabel("n")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right upper")
         buffer = io.BytesIO()

@@ -12,39 +12,42 @@ import numpy as np
 
 from launch.bench import exact, given
 from launch.bench.exact import error
-from launch.bench.given import CLOSE, DENSE, EMPTY, HIDDEN, PADDED, B, H, K, M, N
+from launch.bench.given import CLOSE, DENSE, EMPTY, HIDDEN, LENGTHS, B, H, K, M, N
 from launch.bench.peers import Call, Unsupported
 from launch.bench.workers import described
 
 
 def equals_float64(peer):
     x = given.inputs(n=M)
-    mask = np.concatenate([DENSE, DENSE[:, :, :2]], 2)
-    calls = {"full": Call(), "causal": Call(causal=0), "window": Call(window=(2, 1)), "mask": Call(mask=mask)}
+    calls = {"full": Call(), "causal": Call(causal=0), "window": Call(window=(2, 1)), "padding": Call(lengths=LENGTHS)}
     found = {name: given.off(peer.value(x, call)[0], given.exact_output(x, call)[0]) for name, call in calls.items()}
     return ", ".join(f"{name} {text}" for name, text in found.items() if text) or None
 
 
+def dense_mask(peer):
+    x, call = given.inputs(), Call(mask=DENSE)
+    return given.off(peer.value(x, call)[0], given.exact_output(x, call)[0])
+
+
 def empty_output(peer):
     x = given.inputs()
-    out = peer.value(x, Call(mask=EMPTY))[0]
-    return _not_zero(out[0, 1], x)
+    return _not_zero(peer.value(x, Call(lengths=EMPTY))[0][0], x)
 
 
-def _not_zero(row, x):
-    """What the output row (H, V) of a query of example 0 that sees nothing is, if not 0."""
-    if (row == 0).all():
+def _not_zero(out, x):
+    """What the outputs (..., H, V) of queries of example 0 that see nothing are, if not 0."""
+    if (out == 0).all():
         return None
-    if np.isnan(row).any():
+    if np.isnan(out).any():
         return "gives NaN"
-    return "gives mean(v)" if error(row, x["v"][0].mean(0)) < CLOSE else f"gives up to {np.abs(row).max():.2g}"
+    return "gives mean(v)" if error(out, x["v"][0].mean(0)) < CLOSE else f"gives up to {np.abs(out).max():.2g}"
 
 
 def empty_gradient(peer):
     x = given.inputs()
-    g = np.zeros((B, N, H, K))
-    g[0, 1] = given.weights(x)[0, 1]
-    return _leak(peer.gradient(x, Call(mask=EMPTY), g))
+    g = given.weights(x)
+    g[1] = 0
+    return _leak(peer.gradient(x, Call(lengths=EMPTY), g))
 
 
 def _leak(gradient):
@@ -56,12 +59,12 @@ def _leak(gradient):
 
 
 def empty_lse(peer):
-    x, call = given.inputs(), Call(mask=EMPTY, lse=True)
+    x, call = given.inputs(), Call(lengths=EMPTY, lse=True)
     lse = peer.value(x, call)[1]
-    if not (lse[0, 1] == -np.inf).all():
-        return f"gives {lse[0, 1].flat[0]:.3g}"
+    if not (lse[0] == -np.inf).all():
+        return f"gives {lse[0].flat[0]:.3g}"
     h = np.zeros((B, N, H))
-    h[0, 1] = 1
+    h[0] = 1
     return _leak(peer.gradient(x, call, h=h))
 
 
@@ -77,7 +80,7 @@ def empty_bias(peer):
 
 
 def _poisoned():
-    """(name, x): NaN or Inf in a key or a value that PADDED hides."""
+    """(name, x): NaN or Inf in a key or a value that LENGTHS hides."""
     for where, poison in itertools.product("kv", (np.nan, np.inf)):
         x = given.inputs()
         x[where][HIDDEN] = poison
@@ -85,14 +88,14 @@ def _poisoned():
 
 
 def hidden_output(peer):
-    call = Call(mask=PADDED)
+    call = Call(lengths=LENGTHS)
     wanted = given.exact_output(given.inputs(), call)[0]
     leaks = [name for name, x in _poisoned() if error(peer.value(x, call)[0], wanted) > CLOSE]
     return f"lets through {', '.join(leaks)}" if leaks else None
 
 
 def hidden_gradient(peer):
-    call, g = Call(mask=PADDED), given.weights(given.inputs())
+    call, g = Call(lengths=LENGTHS), given.weights(given.inputs())
     wanted = given.exact_gradient(given.inputs(), call, g)
     leaks = [name for name, x in _poisoned() if error(peer.gradient(x, call, g), wanted) > CLOSE]
     return f"lets through {', '.join(leaks)}" if leaks else None
@@ -125,7 +128,7 @@ def number_mask(peer):
 
 
 def float64_exact(peer):
-    x, call = given.inputs(), Call(mask=DENSE)
+    x, call = given.inputs(), Call(causal=0)
     g = given.weights(x)
     out, _, (dtype, _) = peer.value(x, call, dtype="float64")
     far = {"error": error(out, given.exact_output(x, call)[0]),
@@ -168,7 +171,7 @@ def bfloat16_lse(peer):
 
 
 def lse_gradient(peer):
-    x, call = given.inputs(), Call(mask=DENSE, lse=True)
+    x, call = given.inputs(), Call(causal=0, lse=True)
     h = np.random.default_rng(5).normal(size=(B, N, H))
     found = peer.gradient(x, call, h=h)
     if all((a == 0).all() for a in found.values()):
@@ -203,8 +206,8 @@ def dropout_without_key(peer):
     return "drops nothing" if error(out, given.exact_output(x, Call())[0]) < CLOSE else "drops by a key of its own"
 
 
-OPTIONS = {"mask": dict(mask=DENSE), "causal": dict(causal=0), "window": dict(window=(1, 1)), "bias": {},
-           "dropout": dict(rate=0.5, seed=1)}
+OPTIONS = {"mask": dict(mask=DENSE), "lengths": dict(lengths=LENGTHS), "causal": dict(causal=0),
+           "window": dict(window=(1, 1)), "bias": {}, "dropout": dict(rate=0.5, seed=1)}
 
 
 def nothing_ignored(peer):
@@ -241,7 +244,7 @@ def _has_an_effect(function):
 
 
 def forward_mode(peer):
-    x, call = given.inputs(), Call(mask=DENSE)
+    x, call = given.inputs(), Call(causal=0)
     dx = given.like(x)
     return given.off(peer.forward(x, dx, call), given.exact_output(_along(x, dx), call)[0].imag / STEP)
 
@@ -255,14 +258,14 @@ def _along(x, dx):
 
 
 def second_order(peer):
-    x, call = given.inputs(), Call(mask=DENSE)
+    x, call = given.inputs(), Call(causal=0)
     dx, g = given.like(x), given.weights(x)
     wanted = {name: a.imag / STEP for name, a in given.exact_gradient(_along(x, dx), call, g).items()}
-    return given.off(peer.second(x, dx, call, g, dtype="float64"), wanted)
+    return given.off(peer.second(x, dx, call, g), wanted)
 
 
 def under_vmap(peer):
-    each, call = [given.like(given.inputs(), seed) for seed in (6, 7, 8)], Call(mask=DENSE)
+    each, call = [given.like(given.inputs(), seed) for seed in (6, 7, 8)], Call(causal=0)
     g = given.weights(each[0])
     found = peer.mapped({name: np.stack([x[name] for x in each]) for name in each[0]}, call, g)
     wanted = [given.exact_gradient(x, call, g) for x in each]
@@ -270,22 +273,22 @@ def under_vmap(peer):
 
 
 def value_width(peer):
-    x, call = given.inputs(v=K + 2), Call(mask=DENSE)
+    x, call = given.inputs(v=K + 2), Call(causal=0)
     g = given.weights(x, v=K + 2)
     return (given.off(peer.value(x, call)[0], given.exact_output(x, call)[0])
             or given.off(peer.gradient(x, call, g), given.exact_gradient(x, call, g), what="gradient off by"))
 
 
 def bias_gradient(peer):
-    return _gradient(peer, Call(mask=DENSE), "bias")
+    return _gradient(peer, Call(lengths=LENGTHS), "bias")
 
 
 def additive(peer):
-    return _gradient(peer, Call("additive", mask=DENSE), "w_q", "w_k", "w_v")
+    return _gradient(peer, Call("additive", causal=0), "w_q", "w_k", "w_v")
 
 
 def bilinear(peer):
-    return _gradient(peer, Call("bilinear", mask=DENSE), "w")
+    return _gradient(peer, Call("bilinear", causal=0), "w")
 
 
 def _gradient(peer, call, *names):
@@ -299,8 +302,7 @@ def longer_padding(peer):
     x, more = given.inputs(), given.inputs(m=M + 57)
     for name in "kv":
         more[name][:, :M] = x[name]
-    hidden = np.concatenate([DENSE, np.zeros((B, H, N, 57), bool)], -1)
-    short, long = peer.value(x, Call(mask=DENSE))[0], peer.value(more, Call(mask=hidden))[0]
+    short, long = (peer.value(keys, Call(lengths=LENGTHS))[0] for keys in (x, more))
     return given.off(long, short, most=2e-6, what="changes by")
 
 
@@ -314,7 +316,8 @@ def window_memory(peer):
 
 
 LINES = {
-    "output equals float64 to rounding: full, causal, window, dense mask": equals_float64,
+    "output equals float64 to rounding: full, causal, window, padding": equals_float64,
+    "output equals float64 to rounding: dense mask": dense_mask,
     "a query that sees nothing: output 0": empty_output,
     "a query that sees nothing: no gradient through it": empty_gradient,
     "a query that sees nothing: LSE −inf, no gradient through it": empty_lse,

@@ -1,6 +1,7 @@
 """PyTorch's adapter: scaled_dot_product_attention, and what is done with it, as `on_jax` has it for JAX."""
 
 import contextlib
+import functools
 import os
 import warnings
 
@@ -51,12 +52,14 @@ def _sdpa(x, call, **options):
 
 
 def _mask(x, call):
-    """attn_mask: the mask and the window as a boolean array, or with a bias as a float one; None without any."""
-    visible = None if call.mask is None else torch.tensor(call.mask)
+    """attn_mask: mask, lengths and window as a boolean array, or with a bias as a float one; None without any."""
+    i, j = torch.arange(x["q"].shape[2])[:, None], torch.arange(x["k"].shape[2])[None]
+    parts = [] if call.mask is None else [torch.tensor(call.mask)]
+    if call.lengths is not None:
+        parts.append(j < torch.tensor(call.lengths)[:, None, None, None])
     if call.window is not None:
-        i, j = torch.arange(x["q"].shape[2])[:, None], torch.arange(x["k"].shape[2])[None]
-        inside = (i - call.window[0] <= j) & (j <= i + call.window[1])
-        visible = inside if visible is None else visible & inside
+        parts.append((i - call.window[0] <= j) & (j <= i + call.window[1]))
+    visible = functools.reduce(torch.logical_and, parts) if parts else None
     if "bias" not in x:
         return visible
     return x["bias"] if visible is None else x["bias"].masked_fill(~visible, -torch.inf)

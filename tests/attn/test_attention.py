@@ -254,8 +254,9 @@ def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, na
                 exact = lambda h: lambda q, k: of.v[h] @ np.tanh(q @ of.w_q[h] + k @ of.w_k[h] + of.b[h])
             else:
                 exact = lambda h: lambda q, k: q @ of.w[h] @ of.w_2[h] @ k
-            return sum((weight[b, :, h] * oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h], exact(h))[0]).sum()
-                       for b in range(B) for h in range(H))
+            heads = [(b, h, oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h], exact(h))[0])
+                     for b in range(B) for h in range(H)]
+            return sum((weight[b, :, h] * out).sum() for b, h, out in heads)
 
         wanted = (at(1e-5) - at(-1e-5)) / 2e-5
         gradient = jax.grad(lambda score: (attention(*qkv, score=score, mask=mask, implementation=kernel)
