@@ -29,7 +29,7 @@ SMALL = 2**16
 def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"], *,
               score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
               dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None,
-              implementation: str | None = None, return_lse: bool = False, return_weights: bool = False):
+              implementation: str | None = None, return_lse: bool = False, return_weights: bool | str = False):
     """softmax(score(q, k) + bias) v, over the keys that the mask shows ("Attention Is All You Need", section 3.2).
 
     B batch (any leading axes, none too), N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or additive
@@ -46,7 +46,8 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
         `jax.nn.dot_product_attention`: cuDNN on a GPU, for float16 and bfloat16), or None: the first for short inputs
         and scores that are matrix products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
-      return_weights: also return the weights before dropout, (*B, H, N, M), float32 at least.
+      return_weights: also return the weights, (*B, H, N, M), float32 at least: those "before" dropout, which True means
+        too, or "after" it.
 
     Returns:
       The output (*B, N, H, V) in v's dtype; asked for, a tuple of it, the LSE and the weights, in this order.
@@ -56,6 +57,8 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
         a key.
     """
     check_shapes(q, k, v, score)
+    if return_weights not in (False, True, "before", "after"):
+        raise ValueError(f"return_weights={return_weights!r} must be 'before' or 'after' dropout, True or False")
     mask, drop = mask or Mask(), make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     kernel = _choose(implementation, q, k, score, return_weights)
     if kernel == "jax_nn":
@@ -64,7 +67,7 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
             raise ValueError(f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can")
         return _by_jax_nn(q, k, v, score, mask)
     # What is not asked for is not computed: the compiler drops what a jitted function does not return.
-    wanted = (True, return_lse, return_weights)
+    wanted = (True, return_lse, return_weights in (True, "before"), return_weights == "after")
     found = _mapped(q, k, v, score, mask, bias, drop, kernel=kernel, wanted=wanted)
     return found if len(found) > 1 else found[0]
 
@@ -83,14 +86,12 @@ def _choose(implementation, q, k, score, return_weights):
 
 @functools.partial(jax.jit, static_argnames=("kernel", "wanted"))
 def _mapped(q, k, v, score, mask, bias, drop, *, kernel, wanted):
-    """The kernel over every head of every example: those of its (output, LSE, weights) that are wanted."""
+    """The kernel over every head of every example: those of its results that are wanted."""
     limits = {}
     if kernel == "tiled":
         limits = dict(at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
-    out, lse, weights = over_heads(KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits)
-    if weights is not None:
-        weights = jnp.moveaxis(weights, -2, -3)
-    return tuple(itertools.compress((out, lse, weights), wanted))
+    out, lse, *weights = over_heads(KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits)
+    return tuple(itertools.compress((out, lse, *(jnp.moveaxis(x, -2, -3) for x in weights)), wanted))
 
 
 @jax.jit

@@ -15,8 +15,8 @@ def reference(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M
               drop: Drop | None = None):
     """softmax(score(q, k) + bias) v over the keys that `mask` shows, textbook form.
 
-    Returns the output (N, V) in v's dtype, the log of the softmax's denominator (N,) and the weights (N, M) before
-    dropout, both in float32 at least. A query that sees no key has output 0, LSE −inf, weights 0 and gradient 0.
+    Returns the output (N, V) in v's dtype, the log of the softmax's denominator (N,) and the weights (N, M) before and
+    after dropout, in float32 at least. A query that sees no key has output 0, LSE −inf, weights 0 and gradient 0.
     """
     (n, _), (m, _) = q.shape, k.shape
     tile = Tile(score, q, k.T, v.T, taint, bias, mask, drop, jnp.arange(n), jnp.arange(m), m)
@@ -29,5 +29,6 @@ def reference(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M
     empty = total == 0
     weights = e / jnp.where(empty, 1.0, total)
     lse = jnp.where(empty, -jnp.inf, top + jnp.log(jnp.where(empty, 1.0, total)))[:, 0]
-    out = jnp.einsum("nm,mv->nv", tile.dropped(weights).astype(v.dtype), v, preferred_element_type=weights.dtype)
-    return out.astype(v.dtype), lse, weights
+    dropped = tile.dropped(weights)
+    out = jnp.einsum("nm,mv->nv", dropped.astype(v.dtype), v, preferred_element_type=weights.dtype)
+    return out.astype(v.dtype), lse, weights, dropped

@@ -23,7 +23,7 @@ def tiled(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M V"]
     at most 1/RUNS of the work goes to hidden keys. Equal to `reference`, to rounding, and with the same dropout.
     """
     out, lse = over_blocks(_block, q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop)
-    return out.astype(v.dtype), lse, None
+    return out.astype(v.dtype), lse
 
 
 @jax.custom_jvp

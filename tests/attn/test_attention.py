@@ -98,6 +98,18 @@ def test_weights_equal_the_oracle(qkv):
             np.testing.assert_allclose(weights[b, h], wanted, rtol=3e-5, atol=3e-6)
 
 
+def test_weights_before_and_after_dropout(qkv):
+    options = dict(dropout_rate=0.4, dropout_key=jax.random.key(1))
+    out, before = attention(*qkv, return_weights="before", **options)
+    _, after = attention(*qkv, return_weights="after", **options)
+    _, plain = attention(*qkv, return_weights=True)
+    np.testing.assert_array_equal(before, plain)
+    kept = np.asarray(after) != 0
+    assert 0.4 < kept.mean() < 0.8
+    np.testing.assert_allclose(after, np.where(kept, before / 0.6, 0), rtol=1e-5)
+    np.testing.assert_allclose(jnp.einsum("bhnm,bmhv->bnhv", after, qkv[2]), out, rtol=1e-4, atol=1e-5)
+
+
 def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv, kernel):
     mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
 
@@ -339,6 +351,8 @@ def test_other_mistakes_are_named(qkv):
         attention(*qkv, implementation="flash")
     with pytest.raises(ValueError, match="never has all weights at once"):
         attention(*qkv, implementation="tiled", return_weights=True)
+    with pytest.raises(ValueError, match="return_weights='both' must be 'before' or 'after' dropout"):
+        attention(*qkv, return_weights="both")
     with pytest.raises(ValueError, match="needs a dropout_key"):
         attention(*qkv, dropout_rate=0.1)
     with pytest.raises(ValueError, match="dropout_rate is 0"):
