@@ -31,7 +31,7 @@ class RelativeTable:
     """bias[i, j] = table[clip(j − i, −r, r) + r]: a number for each distance up to r.
 
     The clipped distances of Shaw et al. 2018, section 3.2, with a number for each head in place of a vector.
-    Its gradient costs O(n + m) memory a tile: a sum over each diagonal.
+    Its gradient is a sum over each diagonal of a tile: n + m numbers are scattered, and not n·m.
     """
 
     table: Any  # Float[Array, "H 2r+1"]

@@ -50,11 +50,21 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         runs = []
         for run, (start, width) in _runs(count, n, m, left, right):
             own = jax.tree.map(lambda x, run=run: x[run], rows)
-            if runs:  # one after another, so that they can use the same memory
-                own, runs[-1] = jax.lax.optimization_barrier((own, runs[-1]))
+            if runs:
+                own, runs[-1] = _in_turn(own, runs[-1])
             runs.append(_map(functools.partial(one, width, start), own))
         found = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
     return jax.tree.map(lambda x: x.reshape(count * n, *x.shape[2:])[:queries], found)
+
+
+@jax.custom_jvp
+def _in_turn(following, done):
+    """Both, the first not before the second: runs one after another can use the same memory."""
+    return jax.lax.optimization_barrier((following, done))
+
+
+# JAX 0.12 cannot transpose a barrier of which a part only is differentiated.
+_in_turn.defjvp(lambda primals, tangents: (_in_turn(*primals), tangents))
 
 
 def _map(function, rows):

@@ -1,5 +1,6 @@
 """attention() against the float64 oracle, its edge cases, and its errors. Sizes are different primes."""
 
+import contextlib
 import sys
 
 import jax
@@ -11,6 +12,8 @@ from jax.test_util import check_grads
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
 from attn.attention import IMPLEMENTATIONS
+from attn.heads import near_the_caches
+from attn.kernels.blocks import BLOCK
 from tests.attn import oracle
 
 B, N, M, H, K, V = 2, 5, 7, 3, 11, 13
@@ -57,12 +60,25 @@ SCORES = {
 }
 
 
+@contextlib.contextmanager
+def blocks_of(n, at_once):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
+        patch.setattr(sys.modules["attn.attention"], "near_the_caches", at_once)
+        jax.clear_caches()  # the constants are compiled in
+        yield
+    jax.clear_caches()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
+    with blocks_of(3, lambda n, m, score: 4):
+        yield
+
+
 @pytest.fixture(params=["reference", "tiled"])
-def kernel(request, monkeypatch):
-    """Each kernel, with blocks of 3 queries, so that N = 5 makes two of unequal size."""
-    monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 3)
-    monkeypatch.setattr(sys.modules["attn.attention"], "near_the_caches", lambda n, m, score: 4)
-    jax.clear_caches()  # the constants are compiled in
+def kernel(request):
     return request.param
 
 
@@ -178,7 +194,6 @@ def test_float64_is_float64_throughout(qkv, kernel, name):
 
 
 def test_dropout_is_the_same_on_every_kernel(qkv):
-    jax.clear_caches()
     options = dict(mask=Mask.causal(1), dropout_rate=0.4, dropout_key=jax.random.key(1))
     out = [attention(*qkv, **options, implementation=name) for name in ("reference", "tiled")]
     np.testing.assert_allclose(*out, rtol=1e-5, atol=1e-6)
@@ -249,6 +264,16 @@ def test_vmap_of_a_gradient_is_the_gradient_of_each(qkv, kernel):
             np.testing.assert_allclose(a[lane], b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_gradient_to_one_argument_alone(qkv, kernel, place):
+    """Under a causal mask, whose blocks are run in turns."""
+    def loss(*qkv):
+        return (attention(*qkv, mask=Mask.causal(), implementation=kernel) ** 2).sum()
+
+    alone, together = jax.grad(loss, place)(*qkv), jax.grad(loss, (0, 1, 2))(*qkv)[place]
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["bilinear, low rank", "additive"])
 def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, name):
     """Finite differences of the float64 oracle, in a random direction of each parameter."""
@@ -280,13 +305,13 @@ def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, na
                          ids=["full", "causal", "window"])
 def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     """Temporary MiB with gradients, for one head of 16,384: its scores alone are 1,024."""
-    jax.clear_caches()
     shape = jax.ShapeDtypeStruct((16_384, 1, 16), jnp.float32)
 
     def loss(q, k, v):
         return attention(q, k, v, mask=mask).sum()
 
-    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
+    with blocks_of(BLOCK, near_the_caches):
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
     assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most
 
 
