@@ -1,6 +1,6 @@
 """attn: every attention of the basic literature as a pure function, and the Transformer built from them."""
 
-from attn import inside
+from attn import inside, interop
 from attn.attention import attention
 from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
 from attn.decoding import greedy
@@ -9,9 +9,9 @@ from attn.masks import Mask
 from attn.multihead import MultiHeadAttention
 from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, rotary, sinusoidal
 from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
-from attn.transformer import Shape, Transformer
+from attn.transformer import Design, Shape, Transformer
 
-__all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Dot", "Learned", "Mask", "MultiHeadAttention",
-           "NoPositions", "RelativeTable", "ScaledDot", "Shape", "Sinusoidal", "T5Buckets", "Transformer",
-           "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "rotary", "sampled_attention", "score",
-           "sinusoidal"]
+__all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Design", "Dot", "Learned", "Mask",
+           "MultiHeadAttention", "NoPositions", "RelativeTable", "ScaledDot", "Shape", "Sinusoidal", "T5Buckets",
+           "Transformer", "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "interop", "rotary",
+           "sampled_attention", "score", "sinusoidal"]

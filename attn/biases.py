@@ -15,13 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 
 def bias(cls):
     """Makes a class of parameters a bias: a frozen dataclass, its fields pytree leaves unless marked as static.
 
-    `tile(i, j)` gives what one head adds to its scores (n, m) of queries i and keys j, both runs of neighbours.
+    `tile(i, j)` gives what one head adds to its scores (n, m) of queries i and keys j, both runs of neighbours. Those
+    of this file say with `trained` whether their arrays are parameters of a model.
     """
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
@@ -34,6 +36,7 @@ class RelativeTable:
     Its gradient is a sum over each diagonal of a tile: n + m numbers are scattered, and not n·m.
     """
 
+    trained = True
     table: Any  # Float[Array, "H 2r+1"]
     offset: Any = 0  # Int[Array, ""]
 
@@ -56,6 +59,7 @@ class RelativeTable:
 class T5Buckets:
     """bias[i, j] = table[bucket(j − i)] (Raffel et al. 2020, section 2.1), see `t5_buckets`."""
 
+    trained = True
     table: Any  # Float[Array, "H buckets"]
     offset: Any = 0  # Int[Array, ""]
     bidirectional: bool = dataclasses.field(default=True, metadata={"static": True})
@@ -107,6 +111,7 @@ def t5_buckets(buckets: int, bidirectional: bool, max_distance: int) -> tuple[in
 class ALiBi:
     """bias[i, j] = −slope · |j − i| (Press et al. 2022, section 3; there under a causal mask only)."""
 
+    trained = False
     slopes: Any  # Float[Array, "H"], see `alibi_slopes`
     offset: Any = 0  # Int[Array, ""]
 
@@ -125,6 +130,13 @@ def alibi_slopes(h: int) -> Float[np.ndarray, "H"]:
     p = 2 ** (h.bit_length() - 1)
     exponents = [*np.arange(1, p + 1) / p, *np.arange(1, 2 * p, 2) / (2 * p)][:h]
     return (2.0 ** (-8 * np.array(exponents))).astype(np.float32)
+
+
+def for_query(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array, "H m"]:
+    """What h heads add to the scores of one query at `position` and m keys: a row, for a decoder with a cache."""
+    leaves, tree = jax.tree.flatten(dataclasses.replace(bias, offset=position))
+    leaves = [jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:])) for leaf in leaves]
+    return jax.vmap(lambda *own: tree.unflatten(own).tile(jnp.arange(1), jnp.arange(m))[0])(*leaves)
 
 
 def _of_one_head(name, parameter, ndim):

@@ -25,6 +25,7 @@ def greedy(model: Transformer, variables, source: Int[Array, "B N"], lengths: In
     seen = Mask.padding(lengths)
     memory = call(Transformer.encode, source, jnp.broadcast_to(jnp.arange(n), (batch, n)), seen)
     cross = call(Transformer.remember, memory)
+    real = (jnp.arange(n)[None] < lengths[:, None])[:, None]
 
     def going(state):
         t, _, _, done, _ = state
@@ -32,8 +33,10 @@ def greedy(model: Transformer, variables, source: Int[Array, "B N"], lengths: In
 
     def next_piece(state):
         t, piece, caches, done, out = state
-        logits, caches = call(Transformer.step, piece, t, caches, cross, seen)
-        piece = jnp.where(done, 0, logits.argmax(-1).astype(jnp.int32))
+        own = jnp.broadcast_to(jnp.arange(most) <= t, (batch, 1, most))
+        hidden, caches = call(Transformer.step, piece[:, None], t, caches, cross, own, real)
+        logits = call(Transformer.logits, hidden)
+        piece = jnp.where(done, 0, logits[:, 0].argmax(-1).astype(jnp.int32))
         return t + 1, piece, caches, done | (piece == eos), out.at[:, t].set(piece)
 
     caches = call(Transformer.empty_caches, (batch,), most, memory.dtype)

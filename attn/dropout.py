@@ -10,22 +10,24 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.extend
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 
 def mixed_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Uniform 32-bit words: a bijective avalanche function of a counter, entered with two secret words of `key`.
 
-    The two multiply-xorshift rounds are Wellons' "lowbias32" (2018), the second word entering between two passes.
+    The second word enters between two passes of `mix`.
     Good enough for dropout, which is what its tests hold it to; not for cryptography.
     """
     return _mixed(key, _counter(shape))
 
 
 def _mixed(key, counter):
-    words = jax.random.bits(key, (2,), jnp.uint32)
-    return _mix(_mix(counter ^ words[0]) + words[1])
+    cheap = jax.random.key_impl(key) == _CHEAP
+    return _of_words(jax.random.key_data(key) if cheap else jax.random.bits(key, (2,), jnp.uint32), counter)
 
 
 def _counter(shape):
@@ -34,10 +36,47 @@ def _counter(shape):
     return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
 
 
-def _mix(x):
+def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """Wellons' "lowbias32" (2018): a bijection of 32-bit words in which each bit of x changes half of the result's."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
+
+
+def cheap_key(key: Array) -> Array:
+    """A key drawn from `key` that is two words of the mixing function, for rngs={"dropout": …}.
+
+    Flax folds a number into the key at each place of dropout. With threefry that is small work, but to compile it at
+    every place takes longer than to compile the model; folding into this key is an exclusive or.
+    """
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_CHEAP)
+
+
+def _of_words(words, counter):
+    return mix(mix(counter ^ words[0]) + words[1])
+
+
+def _folded(words, number):
+    """The factor makes order matter, and a number folded in twice not cancel."""
+    return words * jnp.uint32(0x9E3779B1) ^ mix(jnp.asarray(number).astype(jnp.uint32)[None] ^ _APART)
+
+
+def _split(words, shape):
+    # Not of `words` itself: its children by `fold_in` are others.
+    return jax.vmap(_folded, (None, 0))(~words, _counter(shape).reshape(-1)).reshape(*shape, 2)
+
+
+def _bits(words, width, shape):
+    if width != 32:
+        raise ValueError(f"a cheap key has words of 32 bits, not {width}")
+    return _of_words(words, _counter(shape))
+
+
+_APART = np.array([0x85EBCA6B, 0xC2B2AE35], np.uint32)
+_CHEAP = jax.extend.random.define_prng_impl(
+    key_shape=(2,), random_bits=_bits, fold_in=_folded, name="attn_mix", tag="mix",
+    seed=lambda seed: _folded(jnp.zeros(2, jnp.uint32), seed),
+    split=_split)
 
 
 @jax.tree_util.register_dataclass

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from attn.attention import attention, check_shapes
-from attn.dropout import _mix
+from attn.dropout import mix
 from attn.inside import by_heads, softmax_parts
 from attn.kernels.blocks import SAVED, over_blocks
 from attn.masks import Mask
@@ -97,7 +97,7 @@ def _drawn(tile):
     """argmax_j w_j / E_j, E_j ~ Exp(1): the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less."""
     below, e, total = softmax_parts(tile.scores())
     words = tile.drop[tile.i]
-    bits = _mix(_mix(tile.j.astype(jnp.uint32)[None] ^ words[:, :1]) + words[:, 1:])
+    bits = mix(mix(tile.j.astype(jnp.uint32)[None] ^ words[:, :1]) + words[:, 1:])
     race = e / _exponential(bits)
     # Named, so that derivatives, which make the scores again, know the choice and need no noise.
     at = checkpoint_name(_argmax_of(race), SAVED)

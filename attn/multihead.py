@@ -11,10 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn.attention import attention
+from attn.biases import for_query
+from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
+from attn.positions import rotary
 from attn.scores import SCORES
 
 HEADS = ("concat", "mean")
@@ -24,9 +27,10 @@ class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O, head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i).
 
     "Attention Is All You Need", section 3.2.2. d_model, h, d_k and d_v are four independent numbers. The projections
-    have no bias, as in the paper, and Glorot-uniform initial values over (d_model, h·d_k).
+    have Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases unless asked for.
 
-    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with heads="mean", and the score's own.
+    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with heads="mean", the score's own, those of
+    `relative`, and h·(2·d_k + d_v) + d_model of biases.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M) are kept there.
 
@@ -36,6 +40,11 @@ class MultiHeadAttention(nn.Module):
       heads: "concat" as above, or "mean": (head_1 + … + head_h) / h without W_O, each head with a W_V of its own from
         d_model to d_model, Glorot-uniform by itself, so that d_v = d_model.
       activation: a function on the output, or None.
+      biases: whether the projections add vectors b_q, b_k, b_v and, with heads="concat", b_o, all 0 at first.
+      relative: what position adds to the scores, a function (key, h) -> bias, see `attn.biases`; where that is trained,
+        its arrays are parameters kept under "relative". For self-attention: places count from 0 on both sides.
+      rotary: whether queries and keys are turned by their places, see `attn.rotary`; for self-attention too.
+      P_drop: weights are dropped with this probability where an rng named "dropout" is given; may be traced.
 
     Raises:
       ValueError: heads that are unknown, heads="mean" with d_v ≠ d_model, parameters of another score.
@@ -48,6 +57,10 @@ class MultiHeadAttention(nn.Module):
     score: Callable[[Array, int, int, int], Any] = SCORES["scaled_dot"]
     heads: str = "concat"
     activation: Callable[[Array], Array] | None = None
+    biases: bool = False
+    relative: Callable[[Array, int], Any] | None = None
+    rotary: bool = False
+    P_drop: float | Float[Array, ""] = 0.0
 
     def setup(self):
         if self.heads not in HEADS:
@@ -63,58 +76,128 @@ class MultiHeadAttention(nn.Module):
         self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
         if self.heads == "concat":
             self.w_o = self.param("w_o", out_of_heads, (self.h, self.d_v, self.d_model))
-        self.compare = self._score()
+        if self.biases:
+            zeros = nn.initializers.zeros
+            self.b_q, self.b_k = (self.param(name, zeros, (self.h, self.d_k)) for name in ("b_q", "b_k"))
+            self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
+            if self.heads == "concat":
+                self.b_o = self.param("b_o", zeros, (self.d_model,))
+        self.compare = self._with_parameters("score", lambda key: self.score(key, self.h, self.d_k, self.d_k))
+        self.nearness = self.relative and self._with_parameters("relative", lambda key: self.relative(key, self.h))
 
     def __call__(self, x: Float[Array, "*B N D"], memory: Float[Array, "*B M D"], mask: Mask,
                  bias=None) -> Float[Array, "*B N D"]:
         """Attention from x to memory; self-attention when they are the same. `bias` is added to the scores."""
         return self.attend(x, *self.keys_and_values(memory), mask, bias)
 
-    def keys_and_values(self, memory: Float[Array, "*B M D"]):
-        """The projected keys (*B, M, H, K) and values (*B, M, H, V): what a decoder keeps from step to step."""
-        return _project(memory, self.w_k), _project(memory, self.w_v)
+    def keys_and_values(self, memory: Float[Array, "*B M D"], places: Int[Array, "M"] | None = None):
+        """The projected keys (*B, M, H, K) and values (*B, M, H, V): what a decoder keeps from step to step.
+
+        `places`, from 0 on unless given, matter to rotary attention only.
+        """
+        k, v = _project(memory, self.w_k), _project(memory, self.w_v)
+        if self.biases:
+            k, v = _plus(k, self.b_k), _plus(v, self.b_v)
+        return self._turned(k, places), v
 
     def attend(self, x: Float[Array, "*B N D"], k: Float[Array, "*B M H K"], v: Float[Array, "*B M H V"], mask: Mask,
                bias=None) -> Float[Array, "*B N D"]:
-        """Attention from x to projected keys and values."""
+        """Attention from x to projected keys and values; `bias` in place of the module's own."""
         watched = self.is_mutable_collection("weights") and not self.is_initializing()
-        out = attention(_project(x, self.w_q), k, v, score=self.compare, mask=mask, bias=bias, return_weights=watched)
+        bias = self.nearness if bias is None else bias
+        out = attention(self._queries(x), k, v, score=self.compare, mask=mask, bias=bias, return_weights=watched,
+                        **self._dropout())
         if watched:
             out, weights = out
             self.sow("weights", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
-        out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o) if self.heads == "concat" else out.mean(-2)
-        return out if self.activation is None else self.activation(out)
+        return self._merged(out)
+
+    def remember(self, memory: Float[Array, "*B M D"]):
+        """The keys (*B, H, K, M) and values (*B, H, M, V) of `memory`, as `recall` wants them."""
+        return as_cached(*self.keys_and_values(memory))
+
+    def recall(self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]) -> Float[Array, "*B N D"]:
+        """Attention from x to what `remember` gave, `visible` (n = N or 1) saying which keys; without dropout."""
+        return self._merged(over_cache(self._queries(x), *memory, score=self.compare, visible=visible))
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Room for the keys (*B, T, H, K) and values (*B, T, H, V) of T = length places."""
-        return tuple(jnp.zeros((*batch_shape, length, self.h, d), dtype) for d in (self.d_k, self.d_v))
+        """Room for the keys (*B, H, K, T) and values (*B, H, T, V) of T = length places."""
+        return (jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype),
+                jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype))
 
     def step(self, x: Float[Array, "*B N D"], t: Int[ArrayLike, ""], cache):
         """Causal self-attention of the tokens at places t to t + N − 1 ≤ T − 1, those before them being in `cache`.
 
         Returns the output and the new cache. A t beyond the room is not noticed: the last places are written again.
         """
-        cache = tuple(jax.lax.dynamic_update_slice_in_dim(old, new, t, axis=-3)
-                      for old, new in zip(cache, self.keys_and_values(x), strict=True))
-        return self.attend(x, *cache, Mask.causal(offset=t)), cache
+        places = t + jnp.arange(x.shape[-2])
+        visible = jnp.arange(cache[0].shape[-1])[None] <= places[:, None]
+        bias = None
+        if self.nearness is not None:
+            bias = jnp.stack([self._row_of_bias(place, visible.shape[-1]) for place in places], axis=1)
+        return self._step(x, t, cache, places, jnp.broadcast_to(visible, (*x.shape[:-2], *visible.shape)), bias)
 
-    def _score(self):
-        """The score, its arrays being parameters of this module; none of them, no entry."""
-        def make(key):
-            return self.score(key, self.h, self.d_k, self.d_k)
+    def step_side_by_side(self, x: Float[Array, "*B N D"], t: Int[ArrayLike, ""], cache,
+                          visible: Bool[Array, "*B N T"]):
+        """Self-attention of N tokens that all stand at place t, each of another hypothesis of one sentence.
 
+        Their keys and values go to entries t·N … t·N + N − 1 of the cache, so that entry e stands at place e // N;
+        `visible` says which of the entries each hypothesis sees. Returns the output and the new cache.
+        """
+        n = x.shape[-2]
+        bias = None
+        if self.nearness is not None:
+            bias = self._row_of_bias(t, visible.shape[-1] // n).repeat(n, axis=-1)[:, None]
+        return self._step(x, t * n, cache, jnp.full(n, t), visible, bias)
+
+    def _step(self, x, start, cache, places, visible, bias):
+        """Attention from x, at `places`, to the cache with its own keys and values from entry `start` on."""
+        k, v = as_cached(*self.keys_and_values(x, places))
+        cache = (jax.lax.dynamic_update_slice_in_dim(cache[0], k, start, axis=-1),
+                 jax.lax.dynamic_update_slice_in_dim(cache[1], v, start, axis=-2))
+        out = over_cache(self._queries(x, places), *cache, score=self.compare, visible=visible, bias=bias)
+        return self._merged(out), cache
+
+    def _row_of_bias(self, place, entries):
+        return for_query(self.nearness, self.h, place, entries)
+
+    def _queries(self, x, places=None):
+        q = _project(x, self.w_q)
+        return self._turned(_plus(q, self.b_q) if self.biases else q, places)
+
+    def _merged(self, out):
+        """One vector a token from those of its heads."""
+        out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o) if self.heads == "concat" else out.mean(-2)
+        if self.biases and self.heads == "concat":
+            out = _plus(out, self.b_o)
+        return out if self.activation is None else self.activation(out)
+
+    def _turned(self, x, places):
+        if not self.rotary:
+            return x
+        return rotary(x, jnp.arange(x.shape[-3]) if places is None else places)
+
+    def _dropout(self):
+        if not self.has_rng("dropout") or (isinstance(self.P_drop, float | int) and self.P_drop == 0):
+            return {}
+        return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
+
+    def _with_parameters(self, name, make):
+        """What `make` makes, its arrays being parameters of this module under `name`; none of them, no entry."""
         made = make(jax.random.key(0))  # for its form and its numbers
         names, own = list(_arrays(made)), {}
-        if names or self.has_variable("params", "score"):
-            own = self.param("score", lambda key: _arrays(make(key)))
+        if not getattr(made, "trained", True):
+            return made
+        if names or self.has_variable("params", name):
+            own = self.param(name, lambda key: _arrays(make(key)))
         if sorted(own) != sorted(names):
-            raise ValueError(f"the parameters are of another score: they have {sorted(own)}, it has {sorted(names)}")
+            raise ValueError(f"the parameters are of another {name}: they have {sorted(own)}, it has {sorted(names)}")
         return jax.tree.map_with_path(lambda path, leaf: own.get(_name(path), leaf), made)
 
 
-def _arrays(score):
-    """The arrays of a score, each by the name of its field."""
-    leaves = jax.tree.leaves_with_path(score)
+def _arrays(value):
+    """The arrays of a score or bias, each by the name of its field."""
+    leaves = jax.tree.leaves_with_path(value)
     return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)}
 
 
@@ -124,3 +207,8 @@ def _name(path):
 
 def _project(x, w):
     return jnp.einsum("...nd,dhk->...nhk", x, w)
+
+
+def _plus(x, b):
+    """x + b, b for every token alike."""
+    return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)

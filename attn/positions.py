@@ -13,25 +13,38 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+LAYOUTS = ("interleaved", "halves", "tensor2tensor")
 
-def sinusoidal(length: int, d_model: int) -> Float[np.ndarray, "L D"]:
+
+def sinusoidal(length: int, d_model: int, layout: str = "interleaved") -> Float[np.ndarray, "L D"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same), interleaved as in the paper's
-    section 3.5. Computed in float64, returned in float32. d_model must be even."""
+    section 3.5. Computed in float64, returned in float32. d_model must be even.
+
+    Other layouts, for models from elsewhere: "halves", the same sines and then the same cosines (Marian in Hugging
+    Face transformers); "tensor2tensor", halves with 10000^(i/(d_model/2 − 1)) in place of 10000^(2i/d_model), where
+    d_model must be 4 at least (tensor2tensor, fairseq, Marian).
+    """
     if d_model % 2:
         raise ValueError(f"d_model={d_model} must be even: sines and cosines come in pairs")
-    rate = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
-    angle = np.arange(length)[:, None] * rate
-    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, d_model).astype(np.float32)
+    if layout not in LAYOUTS:
+        raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
+    steps = d_model / 2 - (layout == "tensor2tensor")
+    if not steps:
+        raise ValueError(f"layout='tensor2tensor' needs a d_model of 4 at least, not {d_model}")
+    angle = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(d_model // 2) / steps)
+    pairs = np.stack([np.sin(angle), np.cos(angle)], axis=-1 if layout == "interleaved" else -2)
+    return pairs.reshape(length, d_model).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sinusoidal:
-    """The paper's fixed sines and cosines."""
+    """The paper's fixed sines and cosines, or another layout of them, see `sinusoidal`."""
 
     trained = False
+    layout: str = "interleaved"
 
     def init(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
-        return jnp.asarray(sinusoidal(length, d_model))
+        return jnp.asarray(sinusoidal(length, d_model, self.layout))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +67,8 @@ class NoPositions:
         return jnp.zeros((length, d_model))
 
 
-POSITIONS = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": NoPositions()}
+POSITIONS = {"sinusoidal": Sinusoidal(), "sinusoidal_halves": Sinusoidal("halves"),
+             "sinusoidal_t2t": Sinusoidal("tensor2tensor"), "learned": Learned(), "none": NoPositions()}
 
 
 class PositionTable(nn.Module):

@@ -1,20 +1,32 @@
 """The Transformer of "Attention Is All You Need": layers, encoder, decoder, and the whole.
 
 Post-norm, LayerNorm(x + Dropout(Sublayer(x))); dropout also on the sums of embeddings and positions; one matrix for
-both embeddings and the output; embeddings × √d_model. Dropout happens when, and only when, an rng named "dropout" is
-given to `apply`. B batch (any leading axes), N source pieces, M target pieces, D = d_model.
+both embeddings and the output; embeddings × √d_model. `Design` names the deviations. Dropout happens when, and only
+when, an rng named "dropout" is given to `apply`. B batch (any leading axes), N source pieces, M target pieces,
+D = d_model, Y vocabulary, K hypotheses of one sentence.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
 from attn.dropout import Dropout
 from attn.masks import Mask
 from attn.multihead import MultiHeadAttention
 from attn.positions import Learned, NoPositions, PositionTable, Sinusoidal
+from attn.scores import SCORES
+
+NORMS = ("post", "post_final", "pre")
+EMBEDDINGS = ("tied", "target", "separate")
+ACTIVATIONS = {"relu": nn.relu, "gelu": functools.partial(nn.gelu, approximate=False), "silu": nn.silu}
+RELATIVE = ("none", "rotary", "relative", "t5", "alibi")
+REACH = 16
+"""The farthest distance that relative="relative" tells apart (Shaw et al. 2018 found no gain beyond)."""
 
 
 class Shape(NamedTuple):
@@ -28,80 +40,140 @@ class Shape(NamedTuple):
     d_v: int
 
 
+class Design(NamedTuple):
+    """How a Transformer is put together; the defaults are the paper's."""
+
+    norm: str = "post"
+    """"post": LayerNorm(x + Sublayer(x)). "post_final": and one more LayerNorm after each stack, as in PyTorch's
+    nn.Transformer. "pre": x + Sublayer(LayerNorm(x)), and a LayerNorm after each stack (Xiong et al. 2020)."""
+    embeddings: str = "tied"
+    """"tied": one matrix for source, target and output (section 3.4). "target": one for target and output, another for
+    the source. "separate": three."""
+    scale_embeddings: bool = True
+    """Whether embeddings are multiplied by √d_model."""
+    biases: bool = False
+    """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
+    activation: str = "relu"
+    score: str = "scaled_dot"
+    """What attention compares by, a name of `attn.SCORES`."""
+    relative: str = "none"
+    """What self-attention knows of distances, beside the position tables: "rotary" (Su et al. 2021), "relative", a
+    number a head for each distance up to 16 (`RelativeTable`), "t5" (`T5Buckets`), "alibi" (`ALiBi`), each layer its
+    own."""
+    norm_epsilon: float = 1e-6
+    """Added to the variance in LayerNorm; PyTorch has 1e-5."""
+
+
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (section 3.3)."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (section 3.3); `P_drop` is of the hidden units, 0 in the paper."""
 
     d_model: int
     d_ff: int
+    activation: str = "relu"
+    P_drop: float | Float[Array, ""] = 0.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
         glorot = nn.initializers.glorot_uniform()
-        hidden = nn.relu(nn.Dense(self.d_ff, kernel_init=glorot, name="w_1")(x))
-        return nn.Dense(self.d_model, kernel_init=glorot, name="w_2")(hidden)
+        hidden = ACTIVATIONS[self.activation](nn.Dense(self.d_ff, kernel_init=glorot, name="w_1")(x))
+        return nn.Dense(self.d_model, kernel_init=glorot, name="w_2")(Dropout(self.P_drop, name="drop")(hidden))
 
 
 class AddAndNorm(nn.Module):
-    """LayerNorm(x + Dropout(y)), for y = Sublayer(x) (sections 3.1 and 5.4)."""
+    """What stands around a sub-layer (sections 3.1 and 5.4): y = Sublayer(before(x)), then `self(x, y)`."""
 
-    P_drop: float | Float[Array, ""]
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B N D"], y: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
-        return nn.LayerNorm(name="norm")(x + Dropout(self.P_drop, name="drop")(y))
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network."""
-
-    shape: Shape
-    P_drop: float | Float[Array, ""]
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B N D"]:
-        _, d_model, d_ff, h, d_k, d_v = self.shape
-        x = AddAndNorm(self.P_drop, name="self_norm")(
-            x, MultiHeadAttention(d_model, h, d_k, d_v, name="self_attention")(x, x, mask))
-        return AddAndNorm(self.P_drop, name="feed_forward_norm")(x, FeedForward(d_model, d_ff, name="feed_forward")(x))
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the encoder's output, then the feed-forward network."""
-
-    shape: Shape
+    design: Design
     P_drop: float | Float[Array, ""]
 
     def setup(self):
-        _, d_model, d_ff, h, d_k, d_v = self.shape
-        self.self_attention = MultiHeadAttention(d_model, h, d_k, d_v)
-        self.cross_attention = MultiHeadAttention(d_model, h, d_k, d_v)
-        self.feed_forward = FeedForward(d_model, d_ff)
-        self.self_norm = AddAndNorm(self.P_drop)
-        self.cross_norm = AddAndNorm(self.P_drop)
-        self.feed_forward_norm = AddAndNorm(self.P_drop)
+        self.norm = nn.LayerNorm(self.design.norm_epsilon)
+        self.drop = Dropout(self.P_drop)
+
+    def before(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
+        """What the sub-layer reads: x, or LayerNorm(x) with norm="pre"."""
+        return self.norm(x) if self.design.norm == "pre" else x
+
+    def __call__(self, x: Float[Array, "*B N D"], y: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
+        """LayerNorm(x + Dropout(y)), without the LayerNorm for norm="pre"."""
+        x = x + self.drop(y)
+        return x if self.design.norm == "pre" else self.norm(x)
+
+
+class Layer(nn.Module):
+    """What encoder and decoder layers share. `P_drop` may be traced; so may `P_attention` and `P_ff`, the dropout of
+    attention weights and of the feed-forward network's hidden units, which 0 leaves out."""
+
+    shape: Shape
+    design: Design = Design()
+    P_drop: float | Float[Array, ""] = 0.1
+    P_attention: float | Float[Array, ""] = 0.0
+    P_ff: float | Float[Array, ""] = 0.0
+
+    def _attention(self, causal=None):
+        """Self-attention, causal or not; attention to the other side where that is None."""
+        _, d_model, _, h, d_k, d_v = self.shape
+        own = {} if causal is None else _relative(self.design.relative, causal)
+        return MultiHeadAttention(d_model, h, d_k, d_v, SCORES[self.design.score], biases=self.design.biases,
+                                  P_drop=self.P_attention, **own)
+
+    def _feed_forward(self):
+        return FeedForward(self.shape.d_model, self.shape.d_ff, self.design.activation, self.P_ff)
+
+    def _around(self):
+        return AddAndNorm(self.design, self.P_drop)
+
+
+class EncoderLayer(Layer):
+    """Self-attention, then the feed-forward network."""
+
+    def setup(self):
+        self.self_attention, self.self_norm = self._attention(causal=False), self._around()
+        self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
+
+    def __call__(self, x: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B N D"]:
+        own = self.self_norm.before(x)
+        x = self.self_norm(x, self.self_attention(own, own, mask))
+        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
+
+
+class DecoderLayer(Layer):
+    """Masked self-attention, attention over the encoder's output, then the feed-forward network."""
+
+    def setup(self):
+        self.self_attention, self.self_norm = self._attention(causal=True), self._around()
+        self.cross_attention, self.cross_norm = self._attention(), self._around()
+        self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
 
     def __call__(self, x: Float[Array, "*B M D"], memory: Float[Array, "*B N D"], mask: Mask,
                  cross_mask: Mask) -> Float[Array, "*B M D"]:
-        y = self.self_attention(x, x, mask)
-        return self._after(x, y, self.cross_attention.keys_and_values(memory), cross_mask)
+        own = self.self_norm.before(x)
+        x = self.self_norm(x, self.self_attention(own, own, mask))
+        x = self.cross_norm(x, self.cross_attention(self.cross_norm.before(x), memory, cross_mask))
+        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
 
-    def step(self, x: Float[Array, "*B 1 D"], t: Int[Array, ""], cache, cross, cross_mask: Mask):
-        """One target piece at position t, with the keys and values of the pieces before it in `cache`."""
-        y, cache = self.self_attention.step(x, t, cache)
-        return self._after(x, y, cross, cross_mask), cache
-
-    def _after(self, x, y, cross, cross_mask):
-        """The layer after y, its self-attention: `cross` has the keys and values of the encoder's output."""
+    def step(self, x: Float[Array, "*B K D"], t: Int[Array, ""], cache, cross, own: Bool[Array, "*B K T"],
+             seen: Bool[Array, "*B n N"]):
+        """The target pieces at position t of K hypotheses, see `Transformer.step`."""
+        y, cache = self.self_attention.step_side_by_side(self.self_norm.before(x), t, cache, own)
         x = self.self_norm(x, y)
-        x = self.cross_norm(x, self.cross_attention.attend(x, *cross, cross_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x))
+        x = self.cross_norm(x, self.cross_attention.recall(self.cross_norm.before(x), cross, seen))
+        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x))), cache
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder. `length` positions at most; `P_drop` may be a traced value.
+    """The encoder-decoder. `length` positions at most; `P_drop`, `P_attention` and `P_ff` may be traced values.
 
-    Parameters, beside the embeddings: N·(6·d_model·h·(d_k + d_v) + 4·d_model·d_ff + 2·d_ff + 12·d_model), which is
-    44.10 M for the paper's base.
+    Parameters of the paper's design, beside the embeddings: N·(6·d_model·h·(d_k + d_v) + 4·d_model·d_ff + 2·d_ff +
+    12·d_model), which is 44.10 M for the paper's base.
+
+    Attributes:
+      remat: whether gradients compute each layer again in place of keeping what is inside it: memory of one layer in
+        place of N, for about a third more time.
+      scan: whether a stack is one compiled layer that is run N times: it compiles faster, and on a CPU runs somewhat
+        slower. Parameters are the same either way, and so is all else but the draws of dropout.
+
+    Raises:
+      ValueError: a design with names that are unknown.
     """
 
     shape: Shape
@@ -109,53 +181,114 @@ class Transformer(nn.Module):
     length: int
     positions: Sinusoidal | Learned | NoPositions = Sinusoidal()
     P_drop: float | Float[Array, ""] = 0.1
+    design: Design = Design()
+    P_attention: float | Float[Array, ""] = 0.0
+    P_ff: float | Float[Array, ""] = 0.0
+    remat: bool = False
+    scan: bool = False
 
     def setup(self):
+        check_design(self.design)
         d_model = self.shape.d_model
-        self.embedding = self.param("embedding", nn.initializers.normal(d_model**-0.5), (self.vocabulary, d_model))
+        own = {"tied": (), "target": ("source_embedding",), "separate": ("source_embedding", "output")}
+        for name in ("embedding", *own[self.design.embeddings]):
+            setattr(self, name, self.param(name, nn.initializers.normal(d_model**-0.5), (self.vocabulary, d_model)))
         self.source_positions = PositionTable(self.positions, self.length, d_model)
         self.target_positions = PositionTable(self.positions, self.length, d_model)
         self.source_drop = Dropout(self.P_drop)
         self.target_drop = Dropout(self.P_drop)
-        self.encoder = [EncoderLayer(self.shape, self.P_drop) for _ in range(self.shape.N)]
-        self.decoder = [DecoderLayer(self.shape, self.P_drop) for _ in range(self.shape.N)]
+        self.encoder = [EncoderLayer(*self._of_a_layer()) for _ in range(self.shape.N)]
+        self.decoder = [DecoderLayer(*self._of_a_layer()) for _ in range(self.shape.N)]
+        if self.design.norm != "post":
+            self.encoder_norm = nn.LayerNorm(self.design.norm_epsilon)
+            self.decoder_norm = nn.LayerNorm(self.design.norm_epsilon)
 
     def __call__(self, source: Int[Array, "*B N"], target: Int[Array, "*B M"],
                  source_positions: Int[Array, "*B N"], target_positions: Int[Array, "*B M"], *,
                  source_mask: Mask, target_mask: Mask, cross_mask: Mask) -> Float[Array, "*B M D"]:
-        """The decoder's last hidden states; their product with the embedding matrix gives the logits."""
+        """The decoder's last hidden states; their product with the output matrix gives the logits."""
         memory = self.encode(source, source_positions, source_mask)
-        x = self._embed(target, self.target_positions(target_positions), self.target_drop)
-        for layer in self.decoder:
-            x = layer(x, memory, target_mask, cross_mask)
-        return x
+        x = self._embed(self.embedding, target, self.target_positions(target_positions), self.target_drop)
+        x = self._through(self.decoder, x, memory, target_mask, cross_mask)
+        return x if self.design.norm == "post" else self.decoder_norm(x)
 
     def encode(self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask) -> Float[Array, "*B N D"]:
-        x = self._embed(source, self.source_positions(positions), self.source_drop)
-        for layer in self.encoder:
-            x = layer(x, mask)
-        return x
+        matrix = self.embedding if self.design.embeddings == "tied" else self.source_embedding
+        x = self._embed(matrix, source, self.source_positions(positions), self.source_drop)
+        x = self._through(self.encoder, x, mask)
+        return x if self.design.norm == "post" else self.encoder_norm(x)
 
-    def logits(self, hidden: Float[Array, "*B M D"]) -> Float[Array, "*B M vocabulary"]:
-        return hidden @ self.embedding.T
+    def logits(self, hidden: Float[Array, "*B M D"]) -> Float[Array, "*B M Y"]:
+        return hidden @ (self.output if self.design.embeddings == "separate" else self.embedding).T
 
     def remember(self, memory: Float[Array, "*B N D"]):
         """Each decoder layer's keys and values of the encoder's output, computed once per sentence."""
-        return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.decoder)
+        return tuple(layer.cross_attention.remember(memory) for layer in self.decoder)
 
-    def empty_caches(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Room for each decoder layer's own keys and values, of `length` target pieces."""
-        return tuple(layer.self_attention.empty_cache(batch_shape, length, dtype) for layer in self.decoder)
+    def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
+        """Room for each decoder layer's own keys and values: an entry for each position and hypothesis."""
+        return tuple(layer.self_attention.empty_cache(batch_shape, entries, dtype) for layer in self.decoder)
 
-    def step(self, piece: Int[Array, "*B"], t: Int[Array, ""], caches, cross, cross_mask: Mask):
-        """Logits (*B, vocabulary) of the piece after `piece`, which stands at position t, and the new caches."""
-        position = jnp.broadcast_to(t, (*piece.shape, 1))
-        x = self._embed(piece[..., None], self.target_positions(position), self.target_drop)
+    def step(self, pieces: Int[Array, "*B K"], t: Int[Array, ""], caches, cross, own: Bool[Array, "*B K T"],
+             seen: Bool[Array, "*B n N"]):
+        """The decoder's hidden states (*B, K, D) after `pieces`, which stand at position t, and the new caches.
+
+        K hypotheses of a sentence stand side by side: all read the keys of one memory, `cross`, those that are `seen`,
+        and keep their own in entries t·K … t·K + K − 1 of one cache; `own` says which entries each sees. So nothing is
+        stored K times, and caches stay as they are when hypotheses change places.
+        """
+        x = self._embed(self.embedding, pieces, self.target_positions(jnp.broadcast_to(t, pieces.shape)),
+                        self.target_drop)
         kept = []
         for layer, cache, keys in zip(self.decoder, caches, cross, strict=True):
-            x, cache = layer.step(x, t, cache, keys, cross_mask)
+            x, cache = layer.step(x, t, cache, keys, own, seen)
             kept.append(cache)
-        return self.logits(x)[..., 0, :], tuple(kept)
+        return x if self.design.norm == "post" else self.decoder_norm(x), tuple(kept)
 
-    def _embed(self, pieces, positions, drop):
-        return drop(self.embedding[pieces] * self.shape.d_model**0.5 + positions)
+    def _embed(self, matrix, pieces, positions, drop):
+        x = matrix[pieces]
+        return drop((x * self.shape.d_model**0.5 if self.design.scale_embeddings else x) + positions)
+
+    def _of_a_layer(self):
+        return self.shape, self.design, self.P_drop, self.P_attention, self.P_ff
+
+    def _through(self, layers, x, *rest):
+        """x after all `layers`, each called with `rest` too."""
+        watched = self.is_initializing() or self.is_mutable_collection("weights")
+        if watched or not (self.remat or self.scan):
+            for layer in layers:
+                x = layer(x, *rest)
+            return x
+        pure = type(layers[0])(*self._of_a_layer(), parent=None)
+
+        def one(x, own):
+            params, key = own
+            return pure.apply({"params": params}, x, *rest, rngs={} if key is None else {"dropout": key}), None
+
+        params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layer.variables["params"] for layer in layers))
+        keys = jax.random.split(self.make_rng("dropout"), len(layers)) if self.has_rng("dropout") else None
+        one = jax.checkpoint(one) if self.remat else one
+        return jax.lax.scan(one, x, (params, keys), unroll=1 if self.scan else len(layers))[0]
+
+
+def output_matrix(params) -> Float[Array, "Y D"]:
+    """The parameters of a Transformer that give the logits: its own or the embedding."""
+    return params.get("output", params["embedding"])
+
+
+def check_design(design: Design) -> None:
+    known = dict(norm=NORMS, embeddings=EMBEDDINGS, activation=ACTIVATIONS, score=SCORES, relative=RELATIVE)
+    for name, choices in known.items():
+        if (value := getattr(design, name)) not in choices:
+            raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")
+
+
+def _relative(name, causal):
+    """What a self-attention layer is told of distances."""
+    return {
+        "none": dict(),
+        "rotary": dict(rotary=True),
+        "relative": dict(relative=lambda key, h: RelativeTable.init(key, h, REACH)),
+        "t5": dict(relative=lambda key, h: T5Buckets.init(key, h, bidirectional=not causal)),
+        "alibi": dict(relative=lambda key, h: ALiBi(jnp.asarray(alibi_slopes(h)))),
+    }[name]

@@ -14,10 +14,19 @@ from typing import Any
 
 import ml_collections
 
-POSITIONS = ("sinusoidal", "learned", "none")
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "none")
+"""What is added to the embeddings."""
+RELATIVE = ("rotary", "relative", "t5", "alibi")
+"""What self-attention is told of distances, nothing being added to the embeddings."""
+SCORES = ("dot", "scaled_dot", "bilinear", "additive")
+NORMS = ("post", "post_final", "pre")
+EMBEDDINGS = ("tied", "target", "separate")
+ACTIVATIONS = ("relu", "gelu", "silu")
 OPTIMIZERS = ("adam", "sgd")
 CORPORA = ("cldr", "files")
 STRATEGIES = ("pmap", "shard_map")
+PRECISIONS = ("float32", "bfloat16")
+WEIGHTS = ("raw", "average", "ema")
 
 
 class SettingsError(ValueError):
@@ -44,13 +53,17 @@ def _one_of(choices, default):
     return _field(default, "one of " + ", ".join(choices), lambda value: value in choices)
 
 
+def _flag(default):
+    return _field(default, "True or False", lambda value: True)
+
+
 def _text(default):
     return _field(default, "text", lambda value: "\0" not in value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Shape and regularisation of the Transformer, in the paper's letters; the defaults are its base model."""
+    """Shape, design and dropout of the Transformer, in the paper's letters; the defaults are its base model."""
 
     N: int = _at_least(1, 6)
     """Layers in the encoder, and again in the decoder."""
@@ -59,8 +72,24 @@ class Model:
     h: int = _at_least(1, 8)
     d_k: int = _at_least(1, 64)
     d_v: int = _at_least(1, 64)
-    positions: str = _one_of(POSITIONS, "sinusoidal")
+    score: str = _one_of(SCORES, "scaled_dot")
+    """What attention compares by."""
+    positions: str = _one_of(POSITIONS + RELATIVE, "sinusoidal")
+    norm: str = _one_of(NORMS, "post")
+    """post: LayerNorm(x + Sublayer(x)); post_final: and one more after each stack; pre: x + Sublayer(LayerNorm(x))."""
+    embeddings: str = _one_of(EMBEDDINGS, "tied")
+    """tied: one matrix for source, target and output; target: one for target and output; separate: three."""
+    scale_embeddings: bool = _flag(True)
+    """Whether embeddings are multiplied by √d_model."""
+    biases: bool = _flag(False)
+    """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
+    activation: str = _one_of(ACTIVATIONS, "relu")
     P_drop: float = _between(0, 1, 0.1)
+    """Dropout on sub-layer outputs and on the sums of embeddings and positions."""
+    P_attention: float = _between(0, 1, 0.0)
+    """Dropout on attention weights."""
+    P_ff: float = _between(0, 1, 0.0)
+    """Dropout on the feed-forward network's hidden units."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +113,9 @@ class Data:
     """Word pieces, shared by both languages."""
     max_pieces: int = _at_least(2, 48)
     """Training pairs with a longer side, end mark included, are dropped and counted."""
+    tokenized: bool = _flag(False)
+    """Whether the text is in Moses tokens already: BLEU is then on the tokens as they stand, and `bleu_detokenized`,
+    sacreBLEU's default on both sides detokenised for the language data.target, stands beside it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +131,29 @@ class Training:
     learning_rate: float = _positive(1.0)
     """Adam: factor on d_model^-0.5 · min(step^-0.5, step · warmup^-1.5). SGD: the rate itself."""
     warmup: int = _at_least(1, 4000)
+    beta_1: float = _between(0, 1, 0.9)
     beta_2: float = _between(0, 1, 0.98)
+    eps: float = _positive(1e-9)
+    """Adam's ε, beside √v̂."""
     eps_ls: float = _between(0, 1, 0.1)
     """Label smoothing."""
     log_every: int = _at_least(1, 25)
     evaluate_every: int = _at_least(1, 250)
     save_every: int = _at_least(1, 500)
     strategy: str = _one_of(STRATEGIES, "pmap")
+    accumulate: int = _at_least(1, 1)
+    """Equal parts that a device's rows are walked in, their gradients summed for one update: the same training, in
+    memory for one part."""
+    precision: str = _one_of(PRECISIONS, "float32")
+    """Of forward and backward pass; parameters, their averages, Adam's moments and the loss stay float32."""
+    remat: bool = _flag(False)
+    """Whether the backward pass computes layers again instead of keeping what is inside them."""
+    scan: bool = _flag(False)
+    """Whether a stack is compiled as one layer run N times; dropout is then drawn differently."""
+    average: int = _at_least(0, 0)
+    """Last checkpoints that are averaged at the end, save_every steps apart; 0: none."""
+    ema: float = _between(0, 1, 0.0)
+    """Decay a step of the exponential moving average of the parameters; 0: none is kept."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +163,17 @@ class Evaluation:
     rows: int = _at_least(1, 64)
     """Sentences translated at once."""
     max_pieces: int = _at_least(2, 48)
-    """A translation is cut here."""
+    """A translation has at most this many pieces, end mark included."""
+    extra: int = _at_least(0, 50)
+    """And at most this many more than its source, section 6.1."""
+    beam: int = _at_least(1, 4)
+    """Hypotheses kept in the searches at the end; 1 is greedy, as all searches during training are."""
+    alpha: float = _at_least(0, 0.6)
+    """Length penalty of Wu et al. (2016): log-probabilities are divided by ((5 + pieces) / 6)^alpha."""
+    weights: str = _one_of(WEIGHTS, "raw")
+    """Whose scores are the trial's own: raw, the last step's; average, of training.average checkpoints; ema."""
     sentences: int = _at_least(1, 200)
-    """Validation sentences translated at each evaluation; the test set is always translated whole."""
+    """Validation sentences translated at each evaluation; at the end validation and test are translated whole."""
     examples: int = _at_least(0, 3)
     """Test sentences whose attention is kept for the report."""
 
@@ -134,8 +190,12 @@ class Settings:
 
     def __post_init__(self):
         m, d, t, e = self.model, self.data, self.training, self.evaluation
-        _require(m.d_model % 2 == 0 or m.positions != "sinusoidal",
+        _require(m.d_model % 2 == 0 or not m.positions.startswith("sinusoidal"),
                  f"model.d_model={m.d_model} must be even: sinusoidal positions come as pairs (sin, cos)")
+        _require(m.d_model >= 4 or m.positions != "sinusoidal_t2t",
+                 f"model.positions=sinusoidal_t2t needs a model.d_model of 4 at least, not {m.d_model}")
+        _require(m.d_k % 2 == 0 or m.positions != "rotary",
+                 f"model.d_k={m.d_k} must be even: rotary positions turn pairs")
         _require(t.row_pieces >= d.max_pieces,
                  f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}")
         _require(t.warmup <= t.steps or t.optimizer == "sgd",
@@ -147,6 +207,12 @@ class Settings:
                  "data.corpus=files needs data.directory, the folder that holds the text files")
         _require(d.corpus != "cldr" or not d.directory,
                  f"data.directory={d.directory!r} is read by data.corpus=files only, and data.corpus is cldr")
+        _require(d.corpus != "cldr" or not d.tokenized,
+                 "data.tokenized=True is for data.corpus=files only, and data.corpus is cldr")
+        _require(t.rows % t.accumulate == 0,
+                 f"training.rows={t.rows} must be divisible by training.accumulate={t.accumulate}")
+        _require(e.weights == "raw" or getattr(t, e.weights) > 0,
+                 f"evaluation.weights={e.weights} needs training.{e.weights} above 0")
         _require(d.source != d.target, f"data.source and data.target are both {d.source!r}")
         _require(e.max_pieces <= max(t.row_pieces, d.max_pieces) + 50,
                  f"evaluation.max_pieces={e.max_pieces} exceeds training.row_pieces={t.row_pieces} + 50")

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attn import POSITIONS, Mask, NoPositions, Shape, Transformer
+from attn import POSITIONS, Design, Mask, NoPositions, Shape, Transformer
+from attn.dropout import cheap_key
+from attn.transformer import output_matrix
+from experiments import objective
 from experiments.batches import Batch
-from experiments.objective import cross_entropy
 from experiments.population import AXIS
 from experiments.settings import Settings
 
@@ -21,10 +23,18 @@ class Program(NamedTuple):
     """What is compiled in: trials with equal programs share one compilation."""
 
     shape: Shape
+    design: Design
+    drops: tuple[str, ...]
+    """Where dropout happens beside the paper's places: "attention", "ff"."""
     vocabulary: int
     length: int
     optimizer: str
-    beta_2: float
+    betas: tuple[float, float]
+    eps: float
+    precision: str
+    accumulate: int
+    remat: bool
+    scan: bool
 
 
 class Hyper(NamedTuple):
@@ -34,9 +44,13 @@ class Hyper(NamedTuple):
     learning_rate: jax.Array
     warmup: jax.Array
     P_drop: jax.Array
+    P_attention: jax.Array
+    P_ff: jax.Array
     eps_ls: jax.Array
     train_positions: jax.Array
     """1 where the position table is a parameter, 0 where it is fixed."""
+    ema: jax.Array
+    """Decay of the parameters' moving average; not looked at where the state has none."""
 
 
 class State(NamedTuple):
@@ -46,33 +60,52 @@ class State(NamedTuple):
     params: Any
     positions: Any
     moments: Any
+    ema: Any = ()
+    """The moving averages of params and positions, or nothing."""
 
 
 def program(settings: Settings, vocabulary: int, length: int) -> Program:
     m, t = settings.model, settings.training
-    return Program(Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v), vocabulary, length, t.optimizer, t.beta_2)
+    relative = "none" if m.positions in POSITIONS else m.positions
+    return Program(
+        Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v),
+        Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score, relative),
+        tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate),
+        vocabulary, length, t.optimizer, (t.beta_1, t.beta_2), t.eps, t.precision, t.accumulate, t.remat, t.scan)
 
 
 def hyper(settings: Settings) -> Hyper:
     m, t = settings.model, settings.training
-    numbers = (t.learning_rate, t.warmup, m.P_drop, t.eps_ls, POSITIONS[m.positions].trained)
+    numbers = (t.learning_rate, t.warmup, m.P_drop, m.P_attention, m.P_ff, t.eps_ls, table(settings).trained,
+               t.ema)
     return Hyper(_key(settings, 1), *(jnp.asarray(x, jnp.float32) for x in numbers))
 
 
-def transformer(program: Program, P_drop=0.0) -> Transformer:
+def table(settings: Settings):
+    """The encoding that fills the position tables: none for positions that self-attention is told of."""
+    return POSITIONS.get(settings.model.positions, NoPositions())
+
+
+def transformer(program: Program, hyper: Hyper | None = None) -> Transformer:
+    """The model, with the dropout rates of `hyper`, and without dropout if there is none."""
     # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
-    # differ in their positions share a program.
-    return Transformer(program.shape, program.vocabulary, program.length, NoPositions(), P_drop)
+    # differ in their position tables share a program.
+    model = Transformer(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
+                        remat=program.remat, scan=program.scan)
+    if hyper is None:
+        return model
+    return model.clone(P_drop=hyper.P_drop, **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops})
 
 
 def initial_state(program: Program, settings: Settings, init=None) -> State:
     """Fresh parameters, drawn with the trial's seed; `init` is a compiled `initial_variables` of this program."""
     variables = (init or initial_variables)(program, _key(settings, 0))
-    encoding = POSITIONS[settings.model.positions]
-    positions = {name: {"table": encoding.init(_key(settings, i), program.length, program.shape.d_model)}
+    positions = {name: {"table": table(settings).init(_key(settings, i), program.length, program.shape.d_model)}
                  for i, name in enumerate(sorted(variables["positions"]), start=2)}
     trainable = dict(params=variables["params"], positions=positions)
-    return State(jnp.int32(0), *trainable.values(), _optimizer(program).init(trainable))
+    # A copy, because the state is donated, and one buffer cannot be given away twice.
+    ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
+    return State(jnp.int32(0), *trainable.values(), _optimizer(program).init(trainable), ema)
 
 
 def _key(settings, use):
@@ -87,7 +120,7 @@ def initial_variables(program: Program, key):
 
 def parameters(settings: Settings, state: State) -> int:
     """How many numbers are trained, the position tables only where they are."""
-    trained = (state.params, state.positions if POSITIONS[settings.model.positions].trained else {})
+    trained = (state.params, state.positions if table(settings).trained else {})
     return sum(leaf.size for leaf in jax.tree.leaves(trained))
 
 
@@ -95,19 +128,14 @@ def step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """One update on this device's rows of the batch. Returns the new state and the step's metrics.
 
     Gradients are sums over all devices' pieces divided by the number of all devices' real pieces: the same numbers
-    whatever the number of devices. Dropout is keyed by the row's place in the whole batch, for the same reason.
+    whatever the number of devices and of parts that a device's rows are walked in. Dropout is keyed by the row's
+    place in the whole batch, for the same reason.
     """
     rows = batch.source.shape[0]
     row = jax.lax.axis_index(AXIS) * rows + jnp.arange(rows)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(hyper.key, state.step), row)
-
-    def total_loss(trainable):
-        hidden = jax.vmap(lambda row, key: _hidden(program, trainable, row, hyper.P_drop, key))(batch, keys)
-        return _summed_loss(trainable["params"], hidden, batch, hyper.eps_ls)
-
     trainable = dict(params=state.params, positions=state.positions)
-    (loss, nll), pull = jax.vjp(total_loss, trainable)
-    (gradients,) = pull((jnp.ones_like(loss), jnp.zeros_like(nll)))
+    gradients, loss, nll = _summed_gradients(program, trainable, hyper, batch, keys)
     pieces = (batch.target_segments > 0).sum().astype(jnp.float32)
     gradients, loss, nll, pieces = jax.lax.psum((gradients, loss, nll, pieces), AXIS)
     gradients = jax.tree.map(lambda g: g / pieces, gradients)
@@ -118,7 +146,39 @@ def step(program: Program, state: State, hyper: Hyper, batch: Batch):
     trainable = jax.tree.map(lambda p, u: p - rate * u, trainable, updates)
     metrics = dict(loss=loss / pieces, nll=nll / pieces, learning_rate=rate, pieces=pieces,
                    grad_norm=optax.tree.norm(gradients))
-    return State(state.step + 1, trainable["params"], trainable["positions"], moments), metrics
+    ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1) if state.ema else ()
+    return State(state.step + 1, *trainable.values(), moments, ema), metrics
+
+
+def _summed_gradients(program, trainable, hyper, batch, keys):
+    """(∂ loss / ∂ trainable, loss, nll), each summed over the real pieces of `batch` in float32."""
+    # Cast once a step, not at every use; the gradients of parts are summed in float32 all the same.
+    light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
+
+    def of_part(batch, keys):
+        def total_loss(light):
+            hidden = jax.vmap(lambda row, key: _hidden(program, light, row, hyper, key))(batch, keys)
+            return _summed_loss(light["params"], hidden, batch, hyper.eps_ls)
+
+        (loss, nll), pull = jax.vjp(total_loss, light)
+        (gradients,) = pull((jnp.ones_like(loss), jnp.zeros_like(nll)))
+        return jax.tree.map(lambda x: x.astype(jnp.float32), (gradients, loss, nll))
+
+    if program.accumulate == 1:
+        return of_part(batch, keys)
+    parts = jax.tree.map(lambda x: x.reshape(program.accumulate, -1, *x.shape[1:]), (batch, keys))
+    zeros = (jax.tree.map(jnp.zeros_like, trainable), jnp.float32(0), jnp.float32(0))
+    return jax.lax.scan(lambda sums, part: (jax.tree.map(jnp.add, sums, of_part(*part)), None), zeros, parts)[0]
+
+
+def moving_average(average, new, decay, step):
+    """The average after step ≥ 1: Σ_s decay^(step−s) · new_s / Σ_s decay^(step−s), over steps s = 1 … step.
+
+    Adam's bias correction (Kingma and Ba 2015, section 3), made at every step: initial values have no weight, and a
+    short run is not held back by them.
+    """
+    weight = (1 - decay) / -jnp.expm1(step.astype(jnp.float32) * jnp.log(decay))
+    return jax.tree.map(lambda a, x: a + weight * (x - a), average, new)
 
 
 def learning_rate(program: Program, hyper: Hyper, step):
@@ -132,30 +192,36 @@ def learning_rate(program: Program, hyper: Hyper, step):
     return hyper.learning_rate * program.shape.d_model**-0.5 * jnp.minimum(s**-0.5, s * hyper.warmup**-1.5)
 
 
-def loss_sums(program: Program, state: State, batch: Batch):
-    """(Σ nll, number of real pieces) of a packed batch, without dropout or smoothing: for perplexity."""
+def piece_losses(program: Program, state: State, batch: Batch):
+    """−log p of each target piece (rows, row_pieces), without dropout or smoothing: for perplexity.
+
+    In float32 with exact products, whatever the precision of training, so that a perplexity does not depend on how
+    sentences are put into batches.
+    """
     trainable = dict(params=state.params, positions=state.positions)
-    hidden = jax.vmap(lambda row: _hidden(program, trainable, row))(batch)
-    _, nll = _summed_loss(state.params, hidden, batch, jnp.float32(0))
-    return nll, (batch.target_segments > 0).sum()
+    with jax.default_matmul_precision("float32"):
+        hidden = jax.vmap(lambda row: _hidden(program, trainable, row))(batch)
+        pieces = hidden.reshape(-1, hidden.shape[-1])
+        losses = objective.nll(pieces, output_matrix(state.params), batch.target_out.reshape(-1))
+    return losses.reshape(batch.target_out.shape)
 
 
 def _optimizer(program):
     if program.optimizer == "sgd":
         return optax.identity()
-    return optax.scale_by_adam(b1=0.9, b2=program.beta_2, eps=1e-9)
+    return optax.scale_by_adam(*program.betas, eps=program.eps)
 
 
-def _hidden(program, trainable, row, P_drop=0.0, key=None):
+def _hidden(program, trainable, row, hyper=None, key=None):
     """The decoder's last hidden states for one packed row, (T, d_model)."""
     source, target = row.source_segments, row.target_segments
-    return transformer(program, P_drop).apply(
+    return transformer(program, hyper).apply(
         trainable, row.source, row.target_in, row.source_positions, row.target_positions,
         source_mask=Mask.segments(source, source), target_mask=Mask.causal() & Mask.segments(target, target),
-        cross_mask=Mask.segments(target, source), rngs={} if key is None else {"dropout": key})
+        cross_mask=Mask.segments(target, source), rngs={} if key is None else {"dropout": cheap_key(key)})
 
 
 def _summed_loss(params, hidden, batch, eps_ls):
     pieces = hidden.reshape(-1, hidden.shape[-1])
     weights = (batch.target_segments > 0).astype(jnp.float32).reshape(-1)
-    return cross_entropy(pieces, params["embedding"], batch.target_out.reshape(-1), weights, eps_ls)
+    return objective.cross_entropy(pieces, output_matrix(params), batch.target_out.reshape(-1), weights, eps_ls)

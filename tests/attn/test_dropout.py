@@ -1,11 +1,13 @@
 """The cheap random bits are random enough for dropout."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn.dropout import Drop, mixed_bits
+from attn.dropout import Drop, cheap_key, mixed_bits
 
 N = 1 << 16
 
@@ -41,6 +43,30 @@ def test_keys_are_independent():
     streams = np.asarray(jax.vmap(lambda key: mixed_bits(key, (4096,)))(keys)) / 2**32
     correlation = np.corrcoef(streams) - np.eye(64)
     assert np.abs(correlation).max() < 5.5 / np.sqrt(4096)
+
+
+def test_cheap_keys_are_independent():
+    """Rows of a batch, and in each row the places of dropout, numbered one after the other or by large hashes."""
+    rows = jax.vmap(cheap_key)(jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(6)))
+    places = jnp.array([0, 1, 2, 3, 2**31, 2**31 + 1, 0xFFFFFFFF, 0x9E3779B1], jnp.uint32)
+    keys = jax.vmap(lambda row: jax.vmap(lambda place: jax.random.fold_in(row, place))(places))(rows).reshape(-1)
+    keys = jnp.concatenate([keys, jax.random.split(rows[0], (4, 4)).reshape(-1)])
+    streams = np.asarray(jax.vmap(lambda key: mixed_bits(key, (1 << 14,)))(keys)) / 2**32
+    for lag in (0, 1, 128):
+        correlation = np.abs(np.corrcoef(streams[:, lag:], streams[:, :streams.shape[1] - lag])[:64, 64:])
+        assert (correlation - (np.eye(64) if lag == 0 else 0)).max() < 5.5 / np.sqrt(1 << 14)
+
+
+def test_cheap_keys_fold_in_order():
+    key = cheap_key(jax.random.key(0))
+
+    def words(*numbers):
+        return jax.random.key_data(functools.reduce(jax.random.fold_in, numbers, key)).tolist()
+
+    assert len({tuple(words(*numbers)) for numbers in ((), (1,), (2,), (1, 2), (2, 1), (1, 1), (2, 2))}) == 7
+    assert jax.random.bits(key, (3,)).tolist() == mixed_bits(key, (3,)).tolist()
+    with pytest.raises(ValueError, match="words of 32 bits, not 16"):
+        jax.random.bits(key, (3,), jnp.uint16)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Additive, Bilinear, Mask, MultiHeadAttention, ScaledDot
+from attn import Additive, ALiBi, Bilinear, Mask, MultiHeadAttention, RelativeTable, ScaledDot, T5Buckets, alibi_slopes
 from attn.scores import SCORES
 from tests.attn import oracle
 
@@ -185,9 +185,9 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
 
 
 def steps(model, params, x, *bounds):
-    """The output of the tokens from each bound to the next, one step after another, from a cache of NaN."""
-    # What is not yet written must not be read.
-    cache = jax.tree.map(lambda room: jnp.full_like(room, jnp.nan), model.empty_cache((B,), N, x.dtype))
+    """The output of the tokens from each bound to the next, one step after another, from a cache of rubbish."""
+    # What is not yet written must not count.
+    cache = jax.tree.map(lambda room: jnp.full_like(room, 1e6), model.empty_cache((B,), N, x.dtype))
     step = jax.jit(lambda x, t, cache: model.apply({"params": params}, x, t, cache, method="step"))
     out = []
     for t, end in itertools.pairwise(bounds):
@@ -211,9 +211,61 @@ def test_a_step_may_be_of_several_tokens():
     np.testing.assert_allclose(steps(model, params, x, 0, 2, 5), whole, rtol=2e-5, atol=2e-6)
 
 
+OF_DISTANCE = {
+    "rotary": dict(rotary=True),
+    "table": dict(relative=lambda key, h: RelativeTable.init(key, h, 3)),
+    "t5": dict(relative=lambda key, h: T5Buckets.init(key, h, buckets=8, bidirectional=False, max_distance=6)),
+    "alibi": dict(relative=lambda key, h: ALiBi(jnp.asarray(alibi_slopes(h)))),
+}
+
+
+@pytest.mark.parametrize("name", OF_DISTANCE)
+def test_a_step_knows_its_distances(name):
+    model = MultiHeadAttention(D, H, 4, 5, biases=True, **OF_DISTANCE[name])
+    x, _ = inputs()
+    params = jax.jit(model.init)(jax.random.key(1), x, x, Mask.causal())["params"]
+    params = jax.tree.map(lambda p: p + 0.3 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    apply = jax.jit(model.apply)
+    whole = apply({"params": params}, x, x, Mask.causal())
+    every, rolled = (apply({"params": params}, y, y, Mask()) for y in (x, jnp.roll(x, 1, axis=1)))
+    assert not np.allclose(jnp.roll(rolled, -1, axis=1), every, atol=1e-3)  # the same, without distances
+    np.testing.assert_allclose(steps(model, params, x, 0, 2, *range(3, N + 1)), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_biases_are_added_where_they_belong():
+    model = MultiHeadAttention(D, H, 4, 5, biases=True)
+    x, memory = inputs()
+    params = jax.jit(model.init)(jax.random.key(1), x, memory, Mask())["params"]
+    params = jax.tree.map(lambda p: p + 0.3 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    x64, memory64 = (np.asarray(a, np.float64) for a in (x, memory))
+    q, k, v = (np.einsum("bnd,dhk->bhnk", a, p[f"w_{c}"]) + p[f"b_{c}"][:, None]
+               for a, c in ((x64, "q"), (memory64, "k"), (memory64, "v")))
+    heads = oracle.softmax(q @ k.swapaxes(-1, -2) / 2) @ v
+    wanted = np.einsum("bhnv,hvd->bnd", heads, p["w_o"]) + p["b_o"]
+    np.testing.assert_allclose(model.apply({"params": params}, x, memory, Mask()), wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_alibi_has_no_parameters_and_a_table_has():
+    x, _ = inputs()
+    for name, has in (("alibi", False), ("table", True), ("rotary", False)):
+        model = MultiHeadAttention(D, H, 4, 5, **OF_DISTANCE[name])
+        assert ("relative" in jax.eval_shape(model.init, jax.random.key(0), x, x, Mask())["params"]) == has
+
+
+def test_weights_are_dropped_with_an_rng_only():
+    model = MultiHeadAttention(D, H, 4, 5, P_drop=0.5)
+    x, memory = inputs()
+    params = jax.jit(model.init)(jax.random.key(1), x, memory, Mask())
+    plain = model.apply(params, x, memory, Mask())
+    draws = [model.apply(params, x, memory, Mask(), rngs={"dropout": jax.random.key(i)}) for i in (0, 0, 1)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.allclose(draws[0], draws[2]) and not np.allclose(draws[0], plain)
+
+
 def test_an_empty_cache_has_room_for_keys_and_values():
     keys, values = MultiHeadAttention(D, H, K, 17).empty_cache((2, 3), 19, jnp.bfloat16)
-    assert keys.shape == (2, 3, 19, H, K) and values.shape == (2, 3, 19, H, 17)
+    assert keys.shape == (2, 3, H, K, 19) and values.shape == (2, 3, H, 19, 17)
     assert keys.dtype == values.dtype == jnp.bfloat16
 
 

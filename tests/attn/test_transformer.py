@@ -1,12 +1,16 @@
 """The Transformer against the float64 oracle, the paper's arithmetic, and its own cache."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, greedy, sinusoidal
-from tests.attn import oracle
+from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, greedy, sinusoidal
+from attn.positions import LAYOUTS
+from attn.transformer import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
+from tests.attn import numpy_transformer
 
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=3, d_k=5, d_v=7)
 VOCABULARY, LENGTH = 29, 23
@@ -21,10 +25,11 @@ def masks(lengths=None):
     return dict(source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
 
 
-def build(encoding=Sinusoidal(), shape=SHAPE, P_drop=0.1):
-    model = Transformer(shape, VOCABULARY, LENGTH, encoding, P_drop)
+@functools.cache
+def build(encoding=Sinusoidal(), shape=SHAPE, P_drop=0.1, **options):
+    model = Transformer(shape, VOCABULARY, LENGTH, encoding, P_drop, **options)
     ids = jnp.zeros((1, 2), jnp.int32)
-    return model, model.init(jax.random.key(0), ids, ids, ids, ids, **masks())
+    return model, jax.jit(model.init)(jax.random.key(0), ids, ids, ids, ids, **masks())
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,8 @@ def test_logits_equal_the_oracle(pair, encoding):
     hidden = model.apply(variables, source, target, places(source), places(target), **masks())
     logits = model.apply(variables, hidden, method=Transformer.logits)
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), variables)
-    wanted = oracle.transformer(exact["params"], SHAPE.N, *pair, exact["positions"])
+    tables = [exact["positions"][side]["table"] for side in ("source_positions", "target_positions")]
+    wanted = numpy_transformer.transformer(exact["params"], tables, *pair)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -70,25 +76,6 @@ def test_no_piece_sees_the_future(pair):
     np.testing.assert_array_equal(seen, np.tri(len(target)) > 0)
 
 
-@pytest.mark.parametrize(("row", "shape", "millions"), [
-    ("base", Shape(6, 512, 2048, 8, 64, 64), 44.10),
-    ("(A) h=1", Shape(6, 512, 2048, 1, 512, 512), 44.10),
-    ("(B) d_k=16", Shape(6, 512, 2048, 8, 16, 64), 37.02),
-    ("(C) N=2", Shape(2, 512, 2048, 8, 64, 64), 14.70),
-    ("(C) d_model=256", Shape(6, 256, 2048, 8, 32, 32), 17.34),
-    ("(C) d_ff=4096", Shape(6, 512, 4096, 8, 64, 64), 69.29),
-    ("big", Shape(6, 1024, 4096, 16, 64, 64), 176.28),
-])
-def test_parameters_of_table_3(row, shape, millions):
-    model = Transformer(shape, VOCABULARY, LENGTH)
-    ids = jnp.zeros((1, 2), jnp.int32)
-    params = jax.eval_shape(lambda key: model.init(key, ids, ids, ids, ids, **masks()), jax.random.key(0))["params"]
-    core = sum(x.size for x in jax.tree.leaves(params)) - VOCABULARY * shape.d_model
-    N, d, f, h, d_k, d_v = shape
-    assert core == N * (6 * d * h * (d_k + d_v) + 4 * d * f + 2 * f + 12 * d)
-    assert round(core / 1e6, 2) == millions
-
-
 def test_sinusoids():
     table = sinusoidal(50, 8)
     np.testing.assert_allclose(table[7, 4], np.sin(7 / 10_000 ** (4 / 8)), rtol=1e-6)
@@ -99,6 +86,114 @@ def test_sinusoids():
     np.testing.assert_allclose(table[3:, ::2], sin * np.cos(turn) + cos * np.sin(turn), atol=2e-6)
     with pytest.raises(ValueError, match="d_model=7 must be even"):
         sinusoidal(50, 7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layouts_of_the_sinusoids(layout):
+    i = np.arange(4)
+    angle = 7 / 10_000 ** (i / 3 if layout == "tensor2tensor" else 2 * i / 8)
+    row = np.zeros(8)
+    row[slice(0, None, 2) if layout == "interleaved" else slice(4)] = np.sin(angle)
+    row[slice(1, None, 2) if layout == "interleaved" else slice(4, None)] = np.cos(angle)
+    np.testing.assert_allclose(sinusoidal(50, 8, layout)[7], row, rtol=1e-6)
+
+
+def test_layouts_that_make_no_sense():
+    with pytest.raises(ValueError, match="unknown layout 'half'; known: interleaved"):
+        sinusoidal(50, 8, "half")
+    with pytest.raises(ValueError, match="needs a d_model of 4 at least, not 2"):
+        sinusoidal(50, 2, "tensor2tensor")
+
+
+RICH = Design(norm="pre", embeddings="separate", biases=True, activation="gelu", score="bilinear", relative="t5")
+
+
+@pytest.mark.parametrize(("design", "scan", "remat"), [(Design(), False, True), (RICH, True, False),
+                                                       (Design(norm="post_final"), True, True)])
+def test_scan_and_remat_change_no_number(pair, design, scan, remat):
+    """Neither parameters, nor the output, nor a gradient; what is kept is less."""
+    source, target = (jnp.asarray(x) for x in pair)
+    plain, variables = build(design=design)
+    other, same = build(design=design, scan=scan, remat=remat)
+    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, same)
+
+    def loss(model):
+        def weighted(params):
+            hidden = model.apply({**variables, "params": params}, source, target, places(source), places(target),
+                                 **masks())
+            return (hidden * jnp.cos(jnp.arange(hidden.size)).reshape(hidden.shape)).sum()
+        return jax.jit(jax.value_and_grad(weighted))
+
+    wanted, found = loss(plain)(variables["params"]), loss(other)(variables["params"])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+def test_scanned_layers_draw_dropout_each_for_itself(pair):
+    """Two layers without weights, so that all they do is to normalise: with one draw they would drop the same."""
+    source = jnp.asarray(pair[0])
+    model, variables = build(Sinusoidal(), P_drop=0.5, design=Design(norm="pre"), scan=True)
+    # Each feed-forward network gives 1 everywhere, so that what is not embedding counts the layers that kept it.
+    layers = {name: jax.tree.map(jnp.zeros_like, variables["params"][name]) for name in ("encoder_0", "encoder_1")}
+    for layer in layers.values():
+        layer["feed_forward"]["w_2"]["bias"] = jnp.ones(SHAPE.d_model)
+    nothing = jnp.zeros_like(variables["params"]["embedding"])
+    tables = jax.tree.map(jnp.zeros_like, variables["positions"])
+
+    encode = jax.jit(functools.partial(model.apply, method=Transformer.encode))
+    found = encode({"params": {**variables["params"], **layers, "embedding": nothing}, "positions": tables}, source,
+                   places(source), Mask(), rngs={"dropout": jax.random.key(0)})
+    # Sums of two draws of 0 or 2 are 0, 2 or 4; of one draw taken twice, 0 or 4. The norm keeps distinct ones distinct.
+    assert len(set(np.round(np.asarray(found)[0], 4))) == 3
+
+
+def test_what_is_compiled_with_scan_does_not_grow_with_layers(pair):
+    source, target = (jnp.asarray(x) for x in pair)
+
+    def size(layers, scan):
+        model = Transformer(SHAPE._replace(N=layers), VOCABULARY, LENGTH, scan=scan)
+        args = source, target, places(source), places(target)
+        variables = jax.eval_shape(lambda key: model.init(key, *args, **masks()), jax.random.key(0))
+        return len(jax.jit(model.apply).lower(variables, *args, **masks()).as_text())
+
+    assert size(4, scan=True) < 1.3 * size(2, scan=True)
+    assert size(4, scan=False) > 1.5 * size(2, scan=False)
+
+
+@pytest.mark.parametrize("where", ["P_attention", "P_ff"])
+def test_dropout_at_other_places(pair, where):
+    source, target = (jnp.asarray(x) for x in pair)
+    model, variables = build(P_drop=0.0, **{where: 0.5})
+
+    def hidden(model, **rngs):
+        return jax.jit(model.apply)(variables, source, target, places(source), places(target), **masks(), rngs=rngs)
+
+    plain = hidden(build(P_drop=0.0)[0])
+    np.testing.assert_array_equal(hidden(model), plain)
+    np.testing.assert_array_equal(hidden(build(P_drop=0.0)[0], dropout=jax.random.key(0)), plain)
+    assert not jnp.allclose(hidden(model, dropout=jax.random.key(0)), plain)
+
+
+def test_untied_matrices_are_used_where_they_belong(pair):
+    source, target = (jnp.asarray(x) for x in pair)
+    model, variables = build(design=Design(embeddings="separate"))
+
+    def reach(name):
+        def logits(matrix):
+            own = {**variables, "params": {**variables["params"], name: matrix}}
+            hidden = model.apply(own, source, target, places(source), places(target), **masks())
+            return model.apply(own, hidden, method=Transformer.logits).std()
+        return set(np.flatnonzero(np.abs(jax.jit(jax.grad(logits))(variables["params"][name])).sum(-1)))
+
+    assert reach("source_embedding") == set(source.tolist())
+    assert reach("embedding") == set(target.tolist())
+    assert reach("output") == set(range(VOCABULARY))
+
+
+@pytest.mark.parametrize(("name", "known"), [("norm", NORMS), ("embeddings", EMBEDDINGS), ("activation", ACTIVATIONS),
+                                             ("score", SCORES), ("relative", RELATIVE)])
+def test_an_unknown_design_is_named(name, known):
+    with pytest.raises(ValueError, match=f"unknown {name} 'nope'; known: {', '.join(known)}"):
+        build(design=Design(**{name: "nope"}))
 
 
 def test_greedy_equals_the_search_without_a_cache():
@@ -124,7 +219,7 @@ def test_dropout_happens_with_an_rng_only(pair):
     source, target = (jnp.asarray(x) for x in pair)
 
     def hidden(**rngs):
-        return model.apply(variables, source, target, places(source), places(target), **masks(), rngs=rngs)
+        return jax.jit(model.apply)(variables, source, target, places(source), places(target), **masks(), rngs=rngs)
 
     assert (hidden() == hidden()).all()
     assert not jnp.allclose(hidden(dropout=jax.random.key(0)), hidden(dropout=jax.random.key(1)))

@@ -5,6 +5,8 @@ import json
 import ml_collections
 import pytest
 
+from attn import POSITIONS, SCORES, transformer
+from experiments import settings as door
 from experiments.settings import Settings, SettingsError, default_config, resolve
 
 
@@ -13,7 +15,9 @@ def test_defaults_are_the_papers_base():
     assert settings == Settings()
     m, t = settings.model, settings.training
     assert (m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v, m.P_drop) == (6, 512, 2048, 8, 64, 64, 0.1)
-    assert (t.warmup, t.beta_2, t.eps_ls, t.steps) == (4000, 0.98, 0.1, 100_000)
+    assert (t.warmup, t.beta_1, t.beta_2, t.eps, t.eps_ls, t.steps) == (4000, 0.9, 0.98, 1e-9, 0.1, 100_000)
+    e = settings.evaluation
+    assert (e.beam, e.alpha, e.extra, e.weights) == (4, 0.6, 50, "raw")
 
 
 def test_a_point_goes_on_top_and_leaves_the_config_alone():
@@ -40,7 +44,7 @@ def test_digest_tells_settings_apart_and_survives_json():
     ("model.h", True, "model.h=True must be int, not bool"),
     ("model.h", None, "model.h=None must be int, not NoneType"),
     ("model.h", 0, "model.h=0 must be at least 1"),
-    ("model.positions", "sinusoidle", "model.positions='sinusoidle' must be one of sinusoidal, learned, none"),
+    ("model.positions", "sinusoidle", "model.positions='sinusoidle' must be one of sinusoidal, sinusoidal_halves,"),
     ("model.P_drop", 1.0, "model.P_drop=1.0 must be at least 0 and below 1"),
     ("model.P_drop", float("nan"), "model.P_drop=nan must be"),
     ("training.learning_rate", float("inf"), "training.learning_rate=inf must be finite"),
@@ -50,6 +54,12 @@ def test_digest_tells_settings_apart_and_survives_json():
     ("data.corpus", "files", "needs data.directory"),
     ("data.directory", "somewhere", "data.directory='somewhere' is read by data.corpus=files only"),
     ("data.target", "en", "data.source and data.target are both 'en'"),
+    ("data.tokenized", True, "data.tokenized=True is for data.corpus=files only"),
+    ("training.precision", "float16", "training.precision='float16' must be one of float32, bfloat16"),
+    ("training.accumulate", 3, "training.rows=16 must be divisible by training.accumulate=3"),
+    ("training.ema", 1.0, "training.ema=1.0 must be at least 0 and below 1"),
+    ("evaluation.weights", "ema", "evaluation.weights=ema needs training.ema above 0"),
+    ("evaluation.weights", "average", "evaluation.weights=average needs training.average above 0"),
 ])
 def test_nonsense_is_named(key, value, message):
     with pytest.raises(SettingsError) as caught:
@@ -65,3 +75,11 @@ def test_holes_of_ml_collections_are_closed():
         resolve(config)
     with pytest.raises(SettingsError, match=r"model must be a group of settings, not 3"):
         resolve(ml_collections.ConfigDict({"model": 3}))
+
+
+def test_the_door_knows_the_names_of_the_library():
+    assert tuple(POSITIONS) == door.POSITIONS
+    assert tuple(SCORES) == door.SCORES
+    assert ("none", *door.RELATIVE) == transformer.RELATIVE
+    assert (door.NORMS, door.EMBEDDINGS) == (transformer.NORMS, transformer.EMBEDDINGS)
+    assert tuple(transformer.ACTIVATIONS) == door.ACTIVATIONS

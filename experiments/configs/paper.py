@@ -1,0 +1,65 @@
+"""The models of "Attention Is All You Need" (Vaswani et al. 2017), every setting as sections 3, 5 and 6.1 state it.
+
+    python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR --workdir=runs/base
+    python -m launch.train --config=experiments/configs/paper.py:big --config.data.directory=DIR --workdir=runs/big
+    python -m launch.sweep --config=experiments/configs/paper.py --sweep=table_3 --dry_run
+
+DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*, plain or .gz. The README's
+table says where in the code each statement stands. What the paper leaves open: how sentences are put into batches
+(here: packed, in rows of 256 pieces) and what happens to longer pairs (here: dropped and counted).
+
+Not run here: base took its authors 12 hours on 8 GPUs.
+"""
+
+from experiments.settings import default_config
+
+MODELS = ("base", "big")
+
+
+def get_config(model="base"):
+    if model not in MODELS:
+        raise ValueError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
+    config = default_config()  # the settings' own defaults are those of base
+    config.data.update(corpus="files", directory="wmt14", validation="newstest2013", test="newstest2014",
+                       vocabulary=37_000, max_pieces=256)
+    # 104 rows of 256 pieces are 26,600; packed they hold about 25,000 real ones on each side.
+    config.training.update(rows=104, row_pieces=256, steps=100_000, log_every=100, evaluate_every=1500)
+    # The last 5 checkpoints, 10 minutes apart: 1,500 steps of 0.4 s.
+    config.training.update(save_every=1500, average=5)
+    config.evaluation.update(max_pieces=306, weights="average", beam=4, alpha=0.6, extra=50)
+    if model == "big":
+        config.model.update(d_model=1024, d_ff=4096, h=16, P_drop=0.3)
+        # The last 20, 10 minutes apart: 600 steps of 1 s.
+        config.training.update(steps=300_000, evaluate_every=3000, save_every=600, average=20)
+    return config
+
+
+def sweep_table_3():
+    """The rows of Table 3, changes against base; like the paper's, they are scored without averaging checkpoints."""
+    for point in _rows():
+        yield {"evaluation.weights": "raw", **point}
+
+
+def _rows():
+    yield {}
+    for h, d in ((1, 512), (4, 128), (16, 32), (32, 16)):  # (A)
+        yield {"model.h": h, "model.d_k": d, "model.d_v": d}
+    for d_k in (16, 32):  # (B)
+        yield {"model.d_k": d_k}
+    for N in (2, 4, 8):  # (C)
+        yield {"model.N": N}
+    for d_model, d in ((256, 32), (1024, 128)):
+        yield {"model.d_model": d_model, "model.d_k": d, "model.d_v": d}
+    for d_ff in (1024, 4096):
+        yield {"model.d_ff": d_ff}
+    for P_drop in (0.0, 0.2):  # (D)
+        yield {"model.P_drop": P_drop}
+    for eps_ls in (0.0, 0.2):
+        yield {"training.eps_ls": eps_ls}
+    yield {"model.positions": "learned"}  # (E)
+    yield {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "model.P_drop": 0.3, "training.steps": 300_000}
+
+
+def sweep_seed():
+    for seed in (0, 1, 2):
+        yield {"seed": seed}
