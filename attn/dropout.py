@@ -44,7 +44,7 @@ def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
 
 
 def cheap_key(key: Array) -> Array:
-    """A key drawn from `key` that is two words of the mixing function, for rngs={"dropout": …}.
+    """A key drawn from `key` that is two words of the mixing function, for dropout and initial values.
 
     Flax folds a number into the key at each place of dropout. With threefry that is small work, but to compile it at
     every place takes longer than to compile the model; folding into this key is an exclusive or.

@@ -113,9 +113,11 @@ def _key(settings, use):
 
 
 def initial_variables(program: Program, key):
+    """Fresh parameters and the places of position tables, from `cheap_key(key)`: with threefry for every parameter
+    this takes ten times as long to compile, more than anything else when a trial starts."""
     row = jnp.zeros((1, 2), jnp.int32)
     nothing = dict(source_mask=Mask(), target_mask=Mask(), cross_mask=Mask())
-    return transformer(program).init(key, row, row, row, row, **nothing)
+    return transformer(program).init(cheap_key(key), row, row, row, row, **nothing)
 
 
 def parameters(settings: Settings, state: State) -> int:

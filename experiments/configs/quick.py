@@ -11,6 +11,7 @@ def get_config():
     config = default_config()
     config.model.update(N=2, d_model=64, d_ff=256, h=4, d_k=16, d_v=16, P_drop=0.05)
     config.training.update(steps=600, warmup=100, learning_rate=0.35, log_every=25, evaluate_every=150, save_every=300)
+    config.evaluation.update(beam=1)
     return config
 
 
