@@ -3,7 +3,7 @@
 from attn import inside, interop
 from attn.attention import attention
 from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
-from attn.decoding import greedy
+from attn.decoding import Found, beam_search, greedy
 from attn.hard import argmax_attention, sampled_attention
 from attn.masks import Mask
 from attn.multihead import MultiHeadAttention
@@ -11,7 +11,7 @@ from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, rotary, 
 from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
 from attn.transformer import Design, Shape, Transformer
 
-__all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Design", "Dot", "Learned", "Mask",
+__all__ = ["POSITIONS", "SCORES", "ALiBi", "Additive", "Bilinear", "Design", "Dot", "Found", "Learned", "Mask",
            "MultiHeadAttention", "NoPositions", "RelativeTable", "ScaledDot", "Shape", "Sinusoidal", "T5Buckets",
-           "Transformer", "alibi_slopes", "argmax_attention", "attention", "greedy", "inside", "interop", "rotary",
-           "sampled_attention", "score", "sinusoidal"]
+           "Transformer", "alibi_slopes", "argmax_attention", "attention", "beam_search", "greedy", "inside", "interop",
+           "rotary", "sampled_attention", "score", "sinusoidal"]

@@ -6,65 +6,106 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import sacrebleu
+import sacremoses
 
-from attn import Mask, greedy
+from attn import Mask, beam_search
 from experiments import trial
 from experiments.batches import Encoded, padded
 from experiments.prepared import Heldout
 from experiments.tokens import BOS, EOS, Vocabulary
 
 
-class Scores(NamedTuple):
-    """BLEU and chrF as sacrebleu's defaults give them (0 to 100), and the share of exact matches (0 to 1)."""
+class Search(NamedTuple):
+    """How translations are searched for; at most `most` pieces, and at most `extra` more than the source has."""
 
-    bleu: float
-    chrf: float
-    exact_match: float
+    beam: int
+    alpha: float
+    most: int
+    extra: int
+    n_best: int = 1
 
 
-def score(translations: list[str], references: list[str]) -> Scores:
-    """Corpus scores of translations against one reference each."""
+class Hypothesis(NamedTuple):
+    """A translation with its log-probability over its length penalty, by which the best is chosen."""
+
+    score: float
+    text: str
+
+
+def score(translations: list[str], references: list[str], tokens_of: str = "") -> dict[str, float]:
+    """Corpus scores of translations against one reference each, by name.
+
+    `bleu` and `chrf` as sacreBLEU's defaults give them (0 to 100), and `exact_match`, the share (0 to 1). For text in
+    Moses tokens of the language `tokens_of`, `bleu` is over the tokens as they stand, as papers give it that publish
+    such text, and `bleu_detokenized` is sacreBLEU's default on both sides detokenised.
+    """
     if len(translations) != len(references):
         raise ValueError(f"{len(translations)} translations for {len(references)} references")
     exact = sum(t == r for t, r in zip(translations, references, strict=True)) / len(references)
+    scores = dict(bleu=_bleu(translations, references, tokenize="none" if tokens_of else "13a"),
+                  chrf=sacrebleu.CHRF().corpus_score(translations, [references]).score, exact_match=exact)
+    if tokens_of:
+        plain = [detokenized(side, tokens_of) for side in (translations, references)]
+        scores["bleu_detokenized"] = _bleu(*plain, tokenize="13a")
+    return scores
+
+
+def _bleu(translations, references, tokenize):
     # force: silences sacrebleu's advice about tokenised text, which ends sentences in " ." as CLDR never does.
-    bleu = sacrebleu.BLEU(force=True).corpus_score(translations, [references])
-    return Scores(bleu.score, sacrebleu.CHRF().corpus_score(translations, [references]).score, exact)
+    return sacrebleu.BLEU(tokenize=tokenize, force=True).corpus_score(translations, [references]).score
 
 
-def perplexity(loss_sums, state, pairs: Encoded, rows: int, length: int) -> float:
+def detokenized(sentences: list[str], language: str) -> list[str]:
+    """Sentences in Moses tokens as plain text."""
+    detokenizer = sacremoses.MosesDetokenizer(lang=language)
+    return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
+
+
+def perplexity(piece_losses, state, pairs: Encoded, rows: int, length: int) -> float:
     """exp of the mean negative log-likelihood per real target piece, end mark included: independent of the batching.
 
-    `loss_sums(state, batch)` is a compiled `trial.loss_sums`.
+    `piece_losses(state, batch)` is a compiled `trial.piece_losses`.
     """
-    sums = [loss_sums(state, batch) for _, batch in padded(pairs, rows, length)]
-    nll, pieces = np.sum([[float(nll), int(pieces)] for nll, pieces in sums], axis=0)
-    return float(np.exp(nll / pieces))
+    found = [(piece_losses(state, batch), batch.target_segments > 0) for _, batch in padded(pairs, rows, length)]
+    return float(np.exp(mean_loss(found)))
 
 
-def translate(search, state, vocabulary: Vocabulary, sources: list[np.ndarray], rows: int, length: int) -> list[str]:
-    """Translations in the order of `sources` (ids without marks); an empty source has an empty translation.
+def mean_loss(found) -> float:
+    """The mean of losses where `real`, for `found` = [(losses, real), …], summed in float64."""
+    real = [np.asarray(losses, np.float64)[real] for losses, real in found]
+    return float(np.concatenate(real).mean())
 
-    `search(state, source, lengths)` is a compiled `greedy_search`; batches are `rows` sentences of `length` pieces.
+
+def translate(search, state, vocabulary: Vocabulary, sources: list[np.ndarray], rows: int,
+              length: int) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source (ids without marks), the best first; of an empty source an empty one.
+
+    `search(state, source, lengths)` is a compiled `search`; batches are `rows` sentences of `length` pieces.
     """
-    translations = [""] * len(sources)
+    hypotheses = [[Hypothesis(0.0, "")] for _ in sources]
     worth = [i for i, source in enumerate(sources) if len(source)]
     if not worth:
-        return translations
+        return hypotheses
     nothing = [np.zeros(0, np.int32)] * len(worth)
     batches = padded(Encoded([sources[i] for i in worth], nothing), rows, length)
     # Dispatched all at once, so that the device works on the next batch while this one is spelled.
     found = [(indices, search(state, batch.source, (batch.source_segments > 0).sum(-1))) for indices, batch in batches]
-    for indices, ids in found:
-        for i, text in zip(indices, vocabulary.decode(np.asarray(ids)[: len(indices)]), strict=True):
-            translations[worth[i]] = text
-    return translations
+    for indices, (pieces, scores) in found:
+        for i, ids, own in zip(indices, np.asarray(pieces), np.asarray(scores), strict=False):
+            there = own > -np.inf  # a sentence of few pieces may have fewer translations than were asked for
+            texts = vocabulary.decode(ids[there])
+            hypotheses[worth[i]] = [Hypothesis(float(s), t) for s, t in zip(own[there], texts, strict=True)]
+    return hypotheses
 
 
-def greedy_search(program: trial.Program, most: int, state: trial.State, source, lengths):
-    """Greedy translations (B, most) of sources (B, N); an empty sentence ends at once."""
+def search(program: trial.Program, how: Search, prefix: tuple[int, ...], state: trial.State, source, lengths):
+    """Pieces (B, n_best, T) and scores (B, n_best) of translations that begin with `prefix`, for sources (B, N)."""
     variables = dict(params=state.params, positions=state.positions)
-    return greedy(trial.transformer(program), variables, source, lengths, most=most, bos=BOS, eos=EOS)
+    begun = jnp.broadcast_to(jnp.asarray(prefix, jnp.int32)[None], (len(source), len(prefix)))
+    found = beam_search(trial.transformer(program), variables, source, lengths, beam=how.beam, most=how.most, bos=BOS,
+                        eos=EOS, alpha=how.alpha, limits=lengths + how.extra, n_best=how.n_best,
+                        prefix=(begun, jnp.full(len(source), len(prefix))) if prefix else None)
+    return found.pieces, found.scores
 
 
 def attention_weights(program: trial.Program, state: trial.State, source, target, lengths):

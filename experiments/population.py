@@ -51,11 +51,12 @@ def on_all_devices(tree, devices=None):
     return jax.device_put(tree, NamedSharding(mesh, P()))
 
 
-def check_rows(rows: int, devices: int) -> None:
-    """Raises DeviceError unless `rows` rows split evenly over `devices` devices."""
-    if rows % devices:
-        raise DeviceError(f"training.rows={rows} must be divisible by the number of devices, {devices}: "
-                          f"set training.rows to {rows + -rows % devices}")
+def check_rows(rows: int, devices: int, accumulate: int = 1) -> None:
+    """Raises DeviceError unless `rows` rows split evenly over `devices` devices, and there into `accumulate` parts."""
+    if spare := -rows % (devices * accumulate):
+        parts = f" times training.accumulate={accumulate}" if accumulate > 1 else ""
+        raise DeviceError(f"training.rows={rows} must be divisible by the number of devices, {devices}{parts}: "
+                          f"set training.rows to {rows + spare}")
 
 
 def _split(x, n):

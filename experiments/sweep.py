@@ -116,7 +116,7 @@ def _build(program, rows, row_pieces):
 
     def loss(key, batch):
         variables = trial.initial_variables(program, key)
-        return trial.loss_sums(program, trial.State(0, variables["params"], variables["positions"], None), batch)
+        return trial.piece_losses(program, trial.State(0, variables["params"], variables["positions"], None), batch)
 
     jax.eval_shape(loss, jax.eval_shape(lambda: jax.random.key(0)), batch)
 

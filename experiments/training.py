@@ -5,18 +5,20 @@ On a second call in the same directory a finished trial returns its result, an u
 checkpoint, and a directory of other settings is refused.
 """
 
+import contextlib
 import functools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from experiments import evaluation, population, trial
+from attn import NoPositions
+from experiments import evaluation, flops, population, trial
 from experiments.batches import Batches
-from experiments.checkpoints import Checkpoints, shapes
+from experiments.checkpoints import Checkpoints
+from experiments.evaluation import Search
+from experiments.logbook import Board, Log
 from experiments.prepared import Prepared
 from experiments.records import Directory
 from experiments.settings import Settings
@@ -27,13 +29,14 @@ class Compiled(NamedTuple):
 
     init: Callable
     step: Callable
-    loss_sums: Callable
+    piece_losses: Callable
+    greedy: Callable
     search: Callable
     weights: Callable
 
 
 @functools.lru_cache(maxsize=8)
-def compiled(program: trial.Program, strategy: str, most: int) -> Compiled:
+def compiled(program: trial.Program, strategy: str, how: Search) -> Compiled:
     """The functions of `program`, shared by every trial of this process that has it."""
 
     def fixed(function, *first):
@@ -42,8 +45,9 @@ def compiled(program: trial.Program, strategy: str, most: int) -> Compiled:
     return Compiled(
         jax.jit(trial.initial_variables, static_argnums=0),
         population.distribute(fixed(trial.step), strategy=strategy),
-        jax.jit(fixed(trial.loss_sums)),
-        jax.jit(fixed(evaluation.greedy_search, most)),
+        jax.jit(fixed(trial.piece_losses)),
+        greedy := jax.jit(fixed(evaluation.search, how._replace(beam=1), ())),
+        greedy if how.beam == 1 else jax.jit(fixed(evaluation.search, how, ())),
         jax.jit(fixed(evaluation.attention_weights)),
     )
 
@@ -58,38 +62,49 @@ class Trial(NamedTuple):
 
 
 def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: str = "trial", point: dict | None = None,
-        say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        say: Callable[[str], None] = lambda line: None, tensorboard: bool = False) -> dict[str, Any]:
     """Trains, evaluates, and returns the result that `result.json` in `workdir` then holds.
 
-    `say` gets a line for each log and evaluation. Raises DeviceError for rows that do not fit the devices,
-    WorkdirError for a directory of another trial.
+    `say` gets a line for each log and evaluation; `tensorboard` puts their numbers into `workdir`/tensorboard too.
+    Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial.
     """
-    population.check_rows(settings.training.rows, jax.local_device_count())
+    t, e = settings.training, settings.evaluation
+    population.check_rows(t.rows, jax.local_device_count(), t.accumulate)
     directory = Directory(workdir)
     if finished := directory.open(settings):
         return finished
     vocabulary = prepared.vocabulary()
     program = trial.program(settings, vocabulary.size, prepared.length(settings))
-    functions = compiled(program, settings.training.strategy, settings.evaluation.max_pieces)
+    functions = compiled(program, t.strategy, Search(e.beam, e.alpha, e.max_pieces, e.extra))
     one = Trial(settings, prepared, program, functions)
     directory.describe(name, point or {}, settings, prepared, program.length)
-    state, batches = _train(one, directory, say)
-    result = _result(one, state, batches, directory)
+    with Checkpoints(directory.path / "checkpoints", keep=max(2, t.average)) as checkpoints:
+        state, batches = _train(one, directory, checkpoints, say, tensorboard)
+        result = _result(one, state, batches, checkpoints, directory)
     directory.finish(result)
     return result
 
 
-def _train(one: Trial, directory, say):
+def _train(one: Trial, directory, checkpoints, say, tensorboard):
     """Builds what the loop needs, as it was left by an interrupted run. Returns the final state and the batches."""
     settings = one.settings.training
     batches = Batches(one.prepared.train, rows=settings.rows, row_pieces=settings.row_pieces, seed=one.settings.seed)
     state = population.on_all_devices(trial.initial_state(one.program, one.settings, one.functions.init))
-    with Checkpoints(directory.path / "checkpoints") as checkpoints:
-        if checkpoints.latest() is not None:
-            state, data = checkpoints.restore(shapes(state))
-            batches.set_state(data)
-        log = _Log(directory, directory.resume(int(state.step)), say)
+    if checkpoints.latest() is not None:
+        state, data = checkpoints.restore(state)
+        batches.set_state(data)
+    step = int(state.step)
+    clock = directory.resume(step)
+    board = Board(directory.path / "tensorboard", step, directory.metrics()) if tensorboard else None
+    with contextlib.closing(board) if board else contextlib.nullcontext():
+        log = Log(directory, clock, say, _peak(settings), board)
         return _loop(one, state, batches, checkpoints, directory, log), batches
+
+
+def _peak(settings):
+    """FLOP/s of all devices together, or None where that is not known."""
+    one = flops.peak(jax.local_devices()[0].device_kind, settings.precision)
+    return one and one * jax.local_device_count()
 
 
 def _loop(one: Trial, state, batches, checkpoints, directory, log):
@@ -106,80 +121,68 @@ def _loop(one: Trial, state, batches, checkpoints, directory, log):
             checkpoints.save(step, state, batches.get_state())
         if last:
             return state
-        state, metrics = one.functions.step(state, hyper, next(batches))
+        batch = next(batches)
+        state, metrics = one.functions.step(state, hyper, batch)
         step += 1
-        log.step(step, metrics, due=step % settings.log_every == 0 or step == settings.steps)
+        work = flops.of_a_step(one.program.shape, one.program.vocabulary, batch)
+        log.step(step, metrics, work, due=step % settings.log_every == 0 or step == settings.steps)
 
 
 def evaluate(one: Trial, state) -> dict[str, float]:
-    """Perplexity on the whole validation set, scores of the translations of its first sentences."""
-    settings, heldout = one.settings.evaluation, one.prepared.validation
-    ppl = evaluation.perplexity(one.functions.loss_sums, state, heldout.ids, settings.rows, one.program.length)
-    n = settings.sentences
-    translations = _translate(one, state, heldout.ids.source[:n])
-    return dict(perplexity=ppl, **evaluation.score(translations, heldout.text.target[:n])._asdict())
+    """Perplexity on the whole validation set, scores of the greedy translations of its first sentences."""
+    n, heldout = one.settings.evaluation.sentences, one.prepared.validation
+    translations = _translate(one, state, one.functions.greedy, heldout.ids.source[:n])
+    return dict(perplexity=_perplexity(one, state), **_score(one, translations, heldout.text.target[:n]))
 
 
-def _translate(one, state, sources):
-    return evaluation.translate(one.functions.search, state, one.prepared.vocabulary(), sources,
-                                one.settings.evaluation.rows, one.program.length)
+def _perplexity(one, state):
+    return evaluation.perplexity(one.functions.piece_losses, state, one.prepared.validation.ids,
+                                 one.settings.evaluation.rows, one.program.length)
 
 
-def _result(one: Trial, state, batches, directory):
-    """Scores the test set, writes the translations and examples, and returns what result.json will hold."""
-    test, vocabulary = one.prepared.test, one.prepared.vocabulary()
-    translations = _translate(one, state, test.ids.source)
+def _translate(one, state, search, sources):
+    found = evaluation.translate(search, state, one.prepared.vocabulary(), sources, one.settings.evaluation.rows,
+                                 one.program.length)
+    return [best[0].text for best in found]
+
+
+def _score(one, translations, references):
+    data = one.settings.data
+    return evaluation.score(translations, references, data.target if data.tokenized else "")
+
+
+def _result(one: Trial, state, batches, checkpoints, directory):
+    """Scores all the weights there are, keeps what the trial's own translate, and returns what result.json holds."""
+    t, chosen = one.settings.training, one.settings.evaluation.weights
+    beside = {}
+    for name in ("raw", *(name for name in ("average", "ema") if getattr(t, name))):
+        weights, steps = checkpoints.weights(name, state, t.average)
+        beside[name], translations = _scores(one, weights, steps)
+        if name == chosen:
+            _keep(one, weights, translations, directory)
+    own = beside[chosen]
+    return dict(status="finished", parameters=trial.parameters(one.settings, state), steps=int(state.step),
+                perplexity=own["validation"]["perplexity"], **own["test"],
+                test_sentences=len(one.prepared.test.text.target), seconds=directory.last("validation")["seconds"],
+                tokens_per_second=directory.speed(), real_tokens=batches.real_tokens, beside=beside)
+
+
+def _scores(one, state, steps):
+    """What one set of weights is worth, and its translations of the test set; `steps` are those it comes from."""
+    validation, test = one.prepared.validation, one.prepared.test
+    of_validation, of_test = (_translate(one, state, one.functions.search, side.ids.source)
+                              for side in (validation, test))
+    scores = dict(steps=steps, validation=dict(perplexity=_perplexity(one, state),
+                                               **_score(one, of_validation, validation.text.target)),
+                  test=_score(one, of_test, test.text.target))
+    return scores, of_test
+
+
+def _keep(one, state, translations, directory):
+    """Writes the translations of the test set, and a few examples of where attention looks."""
     directory.write_text("translations.txt", "".join(line + "\n" for line in translations))
-    records, arrays = evaluation.examples(one.functions.weights, state, vocabulary, test, translations,
-                                          one.settings.evaluation.examples, one.program.length)
-    if one.settings.model.positions == "none":
+    records, arrays = evaluation.examples(one.functions.weights, state, one.prepared.vocabulary(), one.prepared.test,
+                                          translations, one.settings.evaluation.examples, one.program.length)
+    if isinstance(trial.table(one.settings), NoPositions):
         del arrays["positions"]
     directory.write_examples(records, arrays)
-    validation, speed = directory.last("validation"), directory.speed()
-    return dict(status="finished", parameters=trial.parameters(one.settings, state), steps=int(state.step),
-                perplexity=validation["perplexity"], **evaluation.score(translations, test.text.target)._asdict(),
-                test_sentences=len(translations), seconds=directory.last("validation")["seconds"],
-                tokens_per_second=speed, real_tokens=batches.real_tokens)
-
-
-_TRAIN_LINE = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
-_VALIDATION_LINE = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bleu:.1f}  exact {exact_match:.1%}"
-
-
-class _Log:
-    """Metrics on their way to metrics.jsonl: means over the steps since the last line."""
-
-    def __init__(self, directory, clock, say):
-        self._directory, self._clock, self._say = directory, clock, say
-        self._steps, self._due = [], None
-        self._since = time.perf_counter()
-
-    def step(self, step, metrics, due):
-        """Notes a dispatched step. What is due from the step before is written now, while this one runs."""
-        self.flush()
-        self._steps.append(metrics)
-        if due:
-            self._due = step
-
-    def flush(self):
-        if self._due is None:
-            return
-        each = jax.device_get(self._steps)
-        pieces = np.array([m["pieces"] for m in each])
-        seconds = time.perf_counter() - self._since
-        mean = {name: float(np.average([m[name] for m in each], weights=pieces)) for name in ("loss", "nll")}
-        line = dict(step=self._due, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
-                    learning_rate=float(each[-1]["learning_rate"]), grad_norm=float(each[-1]["grad_norm"]),
-                    tokens_per_second=float(pieces.sum() / seconds), seconds=self._clock())
-        self._write(line, _TRAIN_LINE)
-        self._steps, self._due = [], None
-        self._since = time.perf_counter()
-
-    def validation(self, step, scores):
-        line = dict(step=step, split="validation", **scores, seconds=self._clock())
-        self._write(line, _VALIDATION_LINE)
-        self._since = time.perf_counter()
-
-    def _write(self, line, text):
-        self._directory.append_metrics(line)
-        self._say(text.format(**line))

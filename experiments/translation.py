@@ -7,7 +7,8 @@ from pathlib import Path
 import jax
 
 from experiments import evaluation, population, trial
-from experiments.checkpoints import Checkpoints, shapes
+from experiments.checkpoints import Checkpoints
+from experiments.evaluation import Hypothesis, Search
 from experiments.files import read_json
 from experiments.records import WorkdirError
 from experiments.settings import resolve
@@ -15,24 +16,43 @@ from experiments.tokens import Vocabulary
 
 
 class Translator:
-    """Translates with the newest checkpoint of one trial's directory.
+    """Translates with the weights that the settings of a trial's directory name, of its newest checkpoints.
 
-    Raises WorkdirError where there is none, naming what is there.
+    `beam` and `alpha` are the settings' own where None; each translation begins with the text `prefix`.
+
+    Raises WorkdirError where there is no model, naming what is there, and where it cannot do what is asked.
     """
 
-    def __init__(self, workdir: Path):
+    def __init__(self, workdir: Path, *, beam: int | None = None, alpha: float | None = None, n_best: int = 1,
+                 prefix: str = ""):
         record, config = read_json(workdir / "record.json"), read_json(workdir / "config.json")
         if record is None or config is None:
             raise WorkdirError(_not_a_trial(workdir))
-        self._settings = resolve(config)
+        point = {"evaluation.beam": beam, "evaluation.alpha": alpha}
+        self._settings = resolve(config, {key: value for key, value in point.items() if value is not None})
         self._vocabulary = Vocabulary((workdir / "vocabulary.model").read_bytes())
         self._program = trial.program(self._settings, self._vocabulary.size, record["length"])
+        self._search = jax.jit(functools.partial(evaluation.search, self._program, *self._how(n_best, prefix)))
         self._state = _restore(workdir, self._program, self._settings)
-        search = functools.partial(evaluation.greedy_search, self._program, self._settings.evaluation.max_pieces)
-        self._search = jax.jit(search)
+
+    def _how(self, n_best, prefix):
+        e, pieces = self._settings.evaluation, tuple(self._vocabulary.encode([prefix.strip()])[0].tolist())
+        if n_best > e.beam:
+            raise WorkdirError(f"n_best={n_best} translations need a beam of at least {n_best}, and it is {e.beam}")
+        if len(pieces) >= e.max_pieces:
+            raise WorkdirError(f"the prefix has {len(pieces)} pieces; a translation has at most {e.max_pieces}, "
+                               "end mark included")
+        return Search(e.beam, e.alpha, e.max_pieces, e.extra, n_best), pieces
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Translations in order, an empty one for an empty line. A line too long for the model is cut, and said so."""
+        """The best translation of each line, see `n_best`."""
+        return [best[0].text for best in self.n_best(lines)]
+
+    def n_best(self, lines: list[str]) -> list[list[Hypothesis]]:
+        """Translations in order, the best first; an empty one for an empty line.
+
+        A line too long for the model is cut, and said so. A short line may have fewer than were asked for.
+        """
         sources = self._vocabulary.encode(line.strip() for line in lines)
         most = self._program.length - 1  # and the end mark
         for number, source in enumerate(sources, start=1):
@@ -45,12 +65,13 @@ class Translator:
 
 
 def _restore(workdir, program, settings):
-    state = population.on_all_devices(trial.initial_state(program, settings, jax.jit(trial.initial_variables,
-                                                                                      static_argnums=0)))
-    with Checkpoints(workdir / "checkpoints") as checkpoints:
+    init = jax.jit(trial.initial_variables, static_argnums=0)
+    state = population.on_all_devices(trial.initial_state(program, settings, init))._replace(moments=())
+    with Checkpoints(workdir / "checkpoints", keep=None) as checkpoints:
         if checkpoints.latest() is None:
             raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
-        return checkpoints.restore(shapes(state))[0]
+        state, _ = checkpoints.restore(state)
+        return checkpoints.weights(settings.evaluation.weights, state, settings.training.average)[0]
 
 
 def _not_a_trial(workdir):

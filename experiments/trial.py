@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from attn import POSITIONS, Design, Mask, NoPositions, Shape, Transformer
@@ -105,7 +106,9 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be given away twice.
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
-    return State(jnp.int32(0), *trainable.values(), _optimizer(program).init(trainable), ema)
+    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a compiled step.
+    moments = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(_optimizer(program).init, trainable))
+    return State(jnp.int32(0), *trainable.values(), moments, ema)
 
 
 def _key(settings, use):

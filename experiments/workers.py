@@ -5,59 +5,42 @@ two): small matrix products do not fill several cores.
 """
 
 import concurrent.futures as futures
-import multiprocessing
 import os
-import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
-from experiments import machine, sweep
+from experiments import machine, sweep, trial
 from experiments.prepared import Prepared
+from experiments.processes import Process
 from experiments.settings import Data
 from experiments.sweep import Planned
 
 _prepared: dict[Data, Prepared] = {}
 
 
-class Worker:
+class Worker(Process):
     """A process that runs one trial at a time, and stays warm: programs it compiled are there for the next trial."""
 
     def __init__(self, threads: int, prepared: dict[Data, Prepared]):
+        super().__init__(_begin, threads, prepared)
         self.program = None
-        self._arguments = threads, prepared
-        self._start()
-
-    def _start(self):
-        # spawn, because a forked child of a process with JAX's threads may hang.
-        self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, self._arguments)
 
     def devices(self) -> tuple[str, int]:
         """The worker's backend and its number of devices."""
-        return self._pool.submit(_devices).result()
+        return self.submit(_devices).result()
 
     def run(self, workdir: Path, one: Planned) -> futures.Future:
         self.program = program(one)
-        return self._pool.submit(_run, workdir, one)
-
-    def restart(self) -> None:
-        self.stop()
-        self._start()
-
-    def stop(self) -> None:
-        for process in list((self._pool._processes or {}).values()):
-            process.kill()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        return self.submit(_run, workdir, one)
 
 
 def program(one: Planned):
     """What decides the trial's compiled program, so that a worker can be given its like."""
-    m, t, e = one.settings.model, one.settings.training, one.settings.evaluation
-    return (m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v, one.settings.data.vocabulary, t.rows, t.row_pieces, t.optimizer,
-            t.beta_2, t.strategy, e)
+    s, t = one.settings, one.settings.training
+    return trial.program(s, s.data.vocabulary, t.row_pieces), t.rows, t.strategy, s.evaluation
 
 
 def start(prepared: dict[Data, Prepared], count: int = 0) -> list[Worker]:
@@ -103,17 +86,10 @@ def _choose(left, worker, busy):
 
 def _begin(threads: int, prepared: dict[Data, Prepared]):
     """First thing in a worker process, before JAX starts its backend."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     if threads < machine.cores():
         os.environ["NPROC"] = str(threads)  # the size of XLA's thread pool
     machine.use_compile_cache()
     _prepared.update(prepared)
-
-
-def _end_with_parent():
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
 
 
 def _devices():

@@ -2,8 +2,13 @@
 
 python -m launch.train --config=experiments/configs/quick.py --config.model.h=2 --workdir=runs/one
 
-The same command again goes on where an interrupted run stopped, and shows the result of a finished one.
+The same command again goes on where an interrupted run stopped, and shows the result of a finished one. With
+--tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
 """
+
+import importlib.util
+
+from absl import flags
 
 from experiments import machine, report
 from experiments.prepared import prepare
@@ -12,21 +17,31 @@ from launch import command
 
 _CONFIG = command.define_config()
 _WORKDIR = command.define_workdir()
+_TENSORBOARD = flags.DEFINE_boolean("tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard")
 
 
 def main():
     if _CONFIG.value is None:
         command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
+    if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
+        command.mistake("--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'")
     from experiments import training
 
     settings = resolve(_CONFIG.value)
     machine.use_compile_cache()
     prepared = prepare(settings.data)
     print(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()), flush=True)
-    result = training.run(settings, prepared, _WORKDIR.value, say=lambda line: print(line, flush=True))
+    result = training.run(settings, prepared, _WORKDIR.value, say=lambda line: print(line, flush=True),
+                          tensorboard=_TENSORBOARD.value)
     print("\ntest: BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}  over {test_sentences} sentences; "
           "validation perplexity {perplexity:.3f}; {parameters:,} parameters".format(**result))
+    for name, scores in result.get("beside", {}).items():
+        print(f"{name:8}", *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")), sep="  ")
     print("report:", report.write(_WORKDIR.value).html)
+
+
+def _listed(scores):
+    return "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
 if __name__ == "__main__":

@@ -1,32 +1,48 @@
 """Translates lines with a trained model.
 
-echo "3 days ago" | python -m launch.translate --workdir=runs/one
+echo "3 days ago" | python -m launch.translate --workdir=runs/one --beam=4
 
-Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line.
+Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line. With
+--n_best=N, N lines for each line read, score<TAB>translation, the best first; the score is the log-probability over
+the length penalty ((5 + pieces) / 6)^alpha, and -inf stands where a line has fewer translations.
 """
 
+import math
 import sys
 from pathlib import Path
+
+from absl import flags
 
 from experiments import machine
 from launch import command
 
 _WORKDIR = command.define_workdir()
+_BEAM = flags.DEFINE_integer("beam", None, "Hypotheses kept, 1 for greedy; the trial's own setting if not given",
+                             lower_bound=1)
+_ALPHA = flags.DEFINE_float("alpha", None, "Length penalty; the trial's own setting if not given", lower_bound=0)
+_N_BEST = flags.DEFINE_integer("n_best", 0, "Translations of each line, with their scores; 0: the best, without",
+                               lower_bound=0)
+_PREFIX = flags.DEFINE_string("prefix", "", "Text that every translation must begin with")
 
 
 def main():
-    from experiments.translation import Translator
+    from experiments.translation import Hypothesis, Translator
 
     machine.use_compile_cache()
-    translator = Translator(Path(_WORKDIR.value))
+    n = _N_BEST.value
+    translator = Translator(Path(_WORKDIR.value), beam=_BEAM.value, alpha=_ALPHA.value, n_best=max(1, n),
+                            prefix=_PREFIX.value)
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")
     sys.stdout.reconfigure(encoding="utf-8")
     try:
         lines = [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         command.mistake(f"the input is no UTF-8: {error}")
-    for translation in translator(lines):
-        print(translation)
+    for found in translator.n_best(lines):
+        if n == 0:
+            print(found[0].text)
+        for score, text in (found + [Hypothesis(-math.inf, "")] * n)[:n]:
+            print(f"{score:.4f}\t{text}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Attention compared: how fast it is, how much memory it takes, and what it does at the edges, library by library."""
+"""Attention, training and decoding compared: speed, memory, and what each does at the edges, library by library."""

@@ -1,11 +1,15 @@
-"""Compares attention with that of other libraries, on the CPU.
+"""Compares attention, training and decoding with those of other libraries, on the CPU.
 
 python -m launch.bench attention [--peers=attn,jax.nn,flax,textbook,torch] [--cases=dot-512,additive] [--rounds=7]
+python -m launch.bench train [--peers=attn,attn:as-torch,torch,torch:as-paper,flax,flax:as-torch] [--rounds=7]
+python -m launch.bench decode [--peers=attn,transformers,ctranslate2] [--cases=batch-32] [--rounds=7]
 python -m launch.bench conformance [--peers=attn:reference,attn:tiled,attn:jax_nn,jax.nn,flax,torch]
+python -m launch.bench fidelity
 
-The first times them, in turns, and writes tables, a picture and every timing; the second tries each line of attention's
-contract on each of them, and says what it found. Both write into --directory, by default runs/bench/COMMAND. PyTorch
-takes part where it is installed: pip install '.[bench]'.
+The first three time attention, a training step and translation, in turns, and write tables and every timing; the fourth
+tries each line of attention's contract on each library, and says what it found. The last holds the Transformer to
+torch.nn.Transformer of the same weights, and ends with status 1 where they differ. Each writes into --directory, by
+default runs/bench/COMMAND. Other libraries take part where they are installed: pip install '.[bench]'.
 """
 
 import sys
@@ -17,45 +21,62 @@ from absl import flags
 
 from experiments import machine
 from launch import command
-from launch.bench import attention, cases, conformance, peers
+from launch.bench import attention, cases, conformance, decoding, fidelity, peers, training
 
 PEERS = {"attention": ["attn", "jax.nn", "flax", "textbook", "torch"],
+         "train": ["attn", "attn:as-torch", "torch", "torch:as-paper", "flax", "flax:as-torch"],
+         "decode": ["attn", "transformers", "ctranslate2"],
          "conformance": ["attn:reference", "attn:tiled", "attn:jax_nn", "jax.nn", "flax", "torch"]}
+CASES = {"attention": cases.CASES, "decode": decoding.CASES}
+COMMANDS = (*PEERS, "fidelity")
 WIDTH = 140  # of the tables where they are not drawn on a terminal
 
 
 def main(name: str) -> None:
     jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
-    values, directory = flags.FLAGS, Path(flags.FLAGS.directory)
+    directory, agree = Path(flags.FLAGS.directory), True
     try:
-        chosen = peers.check(values.peers)
-        if name == "attention":
-            written = attention.run(chosen, cases.select(values.cases), values.rounds, directory, console)
+        if name == "fidelity":
+            written, agree = fidelity.run(directory, console)
         else:
-            written = conformance.run(chosen, directory, console)
+            written = compare(name, directory, console)
     except peers.BenchError as error:
         command.mistake(error)
     except KeyboardInterrupt:
         print(f"interrupted; the tables that were done are in {directory}", file=sys.stderr)
         sys.exit(130)
     console.print("\n".join(map(str, written)), highlight=False, soft_wrap=True)
+    sys.exit(0 if agree else 1)
+
+
+def compare(name: str, directory: Path, console: rich.console.Console) -> list[Path]:
+    values = flags.FLAGS
+    chosen = peers.check(name, values.peers)
+    if name == "conformance":
+        return conformance.run(chosen, directory, console)
+    if name == "train":
+        return training.run(chosen, values.rounds, directory, console)
+    run = {"attention": attention.run, "decode": decoding.run}[name]
+    return run(chosen, cases.select(values.cases, CASES[name]), values.rounds, directory, console)
 
 
 def define_flags(name: str) -> None:
     """The flags of one command: a flag of the other is an unknown one."""
-    flags.DEFINE_list("peers", PEERS[name], f"Who is compared, of {', '.join(peers.ADAPTERS)}")
+    if name in PEERS:
+        flags.DEFINE_list("peers", PEERS[name], f"Who is compared, of {', '.join(peers.ADAPTERS[name])}")
     flags.DEFINE_string("directory", f"runs/bench/{name}", "The directory for everything that is written")
-    if name == "attention":
+    if name in CASES:
         flags.DEFINE_list("cases", None, "Names of cases, or how they begin; by default all")
+    if name in (*CASES, "train"):
         flags.DEFINE_integer("rounds", 7, "Turns of each peer; slow cases take fewer", lower_bound=1)
 
 
 if __name__ == "__main__":
     machine.use_huge_pages()  # for the workers
-    NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in PEERS else ""
+    NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     if NAME:
         define_flags(NAME)
     elif not [word for word in sys.argv[1:] if word.startswith("--help")]:
-        command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {' or '.join(PEERS)}")
+        command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {' or '.join(COMMANDS)}")
     command.start(lambda: main(NAME))

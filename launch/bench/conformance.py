@@ -9,7 +9,7 @@ from pathlib import Path
 import rich.console
 
 from experiments.files import write_json, write_text
-from launch.bench import attention
+from launch.bench import rounds
 from launch.bench.grids import Grid, markdown, show
 from launch.bench.probes import LINES, Verdict, attempt
 from launch.bench.workers import Failed
@@ -17,22 +17,19 @@ from launch.bench.workers import Failed
 
 def run(names: list[str], directory: Path, console: rich.console.Console) -> list[Path]:
     """Tries every line on the peers `names`, shows the table, writes it into `directory` and returns the files."""
-    workers, verdicts = attention.start(names), {line: {} for line in LINES}
-    try:
+    verdicts = {line: {} for line in LINES}
+    with rounds.workers("conformance", names) as workers:
         for name in names:
             with console.status(name) as status:
                 for number, line in enumerate(LINES, 1):
                     status.update(f"{name}: {line} ({number} of {len(LINES)})")
                     verdicts[line][name] = _ask(workers.get(name), line)
-    finally:
-        for worker in workers.values():
-            worker.stop()
     table = grid(verdicts)
     show(table, console)
     written = [directory / "conformance.md", directory / "conformance.json"]
-    write_text(written[0], f"# Conformance\n\n{attention.where()}\n\n{markdown(table)}")
+    write_text(written[0], f"# Conformance\n\n{rounds.where()}\n\n{markdown(table)}")
     write_json(written[1], {
-        **attention.circumstances("conformance"),
+        **rounds.circumstances("conformance"),
         "lines": {line: {name: dataclasses.asdict(verdict) for name, verdict in found.items()}
                   for line, found in verdicts.items()}})
     return written

@@ -1,8 +1,9 @@
 """The libraries that are compared, each behind an adapter of one form.
 
-An adapter's `attend(x, call)` asks its library for exactly what `call` says and returns (output, LSE or None). `x` is a
-dict of the arrays that have gradients: q (B, N, H, K), k (B, M, H, K), v (B, M, H, V); the score's parameters, w
-(H, K, K) of "bilinear" or w_q, w_k (H, K, A) and w_v (H, A) of "additive"; bias (B, H, N, M) where there is one.
+Those of training and decoding are `timing.Adapter`s. For attention, `attend(x, call)` asks its library for exactly what
+`call` says and returns (output, LSE or None). `x` is a dict of the arrays that have gradients: q (B, N, H, K),
+k (B, M, H, K), v (B, M, H, V); the score's parameters, w (H, K, K) of "bilinear" or w_q, w_k (H, K, A) and w_v (H, A)
+of "additive"; bias (B, H, N, M) where there is one.
 """
 
 import dataclasses
@@ -12,11 +13,24 @@ import importlib.util
 
 import numpy as np
 
-ADAPTERS = {"attn": "launch.bench.jax_peers", "attn:tiled": "launch.bench.jax_peers",
-            "attn:reference": "launch.bench.jax_peers", "attn:jax_nn": "launch.bench.jax_peers",
-            "jax.nn": "launch.bench.jax_peers", "flax": "launch.bench.jax_peers",
-            "textbook": "launch.bench.jax_peers", "torch": "launch.bench.torch_peers"}
-"""The module of each peer; its PEERS has the adapter by name."""
+_ATTENTION = {
+    **dict.fromkeys(("attn", "attn:tiled", "attn:reference", "attn:jax_nn", "jax.nn", "flax", "textbook"),
+                    "launch.bench.jax_peers"),
+    "torch": "launch.bench.torch_peers"}
+ADAPTERS = {
+    "attention": _ATTENTION,
+    "conformance": _ATTENTION,
+    "train": {**dict.fromkeys(("attn", "attn:as-torch", "flax", "flax:as-torch"), "launch.bench.training_jax"),
+              **dict.fromkeys(("torch", "torch:as-paper"), "launch.bench.training_torch")},
+    "decode": {"attn": "launch.bench.decoding_attn", "transformers": "launch.bench.decoding_transformers",
+               "ctranslate2": "launch.bench.decoding_ctranslate2"},
+}
+"""The module of each peer of a command; its PEERS has the adapter by name."""
+
+NEEDS = {"launch.bench.torch_peers": ("torch",), "launch.bench.training_torch": ("torch",),
+         "launch.bench.decoding_transformers": ("torch", "transformers"),
+         "launch.bench.decoding_ctranslate2": ("ctranslate2",)}
+"""What a module imports that attn does not itself need."""
 
 PACKAGES = ("jax", "jaxlib", "flax", "numpy", "torch")
 
@@ -49,19 +63,20 @@ class Call:
     lse: bool = False
 
 
-def check(names: list[str]) -> list[str]:
-    """`names`, once each. Raises BenchError for one that is unknown."""
+def check(command: str, names: list[str]) -> list[str]:
+    """`names`, once each. Raises BenchError for one that `command` does not know."""
+    known = ADAPTERS[command]
     for name in names:
-        if name not in ADAPTERS:
-            raise BenchError(f"unknown peer {name!r}; known: {', '.join(ADAPTERS)}")
+        if name not in known:
+            raise BenchError(f"unknown peer {name!r}; known: {', '.join(known)}")
     if not names:
-        raise BenchError(f"--peers names nobody; known: {', '.join(ADAPTERS)}")
+        raise BenchError(f"--peers names nobody; known: {', '.join(known)}")
     return list(dict.fromkeys(names))
 
 
-def installed(name: str) -> bool:
-    """PyTorch is the one library here that attn does not itself need."""
-    return ADAPTERS[name] != "launch.bench.torch_peers" or importlib.util.find_spec("torch") is not None
+def installed(module: str) -> bool:
+    """Whether the libraries are there that an adapter's module imports."""
+    return all(importlib.util.find_spec(package) for package in NEEDS.get(module, ()))
 
 
 def load(module: str, name: str):
@@ -69,7 +84,7 @@ def load(module: str, name: str):
     return importlib.import_module(module).PEERS[name]
 
 
-def versions() -> dict[str, str | None]:
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
     """Of the libraries compared; None for one that is not installed."""
     def version(package):
         try:
@@ -77,4 +92,4 @@ def versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             return None
 
-    return {package: version(package) for package in PACKAGES}
+    return {package: version(package) for package in packages}

@@ -6,11 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from launch.bench.cases import Case
 from launch.bench.workers import peak_growth
-
-TURN = 0.05
-"""Seconds that a turn takes at least: so many calls that the clock and the dispatch do not matter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +16,20 @@ class Program:
     run: Callable
     """Calls it and waits for the results."""
     sample: Callable[[], dict[str, np.ndarray]]
-    """Calls it with the weights of `cases.checked` and gives what `cases.error` wants."""
-    result_bytes: int
-    temporary_bytes: int | None
+    """Calls it and gives what the case's `check` wants."""
+    result_bytes: int = 0
+    temporary_bytes: int | None = None
     """By the compiler's own account; None where it gives none."""
-    by_hand: bool
+    by_hand: bool = False
     """The library has no such score: it is written around it, as a user would."""
+
+
+@dataclasses.dataclass(eq=False)
+class Adapter:
+    """A library for which one function builds every case."""
+
+    compile: Callable
+    program: Program | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +44,8 @@ class Prepared:
     """By how much the process's memory peaks during a call, less the results."""
     by_hand: bool
 
-    @property
-    def calls(self) -> int:
-        return max(1, round(TURN / self.seconds + 0.5))
 
-
-def prepare(adapter, case: Case) -> Prepared:
+def prepare(adapter, case) -> Prepared:
     """Builds, compiles and checks the case, which also warms it."""
     adapter.program = None  # the last case's memory
     adapter.program = program = adapter.compile(case)

@@ -6,15 +6,12 @@ Nothing here imports a library that is compared, so that the environment stands 
 import concurrent.futures as futures
 import contextlib
 import ctypes
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
-import threading
 import time
 from pathlib import Path
 
-from launch.bench.peers import ADAPTERS, Unsupported, load
+from experiments.processes import Process
+from launch.bench.peers import Unsupported, load
 
 SETTLE = 0.1
 """Seconds for a library's own threads to free what the last call left."""
@@ -26,16 +23,11 @@ class Failed(Exception):
     """A worker could not do what was asked; the message is one line why."""
 
 
-class Worker:
+class Worker(Process):
     """A process that has one peer loaded and calls functions on it, one at a time."""
 
-    def __init__(self, peer: str, threads: int):
-        self._arguments = ADAPTERS[peer], peer, threads
-        self._start()
-
-    def _start(self):
-        # spawn, because a forked child of a process with JAX's threads may hang.
-        self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, self._arguments)
+    def __init__(self, module: str, peer: str, threads: int):
+        super().__init__(_begin, module, peer, threads)
 
     def call(self, function, *arguments):
         """`function(adapter, *arguments)`, in the process.
@@ -44,25 +36,16 @@ class Worker:
         too long is replaced by a fresh one first.
         """
         try:
-            kind, found = self._pool.submit(_guarded, function, arguments).result(SECONDS)
+            kind, found = self.submit(_guarded, function, arguments).result(SECONDS)
         except futures.BrokenExecutor:
-            self._restart()
+            self.restart()
             raise Failed("the process died; it may have run out of memory") from None
         except futures.TimeoutError:
-            self._restart()
+            self.restart()
             raise Failed(f"took more than {SECONDS} s") from None
         if kind == "returned":
             return found
         raise Unsupported(found) if kind == "unsupported" else Failed(found)
-
-    def _restart(self):
-        self.stop()
-        self._start()
-
-    def stop(self) -> None:
-        for process in list((self._pool._processes or {}).values()):
-            process.kill()
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 _state = {}
@@ -70,17 +53,10 @@ _state = {}
 
 def _begin(module: str, peer: str, threads: int):
     """First thing in a worker process, before any library starts."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(NPROC=str(threads), OMP_NUM_THREADS=str(threads), JAX_PLATFORMS="cpu")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process goes and no other
     _state.update(module=module, peer=peer)
-
-
-def _end_with_parent():
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
 
 
 def _guarded(function, arguments):

@@ -4,23 +4,37 @@ import numpy as np
 import pytest
 
 from experiments import evaluation
-from experiments.tokens import BOS, EOS
+from experiments.tokens import EOS
 from tests.experiments import tiny
 
 
 def test_scores_of_known_texts():
     references = ["the cat sat on the mat today", "a dog ran over the hill"]
-    assert evaluation.score(references, references) == pytest.approx((100, 100, 1))
+    assert evaluation.score(references, references) == pytest.approx(dict(bleu=100, chrf=100, exact_match=1))
     scores = evaluation.score(["the cat sat on the mat today", "a cat walked over a mountain top"], references)
-    assert scores.exact_match == 0.5 and 0 < scores.bleu < 100 and scores.bleu != scores.chrf
+    assert scores["exact_match"] == 0.5 and 0 < scores["bleu"] < 100 and scores["bleu"] != scores["chrf"]
     with pytest.raises(ValueError, match="1 translations for 2 references"):
         evaluation.score(["x"], references)
 
 
 def test_bleu_by_hand():
     """Precisions 4/5, 3/4, 2/3, 1/2 and no brevity penalty: the geometric mean is 66.87."""
-    bleu = evaluation.score(["one two three four nine"], ["one two three four five"]).bleu
+    bleu = evaluation.score(["one two three four nine"], ["one two three four five"])["bleu"]
     assert bleu == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+
+
+def test_bleu_of_tokens_by_hand():
+    """Seven tokens of which the last is wrong, which are the five words "it's well-known one two three"."""
+    translation, reference = ("it &apos;s well @-@ known one two " + last for last in ("three", "four"))
+    scores = evaluation.score([translation], [reference], "en")
+    assert scores["bleu"] == pytest.approx(100 * (7 / 8 * 6 / 7 * 5 / 6 * 4 / 5) ** 0.25)
+    assert scores["bleu_detokenized"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+    assert "bleu_detokenized" not in evaluation.score([translation], [reference])
+
+
+def test_detokenized_text_is_as_people_write():
+    assert evaluation.detokenized(["ein mann , der &quot; ja &quot; sagt ."], "de") == ['ein mann, der "ja" sagt.']
+    assert evaluation.detokenized(["un groupe d&apos; hommes ."], "fr") == ["un groupe d'hommes."]
 
 
 def test_translations_come_back_in_order():
@@ -30,23 +44,25 @@ def test_translations_come_back_in_order():
     def echo(state, source, lengths):
         sizes.append(source.shape)
         assert (source[np.arange(len(source)), np.maximum(lengths - 1, 0)] == np.where(lengths, EOS, 0)).all()
-        return np.where(source == BOS, 0, source)
+        twice = np.stack([source, np.where(source == EOS, 0, source)], axis=1)
+        return twice, np.stack([-lengths, np.full(len(lengths), -np.inf)], axis=1)
 
     empty = np.zeros(0, np.int32)
     found = evaluation.translate(echo, None, vocabulary, [empty, *sources, empty], rows=5, length=48)
-    assert found == ["", *tiny.corpus().test.text.source, ""]
+    texts = tiny.corpus().test.text.source
+    wanted = [[(-(len(source) + 1.0), text)] for source, text in zip(sources, texts, strict=True)]
+    assert found == [[(0, "")], *wanted, [(0, "")]]
     assert set(sizes) == {(5, 48)}
-    assert evaluation.translate(echo, None, vocabulary, [empty], rows=5, length=48) == [""]
+    assert evaluation.translate(echo, None, vocabulary, [empty], rows=5, length=48) == [[(0, "")]]
 
 
 def test_perplexity_is_over_pieces_not_batches():
     pairs = tiny.corpus().test.ids
 
-    def sums(state, batch):  # each real piece costs its position
-        real = batch.target_segments > 0
-        return (batch.target_positions * real).sum() / 10, real.sum()
+    def losses(state, batch):  # each real piece costs its position, each other far too much
+        return np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
 
     lengths = np.array([len(t) + 1 for t in pairs.target])
     wanted = np.exp((lengths * (lengths - 1) / 2).sum() / 10 / lengths.sum())
     for rows in (1, 5, 64):
-        assert evaluation.perplexity(sums, None, pairs, rows, 48) == pytest.approx(wanted, rel=1e-12)
+        assert evaluation.perplexity(losses, None, pairs, rows, 48) == pytest.approx(wanted, rel=1e-12)

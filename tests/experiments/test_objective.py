@@ -49,6 +49,28 @@ def test_gradient_equals_automatic_differentiation(problem, eps):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_loss_of_each_piece(problem):
+    hidden, embedding, labels, weights = problem
+    losses = objective.nll(hidden, embedding, labels)
+    assert losses.shape == (T,)
+    np.testing.assert_allclose([losses[i] for i in (0, 7, T - 1)],
+                               [exact(hidden, embedding, labels, np.eye(T)[i], 0)[1] for i in (0, 7, T - 1)], rtol=1e-6)
+    np.testing.assert_allclose(np.float64(losses) @ weights, exact(*problem, 0)[1], rtol=1e-7)
+
+
+def test_sums_of_bfloat16_are_float32(monkeypatch):
+    """A sum over 2,000 equal pieces, 4 to a chunk: in bfloat16 it would stop half way, where 4 more are nothing."""
+    monkeypatch.setattr(objective, "_LOGITS", 4 * Y)
+    h, e = np.linspace(-1, 1, D, dtype=np.float32), np.zeros((Y, D), np.float32)
+    many = np.ones(2000, np.int32)
+    (_, nll), pull = jax.vjp(lambda e: objective.cross_entropy(jnp.tile(jnp.bfloat16(h), (2000, 1)), e, many,
+                                                               many.astype(np.float32), 0.0), jnp.bfloat16(e))
+    (d_embedding,) = pull((jnp.float32(1), jnp.float32(0)))
+    assert nll == pytest.approx(2000 * np.log(Y), rel=1e-5)
+    assert d_embedding.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(d_embedding[1]), -2000 * (1 - 1 / Y) * h, rtol=0.01)
+
+
 def test_pieces_of_no_weight_may_be_anything(problem):
     hidden, embedding, labels, weights = problem
     other = np.where(weights[:, None] > 0, hidden, 100.0).astype(np.float32)

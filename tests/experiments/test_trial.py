@@ -1,34 +1,50 @@
 """One step: the same on one device and on four, packed or not, whatever the strategy."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import population, trial
-from experiments.batches import Batches, padded
+from experiments import evaluation, population, trial
+from experiments.batches import Batches
 from tests.experiments import tiny
+
+INIT = jax.jit(trial.initial_variables, static_argnums=0)
+
+
+@functools.cache
+def stepper(program, strategy, devices):
+    """Compiled once for all tests that train this program."""
+    return population.distribute(functools.partial(trial.step, program), strategy=strategy,
+                                 devices=jax.local_devices()[:devices])
 
 
 def state_and_hyper(settings, devices):
     program = trial.program(settings, settings.data.vocabulary, 48)
-    state = trial.initial_state(program, settings, jax.jit(trial.initial_variables, static_argnums=0))
+    state = trial.initial_state(program, settings, INIT)
     return program, *population.on_all_devices((state, trial.hyper(settings)), devices)
 
 
 def train(settings, strategy, devices, steps=3):
-    """The state and the losses after some steps over the first `devices` devices."""
-    devices = jax.local_devices()[:devices]
-    program, state, hyper = state_and_hyper(settings, devices)
-    step = population.distribute(functools.partial(trial.step, program), strategy=strategy, devices=devices)
+    """The last state and the losses of some steps over the first `devices` devices."""
+    states, losses = train_steps(settings, strategy, devices, steps)
+    return states[-1], losses
+
+
+def train_steps(settings, strategy, devices, steps):
+    program, state, hyper = state_and_hyper(settings, jax.local_devices()[:devices])
+    step = stepper(program, strategy, devices)
     batches = Batches(tiny.corpus().train, rows=settings.training.rows, row_pieces=settings.training.row_pieces, seed=0)
-    losses = []
+    states, losses = [], []
     for _ in range(steps):
         state, metrics = step(state, hyper, next(batches))
+        states.append(jax.device_get(state))
         losses.append(float(metrics["loss"]))
-    return jax.device_get(state), losses
+    return states, losses
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +54,13 @@ def alone():
     return settings, *train(settings, "pmap", devices=1)
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [("pmap", 4), ("pmap", 2), ("shard_map", 4), ("shard_map", 1)])
-def test_any_number_of_devices_gives_the_same_training(alone, strategy, devices):
+@pytest.mark.parametrize(("strategy", "devices", "accumulate"), [
+    ("pmap", 4, 1), ("pmap", 2, 2), ("shard_map", 4, 1), ("shard_map", 1, 4)])
+def test_any_number_of_devices_and_parts_gives_the_same_training(alone, strategy, devices, accumulate):
     settings, state, losses = alone
     assert losses[-1] < losses[0]
-    other, other_losses = train(settings, strategy, devices)
+    parts = dataclasses.replace(settings, training=dataclasses.replace(settings.training, accumulate=accumulate))
+    other, other_losses = train(parts, strategy, devices)
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
@@ -63,8 +81,7 @@ def test_adam_equals_its_formula(alone):
 @pytest.mark.parametrize(("positions", "moves"), [("sinusoidal", False), ("learned", True), ("none", False)])
 def test_only_learned_positions_move(positions, moves):
     settings = tiny.resolve(model__positions=positions)
-    program = trial.program(settings, 500, 48)
-    start = trial.initial_state(program, settings)
+    start = trial.initial_state(trial.program(settings, 500, 48), settings, INIT)
     end, _ = train(settings, "pmap", 1, steps=2)
     same = [np.array_equal(a, b) for a, b in zip(jax.tree.leaves(start.positions), jax.tree.leaves(end.positions),
                                                   strict=True)]
@@ -75,14 +92,38 @@ def test_only_learned_positions_move(positions, moves):
 def test_perplexity_is_independent_of_packing():
     settings = tiny.resolve()
     program, state, _ = state_and_hyper(settings, jax.local_devices()[:1])
-    loss_sums = jax.jit(functools.partial(trial.loss_sums, program))
+    state = state._replace(params=jax.tree.map(lambda x: 3 * x, state.params))  # for losses of some size
+    piece_losses = jax.jit(functools.partial(trial.piece_losses, program))
     pairs = tiny.corpus().train
     batches = Batches(pairs, rows=4, row_pieces=48, seed=0)
-    packed = [loss_sums(state, next(batches)) for _ in range(batches.batches_per_epoch)]
-    apart = [loss_sums(state, batch) for _, batch in padded(pairs, 16, 48)]
-    (nll, pieces), (other_nll, other_pieces) = (np.sum(np.array(sums, np.float64), axis=0) for sums in (packed, apart))
-    assert pieces == other_pieces == sum(len(t) + 1 for t in pairs.target)
-    assert nll / pieces == pytest.approx(other_nll / other_pieces, rel=1e-6)
+    packed = [(piece_losses(state, batch), batch.target_segments > 0)
+              for batch in itertools.islice(batches, batches.batches_per_epoch)]
+    assert sum(real.sum() for _, real in packed) == sum(len(t) + 1 for t in pairs.target)
+    wanted = np.exp(evaluation.mean_loss(packed))
+    for rows, length in ((4, 48), (13, 41)):
+        assert evaluation.perplexity(piece_losses, state, pairs, rows, length) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_bfloat16_and_the_moving_average(alone):
+    settings, state, losses = alone
+    light = dataclasses.replace(settings.training, precision="bfloat16", ema=0.75)
+    states, other_losses = train_steps(dataclasses.replace(settings, training=light), "pmap", 1, steps=3)
+    np.testing.assert_allclose(other_losses, losses, rtol=0.01)
+    assert other_losses != losses
+    start = jax.device_get(state_and_hyper(settings, jax.local_devices()[:1])[1])
+    for a, b, first in zip(*(jax.tree.leaves(s.params) for s in (states[-1], state, start)), strict=True):
+        assert a.dtype == np.float32
+        assert np.abs(a - b).max() <= 0.1 * np.abs(b - first).max()
+    weights = np.float64([0.75**2, 0.75, 1])
+    each = [jax.tree.leaves(dict(params=s.params, positions=s.positions)) for s in states]
+    for found, *values in zip(jax.tree.leaves(states[-1].ema), *each, strict=True):
+        np.testing.assert_allclose(found, np.tensordot(weights / weights.sum(), values, axes=1), rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_of_memory_reach_the_model():
+    assert not (model := trial.transformer(trial.program(tiny.resolve(), 500, 48))).remat and not model.scan
+    settings = tiny.resolve(training__remat=True, training__scan=True)
+    assert (model := trial.transformer(trial.program(settings, 500, 48))).remat and model.scan
 
 
 def test_sentences_in_a_row_do_not_see_each_other():
@@ -108,5 +149,8 @@ def test_schedule():
 def test_rows_that_do_not_split_are_refused():
     with pytest.raises(population.DeviceError, match=r"rows=6 must be divisible .* 4: set training\.rows to 8"):
         population.check_rows(6, 4)
+    with pytest.raises(population.DeviceError, match=r"rows=8 must .* 4 times training\.accumulate=3: .* to 12"):
+        population.check_rows(8, 4, 3)
+    population.check_rows(24, 4, 3)
     with pytest.raises(population.DeviceError, match="unknown strategy 'pjit'; known: pmap, shard_map"):
         population.distribute(lambda *_: None, strategy="pjit")

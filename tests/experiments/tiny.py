@@ -10,6 +10,7 @@ POINT = {
     "training.rows": 4, "training.row_pieces": 48, "training.steps": 12, "training.warmup": 4,
     "training.log_every": 4, "training.evaluate_every": 6, "training.save_every": 4,
     "evaluation.rows": 8, "evaluation.sentences": 5, "evaluation.max_pieces": 12, "evaluation.examples": 2,
+    "evaluation.beam": 1,
 }
 
 

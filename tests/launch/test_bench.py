@@ -1,13 +1,12 @@
 """The benchmark and the conformance table: selection, checks, tables, and real worker processes on small cases."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +14,27 @@ import numpy as np
 import pytest
 import rich.console
 
-from launch.bench import attention, cases, conformance, exact, given, grids, jax_peers, peers, pictures, probes, workers
-from launch.bench.attention import Cell
+from launch.bench import (
+    attention,
+    cases,
+    conformance,
+    exact,
+    given,
+    grids,
+    jax_peers,
+    peers,
+    pictures,
+    probes,
+    rounds,
+    workers,
+)
 from launch.bench.cases import Case
 from launch.bench.on_jax import Jax
 from launch.bench.peers import BenchError, Call
 from launch.bench.probes import Verdict
+from launch.bench.rounds import Cell
 from tests.attn import oracle
 
-ROOT = Path(__file__).parents[2]
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -73,7 +84,7 @@ def toys(monkeypatch):
     """PEERS as peers like any other, and a thread for each worker."""
     monkeypatch.setenv("NPROC", "1")
     for name in PEERS:
-        monkeypatch.setitem(peers.ADAPTERS, name, __name__)
+        monkeypatch.setitem(peers.ADAPTERS["attention"], name, __name__)
 
 
 # Exact values
@@ -129,10 +140,11 @@ def test_cases_are_picked_by_name_and_prefix():
 
 
 @pytest.mark.parametrize(("function", "argument", "message"), [
-    (cases.select, ["dott"], "no case begins with 'dott'; known: dot-128, dot-512,"),
+    (cases.select, ["dott"], "no case begins with 'dott'; known: dot-128-forward, dot-128-gradient,"),
     (cases.select, [], "no case begins with ''"),
-    (peers.check, ["attn", "flux"], "unknown peer 'flux'; known: attn, attn:tiled"),
-    (peers.check, [], "names nobody"),
+    (functools.partial(peers.check, "attention"), ["attn", "flux"], "unknown peer 'flux'; known: attn, attn:tiled"),
+    (functools.partial(peers.check, "decode"), ["torch"], "known: attn, transformers, ctranslate2"),
+    (functools.partial(peers.check, "train"), [], "names nobody"),
 ])
 def test_an_unknown_name_is_an_error_that_lists_the_known(function, argument, message):
     with pytest.raises(BenchError, match=message):
@@ -179,13 +191,9 @@ def test_what_is_wrong_does_not(direction):
 def test_cases_run_in_worker_processes():
     """What is right is timed, what is wrong is not, and what dies neither stops the others nor its own next case."""
     names = ["attn", "wrong", "dying"]
-    running = attention.start(names)
-    try:
-        cells = attention.run_case(tiny("gradient"), names, running, rounds=3)
-        others = attention.run_case(tiny("gradient", mask="full", only=("dying",)), names, running, rounds=1)
-    finally:
-        for worker in running.values():
-            worker.stop()
+    with rounds.workers("attention", names) as running:
+        cells = rounds.run_case(tiny("gradient"), names, running, 3)
+        others = rounds.run_case(tiny("gradient", mask="full", only=("dying",)), names, running, 1)
     assert [cells[name].status for name in names] == ["timed", "wrong", "failed"]
     assert len(cells["attn"].seconds) == 3 and all(s > 0 for s in cells["attn"].seconds)
     assert cells["attn"].calls > 1 and cells["attn"].error < 1e-5 and cells["attn"].temporary_bytes > 0
@@ -204,7 +212,7 @@ def process(adapter):
 
 @pytest.mark.usefixtures("toys")
 def test_what_takes_too_long_is_given_up(monkeypatch):
-    worker = workers.Worker("wrong", 3)
+    worker = workers.Worker(__name__, "wrong", 3)
     try:
         before, environment = worker.call(process)
         assert environment == ["3", "3", "cpu"]
@@ -220,17 +228,14 @@ def test_what_takes_too_long_is_given_up(monkeypatch):
 @needs_torch
 def test_torch_passes_the_check_in_its_process(monkeypatch):
     monkeypatch.setenv("NPROC", "1")
-    worker = workers.Worker("torch", 1)
-    try:
+    with rounds.workers("attention", ["torch"]) as running:
         for score in PARAMETERS:
             for direction in cases.PASSES:
                 case = tiny(direction, score, "window" if score == "scaled_dot" else "full")
-                cell = attention.run_case(case, ["torch"], {"torch": worker}, rounds=1)["torch"]
+                cell = rounds.run_case(case, ["torch"], running, 1)["torch"]
                 assert (cell.status, cell.by_hand) == ("timed", score != "scaled_dot") and cell.error < 1e-5
         line = "a mask that is not boolean is an error"
-        assert worker.call(probes.attempt, line) == Verdict("breaks", "adds it to the scores")
-    finally:
-        worker.stop()
+        assert running["torch"].call(probes.attempt, line) == Verdict("breaks", "adds it to the scores")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells it, others do not")
@@ -278,15 +283,16 @@ def test_the_table_has_medians_ratios_and_reasons():
 def test_without_attn_there_are_no_ratios():
     table = attention.grid("tiny", {tiny(): {"jax.nn": made_up()["jax.nn"]}})
     assert table.rows == [("jax.nn", "6.8", "", "2.5", "")]
-    assert attention.ratio(1.0, None) == attention.ratio(None, 1.0) == attention.ratio(1, 0) == ""
-    assert attention.ratio(340.0, 1.0) == "340x" and attention.ratio(0.056, 1.0) == "0.056x"
+    assert rounds.ratio(1.0, None) == rounds.ratio(None, 1.0) == rounds.ratio(1, 0) == ""
+    assert rounds.ratio(340.0, 1.0) == "340x" and rounds.ratio(0.056, 1.0) == "0.056x"
 
 
 def test_a_peer_that_is_not_installed_is_left_out(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not peers.installed("torch") and peers.installed("attn")
-    assert attention.start(["torch"]) == {}
-    cells = attention.run_case(tiny(), ["torch"], {}, rounds=1)
+    assert not peers.installed("launch.bench.torch_peers") and peers.installed("launch.bench.jax_peers")
+    with rounds.workers("attention", ["torch"]) as running:
+        assert running == {}
+        cells = rounds.run_case(tiny(), ["torch"], running, 1)
     table = attention.grid("tiny", {tiny(): cells})
     assert table.rows[0][1] == "— [1]" and table.notes == ["torch is not installed"]
 
@@ -377,19 +383,3 @@ def test_the_table_of_verdicts_has_footnotes():
     table = conformance.grid(verdicts)
     assert table.headings == ("", "a", "b") and table.notes == ["gives mean(v)", "not installed"]
     assert table.rows == [("one line", "keeps", "breaks [1]"), ("another", "absent [2]", "breaks [1]")]
-
-
-# The command
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["attention", "--peers=attn,flux"], "unknown peer 'flux'; known: attn,"),
-    (["attention", "--cases=dott"], "no case begins with 'dott'; known: dot-128,"),
-    (["conformance", "--rounds=3"], "Unknown command line flag 'rounds'"),
-    (["speed"], "COMMAND is attention or conformance"),
-])
-def test_a_mistake_is_one_line(arguments, message, tmp_path):
-    done = subprocess.run([sys.executable, "-m", "launch.bench", *arguments], cwd=ROOT, encoding="utf-8",
-                          capture_output=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr

@@ -1,0 +1,83 @@
+"""Metrics on their way out: to metrics.jsonl, to whoever watches, and to TensorBoard where that is asked for."""
+
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+_TRAIN = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
+_VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bleu:.1f}  exact {exact_match:.1%}"
+
+
+class Log:
+    """One line for all the steps since the last line: means, and speeds over the time between.
+
+    `peak` is what the devices can do, in FLOP/s, or None where that is not known; `board` a `Board` or None.
+    """
+
+    def __init__(self, directory, clock, say, peak: float | None = None, board=None):
+        self._directory, self._clock, self._say, self._peak, self._board = directory, clock, say, peak, board
+        self._steps, self._flops, self._due = [], 0, None
+        self._since = time.perf_counter()
+
+    def step(self, step, metrics, flops, due):
+        """Notes a dispatched step. What is due from the step before is written now, while this one runs."""
+        self.flush()
+        self._steps.append(metrics)
+        self._flops += flops
+        if due:
+            self._due = step
+
+    def flush(self):
+        if self._due is None:
+            return
+        each = jax.device_get(self._steps)
+        pieces = np.array([m["pieces"] for m in each])
+        seconds = time.perf_counter() - self._since
+        mean = {name: float(np.average([m[name] for m in each], weights=pieces)) for name in ("loss", "nll")}
+        line = dict(step=self._due, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
+                    learning_rate=float(each[-1]["learning_rate"]), grad_norm=float(each[-1]["grad_norm"]),
+                    tokens_per_second=float(pieces.sum() / seconds))
+        if self._peak:
+            line["mfu"] = self._flops / seconds / self._peak
+        self._write(line, _TRAIN)
+        self._steps, self._flops, self._due = [], 0, None
+        self._since = time.perf_counter()
+
+    def validation(self, step, scores):
+        self._write(dict(step=step, split="validation", **scores), _VALIDATION)
+        self._since = time.perf_counter()
+
+    def _write(self, line, text):
+        line["seconds"] = self._clock()
+        self._directory.append_metrics(line)
+        if self._board:
+            self._board.write(line)
+        mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
+        self._say(text.format(**line) + mfu)
+
+
+class Board:
+    """The lines of metrics.jsonl as TensorBoard's scalars, "train/loss" and so on. Needs tensorboardX.
+
+    `step` is the newest of `lines`, written before: an event file that is there already has them, and what it has of
+    later steps, which a resumed run writes again, is withdrawn.
+    """
+
+    def __init__(self, directory: Path, step: int, lines: list[dict]):
+        import tensorboardX
+
+        begun = any(directory.glob("events.*"))
+        self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step + 1 if begun else None)
+        for line in () if begun else lines:
+            self.write(line)
+
+    def write(self, line: dict) -> None:
+        for name, value in line.items():
+            if name not in ("step", "split"):
+                self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

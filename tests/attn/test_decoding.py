@@ -1,0 +1,295 @@
+"""Greedy and beam search against slow searches over the full forward pass: no cache, no blocks, no early stop."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
+from attn.decoding import beam_search, greedy
+from attn.positions import POSITIONS
+from attn.transformer import NORMS, RELATIVE
+
+SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
+LENGTH, MOST, N = 13, 7, 5
+PAD, BOS, EOS = 0, 1, 2
+LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
+"""Pieces of several blocks, the last of them among them, that are chosen often, or would be if they might."""
+VOCABULARY = 211 + 1
+ROWS = 120  # hypotheses of one full forward pass, always the same number: it is compiled once
+quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@functools.cache
+def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design()):
+    """A model of random parameters, biases and norms too."""
+    model = Transformer(SHAPE, vocabulary, LENGTH, positions, 0.0, design)
+    ids = jnp.zeros((1, 2), jnp.int32)
+    shapes = jax.eval_shape(functools.partial(model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()),
+                            jax.random.key(0), ids, ids, ids, ids)["params"]
+    draw = np.random.default_rng(10)  # with these weights sentences end early, late and not at all
+    params = jax.tree.map_with_path(lambda path, x: jnp.asarray(
+        0.7 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32), shapes)
+    table = positions.init(jax.random.key(0), LENGTH, SHAPE.d_model)
+    variables = dict(params=params, positions=dict(source_positions={"table": table},
+                                                   target_positions={"table": table}))
+    return model, (rescaled(variables, LIKELY, 3) if vocabulary == VOCABULARY else variables)
+
+
+def rescaled(variables, pieces, factor):
+    """With logits of some pieces that are as many times larger."""
+    params = variables["params"]
+    name = "output" if "output" in params else "embedding"
+    return {**variables, "params": {**params, name: params[name].at[jnp.array(pieces)].multiply(factor)}}
+
+
+def sentences(count=40, vocabulary=VOCABULARY, seed=0):
+    draw = np.random.default_rng(seed)
+    return jnp.asarray(draw.integers(3, vocabulary, (count, N))), jnp.asarray(draw.integers(1, N + 1, count))
+
+
+@functools.partial(quickly, static_argnums=0)
+def full(model, variables, source, lengths, target):
+    """log P of every piece after each of the pieces of `target`, from one pass over all of it."""
+    at = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
+    seen = Mask.padding(lengths)
+    hidden = model.apply(variables, source, target, *at, source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
+    return jax.nn.log_softmax(model.apply(variables, hidden, method=Transformer.logits).astype(jnp.float32))
+
+
+def log_probs_of(model, variables, source, lengths, targets):
+    """log P of every piece after each place of the targets (B, K, T), bos before them: (B, K, T, Y)."""
+    count, k, t = targets.shape
+    read = np.concatenate([np.full((count, k, 1), BOS), targets[..., :-1]], -1).reshape(count * k, t)
+    rows = np.resize(np.arange(count * k), ROWS)
+    found = full(model, variables, source[rows // k], lengths[rows // k], jnp.asarray(read[rows]))[:count * k]
+    return np.asarray(found, np.float64).reshape(count, k, t, -1)
+
+
+def log_prob_of(model, variables, source, lengths, targets):
+    """log P of the targets (B, K, T) up to their padding."""
+    each = log_probs_of(model, variables, source, lengths, targets)
+    return np.where(targets > 0, np.take_along_axis(each, targets[..., None], -1)[..., 0], 0).sum(-1)
+
+
+def lp(n, alpha):
+    return ((5 + n) / 6) ** alpha
+
+
+def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
+    """Beam search by its definition: for each sentence all that finished, best first: (score, log P, pieces)."""
+    going, finished = [[(0.0, ())] for _ in source], [[] for _ in source]
+    for n in range(1, MOST + 1):
+        table = np.zeros((len(source), beam, MOST), np.int32)
+        for b, k in itertools.product(range(len(source)), range(beam)):
+            if k < len(going[b]):
+                table[b, k, :len(going[b][k][1])] = going[b][k][1]
+        log_probs = log_probs_of(model, variables, source, lengths, table)[:, :, n - 1]
+        for b, limit in enumerate(limits):
+            if n > limit or len(finished[b]) >= beam:
+                continue
+            may = set(range(model.vocabulary)) - {PAD, BOS}
+            if n <= len(prefixes[b]):
+                may = {prefixes[b][n - 1]}
+            if n == limit:
+                may = {EOS}
+            longer = [(total + log_probs[b, k, y], (*pieces, y)) for k, (total, pieces) in enumerate(going[b])
+                      for y in may]
+            longer = sorted(longer, reverse=True)[:2 * beam]
+            finished[b] += [(total / lp(n, alpha), total, pieces) for total, pieces in longer[:beam]
+                            if pieces[-1] == EOS]
+            going[b] = [(total, pieces) for total, pieces in longer if pieces[-1] != EOS][:beam]
+    return [sorted(of, reverse=True) for of in finished]
+
+
+def check(found, wanted, n_best):
+    assert found.pieces.shape == (len(wanted), n_best, MOST)
+    for b, best in enumerate(wanted):
+        best = best[:n_best]
+        for k, (score, log_prob, pieces) in enumerate(best):
+            assert tuple(found.pieces[b, k].tolist()) == pieces + (PAD,) * (MOST - len(pieces))
+            np.testing.assert_allclose(found.scores[b, k], score, rtol=2e-5, atol=1e-5)
+            np.testing.assert_allclose(found.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5)
+        assert (found.scores[b, len(best):] == -np.inf).all()
+        assert (found.log_probs[b, len(best):] == -np.inf).all()
+        assert (found.pieces[b, len(best):] == PAD).all()
+
+
+@functools.cache
+def searcher(model, beam, n_best):
+    """As a function (variables, source, lengths, alpha, limits, prefix); a beam of 0 is greedy search."""
+    def search(variables, source, lengths, alpha=0.6, limits=np.array([MOST] * 40), prefix=begun([()] * 40)):
+        told = dict(most=MOST, bos=BOS, eos=EOS, limits=limits, prefix=prefix)
+        if not beam:
+            return greedy(model, variables, source, lengths, **told)
+        return beam_search(model, variables, source, lengths, beam=beam, alpha=alpha, n_best=n_best, **told)
+    return quickly(search)
+
+
+def begun(prefixes):
+    return jnp.array([(*ids, 0, 0)[:2] for ids in prefixes]), jnp.array([len(ids) for ids in prefixes])
+
+
+@pytest.mark.parametrize(("beam", "n_best"), [(2, 1), (3, 3)])
+@pytest.mark.parametrize("alpha", [0.6, 0.0, 3.0, -2.0])
+def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
+    model, variables = build()
+    source, lengths = sentences()
+    limits = np.array([MOST, 3, 1, MOST + 2, 5, 2, MOST, MOST] * 5)
+    prefixes = [(), (), (), (71,), (72, 9), (3, 4), (), ()] * 5
+    found = searcher(model, beam, n_best)(variables, source, lengths, alpha, limits, begun(prefixes))
+    wanted = slow(model, variables, source, lengths, beam, alpha, np.minimum(limits, MOST), prefixes)
+    assert len({len(best[0][2]) for best in wanted}) > 3
+    check(found, wanted, n_best)
+
+
+def test_a_wide_beam_finds_everything():
+    model, variables = build(6)
+    source, lengths = sentences(3, 6)
+    everything = [(*pieces, EOS) for n in range(4) for pieces in itertools.product([3, 4, 5], repeat=n)]
+    targets = np.array([(*pieces, *(PAD,) * (4 - len(pieces))) for pieces in everything])
+    targets = np.broadcast_to(targets, (3, *targets.shape))
+    totals = log_prob_of(model, variables, source, lengths, targets)
+    scores = totals / lp((targets > 0).sum(-1), 0.6)
+    order = np.argsort(-scores, axis=1)
+    found = quickly(functools.partial(beam_search, model, beam=len(everything), most=4, bos=BOS, eos=EOS,
+                                      n_best=len(everything)))(variables, source, lengths)
+    np.testing.assert_allclose(found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5)
+    np.testing.assert_allclose(found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5)
+    np.testing.assert_array_equal(found.pieces, np.take_along_axis(targets, order[..., None], 1))
+
+
+def test_a_beam_of_one_is_greedy():
+    model, variables = build()
+    args = variables, *sentences(seed=1), 0.6, np.arange(40) % MOST + 1, begun([(), (71,), (72, 9), ()] * 10)
+    np.testing.assert_array_equal(searcher(model, 1, 1)(*args).pieces[:, 0], searcher(model, 0, 1)(*args))
+
+
+def test_greedy_equals_the_search_without_a_cache():
+    model, variables = build()
+    source, lengths = sentences(seed=2)
+    found = searcher(model, 0, 1)(variables, source, lengths)
+    target = np.zeros((40, 1, MOST), np.int32)
+    for t in range(MOST):
+        log_probs = log_probs_of(model, variables, source, lengths, target)[:, :, t]
+        log_probs[..., [PAD, BOS]] = -np.inf
+        ended = (target == EOS).any(-1)
+        target[:, :, t] = np.where(ended, PAD, EOS if t == MOST - 1 else log_probs.argmax(-1))
+    np.testing.assert_array_equal(found, target[:, 0])
+    assert len(set((target > 0).sum(-1)[:, 0].tolist())) > 3
+
+
+@pytest.mark.parametrize(("factor", "surprise"), [(2.0, -4), (300.0, -1000)])
+def test_what_is_barred_counts_in_the_softmax(factor, surprise):
+    """Pad and bos are likely, to where the exponential of their logits overflows, and never chosen."""
+    model, variables = build()
+    variables = rescaled(variables, [PAD, BOS], factor)
+    source, lengths = sentences()
+    wanted = slow(model, variables, source, lengths, 3, 0.6, [MOST] * 40, [()] * 40)
+    assert min(best[0][1] for best in wanted) < surprise
+    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+
+
+def test_an_empty_sentence_has_the_empty_translation():
+    model, variables = build()
+    source, lengths = sentences()
+    found = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
+    np.testing.assert_array_equal(found.pieces[1, :, 0], [EOS, PAD, PAD])
+    assert (found.pieces[1, :, 1:] == PAD).all()
+    np.testing.assert_array_equal(np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]])
+
+
+def test_a_sentence_is_translated_as_if_alone():
+    """Neither its neighbours nor what stands in its padding matter."""
+    model, variables = build()
+    source, lengths = sentences()
+    search = searcher(model, 3, 3)
+    wanted = search(variables, source, lengths)
+    order = np.random.default_rng(5).permutation(40)
+    other = jnp.where(jnp.arange(N)[None] < lengths[:, None], source, 17)
+    found = search(variables, other[order], lengths[order])
+    np.testing.assert_array_equal(found.pieces, wanted.pieces[order])
+    np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], rtol=1e-5)
+
+
+def test_it_stops_when_nothing_can_change(monkeypatch):
+    """With an eos that is almost certain the best is known after a step, the three best are not."""
+    model, variables = build(11)
+    source, lengths = sentences(4, 11)
+    table = variables["params"]["embedding"]
+    # Whatever a hidden state is, sure of eos: LayerNorm's bias goes along with its row.
+    norm = {"norm": {"scale": jnp.full(SHAPE.d_model, 0.01), "bias": 30 * table[EOS] / (table[EOS] ** 2).sum()}}
+    params = {**variables["params"], "decoder_0": {**variables["params"]["decoder_0"], "feed_forward_norm": norm}}
+    places, step = [], Transformer.step
+
+    def watched(self, pieces, t, *rest):
+        jax.debug.callback(lambda t: places.append(int(t)), t)
+        return step(self, pieces, t, *rest)
+
+    monkeypatch.setattr(decoding.Transformer, "step", watched)
+    steps = {}
+    for n_best in (1, 3):
+        places.clear()
+        search = functools.partial(beam_search, model, beam=3, most=MOST, bos=BOS, eos=EOS, n_best=n_best)
+        found = quickly(search)({**variables, "params": params}, source, lengths)
+        jax.effects_barrier()
+        steps[n_best] = max(places) + 1
+        np.testing.assert_array_equal(found.pieces[:, 0, 0], EOS)
+    assert steps == {1: 1, 3: 2}
+
+
+# Each value of each choice is in one of them.
+DESIGNS = [
+    (Sinusoidal(), Design(relative="none", score="dot", norm="pre")),
+    (Learned(), Design(relative="rotary", score="scaled_dot", norm="post_final", biases=True)),
+    (NoPositions(), Design(relative="alibi", score="additive", embeddings="target")),
+    (NoPositions(), Design(relative="relative", score="bilinear", embeddings="separate", scale_embeddings=False)),
+    (POSITIONS["sinusoidal_halves"], Design(relative="t5", score="scaled_dot", activation="gelu")),
+]
+
+
+@pytest.mark.parametrize(("positions", "design"), DESIGNS)
+def test_incremental_equals_full(positions, design):
+    """Of what was found, log P from the cache is that of the full forward pass."""
+    model, variables = build(VOCABULARY, positions, design)
+    source, lengths = sentences()
+    variables = rescaled(variables, [EOS], 0)  # so that translations are long
+    found = searcher(model, 2, 2)(variables, source, lengths)
+    targets = np.asarray(found.pieces)
+    assert ((targets > 0).sum(-1) == MOST).mean() > 0.5
+    wanted = log_prob_of(model, variables, source, lengths, targets)
+    np.testing.assert_allclose(found.log_probs, wanted, rtol=3e-5, atol=1e-5)
+
+
+def test_every_choice_has_been_tried():
+    assert {design.relative for _, design in DESIGNS} == set(RELATIVE)
+    assert {design.score for _, design in DESIGNS} == set(SCORES)
+    assert {design.norm for _, design in DESIGNS} == set(NORMS)
+
+
+def test_bfloat16():
+    model, variables = build()
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+    source, lengths = sentences()
+    found = searcher(model, 2, 2)(rounded, source, lengths)
+    assert found.scores.dtype == found.log_probs.dtype == jnp.float32
+    targets = np.asarray(found.pieces)
+    np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
+    assert np.abs(found.log_probs - log_prob_of(model, exact, source, lengths, targets)).mean() < 0.1
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (dict(beam=0), "beam=0 must be at least 1"),
+    (dict(beam=2, n_best=3), "n_best=3 must be from 1 to beam=2"),
+    (dict(beam=2, n_best=0), "n_best=0 must be from 1 to beam=2"),
+    (dict(beam=2, most=LENGTH + 1), "most=14 is more than the length=13"),
+])
+def test_what_makes_no_sense_is_refused(wrong, message):
+    model, variables = build()
+    source, lengths = sentences(2)
+    with pytest.raises(ValueError, match=message):
+        beam_search(model, variables, source, lengths, **{**dict(most=MOST, bos=BOS, eos=EOS), **wrong})

@@ -1,0 +1,63 @@
+"""The arithmetic of a step, counted another way, and the devices whose peak is known."""
+
+import jax
+import numpy as np
+import pytest
+
+from attn import Shape
+from experiments import flops, trial
+from experiments.batches import Batches, Encoded, padded
+from tests.experiments import tiny
+
+SHAPE = Shape(2, 10, 14, 3, 5, 7)
+
+
+def pairs(*lengths):
+    return Encoded(*([np.full(n - 1, 9, np.int32) for n in side] for side in zip(*lengths, strict=True)))
+
+
+def by_hand(lengths, vocabulary):
+    """2 FLOPs a product, and each forward product has two of the backward pass."""
+    N, D, d_ff, h, d_k, d_v = SHAPE
+    total = 0
+    for n, m in lengths:
+        project = lambda pieces, width: pieces * D * h * width
+        attend = lambda seen: seen * h * (d_k + d_v)
+        encoder = 2 * project(n, d_k) + 2 * project(n, d_v) + attend(n * n) + 2 * n * D * d_ff
+        decoder = 2 * project(m, d_k) + 2 * project(m, d_v) + attend(sum(range(1, m + 1))) + 2 * m * D * d_ff
+        cross = project(m, d_k) + project(n, d_k) + project(n, d_v) + project(m, d_v) + attend(m * n)
+        total += N * (encoder + decoder + cross) + m * D * vocabulary
+    return 2 * 3 * total
+
+
+def test_flops_by_hand():
+    lengths = [(3, 2), (11, 13), (1, 7)]
+    (_, batch), = padded(pairs(*lengths), 5, 13)
+    assert flops.of_a_step(SHAPE, 31, batch) == by_hand(lengths, 31)
+
+
+def test_flops_are_independent_of_packing():
+    batches = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=0)
+    packed = sum(flops.of_a_step(SHAPE, 500, next(batches)) for _ in range(batches.batches_per_epoch))
+    assert packed == sum(flops.of_a_step(SHAPE, 500, batch) for _, batch in padded(tiny.corpus().train, 7, 48))
+
+
+def test_matrices_are_the_models():
+    """Of one piece a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
+    settings = tiny.resolve()
+    program = trial.program(settings, 500, 48)
+    params = jax.eval_shape(lambda key: trial.initial_variables(program, key)["params"],
+                            jax.eval_shape(lambda: jax.random.key(0)))
+    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
+    (_, batch), = padded(pairs((1, 1)), 1, 4)
+    assert flops.of_a_step(program.shape, 500, batch) == 6 * (matrices + 3 * 2 * (8 + 8))
+
+
+@pytest.mark.parametrize(("kind", "bfloat16", "float32"), [
+    ("NVIDIA A100-SXM4-40GB", 312, 156), ("NVIDIA H100 80GB HBM3", 989, 495), ("NVIDIA H100 PCIe", 756, 378),
+    ("NVIDIA H200", 989, 495), ("Tesla V100-SXM2-16GB", None, 15.7), ("TPU v2", 22.5, 22.5), ("TPU v3", 61.5, 61.5),
+    ("TPU v4", 275, 275), ("TPU v5 lite", 197, 197), ("TPU v5", 459, 459), ("TPU v6 lite", 918, 918),
+    ("cpu", None, None)])
+def test_peaks(kind, bfloat16, float32):
+    for precision, wanted in (("bfloat16", bfloat16), ("float32", float32)):
+        assert flops.peak(kind, precision) == (wanted and pytest.approx(wanted * 1e12))
