@@ -125,9 +125,7 @@ def beam_search(model: Transformer, variables, source: Int[Array, "B N"], length
     going, nothing = _Going.start(source.shape[0], beam, most, bos)
     start = jnp.int32(0), caches, going, nothing, jnp.zeros(source.shape[0], bool)
     pieces, scores, log_probs = (x[:, :n_best] for x in jax.lax.while_loop(unfinished, extend, start)[3])
-    exists = scores > NEVER
-    return Found(jnp.where(exists[..., None], pieces[..., 1:], PAD), *(jnp.where(exists, x, -jnp.inf)
-                                                                     for x in (scores, log_probs)))
+    return Found(pieces[..., 1:], *(jnp.where(scores > NEVER, x, -jnp.inf) for x in (scores, log_probs)))
 
 
 class _Going(NamedTuple):
@@ -252,7 +250,8 @@ def _entries(t, beam, most):
 
 def _rows(x, index):
     """x[b, index[b]] for every sentence b."""
-    return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
+    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1, mode="promise_in_bounds")
 
 
 def _begun(shape, most, bos):

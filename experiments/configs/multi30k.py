@@ -1,8 +1,8 @@
 """Multi30k, English to German: captions of pictures, 29,000 training pairs, scored on test_2016_flickr.
 
     python -m launch.train --config=experiments/configs/multi30k.py --config.data.directory=DIR --workdir=runs/multi30k
-    python -m launch.train --config=experiments/configs/multi30k.py --config.data.target=fr --config.data.directory=DIR \
-      --workdir=runs/multi30k-fr
+    python -m launch.train --config=experiments/configs/multi30k.py --config.data.directory=DIR \
+      --config.data.target=fr --workdir=runs/multi30k-fr
 
 DIR holds train.lc.norm.tok.en, train.lc.norm.tok.de, val.lc.norm.tok.* and test_2016_flickr.lc.norm.tok.*: the text as
 Multi30k's authors lower-cased, normalised and Moses-tokenised it, plain or .gz. `bleu` is then BLEU on those tokens as

@@ -88,8 +88,8 @@ def run(command: str, names: list[str], chosen: list, turns: int, console: rich.
         write: Callable) -> list[Path]:
     """Times `chosen` on the peers `names`, a table for each `group` of cases.
 
-    `grid(group, {case: cells})` makes a table, shown as soon as it is done; `write({case: cells}, tables)` then writes
-    all so far and returns the files, as this does at the end.
+    As soon as `grid(group, {case: cells})` has made a table, `write({case: cells}, tables)` writes all so far and
+    returns the files, as this does at the end, and the table is shown.
     """
     results, grids = {}, []
     with workers(command, names) as running:
@@ -99,9 +99,9 @@ def run(command: str, names: list[str], chosen: list, turns: int, console: rich.
                 with console.status(case.name) as status:
                     own[case] = run_case(case, names, running, turns, status.update)
             grids.append(grid(group, own))
-            show(grids[-1], console)
             results |= own
             written = write(results, grids)
+            show(grids[-1], console)
     return written
 
 

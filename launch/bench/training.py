@@ -26,12 +26,12 @@ def run(names: list[str], turns: int, directory: Path, console: rich.console.Con
         starts = {name: starting.measure(ADAPTERS["train"][name], name, case, rounds.threads(), status.update)
                   for name, cell in cells.items() if cell.median is not None}
     table = grid(case, cells, starts)
-    show(table, console)
     written = [directory / "table.md", directory / "results.json"]
     write_text(written[0], f"# Training\n\n{rounds.where()} Medians; float32.\n\n{markdown(table)}")
     write_json(written[1], {**rounds.circumstances("train"), "case": dataclasses.asdict(case),
                             "peers": rounds.entries(cells),
                             "starts": {name: start._asdict() for name, start in starts.items()}})
+    show(table, console)
     return written
 
 

@@ -193,6 +193,19 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
     check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
 
 
+def test_logits_may_all_be_negative():
+    """What fills the last block has logits of 0, and so have pad and bos here, each in a block of every hypothesis."""
+    model, variables = build()
+    table = (variables["params"]["embedding"] - 5).at[:2].set(0)
+    ones = {"norm": {"scale": jnp.ones(SHAPE.d_model), "bias": jnp.ones(SHAPE.d_model)}}
+    layer = {**variables["params"]["decoder_0"], "feed_forward_norm": ones}
+    variables = {**variables, "params": {**variables["params"], "embedding": table, "decoder_0": layer}}
+    source, lengths = sentences()
+    wanted = slow(model, variables, source, lengths, 3, 0.6, [MOST] * 40, [()] * 40)
+    assert max(best[0][1] for best in wanted) < -20
+    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+
+
 def test_an_empty_sentence_has_the_empty_translation():
     model, variables = build()
     source, lengths = sentences()
@@ -215,30 +228,39 @@ def test_a_sentence_is_translated_as_if_alone():
     np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], rtol=1e-5)
 
 
-def test_it_stops_when_nothing_can_change(monkeypatch):
-    """With an eos that is almost certain the best is known after a step, the three best are not."""
-    model, variables = build(11)
-    source, lengths = sentences(4, 11)
-    table = variables["params"]["embedding"]
-    # Whatever a hidden state is, sure of eos: LayerNorm's bias goes along with its row.
-    norm = {"norm": {"scale": jnp.full(SHAPE.d_model, 0.01), "bias": 30 * table[EOS] / (table[EOS] ** 2).sum()}}
-    params = {**variables["params"], "decoder_0": {**variables["params"]["decoder_0"], "feed_forward_norm": norm}}
-    places, step = [], Transformer.step
+def scripted(first, later):
+    """A model whose next piece depends on its position only: eos with these probabilities, and piece 3 else."""
+    model, variables = build(6, design=Design(embeddings="separate"))
+    params = jax.tree.map_with_path(lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
+                                    variables["params"])
+    places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
+    hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
+    eos = np.array([first] + [later] * (MOST - 1))
+    wanted = np.log(np.stack([1e-6 * np.ones(MOST)] * 2 + [eos, 1 - eos] + [1e-6 * np.ones(MOST)] * 2, axis=1))
+    params["output"] = jnp.asarray((np.linalg.pinv(hidden[:MOST]) @ wanted).T, jnp.float32)
+    table = {"table": jnp.asarray(places, jnp.float32)}
+    return model, dict(params=params, positions=dict(source_positions=table, target_positions=table))
+
+
+@pytest.mark.parametrize(("first", "later", "alpha", "size", "steps"), [
+    (0.9, 0.5, 0.6, 1, 1),    # nothing longer can be better: log 0.1 / lp(7) < log 0.9
+    (0.6, 0.02, 3.0, 7, 7),   # a translation of two pieces cannot be better than that of one, one of seven can
+    (0.3, 0.98, -3.0, 2, 2),  # one of seven cannot be better, one of two can
+])
+def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, later, alpha, size, steps):
+    model, variables = scripted(first, later)
+    reached, step = [], Transformer.step
 
     def watched(self, pieces, t, *rest):
-        jax.debug.callback(lambda t: places.append(int(t)), t)
+        jax.debug.callback(lambda t: reached.append(int(t) + 1), t)
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(decoding.Transformer, "step", watched)
-    steps = {}
-    for n_best in (1, 3):
-        places.clear()
-        search = functools.partial(beam_search, model, beam=3, most=MOST, bos=BOS, eos=EOS, n_best=n_best)
-        found = quickly(search)({**variables, "params": params}, source, lengths)
-        jax.effects_barrier()
-        steps[n_best] = max(places) + 1
-        np.testing.assert_array_equal(found.pieces[:, 0, 0], EOS)
-    assert steps == {1: 1, 3: 2}
+    found = quickly(functools.partial(beam_search, model, beam=5, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
+        variables, *sentences(2, 6))
+    jax.effects_barrier()
+    np.testing.assert_array_equal((found.pieces > 0).sum(-1), size)
+    assert max(reached) == steps
 
 
 # Each value of each choice is in one of them.

@@ -59,7 +59,11 @@ def test_translate(swept):
     done = command("translate", f"--workdir={trial}", input="3 days ago\n\nMay 4\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(lines := done.stdout.split("\n")) == 4 and lines[1] == ""
-    assert command("translate", f"--workdir={trial}", input="").stdout == ""
+    done = command("translate", f"--workdir={trial}", "--beam=2", "--n_best=2", "--prefix=am 4", input="May 4\n\n")
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    assert found[2:] == [["0.0000", ""], ["-inf", ""]]
+    assert 0 > float(found[0][0]) > float(found[1][0])
+    assert found[0][1] != found[1][1] and all(text.startswith("am 4") for _, text in found[:2])
     refused = command("translate", f"--workdir={workdir}", input="x\n")
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
 
