@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 
 def cached(q: Float[Array, "N K"], k: Float[Array, "K M"], v: Float[Array, "M V"], *, score,
-           visible: Bool[Array, "n M"], bias: Float[Array, "n M"] | None = None) -> Float[Array, "N V"]:
-    """softmax(score(q, k) + bias) v of one head, n = N or 1; a query that sees nothing gets 0."""
+           visible: Bool[Array, "n M"], bias: Float[Array, "m M"] | None = None) -> Float[Array, "N V"]:
+    """softmax(score(q, k) + bias) v of one head, n and m = N or 1; a query that sees nothing gets 0."""
     s = score(q, k.T)
     s = jnp.where(visible, s if bias is None else s + bias, -jnp.inf)
     top = s.max(-1, keepdims=True)

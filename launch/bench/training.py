@@ -27,7 +27,8 @@ def run(names: list[str], turns: int, directory: Path, console: rich.console.Con
                   for name, cell in cells.items() if cell.median is not None}
     table = grid(case, cells, starts)
     written = [directory / "table.md", directory / "results.json"]
-    write_text(written[0], f"# Training\n\n{rounds.where()} Medians; float32.\n\n{markdown(table)}")
+    write_text(written[0], f"# Training\n\n{rounds.where()} Medians; float32; huge pages for all.\n\n"
+                           f"{markdown(table)}")
     write_json(written[1], {**rounds.circumstances("train"), "case": dataclasses.asdict(case),
                             "peers": rounds.entries(cells),
                             "starts": {name: start._asdict() for name, start in starts.items()}})

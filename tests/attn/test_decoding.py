@@ -229,22 +229,23 @@ def test_a_sentence_is_translated_as_if_alone():
 
 
 def scripted(first, later):
-    """A model whose next piece depends on its position only: eos with these probabilities, and piece 3 else."""
+    """A model whose next piece depends on its position only: eos with these probabilities, else 3, seldom 4."""
     model, variables = build(6, design=Design(embeddings="separate"))
     params = jax.tree.map_with_path(lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
                                     variables["params"])
     places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
     hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
     eos = np.array([first] + [later] * (MOST - 1))
-    wanted = np.log(np.stack([1e-6 * np.ones(MOST)] * 2 + [eos, 1 - eos] + [1e-6 * np.ones(MOST)] * 2, axis=1))
+    never, seldom = np.full(MOST, 1e-6), np.full(MOST, 0.01)
+    wanted = np.log(np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1))
     params["output"] = jnp.asarray((np.linalg.pinv(hidden[:MOST]) @ wanted).T, jnp.float32)
     table = {"table": jnp.asarray(places, jnp.float32)}
     return model, dict(params=params, positions=dict(source_positions=table, target_positions=table))
 
 
 @pytest.mark.parametrize(("first", "later", "alpha", "size", "steps"), [
-    (0.9, 0.5, 0.6, 1, 1),    # nothing longer can be better: log 0.1 / lp(7) < log 0.9
-    (0.6, 0.02, 3.0, 7, 7),   # a translation of two pieces cannot be better than that of one, one of seven can
+    (0.9, 0.5, 0.6, 1, 1),    # nothing longer can be better: log 0.09 / lp(7) < log 0.9
+    (0.7, 0.001, 5.0, 7, 7),  # a translation of two pieces cannot be better than that of one, one of seven can
     (0.3, 0.98, -3.0, 2, 2),  # one of seven cannot be better, one of two can
 ])
 def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, later, alpha, size, steps):
@@ -256,7 +257,7 @@ def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, lat
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(decoding.Transformer, "step", watched)
-    found = quickly(functools.partial(beam_search, model, beam=5, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
+    found = quickly(functools.partial(beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
         variables, *sentences(2, 6))
     jax.effects_barrier()
     np.testing.assert_array_equal((found.pieces > 0).sum(-1), size)
@@ -301,7 +302,7 @@ def test_bfloat16():
     targets = np.asarray(found.pieces)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
-    assert np.abs(found.log_probs - log_prob_of(model, exact, source, lengths, targets)).mean() < 0.1
+    assert np.abs(found.log_probs - log_prob_of(model, exact, source, lengths, targets)).mean() < 0.2  # of 5
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, greedy, sinusoidal
+from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, sinusoidal
 from attn.positions import LAYOUTS
 from attn.transformer import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from tests.attn import numpy_transformer
@@ -194,24 +194,6 @@ def test_untied_matrices_are_used_where_they_belong(pair):
 def test_an_unknown_design_is_named(name, known):
     with pytest.raises(ValueError, match=f"unknown {name} 'nope'; known: {', '.join(known)}"):
         build(design=Design(**{name: "nope"}))
-
-
-def test_greedy_equals_the_search_without_a_cache():
-    model, variables = build(Learned())
-    source = jnp.asarray(np.random.default_rng(2).integers(4, VOCABULARY, (5, 11)), jnp.int32)
-    lengths, most = jnp.array([11, 9, 3, 1, 6]), 13
-    found = greedy(model, variables, source, lengths, most=most, bos=1, eos=2)
-
-    @jax.jit
-    def best(target):  # after every piece of the target, each seeing only what stands before it
-        hidden = model.apply(variables, source, target, places(source), places(target), **masks(lengths))
-        return model.apply(variables, hidden, method=Transformer.logits).argmax(-1)
-
-    target = jnp.ones((5, most + 1), jnp.int32)
-    for t in range(most):
-        target = target.at[:, t + 1].set(best(target)[:, t])
-    ended = jnp.cumsum(target[:, 1:] == 2, axis=1) - (target[:, 1:] == 2) > 0
-    np.testing.assert_array_equal(found, jnp.where(ended, 0, target[:, 1:]))
 
 
 def test_dropout_happens_with_an_rng_only(pair):
