@@ -11,6 +11,11 @@ they stand, the basis of the published scores, and `bleu_detokenized` sacreBLEU'
 The recipe is that of "Tiny" in Wu et al. (2021), which reaches 41.02: 4+4 layers, d_model 128, d_ff 256, 4 heads,
 dropout 0.3, shared embeddings, 10,000 pieces, Adam 0.9/0.98, inverse square root with a peak of 0.005 after 2,000
 steps, about 8,192 tokens a batch, 8,000 steps, the last 10 checkpoints (an epoch apart) averaged, beam 5.
+
+Notebook, two cores of an AMD EPYC, JAX 0.10.2:
+2026-11-21  This recipe: not yet run to its end.
+2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target pieces, dropout 0.2, 8,000 pieces, in 29
+            minutes: sacreBLEU's default 36.6 on test_2016_flickr, greedy, one checkpoint.
 """
 
 from experiments.settings import default_config
