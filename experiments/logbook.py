@@ -69,7 +69,9 @@ class Board:
         import tensorboardX
 
         begun = any(directory.glob("events.*"))
-        self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step + 1 if begun else None)
+        # The step in the name: a run that resumes within the same second must not write over its own file.
+        self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step + 1 if begun else None,
+                                                  filename_suffix=f".{step:09d}")
         for line in () if begun else lines:
             self.write(line)
 
