@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from experiments.tokens import BOS, EOS, PAD, UNK
+from launch.bench.sizes import Sizes
 
 ALPHA = 0.6
 LAYER_NORM_EPSILON = 1e-5
@@ -13,17 +14,12 @@ MARKS = [PAD, BOS, EOS, UNK]
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(Sizes):
     """So many sentences of one length, each translated into as many pieces, all of which must be searched for."""
 
     batch: int
     beam: int
     """1 is greedy search."""
-    N: int = 4
-    d_model: int = 128
-    d_ff: int = 256
-    h: int = 4
-    vocabulary: int = 10_000
     pieces: int = 32
     """Of a source, and of a translation, its end mark included."""
     only: None = None

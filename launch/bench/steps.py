@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.batches import Encoded
 from experiments.tokens import BOS, EOS
+from launch.bench.sizes import Sizes
 from launch.bench.timing import Program
 
 BETAS = (0.9, 0.98)
@@ -19,14 +20,9 @@ STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(Sizes):
     """A model, and a batch of sentence pairs of one length, so that no library works on padding."""
 
-    N: int = 4
-    d_model: int = 128
-    d_ff: int = 256
-    h: int = 4
-    vocabulary: int = 10_000
     pairs: int = 64
     pieces: int = 64
     """Of a sentence, one mark included: 4,096 + 4,096 in all."""
