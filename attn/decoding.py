@@ -171,12 +171,14 @@ def _decoder(model, variables, source, lengths, beam, most):
     cross = call(Transformer.remember, memory)
     seen = (jnp.arange(n)[None] < lengths[:, None])[:, None]
     matrix = output_matrix(variables["params"])
-    # In whole blocks; transposed here because XLA would do it in every step.
-    matrix = jnp.pad(matrix, ((0, -matrix.shape[0] % BLOCK), (0, 0))).T
+    matrix = jnp.pad(matrix, ((0, -len(matrix) % BLOCK), (0, 0)))  # in whole blocks
+    if (many := batch * beam > 1):
+        matrix = matrix.T  # here, because XLA would do it in every step
 
     def step(pieces, t, caches, own):
         hidden, caches = call(Transformer.step, pieces, t, caches, cross, own, seen)
-        return jnp.matmul(hidden, matrix, preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32)), caches
+        exact = jnp.promote_types(hidden.dtype, jnp.float32)
+        return jnp.einsum("bkd,dy->bky" if many else "bkd,yd->bky", hidden, matrix, preferred_element_type=exact), caches
 
     return step, call(Transformer.empty_caches, (batch,), most * beam, memory.dtype)
 
