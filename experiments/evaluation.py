@@ -32,6 +32,17 @@ class Hypothesis(NamedTuple):
     text: str
 
 
+def sentence_statistics(translations: list[str], references: list[str], tokens_of: str = "") -> np.ndarray:
+    """What BLEU is made of, for each sentence: correct 1- to 4-grams, all 1- to 4-grams, length, reference's length.
+
+    int32 (sentences, 10). The `bleu` of `score` is that of their sum, see sacrebleu.BLEU.compute_bleu.
+    """
+    bleu = sacrebleu.BLEU(tokenize="none" if tokens_of else "13a", effective_order=True)
+    found = [bleu.sentence_score(t, [r]) for t, r in zip(translations, references, strict=True)]
+    rows = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found]
+    return np.array(rows, np.int32).reshape(-1, 10)
+
+
 def score(translations: list[str], references: list[str], tokens_of: str = "") -> dict[str, float]:
     """Corpus scores of translations against one reference each, by name.
 
@@ -61,40 +72,45 @@ def detokenized(sentences: list[str], language: str) -> list[str]:
     return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
 
 
-def perplexity(piece_losses, state, pairs: Encoded, rows: int, length: int) -> float:
-    """exp of the mean negative log-likelihood per real target piece, end mark included: independent of the batching.
+def sentence_losses(piece_losses, states, pairs: Encoded, rows: int, length: int):
+    """(−log p of each target sentence, its end mark included, (L, sentences); how many pieces those are (sentences,)).
 
-    `piece_losses(state, batch)` is a compiled `trial.piece_losses`.
+    `piece_losses(states, batch)` is a compiled `trial.piece_losses` of L lanes.
     """
-    found = [(piece_losses(state, batch), batch.target_segments > 0) for _, batch in padded(pairs, rows, length)]
-    return float(np.exp(mean_loss(found)))
+    found = [(indices, piece_losses(states, batch), batch.target_segments > 0)
+             for indices, batch in padded(pairs, rows, length)]
+    nll, pieces = np.zeros((len(found[0][1]), len(pairs.target))), np.zeros(len(pairs.target), np.int64)
+    for indices, losses, real in found:
+        rows_of = np.where(real[None], np.asarray(losses, np.float64), 0).sum(-1)
+        nll[:, indices], pieces[indices] = rows_of[:, : len(indices)], real.sum(-1)[: len(indices)]
+    return nll, pieces
 
 
-def mean_loss(found) -> float:
-    """The mean of losses where `real`, for `found` = [(losses, real), …], summed in float64."""
-    real = [np.asarray(losses, np.float64)[real] for losses, real in found]
-    return float(np.concatenate(real).mean())
+def perplexity(nll: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+    """exp of the mean −log p per real target piece, end mark included, for each lane: independent of the batching."""
+    return np.exp(nll.sum(-1) / pieces.sum())
 
 
-def translate(search, state, vocabulary: Vocabulary, sources: list[np.ndarray], rows: int,
-              length: int) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source (ids without marks), the best first; of an empty source an empty one.
+def translate(search, states, vocabulary: Vocabulary, sources: list[np.ndarray], rows: int, length: int,
+              lanes: tuple[int, ...] = (0,)) -> list[list[list[Hypothesis]]]:
+    """For each of `lanes` the best hypotheses of each source (ids without marks), the best first.
 
-    `search(state, source, lengths)` is a compiled `search`; batches are `rows` sentences of `length` pieces.
+    An empty source has an empty one. `search(states, source, lengths)` is a compiled `search` of a population; batches
+    are `rows` sentences of `length` pieces.
     """
-    hypotheses = [[Hypothesis(0.0, "")] for _ in sources]
     worth = [i for i, source in enumerate(sources) if len(source)]
-    if not worth:
-        return hypotheses
     nothing = [np.zeros(0, np.int32)] * len(worth)
-    batches = padded(Encoded([sources[i] for i in worth], nothing), rows, length)
+    batches = padded(Encoded([sources[i] for i in worth], nothing), rows, length) if worth else ()
     # Dispatched all at once, so that the device works on the next batch while this one is spelled.
-    found = [(indices, search(state, batch.source, (batch.source_segments > 0).sum(-1))) for indices, batch in batches]
-    for indices, (pieces, scores) in found:
-        for i, ids, own in zip(indices, np.asarray(pieces), np.asarray(scores), strict=False):
-            there = own > -np.inf  # a sentence of few pieces may have fewer translations than were asked for
-            texts = vocabulary.decode(ids[there])
-            hypotheses[worth[i]] = [Hypothesis(float(s), t) for s, t in zip(own[there], texts, strict=True)]
+    found = [(indices, search(states, batch.source, (batch.source_segments > 0).sum(-1))) for indices, batch in batches]
+    hypotheses = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
+    for indices, results in found:
+        pieces, scores = map(np.asarray, results)
+        for of_lane, lane in zip(hypotheses, lanes, strict=True):
+            for i, ids, own in zip(indices, pieces[lane], scores[lane], strict=False):
+                there = own > -np.inf  # a sentence of few pieces may have fewer translations than were asked for
+                texts = vocabulary.decode(ids[there])
+                of_lane[worth[i]] = [Hypothesis(float(s), t) for s, t in zip(own[there], texts, strict=True)]
     return hypotheses
 
 

@@ -9,7 +9,6 @@ import re
 import numpy as np
 
 from attn import Shape
-from experiments.batches import Batch
 
 PEAKS = (
     ("H200 NVL", 835e12, 418e12),
@@ -43,8 +42,8 @@ def peak(kind: str, precision: str) -> float | None:
     return None
 
 
-def of_a_step(shape: Shape, vocabulary: int, batch: Batch) -> int:
-    """FLOPs of one training step on the real pieces of `batch`; the backward pass counts twice the forward pass.
+def of_training(shape: Shape, vocabulary: int, source_lengths, target_lengths) -> int:
+    """FLOPs of training once on pairs of these lengths; the backward pass counts twice the forward pass.
 
     For a sentence of n source and m target pieces, end marks included, D = d_model, Y = vocabulary:
 
@@ -55,14 +54,8 @@ def of_a_step(shape: Shape, vocabulary: int, batch: Batch) -> int:
     """
     N, D, d_ff, h, d_k, d_v = shape
     heads = h * (d_k + d_v)
-    n, m = (_lengths(segments) for segments in (batch.source_segments, batch.target_segments))
+    n, m = (np.asarray(lengths, np.int64) for lengths in (source_lengths, target_lengths))
     matrices = (n + m) * N * (3 * D * heads + 2 * D * d_ff) + m * D * vocabulary
     pairs = N * (n**2 + m * (m + 1) // 2 + n * m)
     return int(6 * (matrices + pairs * heads).sum())
 
-
-def _lengths(segments):
-    """How many pieces each place for a sentence holds: (rows · row_pieces,), a row of n pieces having at most n."""
-    rows, width = segments.shape
-    place = np.arange(rows)[:, None] * (width + 1) + segments
-    return np.bincount(place.reshape(-1), minlength=rows * (width + 1)).reshape(rows, -1)[:, 1:].reshape(-1)

@@ -16,6 +16,11 @@ import numpy as np
 KINDS = ("encoder", "decoder", "cross")
 """Encoder self-attention, decoder self-attention, and the decoder's attention to the encoder."""
 
+ENDS = ("finished", "failed", "diverged")
+"""The statuses that a result.json gives; of these only a failed trial is run again by the next call."""
+
+STATUSES = (*ENDS, "unfinished")
+
 
 class LedgerError(ValueError):
     """A workdir without results to read; the message says what was looked for and how to make it."""
@@ -38,13 +43,16 @@ class Trial:
     """By rising step; of a step that a resumed run logged twice, the later line."""
     result: Mapping[str, Any] | None
     status: str
-    """finished, failed or unfinished."""
+    """One of STATUSES."""
+    label: str = ""
+    """The name that the sweep gives to this trial's row; empty for a row that is called after what it changes."""
 
     @property
     def error(self) -> str:
         """One line saying why there is no result; empty for a finished trial."""
-        if self.status == "failed":
-            return one_line(self.result.get("error")) or "failed without a message"
+        if self.status in ("failed", "diverged"):
+            said = one_line(self.result.get("error")).removeprefix(f"{self.status}: ")
+            return said or f"{self.status} without a message"
         if self.status == "finished":
             return ""
         if not self.directory.is_dir():
@@ -72,7 +80,7 @@ class Ledger:
     sweeps: tuple[str, ...] = ()
 
     def of(self, status: str) -> tuple[Trial, ...]:
-        """The trials that are finished, failed or unfinished."""
+        """The trials of one of STATUSES."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
     def changes(self, trial: Trial) -> dict[str, Any]:
@@ -122,7 +130,7 @@ def examples(trial: Trial) -> list[Example]:
 
     Raises LedgerError if a map does not fit its word pieces.
     """
-    texts, arrays = _json(trial.directory / "examples.json", list), _arrays(trial)
+    texts, arrays = _json(trial.directory / "examples.json", list), _arrays(trial, "examples.npz")
     built = []
     for i, text in enumerate(texts):
         attention = {kind: arrays[f"{i}/{kind}"] for kind in KINDS if f"{i}/{kind}" in arrays}
@@ -141,7 +149,20 @@ def examples(trial: Trial) -> list[Example]:
 
 def positions(trial: Trial) -> np.ndarray | None:
     """The encoder's position table (L, d_model) at the end of training; None where there is none."""
-    return _arrays(trial).get("positions")
+    return _arrays(trial, "examples.npz", only="positions").get("positions")
+
+
+def sentences(trial: Trial) -> dict[str, np.ndarray]:
+    """What each sentence of the validation and test sets contributes to the scores; {} where `trial` kept none.
+
+    Trials on the same corpus have the same sentences in the same order.
+
+    - validation_nll (V,) Σ −log p over a sentence's target pieces, validation_pieces (V,) their number, both with the
+      end mark: perplexity is exp(Σ nll / Σ pieces); validation_source (V,) pieces of the source, end mark included;
+    - test_bleu (S, 10) correct 1- to 4-grams, all 1- to 4-grams, length and reference length: BLEU is a function of
+      their sums; test_exact (S,) whether the translation is the reference; test_source (S,).
+    """
+    return _arrays(trial, "sentences.npz")
 
 
 def look_up(settings: Mapping[str, Any], key: str, default=None):
@@ -153,6 +174,14 @@ def look_up(settings: Mapping[str, Any], key: str, default=None):
     return settings
 
 
+def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested settings as {dotted key: value}."""
+    found = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+    return found
+
+
 def one_line(text) -> str:
     """`text` on one line, without characters a terminal would obey."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")).split())
@@ -162,20 +191,21 @@ def _read_sweep(workdir):
     sweep = _json(workdir / "sweep.json")
     try:
         base = sweep["base"]
-        trials = [_read_trial(workdir / t["directory"], t["name"], t["point"], base) for t in sweep["trials"]]
+        trials = [_read_trial(workdir / t["directory"], t["name"], t["point"], base, one_line(t.get("label")))
+                  for t in sweep["trials"]]
         return Ledger(workdir, tuple(trials),
                       config=str(sweep.get("config", "")), base=base, sweeps=tuple(sweep.get("sweeps", ())))
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise LedgerError(f"{workdir / 'sweep.json'} is damaged ({error!r}): call launch.sweep on this workdir again, "
                           "which writes it anew and keeps the finished trials") from error
 
 
-def _read_trial(directory, name, point, base):
+def _read_trial(directory, name, point, base, label=""):
     config, result = _json(directory / "config.json"), _json(directory / "result.json")
-    status = result.get("status") if result.get("status") in ("finished", "failed") else "unfinished"
+    status = result.get("status") if result.get("status") in ENDS else "unfinished"
     seed = point.get("seed", config.get("seed", base.get("seed")))
     return Trial(name, dict(point), seed, directory, config, _json(directory / "record.json"),
-                 _metrics(directory / "metrics.jsonl"), result or None, status)
+                 _metrics(directory / "metrics.jsonl"), result or None, status, label)
 
 
 def _json(path, kind=dict):
@@ -202,9 +232,10 @@ def _metrics(path):
     return tuple(latest[key] for key in sorted(latest))
 
 
-def _arrays(trial):
+def _arrays(trial, name, only=None):
+    """The arrays of an .npz file, or the one called `only`; {} where it is missing or cut short."""
     try:
-        with open(trial.directory / "examples.npz", "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return dict(file)
+        with open(trial.directory / name, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files if only in (None, key)}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return {}

@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 
 _TRAIN = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
@@ -18,31 +17,27 @@ class Log:
 
     def __init__(self, directory, clock, say, peak: float | None = None, board=None):
         self._directory, self._clock, self._say, self._peak, self._board = directory, clock, say, peak, board
-        self._steps, self._flops, self._due = [], 0, None
+        self._steps, self._flops = [], 0
         self._since = time.perf_counter()
 
-    def step(self, step, metrics, flops, due):
-        """Notes a dispatched step. What is due from the step before is written now, while this one runs."""
-        self.flush()
+    def steps(self, last, metrics, flops, due):
+        """Notes the metrics (n,) of the n steps up to `last`, and writes a line if one is due there."""
         self._steps.append(metrics)
         self._flops += flops
         if due:
-            self._due = step
+            self._train(last)
 
-    def flush(self):
-        if self._due is None:
-            return
-        each = jax.device_get(self._steps)
-        pieces = np.array([m["pieces"] for m in each])
-        seconds = time.perf_counter() - self._since
-        mean = {name: float(np.average([m[name] for m in each], weights=pieces)) for name in ("loss", "nll")}
-        line = dict(step=self._due, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
-                    learning_rate=float(each[-1]["learning_rate"]), grad_norm=float(each[-1]["grad_norm"]),
+    def _train(self, step):
+        each = {name: np.concatenate([steps[name] for steps in self._steps]) for name in self._steps[0]}
+        pieces, seconds = each["pieces"], time.perf_counter() - self._since
+        mean = {name: float(np.average(each[name], weights=pieces)) for name in ("loss", "nll")}
+        line = dict(step=step, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
+                    learning_rate=float(each["learning_rate"][-1]), grad_norm=float(each["grad_norm"][-1]),
                     tokens_per_second=float(pieces.sum() / seconds))
         if self._peak:
             line["mfu"] = self._flops / seconds / self._peak
         self._write(line, _TRAIN)
-        self._steps, self._flops, self._due = [], 0, None
+        self._steps, self._flops = [], 0
         self._since = time.perf_counter()
 
     def validation(self, step, scores):

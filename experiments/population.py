@@ -1,9 +1,16 @@
-"""The seam for devices: how one trial's step runs on all of them.
+"""The seam for devices: how the steps of several trials run on all of them.
 
-A step names its axis, `AXIS`, and sums over it; this file supplies the axis. `pmap` and `shard_map` are two
-implementations of the same seam and give the same numbers; a batch is split by rows, everything else is on every
-device.
+Steps are written for one trial and sum over the axis `AXIS`, which this file supplies. Of a population of one trial,
+each device has its share of a batch's rows, and AXIS is that of the devices; of more trials, each device has its share
+of the lanes, `vmap` runs them side by side, and AXIS has length 1. `pmap` and `shard_map` are two implementations of
+the same seam and give the same numbers.
+
+L lanes on D devices are in G groups of L / G: G = D, or 1 for a single lane. What belongs to a trial has these two
+axes first.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,44 +18,117 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXIS = "devices"
+GROUPS = "groups"
+STRATEGIES = ("pmap", "shard_map")
 
 
 class DeviceError(ValueError):
     """The devices at hand cannot run what was asked; the message says what would."""
 
 
-def distribute(step, *, strategy: str = "pmap", devices=None, donate: bool = True):
-    """step(state, hyper, batch) -> (state, result), written for one device's rows of the batch, over `devices`.
+class Lanes(NamedTuple):
+    """Where the trials of a population are; `devices` are this process's own where None."""
 
-    `step` must return the same state and result on every device, which it does by summing over `AXIS`. The state is
-    donated unless `donate` is False. The default devices are this process's own.
+    count: int = 1
+    strategy: str = "pmap"
+    devices: tuple | None = None
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices or jax.local_devices()), (AXIS if self.count == 1 else GROUPS,))
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.count == 1 else self.mesh.size
+
+    def place(self, lane: int) -> tuple[int, int]:
+        """The group of a lane, and its number there."""
+        return divmod(lane, self.count // self.groups)
+
+    def share(self, tree):
+        """`tree` with a copy on each device: what all lanes read."""
+        return jax.device_put(tree, NamedSharding(self.mesh, P()))
+
+    def stack(self, trees: Sequence):
+        """What belongs to one trial, for each of the population."""
+        stacked = jax.tree.map(lambda *x: np.stack(x).reshape(
+            self.groups, self.count // self.groups, *np.shape(x[0])), *trees)
+        return jax.device_put(stacked, NamedSharding(self.mesh, self.spread))
+
+    @property
+    def spread(self) -> P:
+        """How what belongs to trials is spread over the mesh."""
+        return P() if self.count == 1 else P(GROUPS)
+
+
+def distribute(steps: Callable, lanes: Lanes = Lanes(), *, donate: bool = True) -> Callable:
+    """run(states, hypers, corpus, slots, count) -> (states, metrics) of a population.
+
+    `steps(state, hyper, corpus, slots, count)` is of one trial, over one device's rows of its slots (K, rows, S), and
+    returns the same on every device of AXIS. Here slots are (L, K, rows, S). The states are donated unless `donate`
+    is False.
+
+    Raises DeviceError for an unknown strategy and for lanes that do not split over the devices.
     """
-    devices = list(devices or jax.local_devices())
-    donated = (0,) if donate else ()
-    if strategy == "pmap":
-        # The state is never stacked: in_axes=None puts one copy on each device, out_axes=None hands one back.
-        run = jax.pmap(step, AXIS, in_axes=(None, None, 0), out_axes=(None, None), devices=devices,
-                       donate_argnums=donated)
-        split = _split
-    elif strategy == "shard_map":
-        mesh = Mesh(np.array(devices), (AXIS,))
-        # check_vma would make the gradient's transpose sum over devices a second time: n_devices too large.
-        run = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=(P(), P()),
-                                    check_vma=False), donate_argnums=donated)
-        split = _whole
-    else:
-        raise DeviceError(f"unknown strategy {strategy!r}; known: pmap, shard_map")
+    single, mesh, own = lanes.count == 1, lanes.mesh, lanes.spread
+    check_lanes(lanes.count, mesh.size)
+    side_by_side = _side_by_side(steps if single else _alone(steps), lanes, (0, 0, None, 0, None))
 
-    def distributed(state, hyper, batch):
-        return run(state, hyper, jax.tree.map(lambda x: split(x, len(devices)), batch))
+    def whole(states, hypers, corpus, slots, count):
+        return _with_axis(side_by_side(*map(_without_axis, (states, hypers)), corpus, slots, count))
+
+    options = dict(donate_argnums=(0,) if donate else ())
+    if lanes.strategy == "pmap":
+        options |= dict(devices=mesh.devices.tolist())
+        if single:
+            # The state is never stacked: in_axes=None puts one copy on each device, out_axes=None hands one back.
+            run = jax.pmap(whole, AXIS, in_axes=(None, None, None, 0, None), out_axes=None, **options)
+        else:
+            run = jax.pmap(side_by_side, GROUPS, in_axes=(0, 0, None, 0, None), **options)
+    elif lanes.strategy == "shard_map":
+        # check_vma would make the gradient's transpose sum over devices a second time: n_devices too large.
+        run = jax.jit(jax.shard_map(lambda states, hypers, corpus, slots, count: whole(
+            states, hypers, corpus, _without_axis(slots), count), mesh=mesh, in_specs=(
+            own, own, P(), P(mesh.axis_names), P()), out_specs=own, check_vma=False), **options)
+    else:
+        raise DeviceError(f"unknown strategy {lanes.strategy!r}; known: {', '.join(STRATEGIES)}")
+
+    def distributed(states, hypers, corpus, slots, count):
+        split = (_split_rows if single else _split_lanes)(slots, mesh.size)
+        return run(states, hypers, corpus, split, np.int32(count))
 
     return distributed
 
 
-def on_all_devices(tree, devices=None):
-    """`tree` with a copy on each device: what a step takes, so that its first call compiles as every other."""
-    mesh = Mesh(np.array(devices or jax.local_devices()), (AXIS,))
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+def each(function: Callable, lanes: Lanes = Lanes()) -> Callable:
+    """run(states, *shared) -> results, lanes first, of function(state, *shared) of one trial."""
+    def run(states, *shared):
+        axes = 0, *(None for _ in shared)
+        side_by_side = _side_by_side(function, lanes, axes)
+        if lanes.groups == 1:
+            return side_by_side(_without_axis(states), *shared)
+        results = jax.vmap(side_by_side, axes)(states, *shared)
+        return jax.tree.map(lambda x: x.reshape(lanes.count, *x.shape[2:]), results)
+
+    return jax.jit(run)
+
+
+@jax.jit
+def take(states, place: tuple[int, int]):
+    """One trial's own of a population."""
+    return jax.tree.map(lambda x: x[place], states)
+
+
+@jax.jit
+def put(states, place: tuple[int, int], state):
+    """The population with one trial's own replaced."""
+    return jax.tree.map(lambda x, own: x.at[place].set(own), states, state)
+
+
+def check_lanes(lanes: int, devices: int) -> None:
+    """Raises DeviceError unless `lanes` lanes split evenly over `devices` devices."""
+    if lanes > 1 and (spare := -lanes % devices):
+        raise DeviceError(f"{lanes} lanes must be divisible by the number of devices, {devices}: take {lanes + spare}")
 
 
 def check_rows(rows: int, devices: int, accumulate: int = 1) -> None:
@@ -59,9 +139,37 @@ def check_rows(rows: int, devices: int, accumulate: int = 1) -> None:
                           f"set training.rows to {rows + spare}")
 
 
-def _split(x, n):
-    return x.reshape(n, x.shape[0] // n, *x.shape[1:])
+def _side_by_side(function, lanes, axes):
+    """`function` for the lanes of one device; axes of 0 are theirs."""
+    if lanes.count > lanes.groups:
+        return jax.vmap(function, axes)
+    # One lane, without vmap, for which XLA would find slower kernels.
+    return lambda *args: _with_axis(function(*(
+        _without_axis(x) if axis == 0 else x for x, axis in zip(args, axes, strict=True))))
 
 
-def _whole(x, n):
-    return x
+def _alone(steps):
+    """`steps` with an AXIS of its own, of length 1."""
+    def run(state, hyper, corpus, slots, count):
+        one = jax.vmap(steps, (None, None, None, 0, None), out_axes=None, axis_name=AXIS)
+        return one(state, hyper, corpus, slots[None], count)
+
+    return run
+
+
+def _with_axis(tree):
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def _without_axis(tree):
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def _split_rows(slots, devices):
+    """(1, K, rows, S) as (D, 1, K, rows / D, S)."""
+    _, count, rows, most = slots.shape
+    return np.moveaxis(slots.reshape(1, count, devices, rows // devices, most), 2, 0)
+
+
+def _split_lanes(slots, devices):
+    return slots.reshape(devices, -1, *slots.shape[1:])

@@ -1,6 +1,6 @@
 """A trial's directory: who it belongs to, what is known of it, and every file written so that a crash leaves no half.
 
-`config.json` is written first and `result.json` last; a directory with a finished result is never written again.
+`config.json` is written first and `result.json` last; the directory of a trial that has ended is never written again.
 """
 
 import contextlib
@@ -21,6 +21,9 @@ from experiments.files import read_json, write_bytes, write_json, write_text
 from experiments.prepared import Prepared
 from experiments.settings import Settings
 
+ENDED = ("finished", "diverged")
+"""What result.json calls a trial that is not to be run again."""
+
 
 class WorkdirError(ValueError):
     """A directory that holds something else; the message says what, and the remedy."""
@@ -33,7 +36,7 @@ class Directory:
         self.path = Path(path)
 
     def open(self, settings: Settings) -> dict[str, Any] | None:
-        """Makes the directory `settings`' own. Returns the result if the trial is finished, None if it is to be run.
+        """Makes the directory `settings`' own. Returns the result if the trial has ended, None if it is to be run.
 
         Raises WorkdirError for a directory of other settings, naming what differs, and for a sweep's directory.
         """
@@ -49,7 +52,7 @@ class Directory:
             raise WorkdirError(f"{self.path} belongs to another config: {differences(theirs, mine)}. "
                                "Choose another --workdir, or remove this one")
         result = read_json(self.path / "result.json")
-        return result if result and result["status"] == "finished" else None
+        return result if result and result["status"] in ENDED else None
 
     def describe(self, name: str, point: dict, settings: Settings, prepared: Prepared, length: int) -> None:
         """Writes record.json, and the vocabulary that the trial's ids are in; `length` is the model's longest row.
@@ -105,10 +108,13 @@ class Directory:
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
 
-    def write_examples(self, records: list, arrays: dict[str, np.ndarray]) -> None:
+    def write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
-        write_bytes(self.path / "examples.npz", packed.getvalue())
+        write_bytes(self.path / name, packed.getvalue())
+
+    def write_examples(self, records: list, arrays: dict[str, np.ndarray]) -> None:
+        self.write_arrays("examples.npz", arrays)
         write_json(self.path / "examples.json", records)
 
     def finish(self, result: dict[str, Any]) -> None:

@@ -1,64 +1,48 @@
-"""The loop: one trial from its settings to its result, in a directory that says everything about it.
+"""The loop: trials of one program, each in a lane, from their settings to their results.
 
-Each turn of the loop: evaluate, save, next batch, step, log one step late so that the device never waits for the host.
-On a second call in the same directory a finished trial returns its result, an unfinished one goes on from its newest
-checkpoint, and a directory of other settings is refused.
+All lanes advance by the same number of steps in one dispatch; between dispatches each trial logs, evaluates and saves
+when its own settings say so, and one that ends makes room for the next. A trial's directory says everything about it:
+on a second call an ended trial returns its result, an unfinished one goes on from its newest checkpoint, and a
+directory of other settings is refused.
 """
 
 import contextlib
-import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from attn import NoPositions
-from experiments import evaluation, flops, population, trial
-from experiments.batches import Batches
+from experiments import flops, population, trial
+from experiments.batches import Batches, corpus
 from experiments.checkpoints import Checkpoints
+from experiments.compiled import compiled
 from experiments.evaluation import Search
+from experiments.files import lock
 from experiments.logbook import Board, Log
+from experiments.planner import Measured
+from experiments.population import Lanes
 from experiments.prepared import Prepared
 from experiments.records import Directory
+from experiments.scores import Examined, Judge
 from experiments.settings import Settings
 
-
-class Compiled(NamedTuple):
-    """A program's functions, compiled when first called."""
-
-    init: Callable
-    step: Callable
-    piece_losses: Callable
-    greedy: Callable
-    search: Callable
-    weights: Callable
+CHUNK = 64
+"""The most steps of one dispatch."""
+SECONDS = 1.0
+"""What one dispatch is to take at most, so that a process that is asked to stop need not be waited for."""
 
 
-@functools.lru_cache(maxsize=8)
-def compiled(program: trial.Program, strategy: str, how: Search) -> Compiled:
-    """The functions of `program`, shared by every trial of this process that has it."""
-
-    def fixed(function, *first):
-        return functools.partial(function, program, *first)
-
-    return Compiled(
-        jax.jit(trial.initial_variables, static_argnums=0),
-        population.distribute(fixed(trial.step), strategy=strategy),
-        jax.jit(fixed(trial.piece_losses)),
-        greedy := jax.jit(fixed(evaluation.search, how._replace(beam=1), ())),
-        greedy if how.beam == 1 else jax.jit(fixed(evaluation.search, how, ())),
-        jax.jit(fixed(evaluation.attention_weights)),
-    )
-
-
-class Trial(NamedTuple):
-    """One trial's parts, put together."""
+class Job(NamedTuple):
+    """A trial to be run in the directory `path`; `name` and `point` are for its record."""
 
     settings: Settings
-    prepared: Prepared
-    program: trial.Program
-    functions: Compiled
+    path: Path
+    name: str = "trial"
+    point: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: str = "trial", point: dict | None = None,
@@ -66,123 +50,284 @@ def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: st
     """Trains, evaluates, and returns the result that `result.json` in `workdir` then holds.
 
     `say` gets a line for each log and evaluation; `tensorboard` puts their numbers into `workdir`/tensorboard too.
-    Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial.
+    Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial, LockedError
+    for one that another process writes to.
     """
-    t, e = settings.training, settings.evaluation
-    population.check_rows(t.rows, jax.local_device_count(), t.accumulate)
-    directory = Directory(workdir)
-    if finished := directory.open(settings):
-        return finished
-    vocabulary = prepared.vocabulary()
-    program = trial.program(settings, vocabulary.size, prepared.length(settings))
-    functions = compiled(program, t.strategy, Search(e.beam, e.alpha, e.max_pieces, e.extra))
-    one = Trial(settings, prepared, program, functions)
-    directory.describe(name, point or {}, settings, prepared, program.length)
-    with Checkpoints(directory.path / "checkpoints", keep=max(2, t.average)) as checkpoints:
-        state, batches = _train(one, directory, checkpoints, say, tensorboard)
-        result = _result(one, state, batches, checkpoints, directory)
-    directory.finish(result)
+    job = Job(settings, Path(workdir), name, point or {})
+    with lock(workdir):
+        (result,) = run_all([job], prepared, Lanes(strategy=settings.training.strategy), say=say,
+                            tensorboard=tensorboard)
     return result
 
 
-def _train(one: Trial, directory, checkpoints, say, tensorboard):
-    """Builds what the loop needs, as it was left by an interrupted run. Returns the final state and the batches."""
-    settings = one.settings.training
-    batches = Batches(one.prepared.train, rows=settings.rows, row_pieces=settings.row_pieces, seed=one.settings.seed)
-    state = population.on_all_devices(trial.initial_state(one.program, one.settings, one.functions.init))
-    if checkpoints.latest() is not None:
-        state, data = checkpoints.restore(state)
-        batches.set_state(data)
-    step = int(state.step)
-    clock = directory.resume(step)
-    board = Board(directory.path / "tensorboard", step, directory.metrics()) if tensorboard else None
-    with contextlib.closing(board) if board else contextlib.nullcontext():
-        log = Log(directory, clock, say, _peak(settings), board)
-        return _loop(one, state, batches, checkpoints, directory, log), batches
+def run_all(jobs: Iterable[Job], prepared: Prepared, lanes: Lanes = Lanes(), *, tensorboard: bool = False,
+            say: Callable[[str], None] = lambda line: None,
+            failed: Callable[[Job, Exception], None] | None = None) -> list[dict[str, Any]]:
+    """Runs jobs of one program, see `program`, as many at a time as there are lanes. Returns the results by their ends.
+
+    An error of one trial's own, such as a directory that cannot be written, goes to `failed` and leaves the others
+    alone; without `failed` it is raised.
+    """
+    jobs = list(jobs)
+    for t in (job.settings.training for job in jobs):
+        population.check_rows(t.rows, lanes.mesh.size if lanes.count == 1 else 1, t.accumulate)
+    return _Crew(jobs, prepared, lanes, say, tensorboard, failed).run()
 
 
-def _peak(settings):
-    """FLOP/s of all devices together, or None where that is not known."""
-    one = flops.peak(jax.local_devices()[0].device_kind, settings.precision)
-    return one and one * jax.local_device_count()
+def program(settings: Settings, prepared: Prepared):
+    """What trials must have in common to be lanes of one population, apart from their corpus."""
+    e, t = settings.evaluation, settings.training
+    how = Search(e.beam, e.alpha, e.max_pieces, e.extra)
+    return (trial.program(settings, prepared.vocabulary().size, prepared.length(settings)), how, e.rows, t.rows,
+            t.strategy, t.ema > 0)
 
 
-def _loop(one: Trial, state, batches, checkpoints, directory, log):
-    settings = one.settings.training
-    hyper = population.on_all_devices(trial.hyper(one.settings))
-    step = int(state.step)
-    while True:
-        last = step == settings.steps
-        if step and (last or step % settings.evaluate_every == 0) and not directory.evaluated(step):
-            log.flush()
-            log.validation(step, evaluate(one, state))
-        if step and (last or step % settings.save_every == 0):
-            log.flush()
-            checkpoints.save(step, state, batches.get_state())
-        if last:
-            return state
-        batch = next(batches)
-        state, metrics = one.functions.step(state, hyper, batch)
-        step += 1
-        work = flops.of_a_step(one.program.shape, one.program.vocabulary, batch)
-        log.step(step, metrics, work, due=step % settings.log_every == 0 or step == settings.steps)
+def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
+    """How fast `count` lanes of such trials train here; what is compiled for it stays compiled."""
+    lanes = Lanes(count, settings.training.strategy)
+    own, how, *_ = program(settings, prepared)
+    functions, flat, t = compiled(own, lanes, how), corpus(prepared.train), settings.training
+    states = lanes.stack([jax.device_get(trial.initial_state(own, settings, functions.init))] * count)
+    hypers, shared = lanes.stack([jax.device_get(trial.hyper(settings))] * count), lanes.share(flat)
+    slots = np.stack([Batches(flat, rows=t.rows, row_pieces=t.row_pieces, seed=i).take(CHUNK) for i in range(count)])
+
+    def timed(steps):
+        nonlocal states
+        begin = time.perf_counter()
+        states, metrics = functions.steps(states, hypers, shared, slots, steps)
+        jax.block_until_ready(metrics)
+        return time.perf_counter() - begin
+
+    first, once = timed(1), timed(1)
+    steps = int(min(CHUNK, max(1, SECONDS / once)))
+    each = timed(steps) / steps
+    return Measured(max(0.0, first - each), each)
 
 
-def evaluate(one: Trial, state) -> dict[str, float]:
-    """Perplexity on the whole validation set, scores of the greedy translations of its first sentences."""
-    n, heldout = one.settings.evaluation.sentences, one.prepared.validation
-    translations = _translate(one, state, one.functions.greedy, heldout.ids.source[:n])
-    return dict(perplexity=_perplexity(one, state), **_score(one, translations, heldout.text.target[:n]))
+class _Seat:
+    """A trial in its lane: its files, its data, and the step it is at."""
+
+    def __init__(self, job: Job, directory: Directory, lane: int, crew):
+        t = job.settings.training
+        self.job, self.lane, self.training, self.directory = job, lane, t, directory
+        directory.describe(job.name, dict(job.point), job.settings, crew.prepared, crew.program.length)
+        self.batches = Batches(crew.corpus, rows=t.rows, row_pieces=t.row_pieces, seed=job.settings.seed)
+        with contextlib.ExitStack() as opened:
+            self.checkpoints = opened.enter_context(
+                Checkpoints(job.path / "checkpoints", keep=max(2, t.average)))
+            state = jax.device_put(trial.initial_state(crew.program, job.settings, crew.functions.init))
+            if self.checkpoints.latest() is not None:
+                state, data = self.checkpoints.restore(state)
+                self.batches.set_state(data)
+            self.state, self.hyper = jax.device_get((state, trial.hyper(job.settings)))
+            self.step = int(state.step)
+            clock = self.directory.resume(self.step)
+            board = Board(job.path / "tensorboard", self.step, self.directory.metrics()) if crew.tensorboard else None
+            if board:
+                opened.enter_context(contextlib.closing(board))
+            self.log = Log(self.directory, clock, crew.say, _peak(t, crew.lanes.count), board)
+            self.opened = opened.pop_all()
+
+    def until(self) -> int:
+        """Steps to the next that something is to be done at."""
+        t = self.training
+        marks = [every - self.step % every for every in (t.log_every, t.evaluate_every, t.save_every)]
+        return min(*marks, t.steps - self.step)
+
+    @property
+    def last(self) -> bool:
+        return self.step == self.training.steps
+
+    def due(self, every: int) -> bool:
+        return self.step > 0 and (self.last or self.step % every == 0)
 
 
-def _perplexity(one, state):
-    return evaluation.perplexity(one.functions.piece_losses, state, one.prepared.validation.ids,
-                                 one.settings.evaluation.rows, one.program.length)
+class _Pending(NamedTuple):
+    """Steps that were dispatched, and for each seat in them (seat, the step it is at, FLOPs, whether a line is due)."""
+
+    metrics: Any
+    count: int
+    seats: list
 
 
-def _translate(one, state, search, sources):
-    found = evaluation.translate(search, state, one.prepared.vocabulary(), sources, one.settings.evaluation.rows,
-                                 one.program.length)
-    return [best[0].text for best in found]
+class _Crew:
+    """Lanes and who is in them."""
+
+    def __init__(self, jobs, prepared, lanes, say, tensorboard, failed):
+        self.waiting, self.prepared, self.lanes = jobs, prepared, lanes
+        self.say, self.tensorboard, self.failed = say, tensorboard, failed
+        self.program, how, rows, *_ = program(jobs[0].settings, prepared)
+        self.functions = compiled(self.program, lanes, how)
+        self.judge = Judge(self.functions, prepared, lanes, self.program, rows)
+        self.corpus = corpus(prepared.train)
+        self.shared = lanes.share(self.corpus)
+        self.seats, self.pending, self.results = [None] * lanes.count, None, []
+        self.states = self.hypers = None
+        self.limit, self.since = 1, None
+
+    def run(self) -> list[dict[str, Any]]:
+        try:
+            while self._seated():
+                self._advance()
+                if any(seat.due(seat.training.evaluate_every) or seat.due(seat.training.save_every)
+                       for seat in self._taken()):
+                    self._flush()
+                    self._look_after()
+            return self.results
+        finally:
+            for seat in self._taken():
+                seat.opened.close()
+
+    def _taken(self):
+        return [seat for seat in self.seats if seat]
+
+    def _seated(self) -> bool:
+        """Fills empty lanes from those that wait; whether anybody is there."""
+        while True:
+            new = []
+            for lane, seat in enumerate(self.seats):
+                while seat is None and self.waiting:
+                    job = self.waiting.pop(0)
+                    with _guarded(job, self.failed):
+                        directory = Directory(job.path)
+                        if done := directory.open(job.settings):
+                            self.results.append(done)
+                            continue
+                        seat = self.seats[lane] = _Seat(job, directory, lane, self)
+                        new.append(seat)
+            if not new:
+                return bool(self._taken())
+            self._place(new)
+            # One that was interrupted after its last save has only its end to come.
+            self._look_after(new)
+
+    def _place(self, new):
+        if self.states is None:
+            filled = [seat or new[0] for seat in self.seats]
+            self.states = self.lanes.stack([seat.state for seat in filled])
+            self.hypers = self.lanes.stack([seat.hyper for seat in filled])
+        else:
+            for seat in new:
+                place = self.lanes.place(seat.lane)
+                self.states = population.put(self.states, place, seat.state)
+                self.hypers = population.put(self.hypers, place, seat.hyper)
+        for seat in new:
+            seat.state = seat.hyper = None  # given away
+
+    def _advance(self):
+        """Dispatches steps for all lanes; what the steps before gave is logged while these run."""
+        seats = self._taken()
+        count = min(self.limit, *(seat.until() for seat in seats))
+        slots, entries = None, []
+        for seat in seats:
+            own = seat.batches.take(count)
+            if slots is None:
+                slots = np.full((self.lanes.count, CHUNK, *own.shape[1:]), -1, np.int32)
+            slots[seat.lane, :count] = own
+            seat.step += count
+            pairs = own[own >= 0]
+            work = flops.of_training(self.program.shape, self.program.vocabulary,
+                                     *(side.lengths[pairs] for side in self.corpus))
+            entries.append((seat, seat.step, work, seat.due(seat.training.log_every)))
+        self.states, metrics = self.functions.steps(self.states, self.hypers, self.shared, slots, count)
+        self._flush(_Pending(metrics, count, entries))
+
+    def _flush(self, following: _Pending | None = None):
+        """Logs what is pending; `following` is pending from now on. A trial whose loss is no number ends here."""
+        pending, self.pending = self.pending, following
+        if pending is None:
+            return
+        metrics = {name: np.asarray(x).reshape(self.lanes.count, -1)[:, : pending.count]
+                   for name, x in jax.device_get(pending.metrics).items()}
+        self._pace(pending.count)
+        for seat, step, work, due in pending.seats:
+            if self.seats[seat.lane] is not seat:
+                continue
+            own = {name: x[seat.lane] for name, x in metrics.items()}
+            bad = ~(np.isfinite(own["loss"]) & np.isfinite(own["grad_norm"]))
+            if bad.any():
+                self._diverged(seat, step - pending.count + 1 + int(bad.argmax()), own, int(bad.argmax()))
+                continue
+            with self._of(seat):
+                seat.log.steps(step, own, work, due)
+
+    def _pace(self, count):
+        now = time.perf_counter()
+        if self.since is not None:
+            each = (now - self.since) / count
+            self.limit = int(min(CHUNK, max(1, SECONDS / each)))
+        self.since = now
+
+    def _diverged(self, seat, step, metrics, i):
+        found = f"loss {metrics['loss'][i]:g}, gradient norm {metrics['grad_norm'][i]:g}"
+        result = dict(status="diverged", error=f"diverged: {found} at step {step}", step=step)
+        self._end(seat, result)
+
+    def _look_after(self, seats=None):
+        """Evaluates and saves where that is due, and ends who is done."""
+        seats = self._taken() if seats is None else seats
+        self._evaluate([seat for seat in seats if seat.due(seat.training.evaluate_every)
+                        and not seat.directory.evaluated(seat.step)])
+        for seat in seats:
+            if seat.due(seat.training.save_every) and self.seats[seat.lane] is seat:
+                with self._of(seat):
+                    own = population.take(self.states, self.lanes.place(seat.lane))
+                    seat.checkpoints.save(seat.step, own, seat.batches.get_state())
+        self._finish([seat for seat in seats if seat.last and self.seats[seat.lane] is seat])
+        self.since = None
+
+    def _evaluate(self, seats):
+        if not seats:
+            return
+        scores = self.judge.validation(self.states, {seat.lane: seat.job.settings for seat in seats})
+        for seat in seats:
+            with self._of(seat):
+                seat.log.validation(seat.step, scores[seat.lane])
+
+    def _finish(self, seats):
+        if not seats:
+            return
+        found = self.judge.end(self.states, [
+            Examined(seat.job.settings, seat.lane, seat.checkpoints, seat.directory) for seat in seats])
+        for seat, scores in zip(seats, found, strict=True):
+            with self._of(seat):
+                state = population.take(self.states, self.lanes.place(seat.lane))
+                self._end(seat, dict(
+                    status="finished", parameters=trial.parameters(seat.job.settings, state), steps=seat.step, **scores,
+                    test_sentences=len(self.prepared.test.text.target),
+                    seconds=seat.directory.last("validation")["seconds"], tokens_per_second=seat.directory.speed(),
+                    real_tokens=seat.batches.real_tokens))
+
+    def _end(self, seat, result):
+        """Writes the last file of a trial, once all others are whole, and frees its lane."""
+        self.seats[seat.lane] = None
+        seat.opened.close()
+        seat.directory.finish(result)
+        self.results.append(result)
+
+    @contextlib.contextmanager
+    def _of(self, seat):
+        """An error inside is this trial's own."""
+        with _guarded(seat.job, self.failed):
+            try:
+                yield
+            except Exception:
+                self.seats[seat.lane] = None
+                seat.opened.close()
+                raise
 
 
-def _score(one, translations, references):
-    data = one.settings.data
-    return evaluation.score(translations, references, data.target if data.tokenized else "")
+@contextlib.contextmanager
+def _guarded(job, failed):
+    try:
+        yield
+    except Exception as error:
+        if failed is None:
+            raise
+        failed(job, error)
 
 
-def _result(one: Trial, state, batches, checkpoints, directory):
-    """Scores all the weights there are, keeps what the trial's own translate, and returns what result.json holds."""
-    t, chosen = one.settings.training, one.settings.evaluation.weights
-    beside = {}
-    for name in ("raw", *(name for name in ("average", "ema") if getattr(t, name))):
-        weights, steps = checkpoints.weights(name, state, t.average)
-        beside[name], translations = _scores(one, weights, steps)
-        if name == chosen:
-            _keep(one, weights, translations, directory)
-    own = beside[chosen]
-    return dict(status="finished", parameters=trial.parameters(one.settings, state), steps=int(state.step),
-                perplexity=own["validation"]["perplexity"], **own["test"],
-                test_sentences=len(one.prepared.test.text.target), seconds=directory.last("validation")["seconds"],
-                tokens_per_second=directory.speed(), real_tokens=batches.real_tokens, beside=beside)
-
-
-def _scores(one, state, steps):
-    """What one set of weights is worth, and its translations of the test set; `steps` are those it comes from."""
-    validation, test = one.prepared.validation, one.prepared.test
-    of_validation, of_test = (_translate(one, state, one.functions.search, side.ids.source)
-                              for side in (validation, test))
-    scores = dict(steps=steps, validation=dict(perplexity=_perplexity(one, state),
-                                               **_score(one, of_validation, validation.text.target)),
-                  test=_score(one, of_test, test.text.target))
-    return scores, of_test
-
-
-def _keep(one, state, translations, directory):
-    """Writes the translations of the test set, and a few examples of where attention looks."""
-    directory.write_text("translations.txt", "".join(line + "\n" for line in translations))
-    records, arrays = evaluation.examples(one.functions.weights, state, one.prepared.vocabulary(), one.prepared.test,
-                                          translations, one.settings.evaluation.examples, one.program.length)
-    if isinstance(trial.table(one.settings), NoPositions):
-        del arrays["positions"]
-    directory.write_examples(records, arrays)
+def _peak(training, lanes):
+    """FLOP/s that a lane has of all devices together, or None where that is not known."""
+    one = flops.peak(jax.local_devices()[0].device_kind, training.precision)
+    return one and one * jax.local_device_count() / lanes

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import jax
 
-from experiments import evaluation, population, trial
+from experiments import evaluation, trial
 from experiments.checkpoints import Checkpoints
 from experiments.evaluation import Hypothesis, Search
 from experiments.files import read_json
+from experiments.population import Lanes, each
 from experiments.records import WorkdirError
 from experiments.settings import resolve
 from experiments.tokens import Vocabulary
@@ -32,8 +33,8 @@ class Translator:
         self._settings = resolve(config, {key: value for key, value in point.items() if value is not None})
         self._vocabulary = Vocabulary((workdir / "vocabulary.model").read_bytes())
         self._program = trial.program(self._settings, self._vocabulary.size, record["length"])
-        self._search = jax.jit(functools.partial(evaluation.search, self._program, *self._how(n_best, prefix)))
-        self._state = _restore(workdir, self._program, self._settings)
+        self._search = each(functools.partial(evaluation.search, self._program, *self._how(n_best, prefix)))
+        self._states = Lanes().stack([jax.device_get(_restore(workdir, self._program, self._settings))])
 
     def _how(self, n_best, prefix):
         e, pieces = self._settings.evaluation, tuple(self._vocabulary.encode([prefix.strip()])[0].tolist())
@@ -61,12 +62,13 @@ class Translator:
                       file=sys.stderr)
         cut = [source[:most] for source in sources]
         rows = min(self._settings.evaluation.rows, max(1, len(cut)))
-        return evaluation.translate(self._search, self._state, self._vocabulary, cut, rows, self._program.length)
+        (found,) = evaluation.translate(self._search, self._states, self._vocabulary, cut, rows, self._program.length)
+        return found
 
 
 def _restore(workdir, program, settings):
     init = jax.jit(trial.initial_variables, static_argnums=0)
-    state = population.on_all_devices(trial.initial_state(program, settings, init))._replace(moments=())
+    state = jax.device_put(trial.initial_state(program, settings, init)._replace(moments=()))
     with Checkpoints(workdir / "checkpoints", keep=None) as checkpoints:
         if checkpoints.latest() is None:
             raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")

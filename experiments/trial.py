@@ -15,7 +15,7 @@ from attn import POSITIONS, Design, Mask, NoPositions, Shape, Transformer
 from attn.dropout import cheap_key
 from attn.transformer import output_matrix
 from experiments import objective
-from experiments.batches import Batch
+from experiments.batches import Batch, Corpus, assemble
 from experiments.population import AXIS
 from experiments.settings import Settings
 
@@ -29,6 +29,7 @@ class Program(NamedTuple):
     """Where dropout happens beside the paper's places: "attention", "ff"."""
     vocabulary: int
     length: int
+    row_pieces: int
     optimizer: str
     betas: tuple[float, float]
     eps: float
@@ -42,6 +43,7 @@ class Hyper(NamedTuple):
     """A trial's numbers: data to the compiled program."""
 
     key: jax.Array
+    """The data of a key: as numbers, lanes can be put side by side."""
     learning_rate: jax.Array
     warmup: jax.Array
     P_drop: jax.Array
@@ -72,14 +74,15 @@ def program(settings: Settings, vocabulary: int, length: int) -> Program:
         Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v),
         Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score, relative),
         tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate),
-        vocabulary, length, t.optimizer, (t.beta_1, t.beta_2), t.eps, t.precision, t.accumulate, t.remat, t.scan)
+        vocabulary, length, t.row_pieces, t.optimizer, (t.beta_1, t.beta_2), t.eps, t.precision, t.accumulate,
+        t.remat, t.scan)
 
 
 def hyper(settings: Settings) -> Hyper:
     m, t = settings.model, settings.training
     numbers = (t.learning_rate, t.warmup, m.P_drop, m.P_attention, m.P_ff, t.eps_ls, table(settings).trained,
                t.ema)
-    return Hyper(_key(settings, 1), *(jnp.asarray(x, jnp.float32) for x in numbers))
+    return Hyper(jax.random.key_data(_key(settings, 1)), *(jnp.asarray(x, jnp.float32) for x in numbers))
 
 
 def table(settings: Settings):
@@ -129,6 +132,19 @@ def parameters(settings: Settings, state: State) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(trained))
 
 
+METRICS = ("loss", "nll", "learning_rate", "pieces", "grad_norm")
+
+
+def steps(program: Program, state: State, hyper: Hyper, corpus: Corpus, slots, count):
+    """`count` updates, on the batches that the first of slots (K, rows, S) name. Returns the state and metrics (K,)."""
+    def one(i, carry):
+        state, kept = carry
+        state, metrics = step(program, state, hyper, assemble(corpus, slots[i], program.row_pieces))
+        return state, {name: kept[name].at[i].set(metrics[name]) for name in METRICS}
+
+    return jax.lax.fori_loop(0, count, one, (state, dict.fromkeys(METRICS, jnp.zeros(len(slots)))))
+
+
 def step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """One update on this device's rows of the batch. Returns the new state and the step's metrics.
 
@@ -138,7 +154,8 @@ def step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """
     rows = batch.source.shape[0]
     row = jax.lax.axis_index(AXIS) * rows + jnp.arange(rows)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(hyper.key, state.step), row)
+    key = jax.random.fold_in(jax.random.wrap_key_data(hyper.key), state.step)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row)
     trainable = dict(params=state.params, positions=state.positions)
     gradients, loss, nll = _summed_gradients(program, trainable, hyper, batch, keys)
     pieces = (batch.target_segments > 0).sum().astype(jnp.float32)

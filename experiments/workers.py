@@ -1,18 +1,21 @@
-"""Worker processes for the trials of a sweep: one to a CPU core, or one for all accelerators.
+"""Worker processes for the trials of a sweep, and who runs what.
 
-On CPU, processes of one core each finish more trials an hour than one process with all cores (1.3 to 1.6 times on
-two): small matrix products do not fill several cores.
+A group is the trials that can be lanes of one program. `planner` says how each group is run; groups of the same number
+of processes share a pool, and in a pool a worker is given trials of the program that it has compiled.
 """
 
 import concurrent.futures as futures
 import os
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
-from experiments import machine, sweep, trial
+from experiments import machine, planner, sweep
+from experiments.files import write_json
+from experiments.planner import Machine, Measured, Way
 from experiments.prepared import Prepared
 from experiments.processes import Process
 from experiments.settings import Data
@@ -22,66 +25,113 @@ _prepared: dict[Data, Prepared] = {}
 
 
 class Worker(Process):
-    """A process that runs one trial at a time, and stays warm: programs it compiled are there for the next trial."""
+    """A process that runs some trials at a time, and stays warm: what it compiled is there for the next."""
 
     def __init__(self, threads: int, prepared: dict[Data, Prepared]):
         super().__init__(_begin, threads, prepared)
         self.program = None
 
-    def devices(self) -> tuple[str, int]:
-        """The worker's backend and its number of devices."""
-        return self.submit(_devices).result()
+    def machine(self) -> Machine:
+        return self.submit(_machine).result()
 
-    def run(self, workdir: Path, one: Planned) -> futures.Future:
-        self.program = program(one)
-        return self.submit(_run, workdir, one)
+    def measure(self, one: Planned, lanes: int) -> futures.Future:
+        """Of `Measured`, or None where it failed."""
+        return self.submit(_measure, one.settings, lanes)
 
-
-def program(one: Planned):
-    """What decides the trial's compiled program, so that a worker can be given its like."""
-    s, t = one.settings, one.settings.training
-    return trial.program(s, s.data.vocabulary, t.row_pieces), t.rows, t.strategy, s.evaluation
+    def run(self, workdir: Path, some: list[Planned], lanes: int) -> futures.Future:
+        self.program = sweep.together(some[0].settings)
+        return self.submit(_run, workdir, some, lanes)
 
 
-def start(prepared: dict[Data, Prepared], count: int = 0) -> list[Worker]:
-    """`count` workers; 0 chooses: one to a core on CPU, one in all on an accelerator or on several CPU devices."""
-    cores = machine.cores()
-    if count == 0:
-        first = Worker(1, prepared)
-        if first.devices() != ("cpu", 1):
-            first.stop()
-            return [Worker(cores, prepared)]
-        return [first] + [Worker(1, prepared) for _ in range(cores - 1)]
-    return [Worker(max(1, cores // count), prepared) for _ in range(count)]
+class Pools:
+    """Workers by their number of threads, started when first asked for."""
+
+    def __init__(self, prepared: dict[Data, Prepared]):
+        self._prepared, self._pools = prepared, {1: [Worker(1, prepared)]}
+        self.machine = self._pools[1][0].machine()
+
+    def of(self, way: Way) -> list[Worker]:
+        pool = self._pools.setdefault(way.threads(self.machine), [])
+        pool += [Worker(way.threads(self.machine), self._prepared) for _ in range(way.workers - len(pool))]
+        return pool[: way.workers]
+
+    def stop(self) -> None:
+        for worker in (worker for pool in self._pools.values() for worker in pool):
+            worker.stop()
 
 
-def run_all(workers: list[Worker], workdir: Path, todo: list[Planned],
-            watch: Callable[[dict[Worker, Planned], list[Planned]], None]) -> Iterator[Planned]:
-    """Runs `todo` on the workers, yielding each trial as it ends; calls `watch(running, left)` twice a second."""
-    left, running = list(todo), {}
+def schedules(pools: Pools, todo: list[Planned], guess: Callable[[list[Planned]], float], wish: Way | None,
+              say: Callable[[str], None]) -> list[tuple[list[Planned], planner.Schedule]]:
+    """How each group is to be run; `guess` gives a group's seconds, `say` gets a line for each that was measured."""
+    found = []
+    for group in sweep.groups(todo):
+        if wish:
+            found.append((group, planner.Schedule(wish, "as asked")))
+            continue
+        steps = [one.settings.training.steps for one in group]
+        found.append((group, planner.choose(pools.machine, steps, guess(group),
+                                            lambda way, one=group[0]: _measured(pools.of(way), one, way))))
+        if found[-1][1].why.startswith("measured"):
+            say(f"{group[0].name}: {found[-1][1].way.name} ({found[-1][1].why})")
+    return found
+
+
+def _measured(pool, one, way):
+    """The slowest of the workers, all measuring at once."""
+    found = [future.result() for future in [worker.measure(one, way.lanes) for worker in pool]]
+    return None if None in found else Measured(*map(max, zip(*found, strict=True)))
+
+
+def run_all(pools: Pools, workdir: Path, chosen: list[tuple[list[Planned], planner.Schedule]],
+            watch: Callable[[list[Planned]], None]) -> Iterator[Planned]:
+    """Runs all groups, pool after pool, yielding each trial as it ends; `watch(running)` is called twice a second."""
+    write_json(workdir / "schedule.json", [
+        dict(trials=[one.directory for one in group], way=schedule.way._asdict(), why=schedule.why)
+        for group, schedule in chosen])
+    for way in {schedule.way.workers: schedule.way for _, schedule in chosen}.values():
+        crews = [crew for group, schedule in chosen if schedule.way.workers == way.workers
+                 for crew in _crews(group, schedule.way)]
+        yield from _run_pool(pools.of(way), workdir, crews, watch)
+
+
+def _crews(group, way):
+    """(trials, lanes) that one worker runs in one call: a trial, or with lanes its share of the group."""
+    if way.lanes == 1:
+        return [([one], 1) for one in group]
+    return [(group[i :: way.workers], way.lanes) for i in range(min(way.workers, len(group)))]
+
+
+def _run_pool(workers, workdir, left, watch):
+    running = {}
     while left or running:
         for worker in workers:
-            if left and worker not in {w for w, _ in running.values()}:
-                one = _choose(left, worker, [w for w, _ in running.values()])
-                left.remove(one)
-                running[worker.run(workdir, one)] = worker, one
+            if left and worker not in {worker for worker, _ in running.values()}:
+                crew = _choose(left, worker, [other for other, _ in running.values()])
+                left.remove(crew)
+                running[worker.run(workdir, *crew)] = worker, list(crew[0])
         done, _ = futures.wait(running, timeout=0.5, return_when=futures.FIRST_COMPLETED)
-        watch(dict(running.values()), left)
-        for future in done:
-            worker, one = running.pop(future)
-            if (error := future.exception()) is not None:
-                sweep.fail(workdir, one, f"the worker process died ({error}); it may have run out of memory")
-                worker.restart()
-            yield one
+        for future, (worker, some) in list(running.items()):
+            if future in done:
+                del running[future]
+                if (error := future.exception()) is not None:
+                    for one in some:
+                        sweep.fail(workdir, one, f"the worker process died ({error}); it may have run out of memory")
+                    worker.restart()
+                yield from some
+            elif len(some) > 1:
+                for one in [one for one in some if sweep.finished(workdir, one)]:
+                    some.remove(one)
+                    yield one
+        watch([one for _, some in running.values() for one in some])
 
 
 def _choose(left, worker, busy):
-    """The next trial: of the program this worker has compiled, or of the largest group that no other is at."""
-    groups = Counter(program(one) for one in left)
-    if worker.program not in groups:
+    """The next trials: of the program this worker has compiled, or of the largest group that no other is at."""
+    programs = Counter(sweep.together(some[0].settings) for some, _ in left)
+    if worker.program not in programs:
         taken = {other.program for other in busy}
-        worker.program = max(groups, key=lambda p: (p not in taken, groups[p]))
-    return next(one for one in left if program(one) == worker.program)
+        worker.program = max(programs, key=lambda p: (p not in taken, programs[p]))
+    return next(crew for crew in left if sweep.together(crew[0][0].settings) == worker.program)
 
 
 def _begin(threads: int, prepared: dict[Data, Prepared]):
@@ -92,9 +142,34 @@ def _begin(threads: int, prepared: dict[Data, Prepared]):
     _prepared.update(prepared)
 
 
-def _devices():
-    return jax.default_backend(), jax.local_device_count()
+def _machine():
+    return Machine(jax.default_backend(), jax.local_device_count(), machine.cores())
 
 
-def _run(workdir, one):
-    sweep.attempt(workdir, one, _prepared[one.settings.data])
+def _measure(settings, lanes):
+    from experiments import training
+
+    try:
+        return training.measure(settings, _prepared[settings.data], lanes)
+    except Exception:
+        traceback.print_exc()
+        return None
+
+
+def _run(workdir, some, lanes):
+    """Runs trials of one program; a failure is written to the result.json of those it concerns, and goes no further."""
+    from experiments import training
+    from experiments.population import Lanes
+
+    def failed(job, error):
+        one = next(one for one in some if workdir / one.directory == job.path)
+        sweep.fail(workdir, one, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+    jobs = [training.Job(one.settings, workdir / one.directory, one.name, one.point) for one in some]
+    settings = some[0].settings
+    try:
+        training.run_all(jobs, _prepared[settings.data], Lanes(lanes, settings.training.strategy), failed=failed)
+    except Exception as error:
+        for job in jobs:
+            if not sweep.finished(workdir, next(o for o in some if workdir / o.directory == job.path)):
+                failed(job, error)

@@ -12,6 +12,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from experiments.corpora import CorpusError
+from experiments.files import LockedError
 from experiments.ledger import LedgerError
 from experiments.population import DeviceError
 from experiments.records import WorkdirError
@@ -19,7 +20,8 @@ from experiments.settings import SettingsError, check_key
 from experiments.sweep import SweepError
 from experiments.tokens import VocabularyError
 
-MISTAKES = (CorpusError, DeviceError, LedgerError, SettingsError, SweepError, VocabularyError, WorkdirError)
+MISTAKES = (CorpusError, DeviceError, LedgerError, LockedError, SettingsError, SweepError, VocabularyError,
+            WorkdirError)
 
 
 def start(main) -> None:

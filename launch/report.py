@@ -1,20 +1,47 @@
-"""Writes the report of a sweep or of a single run.
+"""Writes the report of a sweep or of a single run, or answers a question about the trials of several.
 
 python -m launch.report --workdir=runs/quick
+python -m launch.report --workdir=runs/quick,runs/mine --sql='select "model.h", avg(bleu) from trials group by all'
 
-Prints the table and the paths of report.md, report.csv and report.html, which stand in the workdir.
+The first prints the table and the paths of report.md, report.csv, report.tex and report.html, which stand in the
+workdir. The second writes nothing; experiments/query.py says what tables there are.
 """
 
-from experiments import report
+from pathlib import Path
+
+from absl import flags
+
+from experiments import query, report
 from launch import command
 
-_WORKDIR = command.define_workdir()
+_WORKDIR = flags.DEFINE_string("workdir", None, "The directory of a sweep or a run; with --sql, several with commas",
+                               required=True)
+_SQL = flags.DEFINE_string("sql", None, "A query over the tables trials and metrics, for DuckDB; shown, not written")
 
 
 def main():
-    written = report.write(_WORKDIR.value)
+    workdirs = split(_WORKDIR.value)
+    if _SQL.value is not None:
+        try:
+            return query.show(query.ask(workdirs, _SQL.value))
+        except query.QueryError as error:
+            command.mistake(f"--sql: {error}")
+    if len(workdirs) > 1:
+        command.mistake(f"--workdir names {len(workdirs)} directories and a report is of one: name one, or ask all of "
+                        "them with --sql='select ...'")
+    written = report.write(workdirs[0])
     report.show(written.table)
-    print(written.markdown, written.csv, written.html, sep="\n")
+    print(written.markdown, written.csv, written.latex, written.html, sep="\n")
+
+
+def split(text: str) -> list[str]:
+    """Directories separated by commas, where no directory is there whose name has the comma: h=2,d_k=32."""
+    parts, found = text.split(","), []
+    while parts:
+        n = next((n for n in range(len(parts), 0, -1) if Path(",".join(parts[:n])).exists()), 1)
+        found.append(",".join(parts[:n]))
+        parts = parts[n:]
+    return found
 
 
 if __name__ == "__main__":

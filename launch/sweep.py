@@ -2,10 +2,12 @@
 
 python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
-Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. --dry_run
-shows every point and checks it, and trains nothing.
+Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. --seeds=5 runs
+each point with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point,
+shows what there is and estimates what it will take, and trains nothing.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,29 +15,42 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import machine, population, report, sweep
+from experiments import estimate, machine, planner, population, report, sweep
+from experiments.files import lock
 from experiments.prepared import prepare
 from experiments.progress import Progress
-from experiments.workers import run_all, start
+from experiments.workers import Pools, run_all, schedules
 from launch import command
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "The directory for everything that is written")
 _SWEEP = flags.DEFINE_list("sweep", [], "Names of the config's sweeps; their product is run")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Show and check every point, train nothing")
+_ONLY = flags.DEFINE_string("only", "", "Run the points with this text, or this regular expression, in label or name")
+_SEEDS = flags.DEFINE_integer("seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1)
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check every point and estimate what all will take, train nothing")
 _WORKERS = flags.DEFINE_integer("workers", 0, "Worker processes; 0 chooses", lower_bound=0)
+_LANES = flags.DEFINE_integer("lanes", 0, "Trials side by side in a process; 0 chooses", lower_bound=0)
+
+SHOWN = 50
+"""Points, and groups, that --dry_run prints."""
 
 
 def main():
     if _CONFIG.value is None:
         command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
-    # This process only plans: an accelerator is the workers' to use.
-    jax.config.update("jax_platforms", "cpu")
+    if _DRY_RUN.value:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a sweep may run beside it
+    else:
+        # This process only plans: an accelerator is the workers' to use.
+        jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console()
-    points = sweep.expand(sweep.sweeps(sweep.load(command.config_path())), _SWEEP.value)
+    known = sweep.sweeps(sweep.load(command.config_path()))
+    points = sweep.select(sweep.expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value)
     if both := command.overridden() & {key for point in points for key in point}:
         command.mistake(f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out")
     planned = sweep.plan(_CONFIG.value, points)
+    if equal := len(points) - len(planned):
+        console.print(f"{equal} of {len(points)} points have the settings of another and run once with it\n")
     if _DRY_RUN.value:
         return dry_run(planned, console)
     if _WORKDIR.value is None:
@@ -45,24 +60,38 @@ def main():
 
 
 def dry_run(planned, console):
-    """Prints every point and builds each by shape."""
+    """Builds each trial by shape, and prints what there is and what it will take."""
     sweep.check_all(planned)
-    for one in planned:
-        console.print(f"{one.name:40} {one.point}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{len(planned)} trials, each builds")
+    found = list(map(estimate.estimate, sweep.groups(planned)))
+    for one in planned[:SHOWN]:
+        console.print(f"{one.label or one.name:40} {one.point}", highlight=False, markup=False, soft_wrap=True)
+    _print_rest(planned, "points", console)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(estimate.table(found, SHOWN))
+    _print_rest(found, "groups", console)
+    console.print(f"{len(planned)} trials in {len(found)} groups, each builds; {estimate.totals(found)}",
+                  highlight=False, soft_wrap=True)
+
+
+def _print_rest(shown, what, console):
+    if len(shown) > SHOWN:
+        console.print(f"… and {len(shown) - SHOWN} more {what}", highlight=False)
 
 
 def run(planned, workdir, console):
-    """Runs what is not finished and reports. Returns how many trials failed."""
-    todo = [one for one in planned if not sweep.finished(workdir, one)]
-    already = len(planned) - len(todo)
-    if todo:
-        sweep.check_all(todo)
-        prepared = {data: prepare(data) for data in {one.settings.data for one in todo}}
-    sweep.open_workdir(workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned)
-    if todo:
-        _run(todo, already, prepared, workdir, console)
-    written = report.write(workdir)
+    """Runs what has not ended and reports. Returns how many trials failed."""
+    with lock(workdir):
+        planned = sweep.adopt(workdir, planned)
+        todo = [one for one in planned if not sweep.finished(workdir, one)]
+        already = len(planned) - len(todo)
+        if todo:
+            sweep.check_all(todo)
+            prepared = {data: prepare(data) for data in {one.settings.data for one in todo}}
+        sweep.open_workdir(workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned)
+        if todo:
+            _run(todo, already, prepared, workdir, console)
+        written = report.write(workdir)
     report.show(written.table, console)
     console.print(f"\n{already} of {len(planned)} trials were finished before" if already else "", highlight=False)
     console.print(f"report: {written.html}", highlight=False, soft_wrap=True)
@@ -70,20 +99,25 @@ def run(planned, workdir, console):
 
 
 def _run(todo, already, prepared, workdir, console):
-    workers = start(prepared, _WORKERS.value)
+    pools = Pools(prepared)
     try:
-        _, devices = workers[0].devices()
-        for one in todo:
-            population.check_rows(one.settings.training.rows, devices)
+        chosen = schedules(pools, todo, lambda group: estimate.estimate(group).seconds, _wish(pools.machine),
+                           lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
+        for group, schedule in chosen:
+            for t in (one.settings.training for one in group):
+                population.check_rows(t.rows, pools.machine.devices if schedule.way.lanes == 1 else 1, t.accumulate)
         with Progress(workdir, todo, already, console) as progress:
-            def watch(running, left):
-                progress.update(list(running.values()))
-
-            for one in run_all(workers, workdir, todo, watch):
+            for one in run_all(pools, workdir, chosen, progress.update):
                 progress.ended(one)
     finally:
-        for worker in workers:
-            worker.stop()
+        pools.stop()
+
+
+def _wish(machine):
+    try:
+        return planner.by_hand(machine, _WORKERS.value, _LANES.value)
+    except ValueError as error:
+        command.mistake(error)
 
 
 if __name__ == "__main__":

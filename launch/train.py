@@ -7,6 +7,7 @@ The same command again goes on where an interrupted run stopped, and shows the r
 """
 
 import importlib.util
+import sys
 
 from absl import flags
 
@@ -33,6 +34,9 @@ def main():
     print(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()), flush=True)
     result = training.run(settings, prepared, _WORKDIR.value, say=lambda line: print(line, flush=True),
                           tensorboard=_TENSORBOARD.value)
+    if result["status"] == "diverged":
+        print(f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help")
+        sys.exit(1)
     print("\ntest: BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}  over {test_sentences} sentences; "
           "validation perplexity {perplexity:.3f}; {parameters:,} parameters".format(**result))
     for name, scores in result.get("beside", {}).items():

@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR --workdir=runs/base
     python -m launch.train --config=experiments/configs/paper.py:big --config.data.directory=DIR --workdir=runs/big
-    python -m launch.sweep --config=experiments/configs/paper.py --sweep=table_3 --dry_run
+    python -m launch.sweep --config=experiments/configs/table3.py --sweep=rows --dry_run
 
 DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*, plain or .gz. The README's
 table says where in the code each statement stands. What the paper leaves open: how sentences are put into batches
@@ -32,32 +32,6 @@ def get_config(model="base"):
         # The last 20, 10 minutes apart: 600 steps of 1 s.
         config.training.update(steps=300_000, evaluate_every=3000, save_every=600, average=20)
     return config
-
-
-def sweep_table_3():
-    """The rows of Table 3, changes against base; like the paper's, they are scored without averaging checkpoints."""
-    for point in _rows():
-        yield {"evaluation.weights": "raw", **point}
-
-
-def _rows():
-    yield {}
-    for h, d in ((1, 512), (4, 128), (16, 32), (32, 16)):  # (A)
-        yield {"model.h": h, "model.d_k": d, "model.d_v": d}
-    for d_k in (16, 32):  # (B)
-        yield {"model.d_k": d_k}
-    for N in (2, 4, 8):  # (C)
-        yield {"model.N": N}
-    for d_model, d in ((256, 32), (1024, 128)):
-        yield {"model.d_model": d_model, "model.d_k": d, "model.d_v": d}
-    for d_ff in (1024, 4096):
-        yield {"model.d_ff": d_ff}
-    for P_drop in (0.0, 0.2):  # (D)
-        yield {"model.P_drop": P_drop}
-    for eps_ls in (0.0, 0.2):
-        yield {"training.eps_ls": eps_ls}
-    yield {"model.positions": "learned"}  # (E)
-    yield {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "model.P_drop": 0.3, "training.steps": 300_000}
 
 
 def sweep_seed():

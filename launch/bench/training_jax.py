@@ -9,7 +9,7 @@ import optax
 
 from attn.positions import Sinusoidal
 from experiments import machine, population, trial
-from experiments.batches import Batches
+from experiments.batches import Batches, corpus
 from experiments.settings import Data, Model, Settings, Training
 from launch.bench import steps
 from launch.bench.steps import Case
@@ -25,16 +25,17 @@ def attn_step(case: Case, everywhere: bool = False) -> Program:
         data=Data(max_pieces=case.pieces),
         training=Training(rows=case.pairs, row_pieces=case.pieces, warmup=1, eps_ls=steps.EPS_LS,
                           learning_rate=case.rate * case.d_model**0.5))
-    batch = next(Batches(steps.sentences(case), rows=case.pairs, row_pieces=case.pieces, seed=0))
+    flat, lanes = corpus(steps.sentences(case)), population.Lanes()
+    slots = Batches(flat, rows=case.pairs, row_pieces=case.pieces, seed=0).take(1)[None]
     program = trial.program(settings, case.vocabulary, case.pieces)
-    init = jax.jit(trial.initial_variables, static_argnums=0)
-    state, hyper = population.on_all_devices((trial.initial_state(program, settings, init), trial.hyper(settings)))
-    step = population.distribute(functools.partial(trial.step, program))
+    state = trial.initial_state(program, settings, jax.jit(trial.initial_variables, static_argnums=0))
+    states, hypers = (lanes.stack([jax.device_get(own)]) for own in (state, trial.hyper(settings)))
+    shared, step = lanes.share(flat), population.distribute(functools.partial(trial.steps, program))
 
     def run():
-        nonlocal state
-        state, metrics = step(state, hyper, batch)
-        return float(metrics["loss"])
+        nonlocal states
+        states, metrics = step(states, hypers, shared, slots, 1)
+        return float(metrics["loss"][0, 0, 0])
 
     return steps.program(run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import settings
+from experiments import settings, statistics
 
 PAIRS = (("3 days ago, at half past nine", "vor 3 Tagen, um halb zehn"),
          ("Thursday, 12 March 2026", "Donnerstag, 12. März 2026"),
@@ -16,9 +16,11 @@ PAIRS = (("3 days ago, at half past nine", "vor 3 Tagen, um halb zehn"),
 QUICK = {"model": {"N": 2, "d_model": 64, "d_ff": 256, "h": 4, "d_k": 16, "d_v": 16},
          "training": {"steps": 750, "warmup": 200}}
 
-ROWS = ({}, {"model.h": 1, "model.d_k": 64, "model.d_v": 64}, {"model.h": 2, "model.d_k": 32, "model.d_v": 32},
-        {"model.h": 8, "model.d_k": 8, "model.d_v": 8}, {"model.d_k": 4}, {"model.d_k": 32},
-        {"model.positions": "learned"}, {"model.positions": "none"})
+# A few rows of the paper's Table 3 by their labels, at the quick sweep's size.
+TABLE_3 = {"base": {}, "(A) h=1": {"model.h": 1, "model.d_k": 64, "model.d_v": 64}, "(B) d_k=16": {"model.d_k": 4},
+           "(E) learned positions": {"model.positions": "learned"}, "big": {"model.d_model": 128, "model.d_ff": 512}}
+
+DIVERGED = {"status": "diverged", "error": "diverged: loss is NaN at step 75", "step": 75}
 
 
 def finished(perplexity=1.25, bleu=90.0, chrf=95.0, exact_match=0.9, **more):
@@ -31,14 +33,15 @@ def finished(perplexity=1.25, bleu=90.0, chrf=95.0, exact_match=0.9, **more):
 def sweep(workdir, trials, base=None, config="experiments/configs/quick.py", sweeps=("table", "seed")) -> Path:
     """sweep.json for `trials`, [(point, result or None, options of `trial`)], and a directory for each.
 
-    A trial whose options are None has no directory yet.
+    A point may carry its row's "label". A trial whose options are None has no directory yet.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     base, listed = base or settings.resolve(QUICK).to_dict(), []
-    for i, (point, result, options) in enumerate(trials):
+    for i, (given, result, options) in enumerate(trials):
+        point = {key: value for key, value in given.items() if key != "label"}
         name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items()) or "base"
         directory = f"trials/{i:02d}"
-        listed.append({"name": name, "directory": directory, "point": point})
+        listed.append({"name": name, "directory": directory, "point": point, "label": given.get("label", "")})
         if options is not None:
             trial(workdir / directory, settings.resolve(base, point).to_dict(), result,
                   **{"name": name, "point": point} | options)
@@ -47,8 +50,12 @@ def sweep(workdir, trials, base=None, config="experiments/configs/quick.py", swe
     return workdir
 
 
-def trial(directory, config, result, name="base", point=None, pairs=(), logged=(25, 50), started="2026-11-21T09:00:00"):
-    """One trial's files: attention for each sentence pair of `pairs`, metrics at each step of `logged`."""
+def trial(directory, config, result, name="base", point=None, pairs=(), logged=(25, 50), sentences=None,
+          started="2026-11-21T09:00:00"):
+    """One trial's files: attention for each sentence pair of `pairs`, metrics at each step of `logged`.
+
+    `sentences` are the arrays of sentences.npz.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     record = {"name": name, "point": point or {}, "settings_digest": settings.digest(config), "started": started,
               "versions": {"jax": "0.10.2", "flax": "0.12.8"}, "python": "3.11.7", "git": "0a1b2c3d", "device": "cpu",
@@ -61,23 +68,45 @@ def trial(directory, config, result, name="base", point=None, pairs=(), logged=(
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _metrics(rng, logged)))
     if pairs:
         _examples(rng, directory, config["model"], pairs)
+    if sentences:
+        np.savez_compressed(directory / "sentences.npz", **sentences)
 
 
-def plausible(workdir, seeds=2, rows=ROWS) -> Path:
-    """A whole sweep as `make sweep` might leave it, its last row with a failed and an unfinished trial."""
-    rng, trials = np.random.default_rng(0), []
-    for i, row in enumerate(rows):
+def table_3(workdir, seeds=3, count=200) -> Path:
+    """Rows named as the paper's: h=1 is worse, big better, learned positions alike; one seed of d_k=16 diverged.
+
+    Its validation and test sets have `count` sentences.
+    """
+    rng, trials = np.random.default_rng(1), []
+    for (label, row), skill in zip(TABLE_3.items(), (0.0, -0.6, -0.1, 0.0, 0.6), strict=True):
         for seed in range(seeds):
-            exact = float(np.clip((0.35 if "none" in row.values() else 0.93) + rng.normal(0, 0.012), 0, 1))
-            result = finished(1.0 + 0.5 * (1 - exact) + 0.05, 60 + 40 * exact, 70 + 30 * exact, exact,
-                              parameters=241_664 + 8192 * i)
-            trials.append(({**row, "seed": seed}, result, {"pairs": PAIRS, "logged": range(25, 751, 25)}))
-    point = trials[-1][0]
-    trials.append((dict(point, seed=seeds), {"status": "failed", "error": "FloatingPointError: loss is NaN at step 125",
-                                             "traceback": "..."}, {"logged": range(25, 126, 25)}))
-    trials.append((dict(point, seed=seeds + 1), None, {"logged": range(25, 301, 25)}))
-    trials.append((dict(point, seed=seeds + 2), None, None))
-    return sweep(workdir, trials)
+            kept = sentences(rng, count, skill + rng.normal(0, 0.02))
+            result = finished(**scores(kept), parameters=2**20 if label == "big" else 2**18, bleu_detokenized=25.0)
+            diverged = label.startswith("(B)") and seed == seeds - 1
+            options = {"pairs": PAIRS[:1], "logged": range(25, 126, 25)} | ({} if diverged else {"sentences": kept})
+            trials.append(({"label": label, **row, "seed": seed}, DIVERGED if diverged else result, options))
+    return sweep(workdir, trials, sweeps=("table_3", "seed"))
+
+
+def sentences(rng, count, skill):
+    """The arrays of sentences.npz: the same `count` sentences at every call, better translated by more `skill`."""
+    shared = np.random.default_rng(count)
+    lengths, source = shared.integers(3, 30, count), shared.integers(3, 40, count)
+    hard = shared.gamma(4, 0.4, count)
+    total = np.maximum(lengths[:, None] - np.arange(4), 0)
+    right = rng.binomial(total, 1 / (1 + np.exp(hard[:, None] - 1.5 - 0.3 * skill + 0.5 * np.arange(4))))
+    nll = lengths * (hard * np.exp(-0.3 * skill) + rng.normal(0, 0.05, count))
+    return {"validation_nll": nll.astype(np.float32), "validation_pieces": lengths.astype(np.int32),
+            "validation_source": source.astype(np.int32),
+            "test_bleu": np.column_stack([right, total, lengths, lengths]).astype(np.int32),
+            "test_exact": rng.random(count) < 0.3 + 0.1 * skill, "test_source": source.astype(np.int32)}
+
+
+def scores(kept):
+    """What result.json says of the sentences that `sentences` made."""
+    perplexity = np.exp(kept["validation_nll"].sum(dtype=float) / kept["validation_pieces"].sum())
+    bleu, exact = statistics.bleu(kept["test_bleu"].sum(0)), kept["test_exact"].mean()
+    return {"perplexity": float(perplexity), "bleu": float(bleu), "exact_match": float(exact)}
 
 
 def pieces(text):

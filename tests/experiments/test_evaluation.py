@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sacrebleu
 
 from experiments import evaluation
 from experiments.tokens import EOS
@@ -45,24 +46,43 @@ def test_translations_come_back_in_order():
         sizes.append(source.shape)
         assert (source[np.arange(len(source)), np.maximum(lengths - 1, 0)] == np.where(lengths, EOS, 0)).all()
         twice = np.stack([source, np.where(source == EOS, 0, source)], axis=1)
-        return twice, np.stack([-lengths, np.full(len(lengths), -np.inf)], axis=1)
+        scores = np.stack([-lengths, np.full(len(lengths), -np.inf)], axis=1)
+        return np.stack([np.zeros_like(twice), twice]), np.stack([scores, 2 * scores])
 
     empty = np.zeros(0, np.int32)
-    found = evaluation.translate(echo, None, vocabulary, [empty, *sources, empty], rows=5, length=48)
+    found, blank = evaluation.translate(echo, None, vocabulary, [empty, *sources, empty], rows=5, length=48,
+                                        lanes=(1, 0))
     texts = tiny.corpus().test.text.source
-    wanted = [[(-(len(source) + 1.0), text)] for source, text in zip(sources, texts, strict=True)]
+    wanted = [[(-2 * (len(source) + 1.0), text)] for source, text in zip(sources, texts, strict=True)]
     assert found == [[(0, "")], *wanted, [(0, "")]]
+    assert blank == [[(score / 2, "")] for [(score, _)] in found]
     assert set(sizes) == {(5, 48)}
-    assert evaluation.translate(echo, None, vocabulary, [empty], rows=5, length=48) == [[(0, "")]]
+    assert evaluation.translate(echo, None, vocabulary, [empty], rows=5, length=48) == [[[(0, "")]]]
+
+
+def test_statistics_of_sentences_sum_up_to_bleu():
+    references = ["the cat sat on the mat today", "a dog ran", "one two , three four", ""]
+    translations = ["the cat sat on a mat today", "a dog ran", "", "five"]
+    for tokens_of in ("", "en"):
+        found = evaluation.sentence_statistics(translations, references, tokens_of)
+        assert found.shape == (4, 10) and found.dtype == np.int32
+        *counts, length, reference = found.sum(0).tolist()
+        bleu = sacrebleu.BLEU.compute_bleu(counts[:4], counts[4:], length, reference, smooth_method="exp").score
+        assert bleu == pytest.approx(evaluation.score(translations, references, tokens_of)["bleu"])
+    assert evaluation.sentence_statistics([], []).shape == (0, 10)
 
 
 def test_perplexity_is_over_pieces_not_batches():
     pairs = tiny.corpus().test.ids
 
     def losses(state, batch):  # each real piece costs its position, each other far too much
-        return np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
+        found = np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
+        return np.stack([found, 2 * found])
 
     lengths = np.array([len(t) + 1 for t in pairs.target])
     wanted = np.exp((lengths * (lengths - 1) / 2).sum() / 10 / lengths.sum())
     for rows in (1, 5, 64):
-        assert evaluation.perplexity(losses, None, pairs, rows, 48) == pytest.approx(wanted, rel=1e-12)
+        nll, pieces = evaluation.sentence_losses(losses, None, pairs, rows, 48)
+        np.testing.assert_allclose(nll[0], lengths * (lengths - 1) / 20, rtol=1e-12)
+        assert pieces.tolist() == lengths.tolist()
+        np.testing.assert_allclose(evaluation.perplexity(nll, pieces), [wanted, wanted**2], rtol=1e-12)

@@ -6,14 +6,9 @@ import pytest
 
 from attn import Shape
 from experiments import flops, trial
-from experiments.batches import Batches, Encoded, padded
 from tests.experiments import tiny
 
 SHAPE = Shape(2, 10, 14, 3, 5, 7)
-
-
-def pairs(*lengths):
-    return Encoded(*([np.full(n - 1, 9, np.int32) for n in side] for side in zip(*lengths, strict=True)))
 
 
 def by_hand(lengths, vocabulary):
@@ -32,14 +27,7 @@ def by_hand(lengths, vocabulary):
 
 def test_flops_by_hand():
     lengths = [(3, 2), (11, 13), (1, 7)]
-    (_, batch), = padded(pairs(*lengths), 5, 13)
-    assert flops.of_a_step(SHAPE, 31, batch) == by_hand(lengths, 31)
-
-
-def test_flops_are_independent_of_packing():
-    batches = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=0)
-    packed = sum(flops.of_a_step(SHAPE, 500, next(batches)) for _ in range(batches.batches_per_epoch))
-    assert packed == sum(flops.of_a_step(SHAPE, 500, batch) for _, batch in padded(tiny.corpus().train, 7, 48))
+    assert flops.of_training(SHAPE, 31, *np.array(lengths).T) == by_hand(lengths, 31)
 
 
 def test_matrices_are_the_models():
@@ -49,8 +37,7 @@ def test_matrices_are_the_models():
     params = jax.eval_shape(lambda key: trial.initial_variables(program, key)["params"],
                             jax.eval_shape(lambda: jax.random.key(0)))
     matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
-    (_, batch), = padded(pairs((1, 1)), 1, 4)
-    assert flops.of_a_step(program.shape, 500, batch) == 6 * (matrices + 3 * 2 * (8 + 8))
+    assert flops.of_training(program.shape, 500, [1], [1]) == 6 * (matrices + 3 * 2 * (8 + 8))
 
 
 @pytest.mark.parametrize(("kind", "bfloat16", "float32"), [

@@ -24,6 +24,41 @@ def test_trials_come_in_the_order_of_the_sweep_with_their_status(tmp_path):
     assert book.of("failed") == book.trials[1:2]
 
 
+@pytest.mark.parametrize(("result", "error"), [
+    ({"status": "diverged", "error": "diverged: loss is NaN\nat step 75", "step": 75}, "loss is NaN at step 75"),
+    ({"status": "diverged"}, "diverged without a message"), ({"status": "failed"}, "failed without a message")])
+def test_an_end_without_scores_says_why(tmp_path, result, error):
+    (trial,) = ledger.read(fakes.sweep(tmp_path, [({}, result, {})])).of(result["status"])
+    assert trial.error == error
+
+
+def test_labels(tmp_path):
+    fakes.sweep(tmp_path, [({"label": "(A)\x1b h=1", "model.h": 1}, None, None), ({}, None, None)])
+    text = json.loads((tmp_path / "sweep.json").read_text())
+    del text["trials"][1]["label"]
+    (tmp_path / "sweep.json").write_text(json.dumps(text))
+    labelled, other = ledger.read(tmp_path).trials
+    assert (labelled.label, labelled.point, labelled.name) == ("(A) h=1", {"model.h": 1}, "h=1")
+    assert other.label == ""
+
+
+def test_sentences(tmp_path):
+    kept = fakes.sentences(np.random.default_rng(0), 5, 0.0)
+    fakes.sweep(tmp_path, [({}, fakes.finished(), {"sentences": kept}), ({"seed": 1}, fakes.finished(), {})])
+    with_them, without = ledger.read(tmp_path).trials
+    assert ledger.sentences(without) == {}
+    found = ledger.sentences(with_them)
+    assert found.keys() == kept.keys()
+    for name, values in kept.items():
+        np.testing.assert_array_equal(found[name], values)
+    (with_them.directory / "sentences.npz").write_bytes(b"PK\x03\x04cut")
+    assert ledger.sentences(with_them) == {}
+
+
+def test_flat():
+    assert ledger.flat({"a": 1, "b": {"c": 2, "d": {"e": [3]}}, "f": {}}) == {"a": 1, "b.c": 2, "b.d.e": [3]}
+
+
 def test_changes_leaves_out_the_seed_and_what_equals_the_base(tmp_path):
     book = ledger.read(fakes.sweep(tmp_path, [({"model.h": 4, "model.d_k": 8, "seed": 1}, None, {})]))
     assert book.changes(book.trials[0]) == {"model.d_k": 8}
@@ -100,7 +135,8 @@ def test_a_workdir_without_results_is_one_error_with_the_remedy(tmp_path, make):
 
 
 @pytest.mark.parametrize("text", ["", '{"base": {}, "tri', "[]", '{"base": {}, "trials": [{"name": "x"}]}',
-                                  '{"base": {}, "trials": 3}'])
+                                  '{"base": {}, "trials": 3}',
+                                  '{"base": {}, "trials": [{"name": "x", "directory": "x", "point": 3}]}'])
 def test_a_damaged_sweep_json_is_an_error_with_the_remedy(tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(ledger.LedgerError, match=r"sweep\.json is damaged.*launch\.sweep"):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 import struct
 from typing import NamedTuple
@@ -16,7 +17,9 @@ from tensorboardX.proto import event_pb2
 from attn.decoding import Found
 from experiments import evaluation, training, trial
 from experiments.checkpoints import Checkpoints
+from experiments.compiled import compiled
 from experiments.logbook import Board, Log
+from experiments.population import Lanes
 from experiments.records import Directory, WorkdirError
 from experiments.translation import Translator
 from tests.experiments import tiny
@@ -28,6 +31,7 @@ class Interrupted(Exception):
 
 MORE = dict(training__ema=0.6, training__average=3, evaluation__beam=3, evaluation__alpha=2.0)
 SETTINGS = tiny.resolve(**MORE)
+ONE_DEVICE = Lanes(2, devices=tuple(jax.local_devices()[:1]))
 
 
 def run(workdir, settings=SETTINGS, stop_at=None, **options):
@@ -66,6 +70,12 @@ def test_files_say_everything(finished):
     n, m = len(examples[0]["source_pieces"]), len(examples[0]["target_pieces"])
     assert arrays["0/encoder"].shape == (1, 2, n, n) and arrays["0/cross"].shape == (1, 2, m, n)
     np.testing.assert_allclose(arrays["0/cross"].astype(float).sum(-1), 1, atol=5e-3)
+    sentences = np.load(workdir / "sentences.npz")
+    perplexity = np.exp(sentences["validation_nll"].sum() / sentences["validation_pieces"].sum())
+    assert perplexity == pytest.approx(result["perplexity"], rel=1e-6)
+    assert sentences["test_bleu"].shape == (12, 10) and sentences["test_exact"].mean() == result["exact_match"]
+    assert [sentences[f"{side}_source"].tolist() for side in ("validation", "test")] == [
+        [len(ids) + 1 for ids in side.ids.source] for side in (tiny.corpus().validation, tiny.corpus().test)]
 
 
 def states(workdir):
@@ -128,7 +138,7 @@ def test_weights_of_choice_are_the_trials_own(finished, with_ema):
     (_, raw), (_, ema) = finished, with_ema
     assert ema["beside"] == raw["beside"]
     assert ema["perplexity"] == raw["beside"]["ema"]["validation"]["perplexity"] != raw["perplexity"]
-    assert not np.array_equal(*(Translator(workdir)._state.params["embedding"] for workdir, _ in (finished, with_ema)))
+    assert not np.array_equal(*(Translator(workdir)._states.params["embedding"] for workdir, _ in (finished, with_ema)))
 
 
 def test_searches_are_what_settings_say(monkeypatch):
@@ -141,11 +151,12 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     monkeypatch.setattr(evaluation, "beam_search", found)
     program = trial.program(SETTINGS, 500, 48)
-    functions = training.compiled.__wrapped__(program, "pmap", evaluation.Search(3, 0.5, 12, 5))
-    state, source, lengths = trial.State(0, {}, {}, ()), np.zeros((2, 48), np.int32), np.array([3, 9])
+    functions = compiled.__wrapped__(program, Lanes(), evaluation.Search(3, 0.5, 12, 5))
+    state, source, lengths = trial.State(np.zeros((1, 1)), {}, {}, ()), np.zeros((2, 48), np.int32), np.array([3, 9])
     with jax.disable_jit():
         functions.greedy(state, source, lengths)
         functions.search(state, source, lengths)
+        state = trial.State(0, {}, {}, ())
         evaluation.search(program, evaluation.Search(3, 0.5, 12, 5, 2), (7, 8), state, source, lengths)
     assert [(a["beam"], a["alpha"], a["most"], a["n_best"]) for a in asked] == [
         (1, 0.5, 12, 1), (3, 0.5, 12, 1), (3, 0.5, 12, 2)]
@@ -155,7 +166,7 @@ def test_searches_are_what_settings_say(monkeypatch):
 
 def test_a_finished_trial_is_not_run_again(finished, monkeypatch):
     workdir, result = finished
-    monkeypatch.setattr(training, "_train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "_Seat", lambda *_: pytest.fail("trained again"))
     assert run(workdir) == result
 
 
@@ -201,11 +212,10 @@ def test_a_board_begun_later_has_what_was_before(tmp_path):
 def test_utilisation_is_work_over_what_could_be_done(tmp_path):
     directory, said = Directory(tmp_path), []
     log = Log(directory, lambda: 0.0, said.append, peak=1e12)
-    metrics = {name: np.float32(1) for name in ("pieces", "loss", "nll", "learning_rate", "grad_norm")}
-    log.step(1, metrics, 3e9, due=False)
-    log.step(2, metrics, 5e9, due=True)
-    log.step(3, metrics, 7e9, due=True)
-    log.flush()
+    metrics = {name: np.ones(1, np.float32) for name in ("pieces", "loss", "nll", "learning_rate", "grad_norm")}
+    log.steps(1, metrics, 3e9, due=False)
+    log.steps(2, metrics, 5e9, due=True)
+    log.steps(3, metrics, 7e9, due=True)
     for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
         assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
     assert "% of peak" in said[0]
@@ -275,3 +285,53 @@ def test_translator_without_a_model(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(dict(trials=[dict(directory="trials/a")])))
     with pytest.raises(WorkdirError, match=r"name one of its trials: .*trials/a"):
         Translator(tmp_path)
+
+
+def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
+    """Beside one that is well: that one ends as if alone, and the next takes the place that became free."""
+    wild, well, later = (tiny.resolve(seed=1, training__learning_rate=1e30), tiny.resolve(seed=2), tiny.resolve(seed=3))
+    jobs = [training.Job(settings, tmp_path / f"{i}", f"{i}") for i, settings in enumerate((wild, well, later))]
+    training.run_all(jobs, tiny.corpus(), ONE_DEVICE)
+    results = [json.loads((job.path / "result.json").read_text()) for job in jobs]
+    assert [result["status"] for result in results] == ["diverged", "finished", "finished"]
+    assert re.fullmatch(rf"diverged: loss .* at step {results[0]['step']}", results[0]["error"])
+    assert 2 <= results[0]["step"] <= 4
+    others = [job._replace(path=tmp_path / f"again{job.name}") for job in (jobs[2], jobs[1])]
+    training.run_all(others, tiny.corpus(), ONE_DEVICE)  # without the first, in each other's places
+    for job in others:
+        assert metrics(job.path) == metrics(tmp_path / job.name)
+    assert training.run_all(jobs[:1], tiny.corpus(), ONE_DEVICE) == results[:1]
+
+
+def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
+    """One at its end and one half way, killed; a third never begun."""
+    jobs = [training.Job(tiny.resolve(seed=seed, training__steps=steps), tmp_path / f"{seed}")
+            for seed, steps in ((1, 8), (2, 12), (3, 4))]
+    said = []
+
+    def say(line):
+        said.append(line)
+        if len([text for text in said if "step     12" in text]) == 1:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        training.run_all(jobs, tiny.corpus(), ONE_DEVICE, say=say)
+    (tmp_path / "1" / "result.json").unlink()  # as if killed just before
+    results = training.run_all(jobs, tiny.corpus(), ONE_DEVICE)
+    assert sorted(result["steps"] for result in results if result["steps"]) == [4, 8, 12]
+    whole = training.run_all([job._replace(path=tmp_path / "whole" / job.path.name) for job in jobs], tiny.corpus(),
+                             ONE_DEVICE)
+    assert {r["steps"]: (r["perplexity"], r["bleu"]) for r in results} == {
+        r["steps"]: (r["perplexity"], r["bleu"]) for r in whole}
+    for job in jobs:
+        assert metrics(job.path) == metrics(tmp_path / "whole" / job.path.name)
+
+
+def test_an_error_of_one_trial_is_its_own(tmp_path):
+    jobs = [training.Job(tiny.resolve(seed=seed), tmp_path / f"{seed}") for seed in (1, 2)]
+    (tmp_path / "1").write_text("a file where a directory is to be")
+    told = []
+    results = training.run_all(jobs, tiny.corpus(), ONE_DEVICE,
+                               failed=lambda job, error: told.append((job, str(error))))
+    assert [result["steps"] for result in results] == [12]
+    assert told[0][0] == jobs[0] and "is a file; choose another --workdir" in told[0][1]

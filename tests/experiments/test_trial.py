@@ -10,48 +10,62 @@ import numpy as np
 import pytest
 
 from experiments import evaluation, population, trial
-from experiments.batches import Batches
+from experiments.batches import Batches, corpus
+from experiments.population import Lanes
 from tests.experiments import tiny
 
 INIT = jax.jit(trial.initial_variables, static_argnums=0)
 
 
 @functools.cache
-def stepper(program, strategy, devices):
+def stepper(program, lanes):
     """Compiled once for all tests that train this program."""
-    return population.distribute(functools.partial(trial.step, program), strategy=strategy,
-                                 devices=jax.local_devices()[:devices])
+    return population.distribute(functools.partial(trial.steps, program), lanes, donate=False)
 
 
-def state_and_hyper(settings, devices):
+def program_and_state(settings):
     program = trial.program(settings, settings.data.vocabulary, 48)
-    state = trial.initial_state(program, settings, INIT)
-    return program, *population.on_all_devices((state, trial.hyper(settings)), devices)
+    return program, jax.device_get(trial.initial_state(program, settings, INIT))
 
 
-def train(settings, strategy, devices, steps=3):
+def placed(strategy, devices, count=1):
+    return Lanes(count, strategy, tuple(jax.local_devices()[:devices]))
+
+
+def train(settings, strategy="pmap", devices=1, steps=3):
     """The last state and the losses of some steps over the first `devices` devices."""
     states, losses = train_steps(settings, strategy, devices, steps)
     return states[-1], losses
 
 
 def train_steps(settings, strategy, devices, steps):
-    program, state, hyper = state_and_hyper(settings, jax.local_devices()[:devices])
-    step = stepper(program, strategy, devices)
-    batches = Batches(tiny.corpus().train, rows=settings.training.rows, row_pieces=settings.training.row_pieces, seed=0)
-    states, losses = [], []
-    for _ in range(steps):
-        state, metrics = step(state, hyper, next(batches))
-        states.append(jax.device_get(state))
-        losses.append(float(metrics["loss"]))
-    return states, losses
+    found = train_lanes([settings], placed(strategy, devices), [1] * steps)
+    return [states[0] for states, _ in found], [metrics["loss"][0, 0] for _, metrics in found]
+
+
+def train_lanes(all_settings, lanes, counts):
+    """After each of `counts` steps in one dispatch: the state of each lane, and metrics (L, K)."""
+    program, _ = program_and_state(all_settings[0])
+    run, flat = stepper(program, lanes), corpus(tiny.corpus().train)
+    states = lanes.stack([program_and_state(settings)[1] for settings in all_settings])
+    hypers = lanes.stack([jax.device_get(trial.hyper(settings)) for settings in all_settings])
+    streams = [Batches(flat, rows=s.training.rows, row_pieces=s.training.row_pieces, seed=s.seed) for s in all_settings]
+    found, shared = [], lanes.share(flat)
+    for count in counts:
+        slots = np.stack([stream.take(max(counts)) for stream in streams])
+        for stream in streams:
+            stream.set_state(dict(stream.get_state(), batch=stream.batch - max(counts) + count))
+        states, metrics = run(states, hypers, shared, slots, count)
+        each = [jax.device_get(population.take(states, lanes.place(i))) for i in range(lanes.count)]
+        found.append((each, {k: np.asarray(x).reshape(lanes.count, -1) for k, x in metrics.items()}))
+    return found
 
 
 @pytest.fixture(scope="module")
 def alone():
     """SGD, because Adam would hide a gradient that is four times too large."""
     settings = tiny.resolve(training__optimizer="sgd", training__learning_rate=0.5)
-    return settings, *train(settings, "pmap", devices=1)
+    return settings, *train(settings)
 
 
 @pytest.mark.parametrize(("strategy", "devices", "accumulate"), [
@@ -66,14 +80,42 @@ def test_any_number_of_devices_and_parts_gives_the_same_training(alone, strategy
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
 
 
+POINTS = (dict(seed=1, model__P_drop=0.3), dict(seed=2, training__learning_rate=3.0, training__eps_ls=0.0),
+          dict(seed=3, model__positions="learned"), dict(seed=4, training__warmup=2))
+ALONE = {}
+
+
+@pytest.mark.parametrize(("strategy", "devices", "lanes"), [("pmap", 1, 4), ("pmap", 2, 4), ("shard_map", 4, 4)])
+def test_lanes_are_as_if_alone(strategy, devices, lanes):
+    """From the first step to the last, with data, dropout and initial values of their own; some steps a dispatch."""
+    all_settings = [tiny.resolve(**point) for point in POINTS]
+    found = train_lanes(all_settings, placed(strategy, devices, lanes), [2, 3, 1])
+    for lane, settings in enumerate(all_settings):
+        wanted = ALONE.setdefault(lane, train_lanes([settings], placed("pmap", 1), [1] * 6))
+        losses = np.concatenate([metrics["loss"][lane, :n] for (_, metrics), n in zip(found, (2, 3, 1), strict=True)])
+        np.testing.assert_allclose(losses, [metrics["loss"][0, 0] for _, metrics in wanted], rtol=1e-5)
+        for a, b in zip(jax.tree.leaves(found[-1][0][lane]), jax.tree.leaves(wanted[-1][0][0]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+    assert len({float(metrics["loss"][0, 0]) for metrics in (ALONE[lane][0][1] for lane in ALONE)}) == lanes
+
+
+def test_a_lane_without_numbers_leaves_the_others_alone():
+    all_settings = [tiny.resolve(seed=seed) for seed in range(2)]
+    whole = train_lanes(all_settings, placed("pmap", 1, 2), [2])
+    broken = [all_settings[0], tiny.resolve(seed=1, training__learning_rate=1e30)]
+    (states, metrics), = train_lanes(broken, placed("pmap", 1, 2), [2])
+    assert not np.isfinite(metrics["grad_norm"][1, 1])
+    jax.tree.map(np.testing.assert_array_equal, states[0], whole[0][0][0])
+
+
 def test_adam_equals_its_formula(alone):
     """One update from the gradients of one SGD step, by hand: rate · m̂/(√v̂ + ε)."""
     sgd, adam = tiny.resolve(training__optimizer="sgd", training__learning_rate=1.0), tiny.resolve()
-    before = jax.device_get(state_and_hyper(sgd, jax.local_devices()[:1])[1]).params["embedding"]
-    gradient = before - train(sgd, "pmap", 1, steps=1)[0].params["embedding"]
+    before = program_and_state(sgd)[1].params["embedding"]
+    gradient = before - train(sgd, steps=1)[0].params["embedding"]
     rate = 16**-0.5 * min(1.0, 4**-1.5)
     wanted = before - rate * gradient / (np.abs(gradient) + 1e-9)
-    found = train(adam, "pmap", 1, steps=1)[0].params["embedding"]
+    found = train(adam, steps=1)[0].params["embedding"]
     clear = np.abs(gradient) > 1e-4  # the gradient itself is known to rounding only
     np.testing.assert_allclose(found[clear], wanted[clear], rtol=1e-3, atol=1e-5)
 
@@ -82,7 +124,7 @@ def test_adam_equals_its_formula(alone):
 def test_only_learned_positions_move(positions, moves):
     settings = tiny.resolve(model__positions=positions)
     start = trial.initial_state(trial.program(settings, 500, 48), settings, INIT)
-    end, _ = train(settings, "pmap", 1, steps=2)
+    end, _ = train(settings, steps=2)
     same = [np.array_equal(a, b) for a, b in zip(jax.tree.leaves(start.positions), jax.tree.leaves(end.positions),
                                                   strict=True)]
     assert same == [not moves] * 2
@@ -91,17 +133,18 @@ def test_only_learned_positions_move(positions, moves):
 
 def test_perplexity_is_independent_of_packing():
     settings = tiny.resolve()
-    program, state, _ = state_and_hyper(settings, jax.local_devices()[:1])
-    state = state._replace(params=jax.tree.map(lambda x: 3 * x, state.params))  # for losses of some size
-    piece_losses = jax.jit(functools.partial(trial.piece_losses, program))
+    program, state = program_and_state(settings)
+    states = Lanes().stack([state._replace(params=jax.tree.map(lambda x: 3 * x, state.params))])  # for sizeable losses
+    piece_losses = population.each(functools.partial(trial.piece_losses, program))
     pairs = tiny.corpus().train
     batches = Batches(pairs, rows=4, row_pieces=48, seed=0)
-    packed = [(piece_losses(state, batch), batch.target_segments > 0)
+    packed = [np.asarray(piece_losses(states, batch), np.float64)[0][batch.target_segments > 0]
               for batch in itertools.islice(batches, batches.batches_per_epoch)]
-    assert sum(real.sum() for _, real in packed) == sum(len(t) + 1 for t in pairs.target)
-    wanted = np.exp(evaluation.mean_loss(packed))
+    wanted = np.exp(np.concatenate(packed).mean())
     for rows, length in ((4, 48), (13, 41)):
-        assert evaluation.perplexity(piece_losses, state, pairs, rows, length) == pytest.approx(wanted, rel=1e-6)
+        nll, pieces = evaluation.sentence_losses(piece_losses, states, pairs, rows, length)
+        assert pieces.tolist() == [len(t) + 1 for t in pairs.target]
+        np.testing.assert_allclose(evaluation.perplexity(nll, pieces), [wanted], rtol=1e-6)
 
 
 def test_bfloat16_and_the_moving_average(alone):
@@ -110,8 +153,8 @@ def test_bfloat16_and_the_moving_average(alone):
     states, other_losses = train_steps(dataclasses.replace(settings, training=light), "pmap", 1, steps=3)
     np.testing.assert_allclose(other_losses, losses, rtol=0.01)
     assert other_losses != losses
-    start = jax.device_get(state_and_hyper(settings, jax.local_devices()[:1])[1])
-    exact, _ = train(settings, "pmap", 1, steps=1)
+    _, start = program_and_state(settings)
+    exact, _ = train(settings, steps=1)
     for a, b, c in zip(*(jax.tree.leaves(s.params) for s in (states[0], exact, start)), strict=True):
         assert a.dtype == np.float32
         assert np.linalg.norm(a - b) <= 0.1 * np.linalg.norm(b - c)
@@ -129,7 +172,8 @@ def test_sizes_of_memory_reach_the_model():
 
 def test_sentences_in_a_row_do_not_see_each_other():
     settings = tiny.resolve()
-    program, state, _ = state_and_hyper(settings, jax.local_devices()[:1])
+    program, state = program_and_state(settings)
+    state = jax.device_put(state)
     batch = next(Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=0))
     row = jax.tree.map(lambda x: jnp.asarray(x[0]), batch)
     assert row.source_segments.max() >= 2
@@ -154,4 +198,6 @@ def test_rows_that_do_not_split_are_refused():
         population.check_rows(8, 4, 3)
     population.check_rows(24, 4, 3)
     with pytest.raises(population.DeviceError, match="unknown strategy 'pjit'; known: pmap, shard_map"):
-        population.distribute(lambda *_: None, strategy="pjit")
+        population.distribute(lambda *_: None, Lanes(1, "pjit"))
+    with pytest.raises(population.DeviceError, match=r"6 lanes must be divisible by .* 4: take 8"):
+        population.distribute(lambda *_: None, Lanes(6))

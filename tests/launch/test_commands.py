@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from experiments.files import lock
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "tests/experiments/tiny_config.py"
@@ -87,10 +91,26 @@ def test_a_killed_sweep_goes_on(tmp_path):
         assert steps == [4, 6, 8, 12, 12]
 
 
-def test_dry_run_shows_every_point():
-    done = command("sweep", f"--config={CONFIG}", "--sweep=heads,seed", "--dry_run")
-    assert done.returncode == 0
-    assert done.stdout.count("h=1 d_k=16") == 2 and "4 trials, each builds" in done.stdout
+def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
+    config = tmp_path / "config.py"
+    config.write_text("from tests.experiments.tiny_config import get_config\n"
+                      "def sweep_h(config):\n"
+                      "    yield from ({'model.h': config.model.h}, {'model.h': 1}, {})\n")
+    done = command("sweep", f"--config={config}", "--sweep=h", "--seeds=30", "--only=h=|seed=.$", "--dry_run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("10 of 70 points have the settings of another and run once with it\n")
+    points, groups = done.stdout.split(" group ")
+    assert points.count("h=2 seed=") == 30 and points.count("h=1 seed=") == 20 and "… and 10 more points" in points
+    assert re.search(r" h=2 +30 +12,848 +19 M +6.83 G +2 MiB +[\d.]+ (s|min) *\n h=1 +30 +11,312 ", groups)
+    assert "60 trials in 2 groups, each builds; about " in groups
+
+
+def test_two_sweeps_at_once_into_one_workdir(tmp_path):
+    with lock(tmp_path):
+        done = sweep(tmp_path, names="seed")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert f"in use by process {os.getpid()} on {platform.node()}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(("name", "flags", "message"), [

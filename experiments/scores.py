@@ -1,0 +1,117 @@
+"""What the trials of a population are worth: on validation while they train, with all their weights at the end."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attn import NoPositions
+from experiments import evaluation, trial
+from experiments.compiled import Compiled
+from experiments.population import Lanes, put, take
+from experiments.prepared import Prepared
+from experiments.settings import Settings
+
+
+class Examined(NamedTuple):
+    """One trial's settings, place, checkpoints and directory, as scoring needs them."""
+
+    settings: Settings
+    lane: int
+    checkpoints: Any
+    directory: Any
+
+
+class Judge(NamedTuple):
+    """Scores the lanes of a population on the validation and test set of `prepared`."""
+
+    functions: Compiled
+    prepared: Prepared
+    lanes: Lanes
+    program: trial.Program
+    rows: int
+
+    def validation(self, states, chosen: dict[int, Settings]) -> dict[int, dict[str, float]]:
+        """For each of the lanes `chosen`: perplexity on the whole set, scores of greedy translations of its first."""
+        heldout, most = self.prepared.validation, max(s.evaluation.sentences for s in chosen.values())
+        perplexities = evaluation.perplexity(*self._losses(states))
+        translations = self._translations(states, self.functions.greedy, heldout.ids.source[:most], chosen)
+        return {lane: dict(perplexity=float(perplexities[lane]), **_score(
+            s, *(side[: s.evaluation.sentences] for side in (translations[lane], heldout.text.target))))
+            for lane, s in chosen.items()}
+
+    def end(self, states, ended: list[Examined]) -> list[dict[str, Any]]:
+        """Scores all the weights of trials that have ended, and writes translations, examples and sentences.npz.
+
+        Returns for each: perplexity and test scores of the weights that its settings name, and `beside`, those of all.
+        """
+        beside = [{} for _ in ended]
+        for name in ("raw", "average", "ema"):
+            of = [i for i, one in enumerate(ended) if name == "raw" or getattr(one.settings.training, name)]
+            if not of:
+                continue
+            replaced, steps = states, {}
+            for i in of:
+                place = self.lanes.place(ended[i].lane)
+                own, steps[i] = ended[i].checkpoints.weights(name, take(states, place),
+                                                             ended[i].settings.training.average)
+                replaced = states if name == "raw" else put(replaced, place, own)
+            self._score_all(replaced, name, [(ended[i], steps[i], beside[i]) for i in of])
+        return [dict(perplexity=found[one.settings.evaluation.weights]["validation"]["perplexity"],
+                     **found[one.settings.evaluation.weights]["test"], beside=found)
+                for one, found in zip(ended, beside, strict=True)]
+
+    def _score_all(self, states, name, wanted):
+        """Scores lanes with the weights `name`; writes files for those trials whose own these are."""
+        validation, test = self.prepared.validation, self.prepared.test
+        nll, pieces = self._losses(states)
+        perplexities = evaluation.perplexity(nll, pieces)
+        lanes = [one.lane for one, *_ in wanted]
+        of_validation, of_test = (self._translations(states, self.functions.search, side.ids.source, lanes)
+                                  for side in (validation, test))
+        for one, steps, beside in wanted:
+            lane = one.lane
+            scores = _score(one.settings, of_validation[lane], validation.text.target)
+            beside[name] = dict(steps=steps, validation=dict(perplexity=float(perplexities[lane]), **scores),
+                                test=_score(one.settings, of_test[lane], test.text.target))
+            if name == one.settings.evaluation.weights:
+                self._keep(one, take(states, self.lanes.place(lane)), of_test[lane])
+                one.directory.write_arrays("sentences.npz", self._sentences(one, nll[lane], pieces, of_test[lane]))
+
+    def _sentences(self, one, nll, pieces, translations):
+        """What each held-out sentence contributes to the scores."""
+        validation, test = self.prepared.validation, self.prepared.test
+        lengths = [np.array([len(s) + 1 for s in side.ids.source], np.int32) for side in (validation, test)]
+        return dict(
+            validation_nll=nll.astype(np.float32), validation_pieces=pieces.astype(np.int32),
+            validation_source=lengths[0], test_source=lengths[1],
+            test_exact=np.array([t == r for t, r in zip(translations, test.text.target, strict=True)]),
+            test_bleu=evaluation.sentence_statistics(translations, test.text.target, _tokens_of(one.settings)))
+
+    def _keep(self, one, state, translations):
+        """Writes the translations of the test set, and a few examples of where attention looks."""
+        one.directory.write_text("translations.txt", "".join(line + "\n" for line in translations))
+        records, arrays = evaluation.examples(
+            self.functions.weights, state, self.prepared.vocabulary(), self.prepared.test, translations,
+            one.settings.evaluation.examples, self.program.length)
+        if isinstance(trial.table(one.settings), NoPositions):
+            del arrays["positions"]
+        one.directory.write_examples(records, arrays)
+
+    def _losses(self, states):
+        return evaluation.sentence_losses(self.functions.piece_losses, states, self.prepared.validation.ids, self.rows,
+                                          self.program.length)
+
+    def _translations(self, states, search, sources, lanes):
+        """The best translation of each source, for each of `lanes`."""
+        lanes = tuple(lanes)
+        found = evaluation.translate(search, states, self.prepared.vocabulary(), sources, self.rows,
+                                     self.program.length, lanes)
+        return {lane: [best[0].text for best in own] for lane, own in zip(lanes, found, strict=True)}
+
+
+def _score(settings, translations, references):
+    return evaluation.score(translations, references, _tokens_of(settings))
+
+
+def _tokens_of(settings):
+    return settings.data.target if settings.data.tokenized else ""

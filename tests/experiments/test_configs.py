@@ -1,0 +1,101 @@
+"""The configs: every point of every sweep builds, Table 3 is the paper's at every size, and what each one promises."""
+
+import functools
+
+import pytest
+
+from experiments import sweep
+from experiments.configs import positions, scores, table3
+from experiments.published import TABLE_3
+from experiments.settings import POSITIONS, RELATIVE, SCORES, resolve
+
+CONFIGS = ("quick", "multi30k", "paper", "paper:big", *(f"table3:{preset}" for preset in table3.PRESETS), "scores",
+           "positions")
+
+
+def config(name):
+    """(module, config) of "file:argument"."""
+    module, _, argument = name.partition(":")
+    module = sweep.load(f"experiments/configs/{module}.py:{argument}")
+    return module, module.get_config(*filter(None, [argument]))
+
+
+@functools.cache
+def rows(preset):
+    """The rows of Table 3 by their label."""
+    module, base = config(f"table3:{preset}")
+    planned = sweep.plan(base, sweep.expand(sweep.sweeps(module), ["rows"], base))
+    return {one.label: one for one in planned}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_point_builds(name):
+    module, base = config(name)
+    known = sweep.sweeps(module)
+    for one in known:
+        sweep.check_all(sweep.plan(base, sweep.expand(known, [one], base)))
+    assert known
+
+
+def test_the_quick_table_has_what_the_readme_promises():
+    module, base = config("quick")
+    points = sweep.plan(base, sweep.expand(sweep.sweeps(module), ["table", "seed"]))
+    models = {(p.settings.model.h, p.settings.model.d_k, p.settings.model.positions) for p in points}
+    assert models == {(4, 16, "sinusoidal"), (4, 16, "learned"), (4, 16, "none"), (4, 4, "sinusoidal"),
+                      (4, 8, "sinusoidal"), (1, 64, "sinusoidal"), (2, 32, "sinusoidal"), (8, 8, "sinusoidal")}
+    assert len(points) == 16
+
+
+@pytest.mark.parametrize("preset", table3.PRESETS)
+def test_table_3_has_the_papers_rows(preset):
+    assert tuple(rows(preset)) == tuple(TABLE_3)
+    base = rows(preset)["base"].settings
+    assert rows(preset)["base"].point == {}
+    assert (base.model.P_drop, base.training.eps_ls, base.model.positions) == (0.1, 0.1, "sinusoidal")
+    assert base.evaluation.weights == "raw"
+
+
+def test_at_the_papers_sizes_a_label_is_the_truth():
+    for label, row in rows("base").items():
+        if "=" in label:
+            key, value = label.split()[1].split("=")
+            group = row.settings.training if key == "eps_ls" else row.settings.model
+            assert getattr(group, key) == float(value)
+    heads = [tuple(row.point.values()) for label, row in rows("base").items() if "(A)" in label]
+    assert heads == [(1, 512, 512), (4, 128, 128), (16, 32, 32), (32, 16, 16)]
+    wide, big = (rows("base")[label].settings for label in ("(C) d_model=1024", "big"))
+    assert (wide.model.d_k, wide.model.d_v, wide.model.d_ff, wide.model.h) == (128, 128, 2048, 8)
+    the_papers = resolve(config("paper:big")[1])
+    assert (big.model, big.training.steps) == (the_papers.model, the_papers.training.steps)
+
+
+@pytest.mark.parametrize("preset", ["small", "tiny"])
+def test_smaller_tables_keep_the_papers_proportions(preset):
+    """A number that a row changes stands to that of base as in the paper's table; rates and names are the paper's."""
+    for label, row in rows(preset).items():
+        paper = rows("base")[label].point
+        assert row.point.keys() == paper.keys() - {"training.steps"}
+        for key, value in row.point.items():
+            if key in ("model.P_drop", "training.eps_ls", "model.positions"):
+                assert value == paper[key]
+            else:
+                own, theirs = (getattr(rows(p)["base"].settings.model, key.split(".")[1]) for p in (preset, "base"))
+                assert value / own == paper[key] / theirs
+
+
+def test_presets_are_told_apart():
+    with pytest.raises(ValueError, match="unknown preset 'huge'; known: base, small, tiny"):
+        table3.get_config("huge")
+    corpora = [resolve(table3.get_config(preset)).data for preset in table3.PRESETS]
+    assert [(d.corpus, d.test, d.tokenized) for d in corpora] == [
+        ("files", "newstest2014", False), ("files", "test_2016_flickr.lc.norm.tok", True), ("cldr", "test", False)]
+
+
+def test_sweeps_of_kinds_leave_none_out():
+    assert {*scores.SCORES} == {*SCORES}
+    # The other sinusoids differ in the order of their columns, and a little in their wavelengths.
+    assert {*positions.POSITIONS} == {*POSITIONS, *RELATIVE} - {"sinusoidal_halves", "sinusoidal_t2t"}
+    module, base = config("scores")
+    grid = sweep.plan(base, sweep.expand(sweep.sweeps(module), ["score", "d_k"], base))
+    assert len(grid) == 16 and base.model.score == "additive"
+    assert positions.get_config().data.max_pieces == 10

@@ -1,0 +1,98 @@
+"""Estimates against true counts, against what XLA needed, and against sums done by hand."""
+
+import jax
+import pytest
+import rich.console
+
+from experiments import estimate, sweep, trial
+from experiments.configs import quick
+from experiments.settings import resolve
+from tests.experiments import tiny, tiny_config
+
+
+def changed(config, **changes):
+    return resolve(config, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+@pytest.mark.parametrize("changes", [
+    dict(), dict(model__positions="learned", model__N=3), dict(model__N=2, model__embeddings="separate"),
+    dict(model__norm="pre", model__positions="t5", model__biases=True, model__score="additive", model__N=2),
+])
+def test_parameters_are_those_of_the_whole_model(changes):
+    settings = tiny.resolve(**changes)
+    program = sweep.program(settings)
+    shapes = jax.eval_shape(lambda: trial.initial_variables(program, jax.random.key(0)))
+    state = trial.State(0, shapes["params"], shapes["positions"], None)
+    assert estimate.parameters(settings) == trial.parameters(settings, state)
+
+
+@pytest.mark.parametrize(("changes", "found"), [
+    (dict(), 46_556_560), (dict(model__N=1), 25_420_960), (dict(training__rows=32), 91_752_336),
+    (dict(model__d_ff=512), 55_469_456), (dict(model__d_model=128), 58_926_736), (dict(model__h=8), 69_281_168),
+    (dict(model__h=1), 29_509_008), (dict(training__row_pieces=128), 116_950_672),
+    (dict(data__vocabulary=1600), 50_242_960),
+])
+def test_memory_is_near_what_xla_needed(changes, found):
+    """`found`: temporaries of the compiled step by memory_analysis(), JAX 0.10.2 on a CPU; gradients are among them."""
+    settings = changed(quick.get_config(), **changes)
+    assert estimate.kept(settings) + 4 * estimate.parameters(settings) == pytest.approx(found, rel=0.1)
+
+
+def test_memory_counts_what_the_optimizer_keeps():
+    adam, sgd, ema = (tiny.resolve(**changes) for changes in (
+        dict(), dict(training__optimizer="sgd"), dict(training__ema=0.9)))
+    p = estimate.parameters(adam)
+    assert [estimate.memory(one) - estimate.kept(one) for one in (adam, sgd, ema)] == [16 * p, 8 * p, 20 * p]
+
+
+def test_parts_remat_and_bfloat16_keep_less():
+    logits = 4 * 4 * 48 * 500
+    layers = estimate.kept(tiny.resolve(model__N=3)) - logits
+    assert layers == 4 * 4 * 48 * 3 * (20 * 16 + 4 * 24 + 6 * (2 * 16 + 2.5 * 48))
+    assert estimate.kept(tiny.resolve(model__N=3, training__accumulate=2)) == (layers + logits) / 2
+    assert estimate.kept(tiny.resolve(model__N=3, training__precision="bfloat16")) == layers / 2 + logits
+    assert estimate.kept(tiny.resolve(model__N=3, training__remat=True)) == layers / 3 + 4 * 4 * 48 * 6 * 16 + logits
+    # Rows too long for textbook attention have no weights to keep.
+    longer = estimate.kept(tiny.resolve(training__row_pieces=257))
+    assert longer == 4 * 4 * 257 * ((20 * 16 + 4 * 24 + 6 * 2 * 16) + 500)
+
+
+def test_time_is_products_and_passes(monkeypatch):
+    """A product of (192, 16) and (16, 24) in 1 s, a pass over 4 MiB in 2 s."""
+    seconds = {((192, 16), (16, 24)): 1.0, ((2**20,),): 2.0}
+    monkeypatch.setattr(estimate, "_fastest", lambda function, *shapes, dtype: seconds[shapes])
+    settings = tiny.resolve()
+    wanted = estimate.flops_of_a_step(settings) / (2 * 192 * 16 * 24) + 6.5 * estimate.kept(settings) / 2**21
+    assert estimate.seconds_of_a_step(settings) == pytest.approx(wanted)
+    # A pair that fills a row of 48: 96 pieces through 16·(3·32 + 2·24) numbers, 48 through the vocabulary's 500.
+    pairs = 48 * 48 * 2 + 48 * 49 // 2
+    assert estimate.flops_of_a_step(settings) == 6 * 4 * (96 * 16 * (3 * 32 + 48) + 48 * 16 * 500 + pairs * 32)
+
+
+def test_a_group_is_what_can_share_a_program(monkeypatch):
+    monkeypatch.setattr(estimate, "_fastest", lambda function, *shapes, dtype: 1.0)
+    points = [{"label": "base"}, {"label": "base", "seed": 1}, {"model.h": 1}, {"model.P_drop": 0.3},
+              {"model.positions": "learned", "training.steps": 24}, {"model.h": 1, "training.learning_rate": 3.0},
+              {"data.pairs": 400}, {"evaluation.beam": 2}, {"training.rows": 8}, {"training.ema": 0.5}]
+    found = list(map(estimate.estimate, sweep.groups(sweep.plan(tiny_config.get_config(), points))))
+    assert [(one.rows, one.trials) for one in found] == [
+        (("base", "P_drop=0.3", "positions=learned steps=24"), 4), (("h=1", "h=1 learning_rate=3.0"), 2),
+        (("pairs=400",), 1), (("beam=2",), 1), (("rows=8",), 1), (("ema=0.5",), 1)]
+    first = found[0]
+    assert first.work == first.step * (3 * 12 + 24)
+    assert first.parameters - found[2].parameters == 2 * 48 * 16
+
+
+def test_the_table_reads_at_a_glance():
+    found = [estimate.Estimate(("base", "(D) a", "[b]", "c"), 18, 407_296, 281 * 10**6, 20_248 * 10**9, 90 << 20, 653),
+             estimate.Estimate(("big",), 3, 1_486_336, 35 * 10**12, 107 * 10**17, 52 << 30, 7e8),
+             estimate.Estimate(("not shown",), 1, 1, 1, 1, 1, 1.0)]
+    console = rich.console.Console(width=160)
+    with console.capture() as captured:
+        console.print(estimate.table(found, 2))
+    *_, first, second = captured.get().strip().splitlines()
+    assert first.split("  ")[0].strip() == "base, (D) a, [b] and 1 more"
+    assert first.split()[-10:] == "18 407,296 281 M 20.2 T 90 MiB 10.9 min".split()
+    assert second.split() == "big 3 1,486,336 35 T 10.7 E 52.0 GiB 8,101.9 days".split()
+    assert estimate.totals(found[:1]).startswith("about 20.2 T FLOPs, 10.9 min of training steps on 1 × cpu,")
+    assert estimate.totals(found[2:]).startswith("about 1 FLOPs, 1 s of")
