@@ -130,3 +130,17 @@ def test_a_mistake_is_one_line(name, flags, message):
     done = command(name, *flags)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr
+
+
+def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
+    """The same points as lanes of one program; a seed that is added to a sweep changes nothing of the others."""
+    workdir, _ = swept
+    done = sweep(tmp_path, "--lanes=3", "--seeds=3", names="positions")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = trials(tmp_path)
+    assert len(found) == 6
+    for name, path in trials(workdir).items():
+        one, other = (json.loads(result.read_text()) for result in (path, found[name]))
+        assert one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-4) and one["steps"] == other["steps"]
+    schedule, = json.loads((tmp_path / "schedule.json").read_text())
+    assert (len(schedule["trials"]), schedule["way"]["lanes"], schedule["why"]) == (6, 3, "as asked")
