@@ -38,7 +38,7 @@ def get_config(preset="base"):
         config = quick.get_config()
         config.data.update(pairs=20_000)
         config.model.update(N=3, d_model=64, d_ff=256, h=8, d_k=8, d_v=8, P_drop=0.1)
-        config.training.update(steps=400, evaluate_every=200, save_every=200)
+        config.training.update(steps=300, evaluate_every=150, save_every=150)
     config.evaluation.update(weights="raw")
     return config
 

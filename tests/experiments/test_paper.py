@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from experiments import trial
-from experiments.configs import paper
+from experiments.configs import paper, table3
 from experiments.settings import Settings, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +41,10 @@ def core():
     return count
 
 
-@pytest.mark.parametrize(("point", "millions"), list(zip(paper.sweep_table_3(), CORE.values(), strict=True)),
-                         ids=CORE)
+@pytest.mark.parametrize(("point", "millions"), list(zip(table3.sweep_rows(table3.get_config()), CORE.values(),
+                                                         strict=True)), ids=CORE)
 def test_core_parameters_of_every_row_of_table_3(core, point, millions):
-    settings = resolve(paper.get_config(), point)
+    settings = resolve(table3.get_config(), {key: value for key, value in point.items() if key != "label"})
     m, found = settings.model, core(settings)
     assert found == m.N * (6 * m.d_model * m.h * (m.d_k + m.d_v) + 4 * m.d_model * m.d_ff + 2 * m.d_ff + 12 * m.d_model)
     assert round(found / 1e6, 2) == millions
