@@ -178,7 +178,8 @@ def _decoder(model, variables, source, lengths, beam, most):
     def step(pieces, t, caches, own):
         hidden, caches = call(Transformer.step, pieces, t, caches, cross, own, seen)
         exact = jnp.promote_types(hidden.dtype, jnp.float32)
-        return jnp.einsum("bkd,dy->bky" if many else "bkd,yd->bky", hidden, matrix, preferred_element_type=exact), caches
+        logits = jnp.einsum("bkd,dy->bky" if many else "bkd,yd->bky", hidden, matrix, preferred_element_type=exact)
+        return logits, caches
 
     return step, call(Transformer.empty_caches, (batch,), most * beam, memory.dtype)
 

@@ -1,0 +1,63 @@
+"""The benchmarks of the runner itself."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import rich.console
+
+from experiments import sweep
+from launch.bench import overhead, sweeps
+from launch.bench.peers import BenchError
+from tests.experiments import tiny, tiny_config
+
+
+def planned():
+    points = sweep.expand(sweep.sweeps(tiny_config), ["heads", "seed"])
+    return sweep.plan(tiny_config.get_config(), points)
+
+
+def test_ways_do_the_same_trials(tmp_path, monkeypatch):
+    """Each way's commands, without running them: every trial is looked for where its way has put it."""
+    called = []
+
+    def call(words, cache):
+        called.append(words)
+        workdir = Path(words[-1].removeprefix("--workdir="))
+        for one in planned():
+            place = workdir / one.directory if words[0] == "launch.sweep" else workdir
+            place.mkdir(parents=True, exist_ok=True)
+            result = dict(status="finished", perplexity=2.0 + one.settings.seed + 0.002 * (words[0] == "launch.train"))
+            if words[0] == "launch.sweep" or str(workdir).endswith(one.directory):
+                (place / "result.json").write_text(json.dumps(result))
+
+    monkeypatch.setattr(sweeps, "_call", call)
+    console = rich.console.Console(file=io.StringIO())
+    table, results = sweeps.run(["--config=c.py:tiny"], "heads,seed", ["--only=h"], planned(), ["lanes=2", "cold"],
+                                tmp_path, console)
+    assert [words[0] for words in called] == ["launch.sweep"] + 4 * ["launch.train"]
+    assert called[0][1:5] == ["--config=c.py:tiny", "--sweep=heads,seed", "--only=h", "--lanes=2"]
+    assert called[4][1:5] == ["--config=c.py:tiny", "--config.model.h=2", "--config.model.d_k=8", "--config.seed=1"]
+    assert len(json.loads(results.read_text())["ways"]["cold"]["perplexities"]) == 4
+    assert "1.0e-03" in table.read_text() and "0.0e+00" in table.read_text()
+    with pytest.raises(BenchError, match="unknown way 'lanes=x'; known: sweep, one-by-one, cold, workers=N, lanes=N"):
+        sweeps.run([], "heads", [], planned(), ["lanes=x"], tmp_path, console)
+
+
+def test_a_trial_that_does_not_finish_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "_call", lambda words, cache: None)
+    with pytest.raises(BenchError, match=r"sweep: h=1 d_k=16 seed=0, .* did not finish"):
+        sweeps.run([], "heads", [], planned(), ["sweep"], tmp_path, rich.console.Console(file=io.StringIO()))
+
+
+def test_overhead_is_relative_to_the_bare_step():
+    rows = overhead.grid({"bare step": [0.02, 0.01, 0.03], "runner": [0.021, 0.5, 0.011]}).rows
+    assert [row[1:] for row in rows] == [("20", "10", "+0.0%"), ("21", "11", "+5.0%")]
+
+
+@pytest.mark.ci
+def test_overhead_of_the_tiny_trial(tmp_path):
+    written = overhead.run(tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO()))
+    found = json.loads(written[1].read_text())["seconds"]
+    assert found["bare step"][0] > 0 and found["runner"][0] > 0
