@@ -30,19 +30,25 @@ class Judge(NamedTuple):
     program: trial.Program
     rows: int
 
-    def validation(self, states, chosen: dict[int, Settings]) -> dict[int, dict[str, float]]:
+    def losses(self, states):
+        """Of the validation set, see `evaluation.sentence_losses`."""
+        return evaluation.sentence_losses(self.functions.piece_losses, states, self.prepared.validation.ids, self.rows,
+                                          self.program.length)
+
+    def validation(self, states, losses, chosen: dict[int, Settings]) -> dict[int, dict[str, float]]:
         """For each of the lanes `chosen`: perplexity on the whole set, scores of greedy translations of its first."""
         heldout, most = self.prepared.validation, max(s.evaluation.sentences for s in chosen.values())
-        perplexities = evaluation.perplexity(*self._losses(states))
+        perplexities = evaluation.perplexity(*losses)
         translations = self._translations(states, self.functions.greedy, heldout.ids.source[:most], chosen)
         return {lane: dict(perplexity=float(perplexities[lane]), **_score(
             s, *(side[: s.evaluation.sentences] for side in (translations[lane], heldout.text.target))))
             for lane, s in chosen.items()}
 
-    def end(self, states, ended: list[Examined]) -> list[dict[str, Any]]:
+    def end(self, states, losses, ended: list[Examined]) -> list[dict[str, Any]]:
         """Scores all the weights of trials that have ended, and writes translations, examples and sentences.npz.
 
-        Returns for each: perplexity and test scores of the weights that its settings name, and `beside`, those of all.
+        `losses` are of the states as they are. Returns for each: perplexity and test scores of the weights that its
+        settings name, and `beside`, those of all.
         """
         beside = [{} for _ in ended]
         for name in ("raw", "average", "ema"):
@@ -55,15 +61,16 @@ class Judge(NamedTuple):
                 own, steps[i] = ended[i].checkpoints.weights(name, take(states, place),
                                                              ended[i].settings.training.average)
                 replaced = states if name == "raw" else put(replaced, place, own)
-            self._score_all(replaced, name, [(ended[i], steps[i], beside[i]) for i in of])
+            own_losses = losses if name == "raw" else self.losses(replaced)
+            self._score_all(replaced, own_losses, name, [(ended[i], steps[i], beside[i]) for i in of])
         return [dict(perplexity=found[one.settings.evaluation.weights]["validation"]["perplexity"],
                      **found[one.settings.evaluation.weights]["test"], beside=found)
                 for one, found in zip(ended, beside, strict=True)]
 
-    def _score_all(self, states, name, wanted):
+    def _score_all(self, states, losses, name, wanted):
         """Scores lanes with the weights `name`; writes files for those trials whose own these are."""
         validation, test = self.prepared.validation, self.prepared.test
-        nll, pieces = self._losses(states)
+        nll, pieces = losses
         perplexities = evaluation.perplexity(nll, pieces)
         lanes = [one.lane for one, *_ in wanted]
         of_validation, of_test = (self._translations(states, self.functions.search, side.ids.source, lanes)
@@ -96,10 +103,6 @@ class Judge(NamedTuple):
         if isinstance(trial.table(one.settings), NoPositions):
             del arrays["positions"]
         one.directory.write_examples(records, arrays)
-
-    def _losses(self, states):
-        return evaluation.sentence_losses(self.functions.piece_losses, states, self.prepared.validation.ids, self.rows,
-                                          self.program.length)
 
     def _translations(self, states, search, sources, lanes):
         """The best translation of each source, for each of `lanes`."""

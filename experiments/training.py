@@ -266,28 +266,29 @@ class _Crew:
     def _look_after(self, seats=None):
         """Evaluates and saves where that is due, and ends who is done."""
         seats = self._taken() if seats is None else seats
-        self._evaluate([seat for seat in seats if seat.due(seat.training.evaluate_every)
-                        and not seat.directory.evaluated(seat.step)])
+        due = [seat for seat in seats if seat.due(seat.training.evaluate_every)]
+        losses = self.judge.losses(self.states) if due else None
+        self._evaluate([seat for seat in due if not seat.directory.evaluated(seat.step)], losses)
         for seat in seats:
             if seat.due(seat.training.save_every) and self.seats[seat.lane] is seat:
                 with self._of(seat):
                     own = population.take(self.states, self.lanes.place(seat.lane))
                     seat.checkpoints.save(seat.step, own, seat.batches.get_state())
-        self._finish([seat for seat in seats if seat.last and self.seats[seat.lane] is seat])
+        self._finish([seat for seat in due if seat.last and self.seats[seat.lane] is seat], losses)
         self.since = None
 
-    def _evaluate(self, seats):
+    def _evaluate(self, seats, losses):
         if not seats:
             return
-        scores = self.judge.validation(self.states, {seat.lane: seat.job.settings for seat in seats})
+        scores = self.judge.validation(self.states, losses, {seat.lane: seat.job.settings for seat in seats})
         for seat in seats:
             with self._of(seat):
                 seat.log.validation(seat.step, scores[seat.lane])
 
-    def _finish(self, seats):
+    def _finish(self, seats, losses):
         if not seats:
             return
-        found = self.judge.end(self.states, [
+        found = self.judge.end(self.states, losses, [
             Examined(seat.job.settings, seat.lane, seat.checkpoints, seat.directory) for seat in seats])
         for seat, scores in zip(seats, found, strict=True):
             with self._of(seat):

@@ -199,6 +199,7 @@ def test_dropout_is_the_same_on_every_kernel(qkv):
     np.testing.assert_allclose(*out, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "mask"), [("scaled dot", Mask.causal(offset=1)), ("additive", Mask.window(1, 1))],
                          ids=["scaled dot, causal", "additive, window"])
 def test_second_order_gradients_in_float64(qkv, kernel, name, mask):

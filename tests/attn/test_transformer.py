@@ -109,6 +109,7 @@ def test_layouts_that_make_no_sense():
 RICH = Design(norm="pre", embeddings="separate", biases=True, activation="gelu", score="bilinear", relative="t5")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("design", "scan", "remat"), [(Design(), False, True), (RICH, True, False),
                                                        (Design(norm="post_final"), True, True)])
 def test_scan_and_remat_change_no_number(pair, design, scan, remat):

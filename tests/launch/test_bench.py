@@ -341,6 +341,7 @@ KEPT_BY_THE_CARELESS = {
 MEMORY = "a window of 64 at n = 4096 takes less than n² memory"
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("fast_probes")
 def test_the_reference_keeps_every_line_but_that_on_memory():
     verdicts = {line: probes.attempt(jax_peers.PEERS["attn:reference"], line) for line in probes.LINES}

@@ -53,7 +53,7 @@ def test_a_trial_that_does_not_finish_is_named(tmp_path, monkeypatch):
 
 def test_overhead_is_relative_to_the_bare_step():
     rows = overhead.grid({"bare step": [0.02, 0.01, 0.03], "runner": [0.021, 0.5, 0.011]}).rows
-    assert [row[1:] for row in rows] == [("20", "10", "+0.0%"), ("21", "11", "+5.0%")]
+    assert [row[1:] for row in rows] == [("20.0", "10.0", "+0.0%"), ("21.0", "11.0", "+5.0%")]
 
 
 @pytest.mark.ci
