@@ -37,17 +37,23 @@ def main():
 
 
 def compare(command: list[str], directory: Path, kills: int, chance: random.Random) -> list[str]:
-    """Runs the sweep twice, once killed `kills` times; prints and returns what differs."""
+    """Runs the sweep alone, and again with kills; prints and returns what differs.
+
+    A sweep that ends before all kills were made is compared, and another begun in a new directory.
+    """
+    finish([*command, f"--workdir={directory / 'warm'}"])  # what is compiled now need not be later
     begin = time.monotonic()
     finish([*command, f"--workdir={directory / 'alone'}"])
-    whole = time.monotonic() - begin
+    whole, found, made, turn = time.monotonic() - begin, [], 0, 0
     print(f"left alone: {whole:.0f} s", flush=True)
-    killed = [*command, f"--workdir={directory / 'killed'}"]
-    for kill in range(kills):
-        wait = chance.uniform(0.05, 0.95) * whole
-        print(f"kill {kill + 1} after {wait:.1f} s:", kill_after(killed, wait), flush=True)
-    finish(killed)
-    found = differences(directory / "alone", directory / "killed")
+    while made < kills:
+        turn += 1
+        killed = [*command, f"--workdir={directory / f'killed-{turn}'}"]
+        while made < kills and kill_after(killed, wait := chance.uniform(0.05, 0.95) * whole):
+            made += 1
+            print(f"killed {turn} after {wait:.1f} s", flush=True)
+        finish(killed)
+        found += differences(directory / "alone", directory / f"killed-{turn}")
     print(*found or ["no difference"], sep="\n")
     return found
 
@@ -58,15 +64,16 @@ def finish(command):
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
 
 
-def kill_after(command, seconds) -> str:
-    """Kills the sweep and all its workers, in the middle of whatever they do. Returns what was found."""
+def kill_after(command, seconds) -> bool:
+    """Kills the sweep and all its workers, in the middle of whatever they do; False if it had ended before."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                           start_new_session=True) as process:
         try:
-            return f"it had ended with status {process.wait(seconds)}"
+            process.wait(seconds)
+            return False
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return "killed"
+            return True
 
 
 def differences(one: Path, other: Path) -> list[str]:
