@@ -69,20 +69,28 @@ def ways(machine: Machine, trials: int) -> list[Way]:
     return [*(Way("lanes", 1, count) for count in counts if count > 1), one]
 
 
-def choose(machine: Machine, steps: list[int], guess: float, measure: Callable[[Way], Measured | None]) -> Schedule:
+def choose(machine: Machine, steps: list[int], guess: float | None,
+           measure: Callable[[Way], Measured | None]) -> Schedule:
     """The way that ends first, for trials of these numbers of steps; `guess` is how many seconds they may take.
 
-    `measure(way)` runs a few steps; None, as for want of memory, and the way is not taken.
+    Without a guess the likely best way is measured for it. `measure(way)` runs a few steps; None, as for want of
+    memory, and the way is not taken.
     """
     first, *others = ways(machine, len(steps))
     if not others:
         return Schedule(first, "there is no other way")
+
+    def timed(way):
+        measured = measure(way)
+        return seconds(way, steps, measured) if measured else math.inf
+
+    found = {}
+    if guess is None:
+        guess = found[first] = timed(first)
     if guess < WORTH * MEASURING * len(others):
         return Schedule(first, f"about {guess:.0f} s in all, too short to measure other ways")
-    found = {}
     for way in (first, *others):
-        measured = measure(way)
-        found[way] = seconds(way, steps, measured) if measured else math.inf
+        found[way] = found[way] if way in found else timed(way)
     best = min(found, key=found.get)
     listed = ", ".join(f"{way.name} ({way.workers} × {way.lanes}) {taken:.0f} s" for way, taken in found.items())
     return Schedule(best, f"measured: {listed}")

@@ -243,7 +243,7 @@ def verdict(difference: Difference, adjusted_p: float, higher_is_better: bool, p
     if not 0 < difference.detectable < math.inf:
         return "no difference shown"
     size = difference.detectable * (100 if percent else 1)
-    text = f"{size:.2g}" if size < 99.5 else f"{size:.0f}"
+    text = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
     return f"no difference shown; differences above {text}{' %' if percent else ''} would have shown"
 
 

@@ -22,12 +22,12 @@ from experiments.checkpoints import Checkpoints
 from experiments.compiled import compiled
 from experiments.evaluation import Search
 from experiments.files import lock
+from experiments.judge import Examined, Judge
 from experiments.logbook import Board, Log
 from experiments.planner import Measured
 from experiments.population import Lanes
 from experiments.prepared import Prepared
 from experiments.records import Directory
-from experiments.scores import Examined, Judge
 from experiments.settings import Settings
 
 CHUNK = 64

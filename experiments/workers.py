@@ -62,14 +62,15 @@ class Pools:
 
 def schedules(pools: Pools, todo: list[Planned], guess: Callable[[list[Planned]], float], wish: Way | None,
               say: Callable[[str], None]) -> list[tuple[list[Planned], planner.Schedule]]:
-    """How each group is to be run; `guess` gives a group's seconds, `say` gets a line for each that was measured."""
+    """How each group is to be run; `guess` gives a group's seconds on a CPU, `say` gets a line for each measured."""
     found = []
     for group in sweep.groups(todo):
         if wish:
             found.append((group, planner.Schedule(wish, "as asked")))
             continue
         steps = [one.settings.training.steps for one in group]
-        found.append((group, planner.choose(pools.machine, steps, guess(group),
+        about = guess(group) if pools.machine.backend == "cpu" else None
+        found.append((group, planner.choose(pools.machine, steps, about,
                                             lambda way, one=group[0]: _measured(pools.of(way), one, way))))
         if found[-1][1].why.startswith("measured"):
             say(f"{group[0].name}: {found[-1][1].way.name} ({found[-1][1].why})")

@@ -43,6 +43,21 @@ def test_what_ends_first_is_chosen():
     assert planner.choose(LAPTOP, [100], 1e4, measure).way.name == "one after another" and not asked
 
 
+def test_without_a_guess_the_likely_best_way_gives_it():
+    asked = []
+
+    def measure(way):
+        asked.append(way.lanes)
+        return Measured(10, {8: 0.1, 2: 0.05, 1: 0.001}[way.lanes]) if fits else None
+
+    fits = True
+    assert planner.choose(GPU, [100] * 8, None, measure).way.lanes == 8 and asked == [8]  # 20 seconds
+    asked.clear()
+    assert planner.choose(GPU, [10_000] * 8, None, measure).way.lanes == 1 and asked == [8, 2, 1]  # 1010 and more, 90
+    fits = False
+    assert "inf" in planner.choose(GPU, [100] * 8, None, measure).why
+
+
 def test_trials_go_where_it_is_free_first():
     """100 on one place, 60 + 50 on the other."""
     assert planner.seconds(Way("", 2, 1), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110

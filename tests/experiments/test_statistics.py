@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import math
 
 import numpy as np
@@ -354,6 +355,8 @@ def test_verdicts():
     assert statistics.verdict(worse, 0.0, higher_is_better=False) == "better"
     assert statistics.verdict(worse, 0.05, True) == "no difference shown; differences above 0.31 would have shown"
     assert statistics.verdict(worse, 0.05, True, percent=True).endswith("differences above 31 % would have shown")
+    wild = dataclasses.replace(worse, detectable=5.67e17)
+    assert statistics.verdict(wild, 0.05, True).endswith("above 5.7e+17 would have shown")
 
 
 @pytest.mark.parametrize(("detectable", "text"), [

@@ -327,6 +327,23 @@ def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
         assert metrics(job.path) == metrics(tmp_path / "whole" / job.path.name)
 
 
+def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
+    """Five trials through two lanes on two devices: all that is written is as on one device, to rounding."""
+    jobs = [training.Job(tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4), tmp_path / f"{seed}")
+            for seed in range(5)]
+    two = Lanes(2, devices=tuple(jax.local_devices()[:2]))
+    found = training.run_all(jobs, tiny.corpus(), two)
+    alone = training.run_all([job._replace(path=tmp_path / "one" / job.path.name) for job in jobs], tiny.corpus(),
+                             ONE_DEVICE)
+    assert sorted(result["steps"] for result in found) == [4, 4, 4, 8, 8]
+    by_name = [{name: json.loads((path / name / "result.json").read_text())["perplexity"] for name in "01234"}
+               for path in (tmp_path, tmp_path / "one")]
+    assert by_name[0] == pytest.approx(by_name[1], rel=1e-5) and len(set(by_name[0].values())) == 5 == len(alone)
+    for name in "01234":
+        losses = [np.load(path / name / "sentences.npz")["validation_nll"] for path in (tmp_path, tmp_path / "one")]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_an_error_of_one_trial_is_its_own(tmp_path):
     jobs = [training.Job(tiny.resolve(seed=seed), tmp_path / f"{seed}") for seed in (1, 2)]
     (tmp_path / "1").write_text("a file where a directory is to be")

@@ -4,8 +4,10 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,26 @@ def test_translate(swept):
     assert found[0][1] != found[1][1] and all(text.startswith("am 4") for _, text in found[:2])
     refused = command("translate", f"--workdir={workdir}", input="x\n")
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
+
+
+@pytest.mark.ci
+def test_a_killed_sweep_goes_on(tmp_path):
+    """kill -9 of the sweep while a trial runs: its worker ends with it, and the next call finishes the table."""
+    flags = [f"--config={CONFIG}", "--sweep=seed", "--workers=1", f"--workdir={tmp_path}"]
+    process = subprocess.Popen([sys.executable, "-m", "launch.sweep", *flags], cwd=ROOT, env=ENVIRONMENT,
+                               stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("trials/*/metrics.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = sweep(tmp_path, "--workers=1", names="seed")
+    assert done.returncode == 0
+    assert len(trials(tmp_path)) == 2
+    for path in trials(tmp_path).values():
+        steps = [json.loads(line)["step"] for line in (path.parent / "metrics.jsonl").read_text().splitlines()]
+        assert steps == [4, 6, 8, 12, 12]
 
 
 def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
