@@ -5,7 +5,7 @@ A safetensors file is 8 bytes, how long the header is, the header, which is JSON
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -19,14 +19,20 @@ DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.b
 FORMATS = (".npz", ".safetensors")
 
 
-def load(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz or .safetensors file, by name. Raises ValueError for another kind of file."""
+def load(path: str | Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz or .safetensors file, by name: those of `names`, where that is not None.
+
+    Nothing in a file is executed: an .npz with pickled objects is refused.
+
+    Raises ValueError for another kind of file, and for one that is damaged.
+    """
     if _format(path) == ".npz":
-        with np.load(path) as file:
-            return dict(file)
+        with open(path, "rb") as file:
+            return _unzipped(file, path, names)
     with open(path, "rb") as file:
-        header, start = _header(file, path)
-        return {name: _tensor(file, start, path, name, **entry) for name, entry in header.items()}
+        header, start, size = _header(file, path)
+        return {name: _tensor(file, start, size, path, name, entry) for name, entry in header.items()
+                if names is None or name in names}
 
 
 def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -60,27 +66,46 @@ def _format(path):
     return suffix
 
 
+def _unzipped(file, path, names):
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found if names is None or name in names}
+    except Exception as error:  # zip, zlib and numpy have an error of their own for everything that can be wrong
+        raise ValueError(f"{path} is no .npz file of arrays: {error}") from None
+    for name, x in arrays.items():
+        if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
+            raise ValueError(f"{path} is no .npz file of arrays of numbers: {name!r} in it is none")
+    return arrays
+
+
 def _header(file, path):
-    """What is in a safetensors file, and where its numbers start: 8 bytes of length, then JSON, then the numbers."""
+    """What is in a safetensors file, where its numbers start, and how many bytes they are."""
     size, length = Path(path).stat().st_size, int.from_bytes(file.read(8), "little")
     try:
         if not 2 <= length <= size - 8:
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length))
-    except ValueError as error:
+        if not isinstance(header, dict):
+            raise ValueError(f"a header that is no object but {type(header).__name__}")
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from None
     header.pop("__metadata__", None)
-    return header, 8 + length
+    return header, 8 + length, size - 8 - length
 
 
-def _tensor(file, start, path, name, dtype, shape, data_offsets):
-    if dtype not in DTYPES:
-        raise ValueError(f"{path}: {name} is of {dtype}; known: {', '.join(DTYPES)}")
-    begin, end = data_offsets
-    count, dtype = math.prod(shape), np.dtype(DTYPES[dtype])
-    file.seek(start + begin)
-    x = np.fromfile(file, dtype, count)
-    if x.size != count or end - begin != x.nbytes:
+def _tensor(file, start, size, path, name, entry):
+    try:
+        kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in [*shape, begin, end]):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path}: {name} has no dtype, shape and data_offsets, but {str(entry)[:100]}") from None
+    if kind not in list(DTYPES):
+        raise ValueError(f"{path}: {name} is of {kind}; known: {', '.join(DTYPES)}")
+    count, dtype = math.prod(shape), np.dtype(DTYPES[kind])
+    there = max(0, min(end, size) - begin) // dtype.itemsize * dtype.itemsize
+    if there != end - begin or there != count * dtype.itemsize:
         raise ValueError(f"{path}: {name} should have {count} numbers of {dtype}, and the file has bytes {begin} to "
-                         f"{end} for it, of which {x.nbytes} are there")
-    return x.reshape(shape)
+                         f"{end} for it, of which {there} are there")
+    file.seek(start + begin)
+    return np.fromfile(file, dtype, count).reshape(shape)

@@ -72,7 +72,8 @@ def from_torch(arrays: Mapping[str, ArrayLike], h: int, design: Design = Design(
     arrays = {name: np.asarray(x) for name, x in arrays.items()}
     shape = _shape(arrays, h, names.transformer)
     arrays = _without_output_bias(arrays, names)
-    tables = [arrays[name] for name in (names.source_positions, names.target_positions) if name in arrays]
+    tables = [arrays[name] for name in (names.source_positions, names.target_positions)
+              if name in arrays and arrays[name].ndim == 2]
     model = Transformer(shape, _vocabulary(arrays, names), len(tables[0]) if tables else length,
                         Learned() if tables else positions, design=_design(arrays, design, names))
     # A byte a number: only the shapes of what would be written matter.
@@ -134,19 +135,22 @@ def from_arrays(model: Transformer, arrays: Mapping[str, ArrayLike]) -> dict:
 def _shape(arrays, h, prefix):
     """The sizes that the names and one array tell."""
     first = f"{prefix}encoder.layers.0.linear1.weight"
-    if first not in arrays or arrays[first].ndim != 2:
+    if first not in arrays or arrays[first].ndim != 2 or not arrays[first].size:
         raise ValueError(f"no matrix {first!r}, which tells d_model and d_ff; the names begin as "
                          f"{', '.join(sorted(arrays)[:3])}; Names.transformer is what stands before 'encoder.'")
     d_ff, d_model = arrays[first].shape
-    if d_model % h:
+    if h < 1 or d_model % h:
         raise ValueError(f"d_model={d_model} must be divisible by h={h}")
     layers = [re.match(rf"{re.escape(prefix)}(en|de)coder\.layers\.(\d+)\.", name) for name in arrays]
-    return Shape(max(int(match[2]) for match in layers if match) + 1, d_model, d_ff, h, d_model // h, d_model // h)
+    N = max(int(match[2]) for match in layers if match) + 1
+    if len(arrays) < N:  # before a model of so many is made
+        raise ValueError(f"the names tell of {N} layers, and there are {len(arrays)} arrays")
+    return Shape(N, d_model, d_ff, h, d_model // h, d_model // h)
 
 
 def _without_output_bias(arrays, names):
     name = names.output.removesuffix("weight") + "bias"
-    if arrays.get(name, np.zeros(())).any():
+    if name in arrays and not np.array_equal(arrays[name], np.zeros(arrays[name].shape)):
         raise ValueError(f"{name} is not 0, and this model's output has no bias")
     return {other: x for other, x in arrays.items() if other != name}
 
@@ -177,7 +181,8 @@ def _sharing(arrays, names):
 
 def _vocabulary(arrays, names):
     """1 where nothing tells it."""
-    return next((len(arrays[name]) for name in _embeddings(names) if name in arrays and arrays[name].size), 1)
+    return next((len(arrays[name]) for name in _embeddings(names) if name in arrays and arrays[name].ndim == 2
+                 and arrays[name].size), 1)
 
 
 def _embeddings(names):

@@ -1,4 +1,4 @@
-"""Batches of one static shape: sentences packed into rows, a seeded order, and a state of two numbers.
+"""Batches of one static shape: sentences packed into rows, a seeded order, and a state of three numbers.
 
 A row holds several pairs one after the other. Attention must stay within a pair, so each position carries the number
 of its pair within the row (its segment; 0 is padding), and positions count from 0 in each sentence:
@@ -16,6 +16,8 @@ import numpy as np
 
 from experiments.tokens import BOS, EOS, PAD
 
+PART = 1 << 17
+"""Pairs that are packed at a time, so that the first batch of a corpus of any size need not be waited for."""
 WINDOW = 24
 """Rows kept open while packing; more fill better and plan slower."""
 
@@ -28,7 +30,8 @@ class Encoded(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """Sentences in one flat array, each between BOS and EOS; sentence i's BOS is at `starts[i]`."""
+    """Sentences in one flat array, each between BOS and EOS; sentence i's BOS is at `starts[i]`. On the host the arrays
+    may be files mapped into memory, of other types of integers."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -63,37 +66,60 @@ class Plan(NamedTuple):
     segment: np.ndarray
 
 
-def drop_long(pairs: Encoded, max_pieces: int) -> tuple[Encoded, int]:
-    """The pairs whose sides have at most `max_pieces` pieces, end mark included, and how many were dropped."""
-    kept = [i for i, (s, t) in enumerate(zip(*pairs, strict=True)) if max(len(s), len(t)) < max_pieces]
-    return Encoded([pairs.source[i] for i in kept], [pairs.target[i] for i in kept]), len(pairs.source) - len(kept)
-
-
 def corpus(pairs: Encoded) -> Corpus:
-    return Corpus(*map(_flat, pairs))
+    nothing = np.empty(0, np.int32)
+    return Corpus(*(between_marks(np.concatenate([nothing, *side]), np.array([len(s) for s in side], np.int32))
+                    for side in pairs))
+
+
+def between_marks(ids: np.ndarray, lengths: np.ndarray) -> Sentences:
+    """Sentences of `lengths` ids, which stand one after the other in `ids` without marks."""
+    lengths = lengths + np.int32(1)
+    starts = np.cumsum(lengths + 1, dtype=np.int32) - (lengths + 1)
+    whole = np.empty(len(ids) + 2 * len(lengths), np.int32)
+    whole[starts] = BOS
+    whole[starts + lengths] = EOS
+    inside = np.ones(len(whole), bool)
+    inside[starts] = inside[starts + lengths] = False
+    whole[inside] = ids
+    return Sentences(whole, starts, lengths)
+
+
+def excerpt(corpus: Corpus, slots: np.ndarray, row_pieces: int) -> tuple[Corpus, np.ndarray]:
+    """The pairs of slots (L, K, rows, S) alone, in int32 arrays as large as any such slots need, and their slots."""
+    pairs = slots[slots >= 0]
+    renumbered = np.full_like(slots, -1)
+    renumbered[slots >= 0] = np.arange(len(pairs), dtype=np.int32)
+    rows = slots.size // slots.shape[-1]
+    return Corpus(*(_chosen(side, pairs, slots.size, rows * row_pieces + slots.size) for side in corpus)), renumbered
 
 
 class Batches:
     """An endless iterator over training batches.
 
-    Each epoch shuffles all pairs, packs them into rows, and yields the rows in batches; empty rows complete the last
-    batch, so that every pair comes exactly once an epoch. A batch is a pure function of (pairs, seed, epoch, batch),
-    so those last two numbers are the whole state. `take` gives batches by the numbers of their pairs alone, for a
-    device that has the corpus to `assemble`; `next` gives them assembled.
+    Each epoch shuffles all pairs, and takes PART of them at a time to pack into rows and yield in batches; empty rows
+    complete a part's last batch, so that every pair comes exactly once an epoch. With `by_length` the pairs of a part
+    are put into batches by their lengths, and the batches are shuffled: section 5.1 of Vaswani et al. (2017).
+
+    A batch is a pure function of (pairs, seed, epoch, part, batch), so those last three numbers are the whole state.
+    `take` gives batches by the numbers of their pairs alone, for a device that has the corpus to `assemble`; `next`
+    gives them assembled.
 
     Attributes:
-        epoch: of the next batch.
-        batch: the next batch's number within its epoch.
-        batches_per_epoch: in the current epoch; packing makes it vary a little.
-        real_tokens: share of the current epoch's positions, source and target together, that are no padding.
+        epoch, part: of the next batch.
+        batch: the next batch's number within its part.
+        batches_in_part: of the current one; packing makes it vary a little.
+        real_tokens: share of the current part's positions, source and target together, that are no padding.
     """
 
-    def __init__(self, pairs: Encoded | Corpus, *, rows: int, row_pieces: int, seed: int):
+    def __init__(self, pairs: Encoded | Corpus, *, rows: int, row_pieces: int, seed: int, by_length: bool = False):
         self._corpus = pairs if isinstance(pairs, Corpus) else corpus(pairs)
-        self._rows, self._row_pieces, self._seed = rows, row_pieces, seed
+        self._rows, self._row_pieces, self._seed, self._by_length = rows, row_pieces, seed, by_length
         _check(self._corpus, row_pieces)
         self._most = most_in_a_row(self._corpus, row_pieces)
-        self.set_state({"epoch": 0, "batch": 0})
+        self._parts = -(-len(self._corpus.source.lengths) // PART)
+        self.epoch = None
+        self._start(0, 0)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -105,35 +131,41 @@ class Batches:
         """The next `count` batches, int32 (count, rows, pairs of a row at most): numbers of pairs, −1 for none."""
         found = np.empty((count, self._rows, self._most), np.int32)
         for i in range(count):
-            if self.batch == self.batches_per_epoch:
-                self._start(self.epoch + 1)
-            found[i] = self._slots[self.batch * self._rows : (self.batch + 1) * self._rows]
+            if self.batch == self.batches_in_part:
+                self._start(*divmod(self.epoch * self._parts + self.part + 1, self._parts))
+            found[i] = self._slots[self.batch]
             self.batch += 1
         return found
 
     def get_state(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "batch": self.batch}
+        return {"epoch": self.epoch, "part": self.part, "batch": self.batch}
 
     def set_state(self, state: dict[str, int]) -> None:
         """Makes the next batch the one that followed when `get_state` gave `state`."""
-        self._start(state["epoch"])
-        if not 0 <= state["batch"] <= self.batches_per_epoch:
+        part, batch = state.get("part", 0), state["batch"]
+        if 0 <= part < self._parts:
+            self._start(state["epoch"], part)
+        if not 0 <= part < self._parts or not 0 <= batch <= self.batches_in_part:
             raise ValueError(
-                f"batch={state['batch']} is not in epoch {state['epoch']}, which has {self.batches_per_epoch} batches: "
-                "the state is of other pairs or another batch shape"
+                f"batch={batch} of part {part} is not in epoch {state['epoch']}, which has {self._parts} parts, "
+                f"{self.batches_in_part} batches in this one: the state is of other pairs or another batch shape"
             )
-        self.batch = state["batch"]
+        self.batch = batch
 
-    def _start(self, epoch):
-        self.epoch, self.batch = epoch, 0
-        lengths = [side.lengths for side in self._corpus]
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(lengths[0]))
+    def _start(self, epoch, part):
+        if epoch != self.epoch:
+            self._order = np.arange(len(self._corpus.source.lengths), dtype=np.int32)
+            np.random.default_rng((self._seed, epoch)).shuffle(self._order)
+        self.epoch, self.part, self.batch = epoch, part, 0
+        pairs = self._order[part * PART : (part + 1) * PART]
+        lengths = [side.lengths[pairs] for side in self._corpus]
+        order = np.argsort(np.maximum(*lengths), kind="stable") if self._by_length else np.arange(len(pairs))
         plan = pack(order, *lengths, self._row_pieces)
-        self.batches_per_epoch = -(-(int(plan.row[-1]) + 1) // self._rows)
-        rows = self.batches_per_epoch * self._rows
-        self._slots = np.full((rows, self._most), -1, np.int32)
-        self._slots[plan.row, plan.segment - 1] = plan.pair
-        self.real_tokens = int(sum(side.sum() for side in lengths)) / (2 * rows * self._row_pieces)
+        self.batches_in_part = -(-(int(plan.row[-1]) + 1) // self._rows)
+        slots = np.full((self.batches_in_part, self._rows, self._most), -1, np.int32)
+        slots[plan.row // self._rows, plan.row % self._rows, plan.segment - 1] = pairs[plan.pair]
+        self._slots = np.random.default_rng((self._seed, epoch, part)).permutation(slots) if self._by_length else slots
+        self.real_tokens = int(sum(side.sum() for side in lengths)) / (2 * slots[..., 0].size * self._row_pieces)
 
 
 def most_in_a_row(corpus: Corpus, row_pieces: int) -> int:
@@ -213,20 +245,17 @@ def _placed(sentences, slots, row_pieces, xp):
 
 
 def _ids(sentences, places, segments, xp):
-    return xp.where(segments > 0, sentences.ids[xp.where(segments > 0, places, 0)], PAD)
+    return xp.where(segments > 0, sentences.ids[xp.where(segments > 0, places, 0)], PAD).astype(np.int32)
 
 
-def _flat(sentences) -> Sentences:
-    lengths = np.array([len(s) + 1 for s in sentences], np.int32)
-    starts = np.cumsum(lengths + 1, dtype=np.int32) - (lengths + 1)
-    ids = np.empty(int((lengths + 1).sum()), np.int32)
-    ids[starts] = BOS
-    ids[starts + lengths] = EOS
-    inside = np.ones(len(ids), bool)
-    inside[starts] = inside[starts + lengths] = False
-    if len(sentences):
-        ids[inside] = np.concatenate(sentences)
-    return Sentences(ids, starts, lengths)
+def _chosen(sentences, numbers, most, most_ids) -> Sentences:
+    """The sentences `numbers`, followed by room for `most` in all, and `most_ids` ids."""
+    lengths = sentences.lengths[numbers]
+    ends = np.cumsum(lengths + 1)
+    starts = ends - (lengths + 1)
+    there = np.repeat(sentences.starts[numbers] - starts, lengths + 1) + np.arange(ends[-1] if len(ends) else 0)
+    return Sentences(*(np.pad(x.astype(np.int32), (0, size - len(x))) for x, size in (
+        (sentences.ids[there], most_ids), (starts, most), (lengths, most))))
 
 
 def _check(corpus, row_pieces):
@@ -235,9 +264,8 @@ def _check(corpus, row_pieces):
         raise ValueError(f"{len(source_lengths)} sources but {len(target_lengths)} targets")
     if not len(source_lengths):
         raise ValueError("no pairs to make batches of")
-    longest = np.maximum(source_lengths, target_lengths)
-    if longest.max() > row_pieces:
-        i = int(longest.argmax())
+    if max(source_lengths.max(), target_lengths.max()) > row_pieces:
+        i = int(np.maximum(source_lengths, target_lengths).argmax())
         raise ValueError(
             f"pair {i} has {source_lengths[i]} source and {target_lengths[i]} target pieces, end mark included, and a "
             f"row holds row_pieces={row_pieces}; drop long pairs first, or make rows longer"

@@ -3,6 +3,7 @@
 A group is the trials of one compiled program. All is reckoned from settings alone, without the corpus.
 """
 
+import dataclasses
 import functools
 import time
 from typing import NamedTuple
@@ -15,13 +16,16 @@ import rich.text
 
 from attn.attention import SMALL
 from experiments import flops, sweep, trial
-from experiments.settings import Settings
+from experiments.planner import Machine, Way
+from experiments.settings import Settings, SettingsError
 from experiments.sweep import Planned
 
 LOGITS = 2**22
 """What objective.py has at once of them."""
 PASS = 2**20
 """Numbers in a pass whose speed is measured."""
+WIDE = 4096
+"""Matrices are as fast from here on; wider ones might not fit."""
 PASSES = 6.5
 """What the rest of a training step takes beside its products, in passes over what it keeps for the backward pass."""
 
@@ -72,13 +76,71 @@ def flops_of_a_step(settings: Settings) -> int:
     return flops.of_training(sweep.program(settings).shape, settings.data.vocabulary, whole, whole)
 
 
-def memory(settings: Settings) -> int:
-    """Bytes of one trial while it trains, with P parameters: what is `kept`, and
+def memory(settings: Settings, devices: int = 1) -> int:
+    """Bytes of one trial while it trains, on each of the devices its rows are split over, with P parameters: its share
+    of what is `kept`, and
 
         4·P·(parameters and gradients 2, Adam's moments 2, moving average 1)
     """
     t = settings.training
-    return 4 * parameters(settings) * (2 + 2 * (t.optimizer == "adam") + (t.ema > 0)) + kept(settings)
+    return 4 * parameters(settings) * (2 + 2 * (t.optimizer == "adam") + (t.ema > 0)) + kept(settings) // devices
+
+
+def translating(settings: Settings) -> int:
+    """Bytes of a search at least: parameters, the encoder's widest layer, all caches, hypotheses and their logits.
+
+        4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+
+    B sentences at once, K = beam, T pieces of a translation, L of a source, Y = vocabulary.
+    """
+    m, e, length = settings.model, settings.evaluation, sweep.program(settings).length
+    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_pieces * e.beam + length)
+    return 4 * parameters(settings) + e.rows * (
+        4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary) + e.max_pieces * e.beam**2)
+
+
+def showing(settings: Settings) -> int:
+    """Bytes of the attention weights that examples for the report have at least: 3·4·N·h·L² each."""
+    return 12 * settings.evaluation.examples * settings.model.N * settings.model.h * sweep.program(settings).length**2
+
+
+def check_memory(settings: Settings, machine: Machine, way: Way = Way("one after another", 1, 1)) -> None:
+    """Raises SettingsError for trials that cannot fit, run in this way; it names a setting that would do.
+
+    An accelerator is believed up to twice what it has: `kept` is fitted to a CPU, and other compilers keep less.
+    """
+    if machine.memory is None:
+        return
+    cpu = machine.backend == "cpu"
+    have = machine.memory if cpu else 2 * machine.memory
+    split = 1 if cpu or way.lanes > 1 else machine.devices  # devices of a CPU share its memory
+    at_once = way.workers * (way.lanes if cpu else -(-way.lanes // machine.devices))
+    there = f"and {'this machine' if cpu else 'a device'} has {_bytes(machine.memory)}"
+    need = memory(settings, split)
+    if at_once > 1 and at_once * need > have >= need:
+        raise SettingsError(f"{at_once} trials at once need about {_bytes(at_once * need)} of memory {there}; "
+                            "--workers=1 --lanes=1 runs one at a time")
+    if need > have:
+        raise SettingsError(f"training needs about {_bytes(need)} of memory {there}; "
+                            + remedy(settings, need - have, split))
+    e, (searched, shown) = settings.evaluation, (translating(settings), showing(settings))
+    if searched > have:
+        raise SettingsError(f"translating evaluation.rows={e.rows} sentences with evaluation.beam={e.beam} needs "
+                            f"{_bytes(searched)} of memory or more {there}; lower one of them")
+    if shown > have:
+        raise SettingsError(f"the attention of evaluation.examples={e.examples} takes {_bytes(shown)} of memory or "
+                            f"more {there}; lower it")
+
+
+def remedy(settings: Settings, lacking: int, devices: int) -> str:
+    """The least change with which training that lacks so many bytes on each device should fit."""
+    t, now = settings.training, kept(settings) // devices
+    for parts in range(t.accumulate + 1, t.rows // devices + 1):
+        if t.rows % (devices * parts) == 0:
+            smaller = dataclasses.replace(settings, training=dataclasses.replace(t, accumulate=parts))
+            if now - kept(smaller) // devices >= lacking:
+                return f"training.accumulate={parts} should fit"
+    return "a smaller model should fit, or a smaller training.rows times training.row_pieces"
 
 
 def kept(settings: Settings) -> int:
@@ -110,9 +172,8 @@ def seconds_of_a_step(settings: Settings) -> float:
     accelerator small models take longer: starting its kernels is not reckoned.
     """
     m, t = settings.model, settings.training
-    pieces = min(2048, t.rows * t.row_pieces)
-    product = 2 * pieces * m.d_model * m.d_ff / _fastest(jnp.matmul, (pieces, m.d_model), (m.d_model, m.d_ff),
-                                                         dtype=t.precision)
+    pieces, inner, outer = min(2048, t.rows * t.row_pieces), min(m.d_model, WIDE), min(m.d_ff, WIDE)
+    product = 2 * pieces * inner * outer / _fastest(jnp.matmul, (pieces, inner), (inner, outer), dtype=t.precision)
     passes = PASS * jnp.dtype(t.precision).itemsize / _fastest(jnp.exp, (PASS,), dtype=t.precision)
     return (flops_of_a_step(settings) / product + PASSES * kept(settings) * t.accumulate / passes) / _devices()
 

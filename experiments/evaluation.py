@@ -1,5 +1,7 @@
 """What a trained model is worth: perplexity, translations, their scores, and where its attention looks."""
 
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -72,18 +74,35 @@ def detokenized(sentences: list[str], language: str) -> list[str]:
     return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
 
 
-def sentence_losses(piece_losses, states, pairs: Encoded, rows: int, length: int):
+def sentence_losses(piece_losses, states, pairs: Encoded, rows: int, length: int,
+                    check: Callable[[], None] = lambda: None):
     """(−log p of each target sentence, its end mark included, (L, sentences); how many pieces those are (sentences,)).
 
-    `piece_losses(states, batch)` is a compiled `trial.piece_losses` of L lanes.
+    `piece_losses(states, batch)` is a compiled `trial.piece_losses` of L lanes. `check()` is called between batches;
+    what it raises ends this.
     """
-    found = [(indices, piece_losses(states, batch), batch.target_segments > 0)
-             for indices, batch in padded(pairs, rows, length)]
-    nll, pieces = np.zeros((len(found[0][1]), len(pairs.target))), np.zeros(len(pairs.target), np.int64)
-    for indices, losses, real in found:
+    nll, pieces = None, np.zeros(len(pairs.target), np.int64)
+    for indices, losses, real in _one_ahead(((indices, piece_losses(states, batch), batch.target_segments > 0)
+                                             for indices, batch in padded(pairs, rows, length)), check):
         rows_of = np.where(real[None], np.asarray(losses, np.float64), 0).sum(-1)
+        nll = np.zeros((len(rows_of), len(pairs.target))) if nll is None else nll
         nll[:, indices], pieces[indices] = rows_of[:, : len(indices)], real.sum(-1)[: len(indices)]
     return nll, pieces
+
+
+def _one_ahead(dispatched: Iterable, check: Callable[[], None]) -> Iterator:
+    """Results, each when the next is dispatched: the device works on that while this one is spelled.
+
+    No more than that, for a process that is told to stop must wait for all that is dispatched.
+    """
+    before = None
+    for one in dispatched:
+        check()
+        if before is not None:
+            yield before
+        before = one
+    if before is not None:
+        yield before
 
 
 def perplexity(nll: np.ndarray, pieces: np.ndarray) -> np.ndarray:
@@ -92,25 +111,26 @@ def perplexity(nll: np.ndarray, pieces: np.ndarray) -> np.ndarray:
 
 
 def translate(search, states, vocabulary: Vocabulary, sources: list[np.ndarray], rows: int, length: int,
-              lanes: tuple[int, ...] = (0,)) -> list[list[list[Hypothesis]]]:
+              lanes: tuple[int, ...] = (0,), check: Callable[[], None] = lambda: None) -> list[list[list[Hypothesis]]]:
     """For each of `lanes` the best hypotheses of each source (ids without marks), the best first.
 
     An empty source has an empty one. `search(states, source, lengths)` is a compiled `search` of a population; batches
-    are `rows` sentences of `length` pieces.
+    are `rows` sentences of `length` pieces. `check()` is called between batches; what it raises ends this.
     """
     worth = [i for i, source in enumerate(sources) if len(source)]
     nothing = [np.zeros(0, np.int32)] * len(worth)
     batches = padded(Encoded([sources[i] for i in worth], nothing), rows, length) if worth else ()
-    # Dispatched all at once, so that the device works on the next batch while this one is spelled.
-    found = [(indices, search(states, batch.source, (batch.source_segments > 0).sum(-1))) for indices, batch in batches]
+    found = ((indices, search(states, batch.source, (batch.source_segments > 0).sum(-1))) for indices, batch in batches)
     hypotheses = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
-    for indices, results in found:
+    for indices, results in _one_ahead(found, check):
         pieces, scores = map(np.asarray, results)
         for of_lane, lane in zip(hypotheses, lanes, strict=True):
             for i, ids, own in zip(indices, pieces[lane], scores[lane], strict=False):
                 there = own > -np.inf  # a sentence of few pieces may have fewer translations than were asked for
                 texts = vocabulary.decode(ids[there])
-                of_lane[worth[i]] = [Hypothesis(float(s), t) for s, t in zip(own[there], texts, strict=True)]
+                # Of a model without numbers there is none.
+                of_lane[worth[i]] = [Hypothesis(float(s), t) for s, t in zip(own[there], texts, strict=True)] or [
+                    Hypothesis(-math.inf, "")]
     return hypotheses
 
 

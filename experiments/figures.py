@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from experiments.ledger import KINDS, Example, Trial
+from experiments.ledger import DRAWN, KINDS, Example, Trial
 from experiments.statistics import Difference, Summary
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is left out, too faint on white.
@@ -133,7 +133,8 @@ def size_and_perplexity(rows: Sequence[tuple[str, Summary | None, Summary | None
     """
     points = [(row, label, size.mean, perplexity.mean, perplexity.spread or 0.0)
               for row, (label, size, perplexity) in enumerate(rows)
-              if size and perplexity and np.isfinite(perplexity.mean) and np.isfinite(perplexity.spread or 0.0)]
+              if size and perplexity and 0 < perplexity.mean < DRAWN and np.isfinite(perplexity.spread or 0.0)
+              and 0 < size.mean < DRAWN]
     if len(points) < 2:
         return None
     with matplotlib.rc_context(_STYLE):
@@ -275,7 +276,7 @@ def position_table(table: np.ndarray, title: str) -> str:
         axes = figure.subplots()
         limit = float(np.abs(table).max(initial=0)) or 1.0
         image = axes.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
-        axes.set(title=title, xlabel="dimension", ylabel="position")
+        axes.set(title=_short(title), xlabel="dimension", ylabel="position")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         bar = figure.colorbar(image, ax=axes, aspect=30, pad=0.02)

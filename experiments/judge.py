@@ -1,5 +1,6 @@
 """What the trials of a population are worth: on validation while they train, with all their weights at the end."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from experiments import evaluation, trial
 from experiments.compiled import Compiled
 from experiments.population import Lanes, put, take
 from experiments.prepared import Prepared
-from experiments.settings import Settings
+from experiments.settings import WEIGHTS, Settings
 
 
 class Examined(NamedTuple):
@@ -29,11 +30,13 @@ class Judge(NamedTuple):
     lanes: Lanes
     program: trial.Program
     rows: int
+    check: Callable[[], None] = lambda: None
+    """Called between batches; what it raises ends the scoring."""
 
     def losses(self, states):
         """Of the validation set, see `evaluation.sentence_losses`."""
         return evaluation.sentence_losses(self.functions.piece_losses, states, self.prepared.validation.ids, self.rows,
-                                          self.program.length)
+                                          self.program.length, self.check)
 
     def validation(self, states, losses, chosen: dict[int, Settings]) -> dict[int, dict[str, float]]:
         """For each of the lanes `chosen`: perplexity on the whole set, scores of greedy translations of its first."""
@@ -51,8 +54,8 @@ class Judge(NamedTuple):
         settings name, and `beside`, those of all.
         """
         beside = [{} for _ in ended]
-        for name in ("raw", "average", "ema"):
-            of = [i for i, one in enumerate(ended) if name == "raw" or getattr(one.settings.training, name)]
+        for name in WEIGHTS:
+            of = [i for i, one in enumerate(ended) if _has(one.settings.training, name)]
             if not of:
                 continue
             replaced, steps = states, {}
@@ -108,8 +111,12 @@ class Judge(NamedTuple):
         """The best translation of each source, for each of `lanes`."""
         lanes = tuple(lanes)
         found = evaluation.translate(search, states, self.prepared.vocabulary(), sources, self.rows,
-                                     self.program.length, lanes)
+                                     self.program.length, lanes, self.check)
         return {lane: [best[0].text for best in own] for lane, own in zip(lanes, found, strict=True)}
+
+
+def _has(training, name):
+    return dict(raw=True, average=training.average > 0, ema=training.ema > 0, best=training.keep_best)[name]
 
 
 def _score(settings, translations, references):

@@ -1,17 +1,20 @@
 """What a workdir holds: the trials of a sweep, or of one run, read back from their files.
 
 Files are read as a run leaves them, also one that was killed half way: what is missing or cut short counts as
-not there yet. Nothing here writes.
+not there yet. What no run writes, such as a text for a number, is an error, so that the rest of the code need not
+think of it; nothing in a file is executed. Nothing here writes.
 """
 
 import dataclasses
-import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from attn.array_files import load
+from experiments.files import DamagedError, inside, parse
 
 KINDS = ("encoder", "decoder", "cross")
 """Encoder self-attention, decoder self-attention, and the decoder's attention to the encoder."""
@@ -20,6 +23,13 @@ ENDS = ("finished", "failed", "diverged")
 """The statuses that a result.json gives; of these only a failed trial is run again by the next call."""
 
 STATUSES = (*ENDS, "unfinished")
+
+NUMBERS = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "steps", "seconds",
+           "tokens_per_second", "real_tokens", "test_sentences")
+"""What a result.json has numbers for, where it has them."""
+
+DRAWN = 1e100
+"""Beyond, a number is as good as infinite: axes with a log scale overflow."""
 
 
 class LedgerError(ValueError):
@@ -61,9 +71,9 @@ class Trial:
         return f"stopped or still running, last logged at step {step}" + (f" of {steps}" if steps else "")
 
     def curve(self, split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, values) of `metric` on the split "train" or "validation", where it is a finite number."""
+        """(steps, values) of `metric` on the split "train" or "validation", where it is a number that can be drawn."""
         pairs = [(line["step"], line.get(metric)) for line in self.metrics if line["split"] == split]
-        pairs = [(step, value) for step, value in pairs if isinstance(value, (int, float)) and np.isfinite(value)]
+        pairs = [(step, value) for step, value in pairs if isinstance(value, (int, float)) and abs(value) < DRAWN]
         return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs], float)
 
 
@@ -117,8 +127,8 @@ def read(workdir: str | Path) -> Ledger:
         return _read_sweep(workdir)
     if (workdir / "config.json").exists():
         record = _json(workdir / "record.json")
-        trial = _read_trial(workdir, str(record.get("name") or workdir.resolve().name), record.get("point") or {}, {})
-        return Ledger(workdir, (trial,))
+        point = _expected(workdir / "record.json", record, "point", dict)
+        return Ledger(workdir, (_read_trial(workdir, record.get("name") or workdir.resolve().name, point, {}),))
     found = "has neither" if workdir.is_dir() else "is no directory, so it has neither"
     raise LedgerError(
         f"workdir {str(workdir)!r} {found} sweep.json nor config.json: no results to read; make some with "
@@ -128,7 +138,7 @@ def read(workdir: str | Path) -> Ledger:
 def examples(trial: Trial) -> list[Example]:
     """The test sentences whose attention `trial` kept; [] where it kept none.
 
-    Raises LedgerError if a map does not fit its word pieces.
+    Raises LedgerError for what is no sentence, and if a map does not fit its word pieces.
     """
     texts, arrays = _json(trial.directory / "examples.json", list), _arrays(trial, "examples.npz")
     built = []
@@ -136,8 +146,7 @@ def examples(trial: Trial) -> list[Example]:
         attention = {kind: arrays[f"{i}/{kind}"] for kind in KINDS if f"{i}/{kind}" in arrays}
         if not attention:
             continue
-        example = Example(text["source"], text["reference"], text["translation"], tuple(text["source_pieces"]),
-                          tuple(text["target_pieces"]), attention)
+        example = _example(trial.directory / "examples.json", text, attention)
         for kind, weights in attention.items():
             expected = tuple(map(len, example.axes(kind)))
             if weights.ndim != 4 or weights.shape[2:] != expected:
@@ -148,8 +157,14 @@ def examples(trial: Trial) -> list[Example]:
 
 
 def positions(trial: Trial) -> np.ndarray | None:
-    """The encoder's position table (L, d_model) at the end of training; None where there is none."""
-    return _arrays(trial, "examples.npz", only="positions").get("positions")
+    """The encoder's position table (L, d_model) at the end of training; None where there is none.
+
+    Raises LedgerError for an array of other axes.
+    """
+    table = _arrays(trial, "examples.npz", ["positions"]).get("positions")
+    if table is not None and (table.ndim != 2 or not table.size):
+        raise LedgerError(f"{trial.directory / 'examples.npz'}: positions has shape {table.shape}, not (L, d_model)")
+    return table
 
 
 def sentences(trial: Trial) -> dict[str, np.ndarray]:
@@ -161,8 +176,18 @@ def sentences(trial: Trial) -> dict[str, np.ndarray]:
       end mark: perplexity is exp(Σ nll / Σ pieces); validation_source (V,) pieces of the source, end mark included;
     - test_bleu (S, 10) correct 1- to 4-grams, all 1- to 4-grams, length and reference length: BLEU is a function of
       their sums; test_exact (S,) whether the translation is the reference; test_source (S,).
+
+    Raises LedgerError for arrays of other shapes, and for counts that are no integers.
     """
-    return _arrays(trial, "sentences.npz")
+    found = _arrays(trial, "sentences.npz")
+    for split, names in (("validation", ("nll", "pieces", "source")), ("test", ("bleu", "exact", "source"))):
+        shapes = {name: found[f"{split}_{name}"].shape for name in names if f"{split}_{name}" in found}
+        wanted = {name: (*shapes[names[0]][:1], 10)[: 1 + (name == "bleu")] for name in names if names[0] in shapes}
+        counts = [found[f"{split}_{name}"].dtype for name in shapes if name in ("pieces", "source", "bleu")]
+        if found and (shapes != wanted or any(dtype.kind not in "iu" for dtype in counts)):
+            raise LedgerError(f"{trial.directory / 'sentences.npz'}: the arrays of {split} have the shapes {shapes}, "
+                              f"and what is counted is of {', '.join(map(str, counts))}")
+    return found
 
 
 def look_up(settings: Mapping[str, Any], key: str, default=None):
@@ -188,30 +213,49 @@ def one_line(text) -> str:
 
 
 def _read_sweep(workdir):
-    sweep = _json(workdir / "sweep.json")
+    path = workdir / "sweep.json"
+    sweep = _json(path)
     try:
-        base = sweep["base"]
-        trials = [_read_trial(workdir / t["directory"], t["name"], t["point"], base, one_line(t.get("label")))
+        base, sweeps = {**sweep["base"]}, [one_line(name) for name in sweep.get("sweeps", ())]
+        trials = [_read_trial(inside(workdir, t["directory"], path), t["name"], {**t["point"]}, base, t.get("label"))
                   for t in sweep["trials"]]
-        return Ledger(workdir, tuple(trials),
-                      config=str(sweep.get("config", "")), base=base, sweeps=tuple(sweep.get("sweeps", ())))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise LedgerError(f"{workdir / 'sweep.json'} is damaged ({error!r}): call launch.sweep on this workdir again, "
-                          "which writes it anew and keeps the finished trials") from error
+    except (AttributeError, KeyError, TypeError, DamagedError) as error:
+        raise LedgerError(f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on this workdir "
+                          "again, which writes it anew and keeps the finished trials") from error
+    return Ledger(workdir, tuple(trials), config=one_line(sweep.get("config")), base=base, sweeps=tuple(sweeps))
 
 
 def _read_trial(directory, name, point, base, label=""):
-    config, result = _json(directory / "config.json"), _json(directory / "result.json")
+    config, record, result = (_json(directory / f"{name}.json") for name in ("config", "record", "result"))
+    for inner in ("versions", "corpus_counts"):
+        _expected(directory / "record.json", record, inner, dict)
+    for number in NUMBERS:
+        _expected(directory / "result.json", result, number, (int, float))
+    _expected(directory / "result.json", result, "beside", dict)
+    for key, value in point.items():
+        if isinstance(value, (dict, list)):
+            raise LedgerError(f"{directory}: its point has {key}={value!r}, which is no setting")
+    seeds = dict(seed=point.get("seed", config.get("seed", base.get("seed"))))
     status = result.get("status") if result.get("status") in ENDS else "unfinished"
-    seed = point.get("seed", config.get("seed", base.get("seed")))
-    return Trial(name, dict(point), seed, directory, config, _json(directory / "record.json"),
-                 _metrics(directory / "metrics.jsonl"), result or None, status, label)
+    return Trial(one_line(name), {one_line(key): value for key, value in point.items()},
+                 _expected(directory, seeds, "seed", int, None), directory, config, record,
+                 _metrics(directory / "metrics.jsonl"), result or None, status, one_line(label))
+
+
+def _expected(path, values, key, kinds, default=MappingProxyType({})):
+    """values[key], `default` where it is not there. Raises LedgerError for a value of other kinds."""
+    value = values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise LedgerError(f"{path}: {key} is {one_line(repr(value))[:100]}, which no run writes; restore the file")
+    return value
 
 
 def _json(path, kind=dict):
-    """The object in a JSON file; an empty one if it is missing, cut short, or of another kind."""
+    """What a JSON file holds; an empty `kind` if it is missing, cut short, or of another kind."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse(path.read_bytes())
     except (OSError, ValueError):
         return kind()
     return value if isinstance(value, kind) else kind()
@@ -225,17 +269,27 @@ def _metrics(path):
     latest = {}
     for line in lines:
         try:
-            entry = json.loads(line)
-            latest[entry["step"] + 0, entry["split"]] = entry
-        except (ValueError, KeyError, TypeError):  # a kill cuts the last line short; a resumed run writes on after it
+            entry = parse(line)
+            step, split = entry["step"], entry["split"]
+            if type(step) is int and 0 <= step < 2**63 and isinstance(split, str):
+                latest[step, split] = entry
+        except (ValueError, KeyError, TypeError):  # a kill cuts the last line short
             continue
     return tuple(latest[key] for key in sorted(latest))
 
 
+def _example(path, text, attention):
+    text = text if isinstance(text, dict) else {}
+    sentences = [text.get(name) for name in ("source", "reference", "translation")]
+    pieces = [text.get(f"{side}_pieces") for side in ("source", "target")]
+    if not all(isinstance(side, list) and all(isinstance(one, str) for one in side) for side in (sentences, *pieces)):
+        raise LedgerError(f"{path}: no sentence with its word pieces is {one_line(repr(text))[:100]}; remove the file")
+    return Example(*sentences, *map(tuple, pieces), attention)
+
+
 def _arrays(trial, name, only=None):
-    """The arrays of an .npz file, or the one called `only`; {} where it is missing or cut short."""
+    """The arrays of an .npz file, those of the names `only`; {} where it is missing or cut short."""
     try:
-        with open(trial.directory / name, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files if only in (None, key)}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        return load(trial.directory / name, only)
+    except (OSError, ValueError):
         return {}

@@ -1,9 +1,14 @@
 """Metrics on their way out: to metrics.jsonl, to whoever watches, and to TensorBoard where that is asked for."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+
+from experiments.trial import finite
 
 _TRAIN = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
 _VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bleu:.1f}  exact {exact_match:.1%}"
@@ -12,13 +17,25 @@ _VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bl
 class Log:
     """One line for all the steps since the last line: means, and speeds over the time between.
 
-    `peak` is what the devices can do, in FLOP/s, or None where that is not known; `board` a `Board` or None.
+    `peak` is what the devices can do, in FLOP/s, or None where that is not known; `board` a `Board` or None; `noted`
+    what another log had noted. With `skip` a line counts the steps whose loss or gradient was no number, and is of the
+    others; without any others it waits for the next.
     """
 
-    def __init__(self, directory, clock, say, peak: float | None = None, board=None):
+    def __init__(self, directory, clock, say, peak: float | None = None, board=None,
+                 noted: Mapping[str, Any] = MappingProxyType({}), skip: bool = False):
         self._directory, self._clock, self._say, self._peak, self._board = directory, clock, say, peak, board
-        self._steps, self._flops = [], 0
-        self._since = time.perf_counter()
+        self._skip, self._flops = skip, noted.get("flops", 0)
+        before = {name: np.array(values, np.float32) for name, values in noted.get("metrics", {}).items()}
+        self._steps = [before] if before else []
+        self._since = time.perf_counter() - noted.get("seconds", 0)
+
+    def noted(self) -> dict[str, Any]:
+        """What is noted since the last line, as JSON has it."""
+        if not self._steps:
+            return {}
+        return dict(metrics={name: x.tolist() for name, x in self._each().items()}, flops=self._flops,
+                    seconds=time.perf_counter() - self._since)
 
     def steps(self, last, metrics, flops, due):
         """Notes the metrics (n,) of the n steps up to `last`, and writes a line if one is due there."""
@@ -27,13 +44,27 @@ class Log:
         if due:
             self._train(last)
 
+    def skipped(self) -> int:
+        """Steps in all lines and noted since, whose updates were left out."""
+        noted = int((~finite(self._each())).sum()) if self._steps else 0
+        return noted + sum(line.get("skipped", 0) for line in self._directory.metrics())
+
+    def _each(self):
+        return {name: np.concatenate([steps[name] for steps in self._steps]) for name in self._steps[0]}
+
     def _train(self, step):
-        each = {name: np.concatenate([steps[name] for steps in self._steps]) for name in self._steps[0]}
-        pieces, seconds = each["pieces"], time.perf_counter() - self._since
-        mean = {name: float(np.average(each[name], weights=pieces)) for name in ("loss", "nll")}
+        each = self._each()
+        pieces, seconds = each["pieces"].sum(), time.perf_counter() - self._since
+        numbers = finite(each) | (not self._skip)
+        if not numbers.any():
+            return
+        each = {name: x[numbers] for name, x in each.items()}
+        mean = {name: float(np.average(each[name], weights=each["pieces"])) for name in ("loss", "nll")}
         line = dict(step=step, split="train", loss=mean["loss"], perplexity=float(np.exp(mean["nll"])),
                     learning_rate=float(each["learning_rate"][-1]), grad_norm=float(each["grad_norm"][-1]),
-                    tokens_per_second=float(pieces.sum() / seconds))
+                    tokens_per_second=float(pieces / seconds))
+        if self._skip:
+            line["skipped"] = int((~numbers).sum())
         if self._peak:
             line["mfu"] = self._flops / seconds / self._peak
         self._write(line, _TRAIN)

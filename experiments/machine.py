@@ -1,5 +1,6 @@
 """The process and the machine under it: allocator, threads, compile cache, and what a record says of them."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import jax
+
+from experiments.planner import Machine
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu", "babel")
 
@@ -29,6 +32,11 @@ def restart_with_huge_pages() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def cache() -> Path:
+    """For what can be made again: $XDG_CACHE_HOME/attn, or ~/.cache/attn."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn"
+
+
 def use_compile_cache() -> None:
     """Keeps compiled programs in ~/.cache/attn (or $XDG_CACHE_HOME/attn), unless JAX_COMPILATION_CACHE_DIR is set.
 
@@ -36,16 +44,37 @@ def use_compile_cache() -> None:
     """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kind = jax.local_devices()[0].device_kind
     name = re.sub(r"\W+", "-", f"{kind} {_cpu()}" if kind == "cpu" else kind).strip("-")
-    jax.config.update("jax_compilation_cache_dir", str(home / "attn" / "xla" / name))
+    jax.config.update("jax_compilation_cache_dir", str(cache() / "xla" / name))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int | None:
+    """Bytes that a device has: of a CPU the machine's, or those of the container that this process is in.
+
+    None where nothing tells.
+    """
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit")
+    found = []
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):  # of control groups, version 2 and 1
+        with contextlib.suppress(OSError, ValueError):  # the limit may be the word "max"
+            found.append(int(Path("/sys/fs/cgroup", path).read_text()))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(found, default=None)
+
+
+def here() -> Machine:
+    """What this process runs on."""
+    return Machine(jax.default_backend(), jax.local_device_count(), cores(), memory())
 
 
 def versions() -> dict[str, str]:

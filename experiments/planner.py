@@ -23,6 +23,8 @@ class Machine(NamedTuple):
     backend: str
     devices: int
     cores: int
+    memory: int | None = None
+    """Bytes of a device, or of a CPU's machine; None where that is not known."""
 
 
 class Way(NamedTuple):

@@ -1,28 +1,52 @@
-"""A corpus made ready for a model: split, cut into word pieces, too-long training pairs dropped and counted."""
+"""A corpus made ready for a model: cut into word pieces, what cannot be used dropped and counted, and kept on disk.
 
+It is kept by its content, in ~/.cache/attn/corpora (or $XDG_CACHE_HOME/attn/corpora): a second run on the same text
+and the same settings finds it there, and one that comes while the first is at work waits for it. Any of it may be
+deleted while no run is on.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from experiments import corpora
-from experiments.batches import Encoded, drop_long
-from experiments.corpora import Pairs
+import numpy as np
+import sentencepiece
+
+from experiments import corpora, machine, store
+from experiments.batches import Corpus, Encoded, Sentences, between_marks
+from experiments.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.files import lock, read_json, write_bytes, write_json
 from experiments.settings import Data, Settings
 from experiments.tokens import Vocabulary, train_vocabulary
 
+FORMAT = 1
+"""Of what is kept; to be raised whenever the same text would be kept otherwise."""
+SAMPLE = 1_000_000
+"""The most pairs that a vocabulary is trained on, drawn evenly from more."""
+LONGEST = 2048
+"""Pieces of a held-out sentence, end mark included: a model has as many positions as the longest."""
+
 
 class Heldout(NamedTuple):
-    """A validation or test set, as text and as ids; nothing is ever dropped from it."""
+    """A validation or test set, as text and as ids; nothing but pairs with an empty side is ever dropped from it."""
 
     text: Pairs
     ids: Encoded
 
 
 class Prepared(NamedTuple):
-    """What a trial needs to know of its corpus."""
+    """What a trial needs to know of its corpus. Pickled, it is the name of the directory that holds it."""
 
+    directory: Path
     vocabulary_model: bytes
     corpus_digest: str
     counts: dict[str, int]
-    train: Encoded
+    train: Corpus
     validation: Heldout
     test: Heldout
 
@@ -31,26 +55,183 @@ class Prepared(NamedTuple):
 
     def length(self, settings: Settings) -> int:
         """Positions that a model of this corpus needs: the longest row, held-out sentence or translation."""
-        heldout = (self.validation.ids, self.test.ids)
-        longest = max(len(s) + 1 for split in heldout for side in split for s in side)
+        longest = max(_longest(side) for split in (self.validation, self.test) for side in split.ids)
         return max(settings.training.row_pieces, settings.evaluation.max_pieces, longest)
+
+    def __reduce__(self):
+        return load, (self.directory,)
 
 
 def prepare(data: Data) -> Prepared:
-    """Loads the corpus and trains its vocabulary, on the training pairs alone.
+    """The corpus that `data` names, with a vocabulary trained on its training pairs alone.
 
-    Raises CorpusError or VocabularyError, and CorpusError where no training pair is short enough.
+    Raises CorpusError or VocabularyError, and CorpusError where no training pair is short enough, a held-out sentence
+    is longer than LONGEST, or the disk has no room.
     """
-    corpus = corpora.load(data)
-    vocabulary = Vocabulary(train_vocabulary(corpus.train.source + corpus.train.target, data.vocabulary))
+    source = corpora.open(data)
+    name = hashlib.sha256(repr((FORMAT, source.fingerprint(), data.vocabulary, data.max_pieces,
+                                sentencepiece.__version__)).encode()).hexdigest()[:24]
+    place = machine.cache() / "corpora" / name
+    try:
+        with lock(_workshop(place), wait=True):
+            if not _whole(place):
+                _build(source, data, place)
+    except OSError as error:
+        raise CorpusError(f"{place.parent}: tokenised text cannot be kept there ({error.strerror or error}); "
+                          "make room, or set XDG_CACHE_HOME to a directory that has it") from None
+    return load(place)
 
-    def encoded(pairs):
-        return Encoded(vocabulary.encode(pairs.source), vocabulary.encode(pairs.target))
 
-    train, dropped = drop_long(encoded(corpus.train), data.max_pieces)
-    if not train.source:
-        raise corpora.CorpusError(f"none of the {len(corpus.train.source)} training pairs has at most "
-                                  f"data.max_pieces={data.max_pieces} pieces a side; raise data.max_pieces")
-    counts = {**corpus.counts, "train_too_long": dropped}
-    validation, test = (Heldout(pairs, encoded(pairs)) for pairs in (corpus.validation, corpus.test))
-    return Prepared(vocabulary.model, corpora.digest(corpus), counts, train, validation, test)
+def load(directory: Path) -> Prepared:
+    """What `prepare` keeps in `directory`."""
+    about, model = read_json(directory / "about.json"), (directory / "vocabulary.model").read_bytes()
+    vocabulary = Vocabulary(model)
+
+    def heldout(split):
+        text = Pairs(*about["heldout"][split])
+        return Heldout(text, Encoded(*map(vocabulary.encode, text)))
+
+    return Prepared(directory, model, about["digest"], about["counts"], store.read(directory, vocabulary.size),
+                    *map(heldout, SPLITS[1:]))
+
+
+class _Survey(NamedTuple):
+    """What one reading of a corpus finds."""
+
+    sample: Pairs
+    """Of the training pairs: all, or SAMPLE of them."""
+    heldout: dict[str, Pairs]
+    counts: dict[str, int]
+    digest: str
+    """Sixteen hexadecimal digits over all text in its order, whatever its origin."""
+
+
+def _build(source, data, place):
+    building = _workshop(place) / "files"
+    shutil.rmtree(building, ignore_errors=True)  # of one that was interrupted
+    building.mkdir()
+    try:
+        _fill(source, data, building)
+        shutil.rmtree(place, ignore_errors=True)  # of files that are not whole
+        os.replace(building, place)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _fill(source, data, directory):
+    """The text is read once, and what is of use of the training pairs laid aside until there is a vocabulary."""
+    aside = [directory / f"{side}.text" for side in store.SIDES]
+    survey = _survey(source, aside)
+    model = train_vocabulary([*survey.sample.source, *survey.sample.target], data.vocabulary)
+    vocabulary = Vocabulary(model)
+    for split in survey.heldout:
+        _check_lengths(source, split, vocabulary)
+    dropped = _encode(aside, data.max_pieces, vocabulary, directory)
+    if dropped == survey.counts["train"]:
+        raise CorpusError(f"none of the {dropped} training pairs has at most data.max_pieces={data.max_pieces} "
+                          "pieces a side; raise data.max_pieces")
+    for path in aside:
+        path.unlink()
+    write_bytes(directory / "vocabulary.model", model)
+    sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
+    counts = {**survey.counts, **source.counts(), "train_too_long": dropped}
+    write_json(directory / "about.json", dict(digest=survey.digest, counts=counts, sizes=sizes, heldout=survey.heldout))
+
+
+def _workshop(place):
+    return place.parent / "building" / place.name
+
+
+def _whole(place):
+    about = read_json(place / "about.json")
+    return about is not None and all((place / name).is_file() and (place / name).stat().st_size == size
+                                     for name, size in about["sizes"].items())
+
+
+def _survey(source, aside):
+    """Writes the training pairs to the two files `aside`, a sentence a line."""
+    counts, sample, heldout, digest = {}, Pairs([], []), {}, hashlib.sha256()
+    rng = np.random.default_rng(0)
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(path.open("wb")) for path in aside]
+        for split in SPLITS:
+            counts[split] = counts[f"{split}_empty"] = 0
+            hashers, kept = (hashlib.sha256(), hashlib.sha256()), Pairs([], [])
+            for pairs, empty in _filled(source, split):
+                texts = ["".join(line + "\n" for line in side).encode() for side in pairs]
+                for hasher, text in zip(hashers, texts, strict=True):
+                    hasher.update(text)
+                if split == "train":
+                    _draw(sample, pairs, counts[split], rng)
+                    for file, text in zip(files, texts, strict=True):
+                        file.write(text)
+                else:
+                    kept.source.extend(pairs.source)
+                    kept.target.extend(pairs.target)
+                counts[split] += len(pairs.source)
+                counts[f"{split}_empty"] += empty
+            if not counts[split]:
+                raise CorpusError(f"{source.place(split, 0)}: every pair from here on has an empty side; give text")
+            heldout |= {} if split == "train" else {split: kept}
+            for hasher in hashers:
+                digest.update(hasher.digest())
+    return _Survey(sample, heldout, counts, digest.hexdigest()[:16])
+
+
+def _filled(source, split) -> Iterator[tuple[Pairs, int]]:
+    """Pairs with text on both sides, and how many had none."""
+    for pairs in source.read(split):
+        kept = [(s, t) for s, t in zip(*pairs, strict=True) if s.strip() and t.strip()]
+        yield Pairs(*map(list, zip(*kept, strict=True))) if kept else Pairs([], []), len(pairs.source) - len(kept)
+
+
+def _draw(sample, pairs, seen, rng):
+    """Adds `pairs`, before which `seen` others came, to a sample in which all are equally likely (Vitter 1985, R)."""
+    room = max(0, SAMPLE - len(sample.source))
+    for side, new in zip(sample, pairs, strict=True):
+        side.extend(new[:room])
+    numbers = np.arange(seen, seen + len(pairs.source))[room:]
+    places = rng.integers(0, numbers + 1)
+    for i in np.flatnonzero(places < SAMPLE).tolist():
+        for side, new in zip(sample, pairs, strict=True):
+            side[places[i]] = new[room + i]
+
+
+def _encode(aside, max_pieces, vocabulary, directory) -> int:
+    """Writes the pairs of the two files that are short enough; returns how many are not."""
+    dropped = 0
+    with store.Writer(directory, vocabulary.size) as writer:
+        for pairs in zip(*map(_lines, aside), strict=True):
+            block = Corpus(*(between_marks(*vocabulary.flat(side)) for side in pairs))
+            short = np.maximum(*(side.lengths for side in block)) <= max_pieces
+            dropped += int((~short).sum())
+            writer.append(block if short.all() else Corpus(*(_only(side, short) for side in block)))
+    return dropped
+
+
+def _lines(path):
+    with path.open("rb") as file:
+        while lines := list(itertools.islice(file, BLOCK)):
+            yield b"".join(lines).decode().removesuffix("\n").split("\n")
+
+
+def _only(sentences, chosen) -> Sentences:
+    """Those sentences alone, with nothing between them."""
+    lengths = sentences.lengths[chosen]
+    ids = sentences.ids[np.repeat(chosen, sentences.lengths + 1)]
+    return Sentences(ids, np.cumsum(lengths + 1) - (lengths + 1), lengths)
+
+
+def _check_lengths(source, split, vocabulary):
+    before = 0
+    for pairs in source.read(split):
+        lengths = np.maximum(*(vocabulary.flat(side)[1] + 1 for side in pairs))
+        if lengths.max() > LONGEST:
+            i = int(lengths.argmax())
+            raise CorpusError(f"{source.place(split, before + i)}: a held-out sentence of {lengths[i]} pieces, and "
+                              f"{LONGEST} are the most; remove the pair, or split it")
+        before += len(lengths)
+
+
+def _longest(side) -> int:
+    return max(len(sentence) + 1 for sentence in side)

@@ -33,6 +33,11 @@ class Process:
         self.stop()
         self._start()
 
+    def terminate(self) -> None:
+        """Sends the process SIGTERM."""
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+
     def stop(self) -> None:
         """Kills the process, whatever it does."""
         for process in list((self._pool._processes or {}).values()):

@@ -60,7 +60,7 @@ def database(books: Sequence[Ledger]) -> duckdb.DuckDBPyConnection:
     trials = [(book, trial) for book in books for trial in book.trials]
     tables = duckdb.connect(":memory:", config=_LOCKED)
     _fill(tables, "trials", TRIAL, [_trial(book, trial) for book, trial in trials])
-    _fill(tables, "metrics", LINE, [_named(book, trial) | dict(line) for book, trial in trials
+    _fill(tables, "metrics", LINE, [dict(line) | _named(book, trial) for book, trial in trials
                                     for line in trial.metrics])
     return tables
 
@@ -95,10 +95,21 @@ def _fill(tables, name: str, first: Sequence[str], rows: Sequence[Mapping[str, A
     """A table of `rows` with the columns `first` and then every other, in the order in which each first appears."""
     columns = list(dict.fromkeys((*first, *(key for row in rows for key in row))))
     typed = [_column([row.get(column) for row in rows]) for column in columns]
-    declared = ", ".join(f"{_quoted(column)} {kind}" for column, (kind, _) in zip(columns, typed, strict=True))
+    declared = ", ".join(f"{_quoted(name)} {kind}" for name, (kind, _) in zip(_names(columns), typed, strict=True))
     tables.execute(f"create table {name} ({declared})")
     given = ", ".join(f"unnest(${i}::{kind}[])" for i, (kind, _) in enumerate(typed, 1))
     tables.execute(f"insert into {name} select {given}", [values for _, values in typed])
+
+
+def _names(columns: Sequence[str]) -> list[str]:
+    """`columns` as names that SQL tells apart: it has no case, no empty name, and no NUL in one."""
+    found = {}
+    for column in columns:
+        name = column.replace("\0", "") or "_"
+        while name.lower() in found:
+            name += "_"
+        found[name.lower()] = name
+    return list(found.values())
 
 
 def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:

@@ -29,6 +29,10 @@ class WorkdirError(ValueError):
     """A directory that holds something else; the message says what, and the remedy."""
 
 
+class CheckpointError(ValueError):
+    """Checkpoints that cannot be read, written or fitted; the message names them and the remedy."""
+
+
 class Directory:
     """The files of one trial."""
 
@@ -52,27 +56,32 @@ class Directory:
             raise WorkdirError(f"{self.path} belongs to another config: {differences(theirs, mine)}. "
                                "Choose another --workdir, or remove this one")
         result = read_json(self.path / "result.json")
-        return result if result and result["status"] in ENDED else None
+        return result if result and result.get("status") in ENDED else None
 
-    def describe(self, name: str, point: dict, settings: Settings, prepared: Prepared, length: int) -> None:
-        """Writes record.json, and the vocabulary that the trial's ids are in; `length` is the model's longest row.
+    def check_data(self, prepared: Prepared) -> None:
+        """Raises WorkdirError if the trial was begun with other text or another vocabulary."""
+        before = read_json(self.path / "record.json")
+        if before is not None and (was := other_data(before, prepared)):
+            raise WorkdirError(f"{self.path} was begun with other data: {was}. "
+                               "Restore the files it was begun with, or choose another --workdir")
 
-        Raises WorkdirError if the trial was begun with other text or another vocabulary.
+    def describe(self, name: str, point: dict, settings: Settings, prepared: Prepared, length: int,
+                 begun: dict | None) -> None:
+        """Writes record.json where there is none, and the vocabulary that the trial's ids are in.
+
+        `length` is the model's longest row; `begun` what other trial this one began from, None for a fresh start and
+        for one that goes on.
         """
-        vocabulary = prepared.vocabulary()
-        now = dict(corpus=prepared.corpus_digest, vocabulary=vocabulary.digest)
         before = read_json(self.path / "record.json")
         if before is not None:
-            if was := {key: before[key] for key in now if before[key] != now[key]}:
-                raise WorkdirError(f"{self.path} was begun with other data: "
-                                   + ", ".join(f"{key} {was[key]}, now {now[key]}" for key in was)
-                                   + ". Restore the files it was begun with, or choose another --workdir")
+            if begun:
+                write_json(self.path / "record.json", before | dict(begun=begun))
             return
         write_bytes(self.path / "vocabulary.model", prepared.vocabulary_model)
         write_json(self.path / "record.json", dict(
             name=name, point=point, settings_digest=settings.digest(), length=length, versions=machine.versions(),
-            python=platform.python_version(), git=machine.git_commit(), **now, corpus_counts=prepared.counts,
-            device=machine.device(), devices=jax.local_device_count(),
+            python=platform.python_version(), git=machine.git_commit(), **_data(prepared),
+            corpus_counts=prepared.counts, device=machine.device(), devices=jax.local_device_count(), begun=begun,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
     def resume(self, step: int) -> Callable[[], float]:
@@ -119,6 +128,25 @@ class Directory:
 
     def finish(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", result)
+
+
+def not_a_trial(path: Path) -> str:
+    """What is wrong with a directory that has no record.json, and the remedy."""
+    if sweep := read_json(path / "sweep.json"):
+        trials = sweep.get("trials") if isinstance(sweep.get("trials"), list) else []
+        trials = ", ".join(f"{path}/{t.get('directory')}" for t in trials[:3] if isinstance(t, dict))
+        return f"{path} holds a whole sweep; name one of its trials: {trials}, ..."
+    return f"{path} holds no trained model (no record.json): train one there with python -m launch.train"
+
+
+def other_data(record: dict, prepared: Prepared) -> str:
+    """In what the data of a record.json are not `prepared`, as "corpus 1f, now 2e"."""
+    return ", ".join(f"{key} {record.get(key)}, now {now}" for key, now in _data(prepared).items()
+                     if record.get(key) != now)
+
+
+def _data(prepared):
+    return dict(corpus=prepared.corpus_digest, vocabulary=prepared.vocabulary().digest)
 
 
 def differences(theirs: dict, mine: dict, path: str = "") -> str:

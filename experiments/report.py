@@ -3,7 +3,10 @@
 The same files give the same bytes, so a report can be made again at any time, while the sweep runs or years later.
 """
 
+import base64
 import dataclasses
+import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,17 +90,25 @@ class Figure(NamedTuple):
 
 def html(book: Ledger, rows: Sequence[Row], table: Table) -> str:
     """report.html: one page that needs no network, with the tables, figures and attention maps."""
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
-                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     examples = _examples(table, rows)
     maps, there = attention_maps(examples), sum(bool(row.group.finished) for row in rows)
-    return environment.get_template("report.html.j2").render(
+    script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
+    return _template().render(
+        # The browser runs this script and no other, whatever the page should come to hold.
+        script=script, script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=report_table.title(book), table=table, provenance=report_table.provenance(book),
         settings=json.dumps(report_table.base_settings(book), indent=2),
         styles=[figures.line_style(row) for row in range(min(len(rows), figures.LINES))],
         forests=_forests(table, rows), most_rows=MOST_POINTS,
         figures=[*_row_figures(table, rows), *_entropies(examples, there)], positions=_position_figures(book),
         attention=maps, maps_note="One run of each row." + _first(len(maps), there))
+
+
+@functools.cache
+def _template():
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
+                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("report.html.j2")
 
 
 def _forests(table, rows) -> dict[str, tuple[str | None, str]]:
@@ -179,7 +190,7 @@ def _position_figures(book) -> list[str]:
     """A heat map for each kind of position encoding, from the first finished trial that kept its table."""
     kinds: dict[str, Trial] = {}
     for trial in book.of("finished"):
-        kind = str(ledger.look_up(trial.config, "model.positions", "positions"))
+        kind = ledger.one_line(ledger.look_up(trial.config, "model.positions", "positions"))
         if kind not in kinds and ledger.positions(trial) is not None:
             kinds[kind] = trial
     return [figures.position_table(ledger.positions(trial), f"{kind} ({trial.name})" if kind == "learned" else kind)

@@ -112,7 +112,8 @@ def provenance(book: Ledger) -> list[tuple[str, str]]:
     """(term, value) of what ran where; trials that differ in one give all its values."""
     records = [trial.record for trial in book.trials if trial.record]
     started = sorted(str(record["started"]) for record in records if record.get("started"))
-    versions = dict.fromkeys(f"{name} {version}" for r in records for name, version in r.get("versions", {}).items())
+    versions = dict.fromkeys(f"{name} {version}" for record in records
+                             for name, version in (record.get("versions") or {}).items())
     found = [("config", book.config), ("sweeps", ", ".join(book.sweeps)),
              ("trials", f"{len(book.of('finished'))} finished of {len(book.trials)}"),
              ("started", " to ".join(dict.fromkeys(started[:1] + started[-1:]))),

@@ -38,16 +38,25 @@ def trials_csv(book: Ledger) -> str:
     keys, kinds = varied(book), _kinds(book)
     beside = {f"{kind}.{score}": (kind, split, score) for kind in kinds for score, split in BESIDE.items()}
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, ["name", "label", *keys, "seed", "status", *SCORES, *beside], lineterminator="\n")
-    writer.writeheader()
+    columns = ["name", "label", *keys, "seed", "status", *SCORES, *beside]
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writerow({column: _cell(column) for column in columns})
     for trial in book.trials:
         result = trial.result if trial.status == "finished" else {}
-        writer.writerow({"name": trial.name, "label": trial.label, "seed": trial.seed, "status": trial.status}
-                        | {key: trial.point.get(key, ledger.look_up(book.base, key)) for key in keys}
-                        | {score: result.get(score) for score in SCORES}
-                        | {column: ledger.look_up(result, ".".join(("beside", *path)))
-                           for column, path in beside.items()})
+        cells = {"name": trial.name, "label": trial.label, "seed": trial.seed, "status": trial.status}
+        cells |= {key: trial.point.get(key, ledger.look_up(book.base, key)) for key in keys}
+        cells |= {score: result.get(score) for score in SCORES}
+        cells |= {column: ledger.look_up(result, ".".join(("beside", *path))) for column, path in beside.items()}
+        writer.writerow({column: _cell(value) for column, value in cells.items()})
     return buffer.getvalue()
+
+
+def _cell(value):
+    """`value`; a text on one line, with an apostrophe before it where a spreadsheet would compute it."""
+    if not isinstance(value, str):
+        return value
+    text = ledger.one_line(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def latex(book: Ledger, rows: list[Row], table: Table) -> str:

@@ -8,7 +8,8 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +24,11 @@ NORMS = ("post", "post_final", "pre")
 EMBEDDINGS = ("tied", "target", "separate")
 ACTIVATIONS = ("relu", "gelu", "silu")
 OPTIMIZERS = ("adam", "sgd")
-CORPORA = ("cldr", "files")
+CORPORA = ("cldr", "files", "tfds")
 STRATEGIES = ("pmap", "shard_map")
 PRECISIONS = ("float32", "bfloat16")
-WEIGHTS = ("raw", "average", "ema")
+WEIGHTS = ("raw", "average", "ema", "best")
+NONFINITE = ("stop", "skip")
 
 
 class SettingsError(ValueError):
@@ -37,16 +39,22 @@ def _field(default, allowed, accepts):
     return dataclasses.field(default=default, metadata=dict(allowed=allowed, accepts=accepts))
 
 
-def _at_least(low, default):
-    return _field(default, f"at least {low}", lambda value: low <= value < math.inf)
+def _at_least(low, default, most=2**31 - 1):
+    """Counts fit int32, in which a program counts; beyond `most` nothing of use is known."""
+    return _field(default, f"at least {low} and at most {most}", lambda value: low <= value <= most)
 
 
 def _between(low, high, default):
     return _field(default, f"at least {low} and below {high}", lambda value: low <= value < high)
 
 
+def _rate(default):
+    # 1 − 2⁻²⁵ and what is nearer to 1 would be 1 in float32.
+    return _field(default, "at least 0 and below 1, in float32 too", lambda value: 0 <= value < 1 - 2**-25)
+
+
 def _positive(default):
-    return _field(default, "finite and above 0", lambda value: 0 < value < math.inf)
+    return _field(default, "finite and above 0, from 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)
 
 
 def _one_of(choices, default):
@@ -57,21 +65,32 @@ def _flag(default):
     return _field(default, "True or False", lambda value: True)
 
 
-def _text(default):
-    return _field(default, "text", lambda value: "\0" not in value)
+def _directory(default):
+    return _field(default, "a path without control characters, its names of at most 255 bytes", lambda value: (
+        _plain(value) and all(len(name.encode()) <= 255 for name in value.split("/")) and len(value.encode()) < 4096))
+
+
+def _name(default):
+    return _field(default, "part of a file's name: 1 to 100 characters, no slash, no .. and no control characters",
+                  lambda value: 0 < len(value) <= 100 and _plain(value) and not re.search(r"[/\\]|\.\.", value))
+
+
+def _plain(text):
+    """No control character, and no lone surrogate, which UTF-8 has not."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """Shape, design and dropout of the Transformer, in the paper's letters; the defaults are its base model."""
 
-    N: int = _at_least(1, 6)
+    N: int = _at_least(1, 6, 1000)
     """Layers in the encoder, and again in the decoder."""
-    d_model: int = _at_least(2, 512)
-    d_ff: int = _at_least(1, 2048)
-    h: int = _at_least(1, 8)
-    d_k: int = _at_least(1, 64)
-    d_v: int = _at_least(1, 64)
+    d_model: int = _at_least(2, 512, 2**16)
+    d_ff: int = _at_least(1, 2048, 2**20)
+    h: int = _at_least(1, 8, 2**12)
+    d_k: int = _at_least(1, 64, 2**16)
+    d_v: int = _at_least(1, 64, 2**16)
     score: str = _one_of(SCORES, "scaled_dot")
     """What attention compares by."""
     positions: str = _one_of(POSITIONS + RELATIVE, "sinusoidal")
@@ -84,11 +103,11 @@ class Model:
     biases: bool = _flag(False)
     """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
     activation: str = _one_of(ACTIVATIONS, "relu")
-    P_drop: float = _between(0, 1, 0.1)
+    P_drop: float = _rate(0.1)
     """Dropout on sub-layer outputs and on the sums of embeddings and positions."""
-    P_attention: float = _between(0, 1, 0.0)
+    P_attention: float = _rate(0.0)
     """Dropout on attention weights."""
-    P_ff: float = _between(0, 1, 0.0)
+    P_ff: float = _rate(0.0)
     """Dropout on the feed-forward network's hidden units."""
 
 
@@ -97,21 +116,25 @@ class Data:
     """Where sentence pairs come from and how they are cut into pieces."""
 
     corpus: str = _one_of(CORPORA, "cldr")
-    source: str = _text("en")
+    source: str = _name("en")
     """Language of the source: a CLDR locale, or the file ending `train.en`."""
-    target: str = _text("de")
-    directory: str = _text("")
-    """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz."""
-    train: str = _text("train")
-    validation: str = _text("val")
-    test: str = _text("test")
-    pairs: int = _at_least(100, 40_000)
+    target: str = _name("de")
+    directory: str = _directory("")
+    """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz; corpus=tfds:
+    TFDS's data_dir, its own default where empty."""
+    name: str = _field("", "a data set of TFDS, as wmt14_translate/de-en", lambda value: bool(
+        re.fullmatch(r"(\w+(/[\w-]+)?(:[\w.*]+)?)?", value)))
+    """corpus=tfds: the data set, with its config; `train`, `validation` and `test` are then its splits."""
+    train: str = _name("train")
+    validation: str = _name("val")
+    test: str = _name("test")
+    pairs: int = _at_least(100, 40_000, 10**7)
     """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each."""
-    heldout: int = _at_least(1, 500)
+    heldout: int = _at_least(1, 500, 10**6)
     corpus_seed: int = _at_least(0, 0)
-    vocabulary: int = _at_least(400, 800)
+    vocabulary: int = _at_least(400, 800, 10**6)
     """Word pieces, shared by both languages."""
-    max_pieces: int = _at_least(2, 48)
+    max_pieces: int = _at_least(2, 48, 2**20)
     """Training pairs with a longer side, end mark included, are dropped and counted."""
     tokenized: bool = _flag(False)
     """Whether the text is in Moses tokens already: BLEU is then on the tokens as they stand, and `bleu_detokenized`,
@@ -123,23 +146,25 @@ class Training:
     """One trial's optimisation."""
 
     steps: int = _at_least(1, 100_000)
-    rows: int = _at_least(1, 16)
+    rows: int = _at_least(1, 16, 2**20)
     """Packed rows in a batch, over all devices."""
-    row_pieces: int = _at_least(2, 64)
+    row_pieces: int = _at_least(2, 64, 2**20)
     """Word pieces in a row, source and target each; a row holds as many whole pairs as fit."""
     optimizer: str = _one_of(OPTIMIZERS, "adam")
     learning_rate: float = _positive(1.0)
     """Adam: factor on d_model^-0.5 · min(step^-0.5, step · warmup^-1.5). SGD: the rate itself."""
     warmup: int = _at_least(1, 4000)
-    beta_1: float = _between(0, 1, 0.9)
-    beta_2: float = _between(0, 1, 0.98)
+    beta_1: float = _rate(0.9)
+    beta_2: float = _rate(0.98)
     eps: float = _positive(1e-9)
     """Adam's ε, beside √v̂."""
-    eps_ls: float = _between(0, 1, 0.1)
+    eps_ls: float = _rate(0.1)
     """Label smoothing."""
     log_every: int = _at_least(1, 25)
     evaluate_every: int = _at_least(1, 250)
     save_every: int = _at_least(1, 500)
+    by_length: bool = _flag(False)
+    """Whether a batch has sentences of about equal lengths, as the paper's, or of all lengths."""
     strategy: str = _one_of(STRATEGIES, "pmap")
     accumulate: int = _at_least(1, 1)
     """Equal parts that a device's rows are walked in, their gradients summed for one update: the same training, in
@@ -152,29 +177,35 @@ class Training:
     """Whether a stack is compiled as one layer run N times; dropout is then drawn differently."""
     average: int = _at_least(0, 0)
     """Last checkpoints that are averaged at the end, save_every steps apart; 0: none."""
-    ema: float = _between(0, 1, 0.0)
+    ema: float = _rate(0.0)
     """Decay a step of the exponential moving average of the parameters; 0: none is kept."""
+    keep_best: bool = _flag(False)
+    """Whether the weights of the lowest validation perplexity are kept, and scored at the end."""
+    nonfinite: str = _one_of(NONFINITE, "stop")
+    """At a step whose loss or gradient is no number, stop: the trial ends as diverged; skip: its update is left out
+    and counted, and the trial ends at the tenth in a row."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What is measured on validation while training, and on test at the end."""
 
-    rows: int = _at_least(1, 64)
+    rows: int = _at_least(1, 64, 2**20)
     """Sentences translated at once."""
-    max_pieces: int = _at_least(2, 48)
+    max_pieces: int = _at_least(2, 48, 2**20)
     """A translation has at most this many pieces, end mark included."""
-    extra: int = _at_least(0, 50)
+    extra: int = _at_least(0, 50, 2**20)
     """And at most this many more than its source, section 6.1."""
-    beam: int = _at_least(1, 4)
+    beam: int = _at_least(1, 4, 1000)
     """Hypotheses kept in the searches at the end; 1 is greedy, as all searches during training are."""
-    alpha: float = _at_least(0, 0.6)
+    alpha: float = _at_least(0, 0.6, 5)
     """Length penalty of Wu et al. (2016): log-probabilities are divided by ((5 + pieces) / 6)^alpha."""
     weights: str = _one_of(WEIGHTS, "raw")
-    """Whose scores are the trial's own: raw, the last step's; average, of training.average checkpoints; ema."""
+    """Whose scores are the trial's own: raw, the last step's; average, of training.average checkpoints; ema; best, of
+    training.keep_best."""
     sentences: int = _at_least(1, 200)
     """Validation sentences translated at each evaluation; at the end validation and test are translated whole."""
-    examples: int = _at_least(0, 3)
+    examples: int = _at_least(0, 3, 1000)
     """Test sentences whose attention is kept for the report."""
 
 
@@ -198,6 +229,9 @@ class Settings:
                  f"model.d_k={m.d_k} must be even: rotary positions turn pairs")
         _require(t.row_pieces >= d.max_pieces,
                  f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}")
+        _require(t.rows * t.row_pieces < 2**31,
+                 f"training.rows={t.rows} times training.row_pieces={t.row_pieces} must be below 2^31: pieces of a "
+                 "batch are counted in int32")
         _require(t.warmup <= t.steps or t.optimizer == "sgd",
                  f"training.warmup={t.warmup} must not exceed training.steps={t.steps}")
         _require(t.save_every % t.log_every == 0,
@@ -205,14 +239,18 @@ class Settings:
                  "for a resumed run to log what an uninterrupted one does")
         _require(d.corpus != "files" or d.directory,
                  "data.corpus=files needs data.directory, the folder that holds the text files")
+        _require((d.corpus == "tfds") == bool(d.name),
+                 f"data.name={d.name!r} and data.corpus={d.corpus}: corpus=tfds needs the name of a data set, such as "
+                 "wmt14_translate/de-en, and no other corpus has one")
         _require(d.corpus != "cldr" or not d.directory,
-                 f"data.directory={d.directory!r} is read by data.corpus=files only, and data.corpus is cldr")
+                 f"data.directory={d.directory!r} is read by data.corpus=files and tfds, and data.corpus is cldr")
         _require(d.corpus != "cldr" or not d.tokenized,
-                 "data.tokenized=True is for data.corpus=files only, and data.corpus is cldr")
+                 "data.tokenized=True is for data.corpus=files and tfds, and data.corpus is cldr")
         _require(t.rows % t.accumulate == 0,
                  f"training.rows={t.rows} must be divisible by training.accumulate={t.accumulate}")
-        _require(e.weights == "raw" or getattr(t, e.weights) > 0,
+        _require(e.weights in ("raw", "best") or getattr(t, e.weights) > 0,
                  f"evaluation.weights={e.weights} needs training.{e.weights} above 0")
+        _require(e.weights != "best" or t.keep_best, "evaluation.weights=best needs training.keep_best=True")
         _require(d.source != d.target, f"data.source and data.target are both {d.source!r}")
         _require(e.max_pieces <= max(t.row_pieces, d.max_pieces) + 50,
                  f"evaluation.max_pieces={e.max_pieces} exceeds training.row_pieces={t.row_pieces} + 50")
@@ -246,22 +284,25 @@ def resolve(config: Mapping[str, Any] | ml_collections.ConfigDict, point: Mappin
     Raises SettingsError for an unknown key, a value of the wrong type or out of range, or settings that
     contradict each other.
     """
-    values = config.to_dict() if isinstance(config, ml_collections.ConfigDict) else _copy(config)
+    values = _copy(config.to_dict() if isinstance(config, ml_collections.ConfigDict) else config)
     for key, value in point.items():
         *path, last = check_key(key).split(".")
         group = values
         for name in path:
             group = group.setdefault(name, {})
+            _require(isinstance(group, dict), f"{name} must be a group of settings, not {_shown(group)}")
         group[last] = value
     return _build(Settings, values, "")
 
 
 def _copy(values):
+    _require(isinstance(values, Mapping), f"a config must be a ConfigDict of settings, not {_shown(values)}")
     return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in values.items()}
 
 
 def check_key(key: str) -> str:
     """Returns `key` if it is a setting's dotted name; raises SettingsError naming what is known."""
+    _require(isinstance(key, str), f"{_shown(key)} is no setting: a dotted name is wanted, such as model.h")
     cls, path = Settings, ""
     *groups, last = key.split(".")
     for name in groups:
@@ -276,14 +317,14 @@ def check_key(key: str) -> str:
 def _known(cls, name, path, key):
     fields = {f.name: f for f in dataclasses.fields(cls)}
     if name not in fields:
-        near = difflib.get_close_matches(name, fields, n=1)
+        near = difflib.get_close_matches(str(name)[:100], fields, n=1)
         hint = f"; did you mean {path}{near[0]}?" if near else ""
-        raise SettingsError(f"{key}: no such setting{hint} (known: {', '.join(path + n for n in fields)})")
+        raise SettingsError(f"{_cut(key)}: no such setting{hint} (known: {', '.join(path + n for n in fields)})")
     return fields[name]
 
 
 def _build(cls, values, path):
-    _require(isinstance(values, Mapping), f"{path[:-1]} must be a group of settings, not {values!r}")
+    _require(isinstance(values, Mapping), f"{path[:-1]} must be a group of settings, not {_shown(values)}")
     built = {}
     for name, value in values.items():
         field = _known(cls, name, path, f"{path}{name}")
@@ -297,6 +338,19 @@ def _build(cls, values, path):
 def _checked(field, value, key):
     number = field.type is float and type(value) is int
     _require(type(value) is field.type or number,
-             f"{key}={value!r} must be {field.type.__name__}, not {type(value).__name__}")
-    _require(field.metadata["accepts"](value), f"{key}={value!r} must be {field.metadata['allowed']}")
+             f"{key}={_shown(value)} must be {field.type.__name__}, not {type(value).__name__}")
+    _require(field.metadata["accepts"](value), f"{key}={_shown(value)} must be {field.metadata['allowed']}")
     return field.type(value)
+
+
+def _shown(value) -> str:
+    """`value` in a message, whatever it is: on one line and not long."""
+    try:
+        return _cut(repr(value))
+    except ValueError:  # an int of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+
+
+def _cut(text, most=200):
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"

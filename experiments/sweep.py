@@ -8,7 +8,9 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import math
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +22,14 @@ import ml_collections
 from attn import Shape
 from experiments import trial
 from experiments.batches import Batch
-from experiments.files import read_json, slug, write_json
+from experiments.files import DamagedError, inside, read_json, slug, write_json
 from experiments.records import ENDED, WorkdirError, differences
 from experiments.settings import Settings, SettingsError, check_key, resolve
 
 Point = Mapping[str, Any]
+
+MOST = 100_000
+"""Points of a sweep: each is checked before the first is run."""
 
 
 class SweepError(ValueError):
@@ -67,7 +72,9 @@ def expand(known: Mapping[str, Callable[..., Iterable[Point]]], names: list[str]
     """
     drawn = {name: _draw(known, name, config) for name in names}
     if seeds is not None:
-        drawn[f"--seeds={seeds}"] = [{"seed": seed} for seed in range(seeds)]
+        drawn[f"--seeds={seeds}"] = [{"seed": seed} for seed in range(min(seeds, MOST + 1))]
+    if math.prod(map(len, drawn.values())) > MOST:
+        raise SweepError(f"{' times '.join(drawn)} are more than {MOST:,} points; sweep less at a time")
     for a, b in itertools.combinations(drawn, 2):
         if both := {key for p in drawn[a] for key in p} & {key for p in drawn[b] for key in p} - {"label"}:
             raise SweepError(f"sweeps {a!r} and {b!r} both set {', '.join(sorted(both))}: "
@@ -78,10 +85,18 @@ def expand(known: Mapping[str, Callable[..., Iterable[Point]]], names: list[str]
 def _draw(known, name, config):
     if name not in known:
         raise SweepError(f"no sweep named {name!r} (known: {', '.join(known) or 'none'})")
-    arguments = (config,) if inspect.signature(known[name]).parameters else ()
-    points = [dict(point) for point in known[name](*arguments)]
+    try:
+        arguments = (config,) if inspect.signature(known[name]).parameters else ()
+        points = [dict(point) for point in itertools.islice(known[name](*arguments), MOST + 1)]
+    except Exception as error:  # a sweep is a program, and may raise anything
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise SweepError(f"sweep {name!r} gives no points: {type(error).__name__}: {error} "
+                         f"({Path(place.filename).name}, line {place.lineno})") from error
     if not points:
         raise SweepError(f"sweep {name!r} has no points")
+    for point in points:
+        if not isinstance(point.get("label", ""), str):
+            raise SweepError(f"sweep {name!r} has the label {point['label']!r}, which is no text")
     return points
 
 
@@ -194,7 +209,7 @@ def adopt(workdir: Path, planned: list[Planned]) -> list[Planned]:
 
     So a table that is extended by --seeds does not train its first seed again under another name.
     """
-    there = {t["directory"].split("-")[-1]: t for t in (read_json(workdir / "sweep.json") or {}).get("trials", [])}
+    there = {t["directory"].split("-")[-1]: t for t in (recorded(workdir) or {}).get("trials", [])}
 
     def adopted(one):
         before = there.get(one.settings.digest())
@@ -205,6 +220,21 @@ def adopt(workdir: Path, planned: list[Planned]) -> list[Planned]:
     return [adopted(one) for one in planned]
 
 
+def recorded(workdir: Path) -> dict[str, Any] | None:
+    """What sweep.json says, None where there is none. Raises DamagedError for a file that no sweep wrote."""
+    path = workdir / "sweep.json"
+    if (found := read_json(path)) is None:
+        return None
+    kinds = dict(name=str, directory=str, point=dict, label=str)
+    if not (isinstance(found.get("base"), dict) and isinstance(found.get("trials"), list) and all(
+            isinstance(t, dict) and all(isinstance(t.get(name, kind()), kind) for name, kind in kinds.items())
+            for t in found["trials"])):
+        raise DamagedError(path, "it lists no trials", "remove it; the same call then keeps the finished trials")
+    for t in found["trials"]:
+        inside(workdir, t.get("directory"), path)
+    return found
+
+
 def open_workdir(workdir: Path, config_path: str, config, names: list[str], planned: list[Planned]) -> None:
     """Writes sweep.json: the base config, and every trial that this workdir is asked for, now or before.
 
@@ -213,7 +243,7 @@ def open_workdir(workdir: Path, config_path: str, config, names: list[str], plan
     if (workdir / "config.json").exists():
         raise WorkdirError(f"{workdir} is the directory of a single trial; choose another --workdir for a sweep")
     base = resolve(config).to_dict()
-    before = read_json(workdir / "sweep.json")
+    before = recorded(workdir)
     if before and before["base"] != base:
         raise WorkdirError(f"{workdir} belongs to a sweep of another config: {differences(before['base'], base)}. "
                            "Choose another --workdir, or remove this one")
@@ -227,7 +257,7 @@ def open_workdir(workdir: Path, config_path: str, config, names: list[str], plan
 def finished(workdir: Path, one: Planned) -> bool:
     """Whether a trial is done with, for better or for worse: a failure is tried again, a divergence would repeat."""
     result = read_json(workdir / one.directory / "result.json")
-    return result is not None and result["status"] in ENDED
+    return result is not None and result.get("status") in ENDED
 
 
 def fail(workdir: Path, one: Planned, error: str, trace: str = "") -> None:

@@ -7,11 +7,14 @@ as long as digit by digit.
 
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import sentencepiece
+
+from experiments import machine
 
 PAD, BOS, EOS, UNK = range(4)
 """Ids of the control pieces. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
@@ -65,12 +68,17 @@ def _complaint(size, error) -> str:
     return f"vocabulary={size} cannot be trained on this text: {' '.join(error.split())}"
 
 
+def digest(model: bytes) -> str:
+    """Sixteen hexadecimal digits by which a record names a vocabulary."""
+    return hashlib.sha256(model).hexdigest()[:16]
+
+
 class Vocabulary:
     """Sentences to ids and back, around the bytes of a sentencepiece model."""
 
     def __init__(self, model: bytes):
         self.model = model
-        self.digest = hashlib.sha256(model).hexdigest()[:16]
+        self.digest = digest(model)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.size = self._processor.vocab_size()
 
@@ -78,10 +86,20 @@ class Vocabulary:
         """The int32 ids of each sentence, without BOS and EOS."""
         return [np.array(ids, np.int32) for ids in self._processor.encode(list(sentences), num_threads=1)]
 
+    def flat(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many at once: the int32 ids of all, one after the other, and each one's number of ids."""
+        found = self._processor.encode(sentences, num_threads=machine.cores()) if sentences else []
+        lengths = np.fromiter(map(len, found), np.int32, len(found))
+        return np.fromiter(itertools.chain.from_iterable(found), np.int32, int(lengths.sum())), lengths
+
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """The sentence of each row of ids: what comes before its first EOS, padding and BOS left out."""
         rows = [_content(row) for row in ids]
         return self._processor.decode(rows, num_threads=1) if rows else []  # of no rows it would make one ""
+
+    def is_byte(self, i: int) -> bool:
+        """Whether piece i is one byte, for characters that have no piece."""
+        return self._processor.is_byte(i)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, control pieces included; a leading ▁ marks the start of a word."""

@@ -8,26 +8,26 @@ directory of other settings is refused.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from experiments import flops, population, trial
-from experiments.batches import Batches, corpus
-from experiments.checkpoints import Checkpoints
+from experiments import flops, memory, population, trial
+from experiments.beginning import Beginning
 from experiments.compiled import compiled
 from experiments.evaluation import Search
+from experiments.feeding import Feed
 from experiments.files import lock
+from experiments.interruption import Interrupted, Interruption
 from experiments.judge import Examined, Judge
-from experiments.logbook import Board, Log
 from experiments.planner import Measured
 from experiments.population import Lanes
 from experiments.prepared import Prepared
 from experiments.records import Directory
+from experiments.seat import SKIPS, Drawn, Job, Seat, batches
 from experiments.settings import Settings
 
 CHUNK = 64
@@ -36,42 +36,39 @@ SECONDS = 1.0
 """What one dispatch is to take at most, so that a process that is asked to stop need not be waited for."""
 
 
-class Job(NamedTuple):
-    """A trial to be run in the directory `path`; `name` and `point` are for its record."""
-
-    settings: Settings
-    path: Path
-    name: str = "trial"
-    point: Mapping[str, Any] = MappingProxyType({})
-
-
 def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: str = "trial", point: dict | None = None,
-        say: Callable[[str], None] = lambda line: None, tensorboard: bool = False) -> dict[str, Any]:
+        begin: Beginning = Beginning(), say: Callable[[str], None] = lambda line: None, tensorboard: bool = False,
+        interruption: Interruption | None = None) -> dict[str, Any]:
     """Trains, evaluates, and returns the result that `result.json` in `workdir` then holds.
 
-    `say` gets a line for each log and evaluation; `tensorboard` puts their numbers into `workdir`/tensorboard too.
+    `begin` may name another trial to begin from; `say` gets a line for each log and evaluation; `tensorboard` puts
+    their numbers into `workdir`/tensorboard too.
+
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial, LockedError
-    for one that another process writes to.
+    for one that another process writes to, CheckpointError for checkpoints that are all damaged, do not fit or cannot
+    be written, OutOfMemoryError, and Interrupted, all being saved, soon after `interruption` has word to stop.
     """
-    job = Job(settings, Path(workdir), name, point or {})
+    job = Job(settings, Path(workdir), name, point or {}, begin)
     with lock(workdir):
         (result,) = run_all([job], prepared, Lanes(strategy=settings.training.strategy), say=say,
-                            tensorboard=tensorboard)
+                            tensorboard=tensorboard, interruption=interruption)
     return result
 
 
 def run_all(jobs: Iterable[Job], prepared: Prepared, lanes: Lanes = Lanes(), *, tensorboard: bool = False,
             say: Callable[[str], None] = lambda line: None,
-            failed: Callable[[Job, Exception], None] | None = None) -> list[dict[str, Any]]:
+            failed: Callable[[Job, Exception], None] | None = None,
+            interruption: Interruption | None = None) -> list[dict[str, Any]]:
     """Runs jobs of one program, see `program`, as many at a time as there are lanes. Returns the results by their ends.
 
     An error of one trial's own, such as a directory that cannot be written, goes to `failed` and leaves the others
-    alone; without `failed` it is raised.
+    alone; without `failed` it is raised. Raises what `run` does.
     """
     jobs = list(jobs)
     for t in (job.settings.training for job in jobs):
         population.check_rows(t.rows, lanes.mesh.size if lanes.count == 1 else 1, t.accumulate)
-    return _Crew(jobs, prepared, lanes, say, tensorboard, failed).run()
+    with memory.explained(jobs[0].settings, lanes.count, lanes.mesh.size):
+        return _Crew(jobs, prepared, lanes, say, tensorboard, failed, interruption or Interruption()).run()
 
 
 def program(settings: Settings, prepared: Prepared):
@@ -86,15 +83,16 @@ def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
     """How fast `count` lanes of such trials train here; what is compiled for it stays compiled."""
     lanes = Lanes(count, settings.training.strategy)
     own, how, *_ = program(settings, prepared)
-    functions, flat, t = compiled(own, lanes, how), corpus(prepared.train), settings.training
+    functions, t = compiled(own, lanes, how), settings.training
     states = lanes.stack([jax.device_get(trial.initial_state(own, settings, functions.init))] * count)
-    hypers, shared = lanes.stack([jax.device_get(trial.hyper(settings))] * count), lanes.share(flat)
-    slots = np.stack([Batches(flat, rows=t.rows, row_pieces=t.row_pieces, seed=i).take(CHUNK) for i in range(count)])
+    hypers = lanes.stack([jax.device_get(trial.hyper(settings))] * count)
+    slots = np.stack([batches(prepared, t, i).take(CHUNK) for i in range(count)])
+    fed = Feed(prepared.train, lanes, t.row_pieces)(slots)
 
     def timed(steps):
         nonlocal states
         begin = time.perf_counter()
-        states, metrics = functions.steps(states, hypers, shared, slots, steps)
+        states, metrics = functions.steps(states, hypers, *fed, steps)
         jax.block_until_ready(metrics)
         return time.perf_counter() - begin
 
@@ -104,63 +102,35 @@ def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
     return Measured(max(0.0, first - each), each)
 
 
-class _Seat:
-    """A trial in its lane: its files, its data, and the step it is at."""
+class _Entry(NamedTuple):
+    """What was dispatched for one seat: its batches, their FLOPs, the step it is at then, whether a line is due there.
+    """
 
-    def __init__(self, job: Job, directory: Directory, lane: int, crew):
-        t = job.settings.training
-        self.job, self.lane, self.training, self.directory = job, lane, t, directory
-        directory.describe(job.name, dict(job.point), job.settings, crew.prepared, crew.program.length)
-        self.batches = Batches(crew.corpus, rows=t.rows, row_pieces=t.row_pieces, seed=job.settings.seed)
-        with contextlib.ExitStack() as opened:
-            self.checkpoints = opened.enter_context(
-                Checkpoints(job.path / "checkpoints", keep=max(2, t.average)))
-            state = jax.device_put(trial.initial_state(crew.program, job.settings, crew.functions.init))
-            if self.checkpoints.latest() is not None:
-                state, data = self.checkpoints.restore(state)
-                self.batches.set_state(data)
-            self.state, self.hyper = jax.device_get((state, trial.hyper(job.settings)))
-            self.step = int(state.step)
-            clock = self.directory.resume(self.step)
-            board = Board(job.path / "tensorboard", self.step, self.directory.metrics()) if crew.tensorboard else None
-            if board:
-                opened.enter_context(contextlib.closing(board))
-            self.log = Log(self.directory, clock, crew.say, _peak(t, crew.lanes.count), board)
-            self.opened = opened.pop_all()
-
-    def until(self) -> int:
-        """Steps to the next that something is to be done at."""
-        t = self.training
-        marks = [every - self.step % every for every in (t.log_every, t.evaluate_every, t.save_every)]
-        return min(*marks, t.steps - self.step)
-
-    @property
-    def last(self) -> bool:
-        return self.step == self.training.steps
-
-    def due(self, every: int) -> bool:
-        return self.step > 0 and (self.last or self.step % every == 0)
+    seat: Seat
+    drawn: Drawn
+    flops: float
+    step: int
+    due: bool
 
 
 class _Pending(NamedTuple):
-    """Steps that were dispatched, and for each seat in them (seat, the step it is at, FLOPs, whether a line is due)."""
+    """Steps that were dispatched, and for whom."""
 
     metrics: Any
     count: int
-    seats: list
+    entries: list[_Entry]
 
 
 class _Crew:
     """Lanes and who is in them."""
 
-    def __init__(self, jobs, prepared, lanes, say, tensorboard, failed):
+    def __init__(self, jobs, prepared, lanes, say, tensorboard, failed, interruption):
         self.waiting, self.prepared, self.lanes = jobs, prepared, lanes
-        self.say, self.tensorboard, self.failed = say, tensorboard, failed
+        self.say, self.tensorboard, self.failed, self.interruption = say, tensorboard, failed, interruption
         self.program, how, rows, *_ = program(jobs[0].settings, prepared)
         self.functions = compiled(self.program, lanes, how)
-        self.judge = Judge(self.functions, prepared, lanes, self.program, rows)
-        self.corpus = corpus(prepared.train)
-        self.shared = lanes.share(self.corpus)
+        self.judge = Judge(self.functions, prepared, lanes, self.program, rows, interruption.check)
+        self.feed = Feed(prepared.train, lanes, self.program.row_pieces)
         self.seats, self.pending, self.results = [None] * lanes.count, None, []
         self.states = self.hypers = None
         self.limit, self.since = 1, None
@@ -168,15 +138,27 @@ class _Crew:
     def run(self) -> list[dict[str, Any]]:
         try:
             while self._seated():
+                self.interruption.check()
                 self._advance()
                 if any(seat.due(seat.training.evaluate_every) or seat.due(seat.training.save_every)
                        for seat in self._taken()):
                     self._flush()
                     self._look_after()
             return self.results
+        except Interrupted:
+            self._leave()
+            raise
         finally:
             for seat in self._taken():
                 seat.opened.close()
+            self.interruption.unsaved = False
+
+    def _leave(self):
+        """Saves what no checkpoint has yet. Steps that are dispatched are waited for."""
+        self._flush()
+        for seat in self._taken():
+            with self._of(seat):
+                seat.save_between(population.take(self.states, self.lanes.place(seat.lane)))
 
     def _taken(self):
         return [seat for seat in self.seats if seat]
@@ -193,7 +175,7 @@ class _Crew:
                         if done := directory.open(job.settings):
                             self.results.append(done)
                             continue
-                        seat = self.seats[lane] = _Seat(job, directory, lane, self)
+                        seat = self.seats[lane] = Seat(job, directory, lane, self)
                         new.append(seat)
             if not new:
                 return bool(self._taken())
@@ -220,16 +202,15 @@ class _Crew:
         count = min(self.limit, *(seat.until() for seat in seats))
         slots, entries = None, []
         for seat in seats:
-            own = seat.batches.take(count)
+            drawn = seat.draw(count)
             if slots is None:
-                slots = np.full((self.lanes.count, CHUNK, *own.shape[1:]), -1, np.int32)
-            slots[seat.lane, :count] = own
-            seat.step += count
-            pairs = own[own >= 0]
+                slots = np.full((self.lanes.count, CHUNK, *drawn.slots.shape[1:]), -1, np.int32)
+            slots[seat.lane, :count] = drawn.slots
+            pairs = drawn.slots[drawn.slots >= 0]
             work = flops.of_training(self.program.shape, self.program.vocabulary,
-                                     *(side.lengths[pairs] for side in self.corpus))
-            entries.append((seat, seat.step, work, seat.due(seat.training.log_every)))
-        self.states, metrics = self.functions.steps(self.states, self.hypers, self.shared, slots, count)
+                                     *(side.lengths[pairs] for side in self.prepared.train))
+            entries.append(_Entry(seat, drawn, work, seat.step, seat.due(seat.training.log_every)))
+        self.states, metrics = self.functions.steps(self.states, self.hypers, *self.feed(slots), count)
         self._flush(_Pending(metrics, count, entries))
 
     def _flush(self, following: _Pending | None = None):
@@ -239,17 +220,19 @@ class _Crew:
             return
         metrics = {name: np.asarray(x).reshape(self.lanes.count, -1)[:, : pending.count]
                    for name, x in jax.device_get(pending.metrics).items()}
+        self.interruption.unsaved = True
         self._pace(pending.count)
-        for seat, step, work, due in pending.seats:
+        for entry in pending.entries:
+            seat = entry.seat
             if self.seats[seat.lane] is not seat:
                 continue
             own = {name: x[seat.lane] for name, x in metrics.items()}
-            bad = ~(np.isfinite(own["loss"]) & np.isfinite(own["grad_norm"]))
-            if bad.any():
-                self._diverged(seat, step - pending.count + 1 + int(bad.argmax()), own, int(bad.argmax()))
-                continue
+            bad = seat.too_many(trial.finite(own))
             with self._of(seat):
-                seat.log.steps(step, own, work, due)
+                if bad is None:
+                    seat.log.steps(entry.step, own, entry.flops, entry.due)
+                else:
+                    self._diverged(entry, own, bad, entry.step - pending.count + 1 + bad)
 
     def _pace(self, count):
         now = time.perf_counter()
@@ -258,10 +241,12 @@ class _Crew:
             self.limit = int(min(CHUNK, max(1, SECONDS / each)))
         self.since = now
 
-    def _diverged(self, seat, step, metrics, i):
-        found = f"loss {metrics['loss'][i]:g}, gradient norm {metrics['grad_norm'][i]:g}"
-        result = dict(status="diverged", error=f"diverged: {found} at step {step}", step=step)
-        self._end(seat, result)
+    def _diverged(self, entry, metrics, i, step):
+        found = f"loss {metrics['loss'][i]:g}, gradient norm {metrics['grad_norm'][i]:g} at step {step}"
+        if entry.seat.training.nonfinite == "skip":
+            found += f", the last of {SKIPS} such in a row"
+        self._end(entry.seat, dict(status="diverged", error=f"diverged: {found}", step=step,
+                                   batch=entry.seat.identity(entry.drawn, i)))
 
     def _look_after(self, seats=None):
         """Evaluates and saves where that is due, and ends who is done."""
@@ -272,8 +257,7 @@ class _Crew:
         for seat in seats:
             if seat.due(seat.training.save_every) and self.seats[seat.lane] is seat:
                 with self._of(seat):
-                    own = population.take(self.states, self.lanes.place(seat.lane))
-                    seat.checkpoints.save(seat.step, own, seat.batches.get_state())
+                    seat.save(population.take(self.states, self.lanes.place(seat.lane)))
         self._finish([seat for seat in due if seat.last and self.seats[seat.lane] is seat], losses)
         self.since = None
 
@@ -283,7 +267,7 @@ class _Crew:
         scores = self.judge.validation(self.states, losses, {seat.lane: seat.job.settings for seat in seats})
         for seat in seats:
             with self._of(seat):
-                seat.log.validation(seat.step, scores[seat.lane])
+                seat.evaluated(scores[seat.lane], population.take(self.states, self.lanes.place(seat.lane)))
 
     def _finish(self, seats, losses):
         if not seats:
@@ -293,11 +277,12 @@ class _Crew:
         for seat, scores in zip(seats, found, strict=True):
             with self._of(seat):
                 state = population.take(self.states, self.lanes.place(seat.lane))
+                skipped = dict(skipped=seat.log.skipped()) if seat.training.nonfinite == "skip" else {}
                 self._end(seat, dict(
                     status="finished", parameters=trial.parameters(seat.job.settings, state), steps=seat.step, **scores,
                     test_sentences=len(self.prepared.test.text.target),
                     seconds=seat.directory.last("validation")["seconds"], tokens_per_second=seat.directory.speed(),
-                    real_tokens=seat.batches.real_tokens))
+                    real_tokens=seat.batches.real_tokens, **skipped))
 
     def _end(self, seat, result):
         """Writes the last file of a trial, once all others are whole, and frees its lane."""
@@ -326,9 +311,3 @@ def _guarded(job, failed):
         if failed is None:
             raise
         failed(job, error)
-
-
-def _peak(training, lanes):
-    """FLOP/s that a lane has of all devices together, or None where that is not known."""
-    one = flops.peak(jax.local_devices()[0].device_kind, training.precision)
-    return one and one * jax.local_device_count() / lanes

@@ -4,6 +4,7 @@ What a compiled program depends on is a `Program`; what may differ between trial
 B rows of a batch, T pieces of a row.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +38,8 @@ class Program(NamedTuple):
     accumulate: int
     remat: bool
     scan: bool
+    skip: bool = False
+    """Whether an update whose loss or gradient is no number is left out."""
 
 
 class Hyper(NamedTuple):
@@ -75,7 +78,7 @@ def program(settings: Settings, vocabulary: int, length: int) -> Program:
         Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score, relative),
         tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate),
         vocabulary, length, t.row_pieces, t.optimizer, (t.beta_1, t.beta_2), t.eps, t.precision, t.accumulate,
-        t.remat, t.scan)
+        t.remat, t.scan, t.nonfinite == "skip")
 
 
 def hyper(settings: Settings) -> Hyper:
@@ -165,11 +168,20 @@ def step(program: Program, state: State, hyper: Hyper, batch: Batch):
 
     rate = learning_rate(program, hyper, state.step + 1)
     updates, moments = _optimizer(program).update(gradients, state.moments)
-    trainable = jax.tree.map(lambda p, u: p - rate * u, trainable, updates)
+    before, trainable = trainable, jax.tree.map(lambda p, u: p - rate * u, trainable, updates)
     metrics = dict(loss=loss / pieces, nll=nll / pieces, learning_rate=rate, pieces=pieces,
                    grad_norm=optax.tree.norm(gradients))
+    if program.skip:
+        # The step counts all the same, and the moving average has these parameters once more, as its formula says.
+        trainable, moments = jax.tree.map(functools.partial(jnp.where, finite(metrics, jnp)),
+                                          (trainable, moments), (before, state.moments))
     ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1) if state.ema else ()
     return State(state.step + 1, *trainable.values(), moments, ema), metrics
+
+
+def finite(metrics, xp=np):
+    """Whether loss and gradient of steps are numbers."""
+    return xp.isfinite(metrics["loss"]) & xp.isfinite(metrics["grad_norm"])
 
 
 def _summed_gradients(program, trainable, hyper, batch, keys):

@@ -5,23 +5,29 @@ of processes share a pool, and in a pool a worker is given trials of the program
 """
 
 import concurrent.futures as futures
+import contextlib
 import os
+import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
-
 from experiments import machine, planner, sweep
 from experiments.files import write_json
+from experiments.interruption import Interrupted, Interruption
 from experiments.planner import Machine, Measured, Way
 from experiments.prepared import Prepared
 from experiments.processes import Process
 from experiments.settings import Data
 from experiments.sweep import Planned
 
+PATIENCE = 120.0
+"""Seconds that workers have to save and leave; more than a compilation takes."""
+
 _prepared: dict[Data, Prepared] = {}
+_interruption = Interruption()
+_listening = contextlib.ExitStack()
 
 
 class Worker(Process):
@@ -84,15 +90,18 @@ def _measured(pool, one, way):
 
 
 def run_all(pools: Pools, workdir: Path, chosen: list[tuple[list[Planned], planner.Schedule]],
-            watch: Callable[[list[Planned]], None]) -> Iterator[Planned]:
-    """Runs all groups, pool after pool, yielding each trial as it ends; `watch(running)` is called twice a second."""
+            watch: Callable[[list[Planned]], None], interruption: Interruption | None = None) -> Iterator[Planned]:
+    """Runs all groups, pool after pool, yielding each trial as it ends; `watch(running)` is called twice a second.
+
+    At word to stop the workers are told, and waited for, and Interrupted is raised.
+    """
     write_json(workdir / "schedule.json", [
         dict(trials=[one.directory for one in group], way=schedule.way._asdict(), why=schedule.why)
         for group, schedule in chosen])
     for way in {schedule.way.workers: schedule.way for _, schedule in chosen}.values():
         crews = [crew for group, schedule in chosen if schedule.way.workers == way.workers
                  for crew in _crews(group, schedule.way)]
-        yield from _run_pool(pools.of(way), workdir, crews, watch)
+        yield from _run_pool(pools.of(way), workdir, crews, watch, interruption or Interruption())
 
 
 def _crews(group, way):
@@ -102,19 +111,29 @@ def _crews(group, way):
     return [(group[i :: way.workers], way.lanes) for i in range(min(way.workers, len(group)))]
 
 
-def _run_pool(workers, workdir, left, watch):
+def _run_pool(workers, workdir, left, watch, interruption):
     running = {}
     while left or running:
+        if interruption.asked:
+            for worker, _ in running.values():
+                worker.terminate()
+            futures.wait(running, timeout=PATIENCE)
+            raise Interrupted
         for worker in workers:
             if left and worker not in {worker for worker, _ in running.values()}:
                 crew = _choose(left, worker, [other for other, _ in running.values()])
                 left.remove(crew)
                 running[worker.run(workdir, *crew)] = worker, list(crew[0])
         done, _ = futures.wait(running, timeout=0.5, return_when=futures.FIRST_COMPLETED)
+        if interruption.asked:
+            continue  # so may the workers have been
         for future, (worker, some) in list(running.items()):
             if future in done:
                 del running[future]
-                if (error := future.exception()) is not None:
+                if isinstance(error := future.exception(), Interrupted):
+                    interruption.asked = True  # the worker was told by another than this process
+                    continue
+                if error is not None:
                     for one in some:
                         sweep.fail(workdir, one, f"the worker process died ({error}); it may have run out of memory")
                     worker.restart()
@@ -141,10 +160,11 @@ def _begin(threads: int, prepared: dict[Data, Prepared]):
         os.environ["NPROC"] = str(threads)  # the size of XLA's thread pool
     machine.use_compile_cache()
     _prepared.update(prepared)
+    _listening.enter_context(_interruption.listening([signal.SIGTERM], alone=False))
 
 
 def _machine():
-    return Machine(jax.default_backend(), jax.local_device_count(), machine.cores())
+    return machine.here()
 
 
 def _measure(settings, lanes):
@@ -169,7 +189,8 @@ def _run(workdir, some, lanes):
     jobs = [training.Job(one.settings, workdir / one.directory, one.name, one.point) for one in some]
     settings = some[0].settings
     try:
-        training.run_all(jobs, _prepared[settings.data], Lanes(lanes, settings.training.strategy), failed=failed)
+        training.run_all(jobs, _prepared[settings.data], Lanes(lanes, settings.training.strategy), failed=failed,
+                         interruption=_interruption)
     except Exception as error:
         for job in jobs:
             if not sweep.finished(workdir, next(o for o in some if workdir / o.directory == job.path)):

@@ -3,25 +3,34 @@
 A user's mistake ends as `error: ...` on stderr with exit status 2, before any work where that is possible.
 """
 
+import errno
 import importlib
 import logging
 import os
 import sys
+import traceback
 
+import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
 
 from experiments.corpora import CorpusError
-from experiments.files import LockedError
-from experiments.ledger import LedgerError
+from experiments.files import DamagedError, LockedError
+from experiments.interruption import LINE, STATUS, Interrupted
+from experiments.ledger import LedgerError, one_line
+from experiments.memory import OutOfMemoryError
 from experiments.population import DeviceError
-from experiments.records import WorkdirError
+from experiments.records import CheckpointError, WorkdirError
 from experiments.settings import SettingsError, check_key
 from experiments.sweep import SweepError
 from experiments.tokens import VocabularyError
 
-MISTAKES = (CorpusError, DeviceError, LedgerError, LockedError, SettingsError, SweepError, VocabularyError,
-            WorkdirError)
+MISTAKES = (CheckpointError, CorpusError, DamagedError, DeviceError, LedgerError, LockedError, OutOfMemoryError,
+            SettingsError, SweepError, VocabularyError, WorkdirError)
+DISK = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.EFBIG: "allow larger files",
+        errno.EROFS: "choose another place", errno.EACCES: "give the right to it", errno.EPERM: "give the right to it",
+        errno.ENOTDIR: "choose another place", errno.EIO: "look after the disk"}
+"""The remedy for what goes wrong with files and is no mistake of this program."""
 
 
 def start(main) -> None:
@@ -51,7 +60,7 @@ def overridden() -> set[str]:
 
 def mistake(message: object) -> None:
     """Says what is wrong and ends the process with status 2."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -60,8 +69,16 @@ def _without_traceback(main):
         return main()
     except MISTAKES as error:
         mistake(error)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
+        mistake(f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here")
+    except Interrupted:
+        print(LINE, file=sys.stderr)
+        sys.exit(STATUS)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print(LINE, file=sys.stderr)
         sys.exit(130)
 
 
@@ -69,10 +86,9 @@ def _parse(arguments):
     try:
         _check_config_arguments(arguments)
         left = flags.FLAGS(arguments)
-    except (flags.Error, *MISTAKES) as error:
-        mistake(str(error).strip())
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        mistake(f"--config: {error}")
+        _check_config(arguments)
+    except Exception as error:  # a config file is a program, and may raise anything
+        mistake(_told(error, _config_given(arguments)))
     if len(left) > 1:
         mistake(f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)")
     return left
@@ -81,11 +97,49 @@ def _parse(arguments):
 def _check_config_arguments(arguments):
     """ml_collections' own complaint about a mistyped key names nothing that is known; this one does."""
     for argument in arguments[1:]:
-        name, _, value = argument.lstrip("-").partition("=")
+        name, _, _ = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name.startswith("config."):
             check_key(name.removeprefix("config."))
-        if name == "config" and value and not os.path.isfile(value.split(":")[0]):
-            mistake(f"--config={value}: no such file{_known_configs()}")
+    given = _config_given(arguments)
+    if given and not os.path.isfile(given.split(":")[0]):
+        mistake(f"--config={given}: no such file{_known_configs()}")
+
+
+def _check_config(arguments):
+    """ml_collections lets get_config() return anything, and keeps an OSError in it for later."""
+    if not (given := _config_given(arguments)):
+        return
+    config = flags.FLAGS["config"].value
+    if not isinstance(config, ml_collections.ConfigDict):
+        getattr(config, "model", None)  # which raises what was kept
+        mistake(f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}")
+
+
+def _config_given(arguments) -> str:
+    """The value of --config; "" where there is none."""
+    found = [following if argument.lstrip("-") == "config" else argument.partition("=")[2]
+             for argument, following in zip(arguments[1:], [*arguments[2:], ""], strict=False)
+             if argument.startswith("-") and argument.lstrip("-").partition("=")[0] == "config"]
+    return found[-1] if found else ""
+
+
+def _told(error, given) -> str:
+    """What is wrong with the flags, or where in the config file they name, in a line."""
+    path, chain = os.path.abspath(given.split(":")[0]), [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    for one in chain:
+        lines = [frame.lineno for frame in traceback.extract_tb(one.__traceback__)
+                 if os.path.abspath(frame.filename) == path]
+        if isinstance(one, SyntaxError) and one.filename and os.path.abspath(one.filename) == path:
+            lines.append(one.lineno)
+        if lines:
+            return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
+    if isinstance(error, MISTAKES):
+        return str(error)
+    if "config file" in str(error):  # ml_collections' message is a whole traceback
+        return f"--config={given}: {chain[-1]}"
+    return str(error).strip() if isinstance(error, flags.Error) else f"--config={given}: {error}"
 
 
 def _known_configs():

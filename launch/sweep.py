@@ -2,9 +2,10 @@
 
 python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
-Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. --seeds=5 runs
-each point with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point,
-shows what there is and estimates what it will take, and trains nothing.
+Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. SIGTERM and
+Ctrl-C save the trials that run and leave, with exit status 75; a second one leaves at once. --seeds=5 runs each point
+with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point, shows what
+there is and estimates what it will take, and trains nothing.
 """
 
 import os
@@ -17,8 +18,10 @@ from absl import flags
 
 from experiments import estimate, machine, planner, population, report, sweep
 from experiments.files import lock
+from experiments.interruption import Interruption
 from experiments.prepared import prepare
 from experiments.progress import Progress
+from experiments.settings import SettingsError
 from experiments.workers import Pools, run_all, schedules
 from launch import command
 
@@ -55,14 +58,17 @@ def main():
         return dry_run(planned, console)
     if _WORKDIR.value is None:
         command.mistake("--workdir=DIR is needed, such as --workdir=runs/quick")
-    failed = run(planned, Path(_WORKDIR.value), console)
+    interruption = Interruption()
+    with interruption.listening():
+        failed = run(planned, Path(_WORKDIR.value), console, interruption)
     sys.exit(1 if failed else 0)
 
 
 def dry_run(planned, console):
     """Builds each trial by shape, and prints what there is and what it will take."""
     sweep.check_all(planned)
-    found = list(map(estimate.estimate, sweep.groups(planned)))
+    groups = sweep.groups(planned)
+    found = list(map(estimate.estimate, groups))
     for one in planned[:SHOWN]:
         console.print(f"{one.label or one.name:40} {one.point}", highlight=False, markup=False, soft_wrap=True)
     _print_rest(planned, "points", console)
@@ -70,6 +76,12 @@ def dry_run(planned, console):
         console.width = 160
     console.print(estimate.table(found, SHOWN))
     _print_rest(found, "groups", console)
+    for group in groups[:SHOWN]:
+        try:
+            estimate.check_memory(group[0].settings, machine.here())
+        except SettingsError as error:
+            console.print(f"not here: {group[0].label or group[0].name}: {error}", highlight=False, markup=False,
+                          soft_wrap=True)
     console.print(f"{len(planned)} trials in {len(found)} groups, each builds; {estimate.totals(found)}",
                   highlight=False, soft_wrap=True)
 
@@ -79,7 +91,7 @@ def _print_rest(shown, what, console):
         console.print(f"… and {len(shown) - SHOWN} more {what}", highlight=False)
 
 
-def run(planned, workdir, console):
+def run(planned, workdir, console, interruption):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
         planned = sweep.adopt(workdir, planned)
@@ -90,7 +102,7 @@ def run(planned, workdir, console):
             prepared = {data: prepare(data) for data in {one.settings.data for one in todo}}
         sweep.open_workdir(workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned)
         if todo:
-            _run(todo, already, prepared, workdir, console)
+            _run(todo, already, prepared, workdir, console, interruption)
         written = report.write(workdir)
     report.show(written.table, console)
     console.print(f"\n{already} of {len(planned)} trials were finished before" if already else "", highlight=False)
@@ -98,19 +110,24 @@ def run(planned, workdir, console):
     return sum(not sweep.finished(workdir, one) for one in planned)
 
 
-def _run(todo, already, prepared, workdir, console):
+def _run(todo, already, prepared, workdir, console, interruption):
     pools = Pools(prepared)
     try:
+        for group in sweep.groups(todo):
+            estimate.check_memory(group[0].settings, pools.machine)
         chosen = schedules(pools, todo, lambda group: estimate.estimate(group).seconds, _wish(pools.machine),
                            lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
         for group, schedule in chosen:
+            estimate.check_memory(group[0].settings, pools.machine, schedule.way)
             for t in (one.settings.training for one in group):
                 population.check_rows(t.rows, pools.machine.devices if schedule.way.lanes == 1 else 1, t.accumulate)
         with Progress(workdir, todo, already, console) as progress:
-            for one in run_all(pools, workdir, chosen, progress.update):
+            interruption.unsaved = True  # the workers have it
+            for one in run_all(pools, workdir, chosen, progress.update, interruption):
                 progress.ended(one)
     finally:
         pools.stop()
+        interruption.unsaved = False
 
 
 def _wish(machine):

@@ -2,8 +2,14 @@
 
 python -m launch.train --config=experiments/configs/quick.py --config.model.h=2 --workdir=runs/one
 
-The same command again goes on where an interrupted run stopped, and shows the result of a finished one. With
---tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
+The same command again goes on where an interrupted run stopped, and shows the result of a finished one. SIGTERM and
+Ctrl-C save and leave within seconds, with exit status 75, at which a scheduler may start the command again; a second
+one leaves at once. With --tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
+
+A trial begins, in this order, from the newest whole checkpoint in WORKDIR; from that of another trial with
+--resume=DIR, its optimizer and its place in the data included; from another trial's weights alone with
+--init_from=DIR, at step 0; from fresh parameters. With --resume the data, their order and the shapes must be the same,
+other settings may differ, such as --config.training.steps; with --init_from the vocabulary and the shapes.
 """
 
 import importlib.util
@@ -11,7 +17,8 @@ import sys
 
 from absl import flags
 
-from experiments import machine, report
+from experiments import estimate, machine, report
+from experiments.interruption import Interruption
 from experiments.prepared import prepare
 from experiments.settings import resolve
 from launch import command
@@ -19,21 +26,34 @@ from launch import command
 _CONFIG = command.define_config()
 _WORKDIR = command.define_workdir()
 _TENSORBOARD = flags.DEFINE_boolean("tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard")
+_RESUME = flags.DEFINE_string("resume", "", "Another trial's directory: its newest checkpoint is gone on from")
+_INIT_FROM = flags.DEFINE_string("init_from", "", "Another trial's directory: its weights are begun with")
 
 
 def main():
+    interruption = Interruption()
+    with interruption.listening():
+        run(interruption)
+
+
+def run(interruption):
     if _CONFIG.value is None:
         command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
     if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
         command.mistake("--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'")
+    if _RESUME.value and _INIT_FROM.value:
+        command.mistake("--resume and --init_from are both given: a trial begins from one other, or none")
     from experiments import training
+    from experiments.beginning import Beginning
 
     settings = resolve(_CONFIG.value)
     machine.use_compile_cache()
+    estimate.check_memory(settings, machine.here())
     prepared = prepare(settings.data)
     print(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()), flush=True)
-    result = training.run(settings, prepared, _WORKDIR.value, say=lambda line: print(line, flush=True),
-                          tensorboard=_TENSORBOARD.value)
+    result = training.run(settings, prepared, _WORKDIR.value, begin=Beginning(_RESUME.value, _INIT_FROM.value),
+                          say=lambda line: print(line, flush=True), tensorboard=_TENSORBOARD.value,
+                          interruption=interruption)
     if result["status"] == "diverged":
         print(f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help")
         sys.exit(1)

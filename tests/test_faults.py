@@ -2,10 +2,14 @@
 
 import json
 import random
+import signal
 import sys
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import pytest
 
+from experiments.checkpoints import Checkpoints
 from tests import faults
 
 
@@ -31,11 +35,42 @@ def test_every_difference_is_seen(tmp_path, name, text):
     assert found.startswith(f"trials/a/{name}")
 
 
+class State(NamedTuple):
+    step: Any
+    params: Any
+    positions: Any = ()
+    moments: Any = ()
+
+
+def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
+    x = jnp.arange(5.0)
+    for name, value in (("one", x), ("same", x), ("other", x.at[3].multiply(1 + 2**-23))):
+        steps = dict(raw=dict(steps=[4]), average=dict(steps=[4]), best=dict(steps=[4]))
+        workdir(tmp_path / name, **{"result.json": json.dumps(dict(beside=steps))})
+        with Checkpoints(tmp_path / name / "trials/a", keep=2) as checkpoints:
+            checkpoints.save(4, State(jnp.int32(4), dict(w=value)), dict(epoch=0))
+            checkpoints.save_best(4, State(jnp.int32(4), dict(w=x)), 2.0)
+            checkpoints.save_between(5 if name == "same" else 6, State(jnp.int32(9), dict(w=value)), dict(epoch=0))
+        (tmp_path / name / "trials/a/checkpoints/3").mkdir()  # half deleted
+    one, same, other = (tmp_path / name / "trials/a" for name in ("one", "same", "other"))
+    assert faults.differences_of_trials(one, same) == []
+    assert faults.differences_of_trials(one, other) == ["checkpoints/4['params']['w']: other numbers"]
+    assert len(faults.arrays(one)) == 4
+
+
 def test_times_are_no_difference(tmp_path):
     one = workdir(tmp_path / "one")
     assert faults.differences(one, workdir(tmp_path / "b", **{"result.json": '{"bleu": 3.5, "seconds": 7}'})) == []
     (one / "sweep.json").write_text(json.dumps(dict(trials=[])))
     assert faults.differences(one, tmp_path / "b") == ["sweep.json: {'trials/a'}"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("number", "kills"), [(signal.SIGKILL, 5), (signal.SIGTERM, 1)])
+def test_a_trial_ended_at_random_ends_the_same(tmp_path, number, kills):
+    command = [sys.executable, "-m", "launch.train", "--config=tests/experiments/tiny_config.py", *faults.TRIAL,
+               "--config.training.steps=300"]
+    assert faults.compare(command, tmp_path, kills, random.Random(2), number, faults.differences_of_trials) == []
 
 
 @pytest.mark.ci

@@ -1,7 +1,8 @@
-"""Where sentence pairs come from: CLDR (the embedded default) or parallel text files."""
+"""Where sentence pairs come from: CLDR (the embedded default), parallel text files, or TensorFlow Datasets."""
 
-import hashlib
-from typing import NamedTuple
+import importlib
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from experiments import settings
 
@@ -17,37 +18,29 @@ class Pairs(NamedTuple):
     target: list[str]
 
 
-class Corpus(NamedTuple):
-    """The three splits, and `counts`: pairs in each, and what was dropped on the way."""
-
-    train: Pairs
-    validation: Pairs
-    test: Pairs
-    counts: dict[str, int]
-
-
 SPLITS = ("train", "validation", "test")
+BLOCK = 8192
+"""About how many pairs are read at a time, so that a corpus need not fit into memory."""
 
 
-def load(data: settings.Data) -> Corpus:
+class Source(Protocol):
+    """A corpus that is about to be read. What can be known to be wrong without reading it is told when it is opened."""
+
+    def fingerprint(self) -> str:
+        """Equal for equal content and known without looking at the text, so that it is read once only."""
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        """All pairs of one of SPLITS in their order, some thousands at a time. Raises CorpusError on the way."""
+
+    def place(self, split: str, i: int) -> str:
+        """Where pair i of a split stands, for messages: "val.en:7"."""
+
+    def counts(self) -> dict[str, int]:
+        """What the source left out, once all was read."""
+
+
+def open(data: settings.Data) -> Source:
     """The corpus that `data.corpus` names. Raises CorpusError where it cannot be had."""
-    # Imported here because both sources import this module's types, and only one of them is needed.
-    if data.corpus == "cldr":
-        from experiments.corpora import cldr
-
-        return cldr.generate(data.source, data.target, data.pairs, data.heldout, data.corpus_seed)
-    if data.corpus == "files":
-        from experiments.corpora import parallel
-
-        return parallel.read(data.directory, data.source, data.target, data.train, data.validation, data.test)
-    raise CorpusError(f"data.corpus={data.corpus!r} is unknown (known: {', '.join(settings.CORPORA)})")
-
-
-def digest(corpus: Corpus) -> str:
-    """Sixteen hexadecimal digits over all text, in its order: equal for equal corpora, whatever their origin."""
-    hasher = hashlib.sha256()
-    for split in SPLITS:
-        for sentences in getattr(corpus, split):
-            # No sentence holds a newline, so the joined text has one reading; the NUL ends a list.
-            hasher.update("\n".join(sentences).encode() + b"\0")
-    return hasher.hexdigest()[:16]
+    # Imported here because the sources import this module's types, and only one of them is needed.
+    module = {"cldr": "cldr", "files": "parallel", "tfds": "tfds"}[data.corpus]
+    return importlib.import_module(f"experiments.corpora.{module}").Source(data)

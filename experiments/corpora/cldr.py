@@ -16,14 +16,20 @@ meets every part of a test phrase in training, but never the phrase itself.
 
 import datetime
 import functools
+import hashlib
 import itertools
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
 
+import babel
 from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 
-from experiments.corpora import Corpus, CorpusError, Pairs
+from experiments.corpora import CorpusError, Pairs
+from experiments.settings import Data
 
 Phrase = Callable[[Locale], str]
 Kind = Callable[[random.Random], Phrase]
@@ -65,11 +71,47 @@ PATIENCE = 200
 """A kind that repeats itself this often in a row has nothing new to say."""
 
 
-def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldout: int = 500, seed: int = 0) -> Corpus:
+class Source:
+    """The pairs that `generate` gives."""
+
+    def __init__(self, data: Data):
+        self._arguments = data.source, data.target, data.pairs, data.heldout, data.corpus_seed
+        for language in self._arguments[:2]:
+            _locale(language)
+
+    def fingerprint(self) -> str:
+        """Of what decides the text: the arguments, CLDR's own version, and this file."""
+        known = json.dumps([*self._arguments, babel.__version__]).encode()
+        return hashlib.sha256(known + Path(__file__).read_bytes()).hexdigest()
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        yield getattr(self._generated, split)
+
+    def place(self, split: str, i: int) -> str:
+        return f"CLDR, {split}, pair {i}"
+
+    def counts(self) -> dict[str, int]:
+        return {"ambiguous": self._generated.ambiguous}
+
+    @functools.cached_property
+    def _generated(self):
+        return generate(*self._arguments)
+
+
+class Generated(NamedTuple):
+    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
+
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+    ambiguous: int
+
+
+def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldout: int = 500,
+             seed: int = 0) -> Generated:
     """`pairs` pairs for training and `heldout` each for validation and test, drawn from `seed` alone.
 
-    Every source is distinct, and so is every target, over the three splits together. `counts["ambiguous"]` says how
-    many sources were dropped because CLDR gives them two translations.
+    Every source is distinct, and so is every target, over the three splits together.
 
     Raises:
         CorpusError: a locale that CLDR lacks, or more distinct pairs than its phrases can give.
@@ -79,8 +121,7 @@ def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldou
     found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
     rng.shuffle(found)  # small kinds are exhausted early; every split is to have its share of each
     test, validation, train = found[:heldout], found[heldout : 2 * heldout], found[2 * heldout :]
-    counts = {"train": len(train), "validation": len(validation), "test": len(test), "ambiguous": ambiguous}
-    return Corpus(*(Pairs(*map(list, zip(*split, strict=True))) for split in (train, validation, test)), counts)
+    return Generated(*(Pairs(*map(list, zip(*split, strict=True))) for split in (train, validation, test)), ambiguous)
 
 
 def _locale(identifier: str) -> Locale:

@@ -5,50 +5,59 @@ breaks (U+2028, U+0085, form feed) occur within sentences of real corpora, and s
 pair after.
 """
 
+import contextlib
 import gzip
+import hashlib
+import itertools
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.corpora import SPLITS, Corpus, CorpusError, Pairs
+from experiments.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.settings import Data
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def read(directory: str, source: str, target: str, train: str, validation: str, test: str) -> Corpus:
-    """Reads `<directory>/<train>.<source>` or `<train>.<source>.gz`, `<train>.<target>`, and so on.
+class Source:
+    """The files `<directory>/<train>.<source>` or `<train>.<source>.gz`, `<train>.<target>`, and so on.
 
-    Pairs with an empty side are dropped; `counts["train_empty"]`, `counts["validation_empty"]` and
-    `counts["test_empty"]` say how many.
-
-    Raises:
-        CorpusError: a missing or empty file, files of unequal length, invalid UTF-8, a NUL character. The message
-            names the file, the line where there is one, and what to do.
+    Raises CorpusError for a missing or empty file, files of unequal length, invalid UTF-8, a NUL character. The message
+    names the file, the line where there is one, and what to do.
     """
-    splits, counts = [], {}
-    for split, stem in zip(SPLITS, (train, validation, test), strict=True):
-        pairs = _pairs(Path(directory), stem, source, target)
-        kept = [(s, t) for s, t in zip(*pairs, strict=True) if s.strip() and t.strip()]
-        if not kept:
-            raise CorpusError(f"{directory}/{stem}: every pair of {source} and {target} has an empty side; give text")
-        splits.append(Pairs(*map(list, zip(*kept, strict=True))))
-        counts[split], counts[f"{split}_empty"] = len(kept), len(pairs.source) - len(kept)
-    return Corpus(*splits, counts)
 
+    def __init__(self, data: Data):
+        directory = Path(data.directory)
+        if not directory.is_dir():
+            raise CorpusError(f"{directory}: no such folder; data.directory must hold the text files")
+        self._paths = {split: [_find(directory, f"{stem}.{language}") for language in (data.source, data.target)]
+                       for split, stem in zip(SPLITS, (data.train, data.validation, data.test), strict=True)}
 
-def _pairs(directory, stem, source, target) -> Pairs:
-    paths = [_find(directory, f"{stem}.{language}") for language in (source, target)]
-    sides = [_lines(path) for path in paths]
-    if len(sides[0]) != len(sides[1]):
-        raise CorpusError(
-            f"{paths[0]} has {len(sides[0])} lines but {paths[1]} has {len(sides[1])}; "
-            "line i of one must translate line i of the other"
-        )
-    return Pairs(*sides)
+    def fingerprint(self) -> str:
+        found = hashlib.sha256()
+        for path in itertools.chain.from_iterable(self._paths.values()):
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest() + path.suffix.encode())
+        return found.hexdigest()
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        paths, totals = self._paths[split], [0, 0]
+        for sides in itertools.zip_longest(*map(_blocks, paths), fillvalue=()):
+            totals = [total + len(side) for total, side in zip(totals, sides, strict=True)]
+            if totals[0] == totals[1]:
+                yield Pairs(*sides)
+        if totals[0] != totals[1]:
+            raise CorpusError(f"{paths[0]} has {totals[0]} lines but {paths[1]} has {totals[1]}; "
+                              "line i of one must translate line i of the other")
+
+    def place(self, split: str, i: int) -> str:
+        return f"{self._paths[split][0]}:{i + 1}"
+
+    def counts(self) -> dict[str, int]:
+        return {}
 
 
 def _find(directory, name) -> Path:
-    if not directory.is_dir():
-        raise CorpusError(f"{directory}: no such folder; data.directory must hold the text files")
     for path in (directory / name, directory / f"{name}.gz"):
         if path.is_file():
             return path
@@ -59,30 +68,39 @@ def _find(directory, name) -> Path:
     )
 
 
-def _lines(path) -> list[str]:
-    data = _bytes(path).removeprefix(_BOM)
-    if not data:
+def _blocks(path) -> Iterator[list[str]]:
+    """The file's lines, BLOCK at a time, the last block of what is left."""
+    before = 0
+    with _opened(path) as file:
+        while lines := list(itertools.islice(file, BLOCK)):
+            if not before:
+                lines[0] = lines[0].removeprefix(_BOM)
+            yield _text(path, b"".join(lines), before)
+            before += len(lines)
+    if not before:
         raise CorpusError(f"{path}: the file is empty; give one sentence a line")
+
+
+@contextlib.contextmanager
+def _opened(path):
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}: damaged or no gzip file ({error}); compress it again") from None
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _text(path, data, before) -> list[str]:
+    """The lines of `data`, which `before` others come before."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        line = before + data.count(b"\n", 0, error.start) + 1
         raise CorpusError(
-            f"{path}:{_line(data, error.start)}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to UTF-8"
-        ) from None
+            f"{path}:{line}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to UTF-8") from None
     if "\0" in text:
-        raise CorpusError(f"{path}:{_line(data, data.index(0))}: NUL character; is this a text file? Remove it")
+        line = before + data.count(b"\n", 0, data.index(0)) + 1
+        raise CorpusError(f"{path}:{line}: NUL character; is this a text file? Remove it")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
-def _bytes(path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix != ".gz":
-        return data
-    try:
-        return gzip.decompress(data)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path}: damaged or no gzip file ({error}); compress it again") from None
-
-
-def _line(data, index) -> int:
-    return data.count(b"\n", 0, index) + 1

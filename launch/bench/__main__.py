@@ -7,12 +7,14 @@ python -m launch.bench conformance [--peers=attn:reference,attn:tiled,attn:jax_n
 python -m launch.bench fidelity
 python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS] [--ways=sweep,one-by-one,cold]
 python -m launch.bench overhead --config=FILE [--rounds=7]
+python -m launch.bench data --config=FILE [--pairs=300000,1200000]
 
 The first three time attention, a training step and translation, in turns, and write tables and every timing; the fourth
 tries each line of attention's contract on each library, and says what it found. The fifth holds the Transformer to
-torch.nn.Transformer of the same weights, and ends with status 1 where they differ. The last two are of this project
-alone: a sweep in different ways, and what the runner costs beside the bare step. Each writes into --directory, by
-default runs/bench/COMMAND. Other libraries take part where they are installed: pip install '.[bench]'.
+torch.nn.Transformer of the same weights, and ends with status 1 where they differ. The last three are of this project
+alone: a sweep in different ways, what the runner costs beside the bare step, and text on its way to batches. Each
+writes into --directory, by default runs/bench/COMMAND. Other libraries take part where they are installed: pip install
+'.[bench]'.
 """
 
 import sys
@@ -24,14 +26,14 @@ from absl import flags
 
 from experiments import machine, settings, sweep
 from launch import command
-from launch.bench import attention, cases, conformance, decoding, fidelity, overhead, peers, sweeps, training
+from launch.bench import attention, cases, conformance, data, decoding, fidelity, overhead, peers, sweeps, training
 
 PEERS = {"attention": ["attn", "jax.nn", "flax", "textbook", "torch"],
          "train": ["attn", "attn:as-torch", "torch", "torch:as-paper", "flax", "flax:as-torch"],
          "decode": ["attn", "transformers", "ctranslate2"],
          "conformance": ["attn:reference", "attn:tiled", "attn:jax_nn", "jax.nn", "flax", "torch"]}
 CASES = {"attention": cases.CASES, "decode": decoding.CASES}
-OWN = ("sweep", "overhead")
+OWN = ("sweep", "overhead", "data")
 COMMANDS = (*PEERS, "fidelity", *OWN)
 WIDTH = 140  # of the tables where they are not drawn on a terminal
 
@@ -73,6 +75,8 @@ def own(name: str, directory: Path, console: rich.console.Console) -> list[Path]
         command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
     if name == "overhead":
         return overhead.run(settings.resolve(values.config), values.rounds, directory, console)
+    if name == "data":
+        return data.run(settings.resolve(values.config), list(map(int, values.pairs)), directory, console)
     known = sweep.sweeps(sweep.load(command.config_path()))
     points = sweep.select(sweep.expand(known, values.sweep, values.config, values.seeds), values.only)
     more = [f"--only={values.only}", *([f"--seeds={values.seeds}"] if values.seeds else [])]
@@ -95,6 +99,8 @@ def define_flags(name: str) -> None:
         flags.DEFINE_integer("seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1)
         flags.DEFINE_string("only", "", "Run the points with this text in label or name")
         flags.DEFINE_list("ways", list(sweeps.WAYS), "How the sweep is run: also workers=N and lanes=N")
+    if name == "data":
+        flags.DEFINE_list("pairs", ["300000", "1200000"], "Sizes of the corpora that are made")
     if name in (*CASES, "train", "overhead"):
         flags.DEFINE_integer("rounds", 7, "Turns of each peer; slow cases take fewer", lower_bound=1)
 

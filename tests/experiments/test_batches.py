@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import batches
-from experiments.batches import Batch, Batches, Encoded, drop_long, pack, padded
+from experiments.batches import Batch, Batches, Encoded, pack, padded
 from experiments.tokens import BOS, EOS, PAD
 
 
@@ -24,7 +24,7 @@ def some_pairs(count, longest=11, seed=0):
 
 def epoch(stream):
     """The rest of the epoch that `stream` is in."""
-    return [next(stream) for _ in range(stream.batches_per_epoch - stream.batch)]
+    return [next(stream) for _ in range(stream.batches_in_part - stream.batch)]
 
 
 def unpacked(batch):
@@ -68,7 +68,7 @@ def test_every_pair_comes_exactly_once_an_epoch(count, rows, row_pieces):
         assert all(array.shape == (rows, row_pieces) and array.dtype == np.int32 for batch in whole for array in batch)
         assert sorted(pair for batch in whole for pair in unpacked(batch)) == as_tuples(pairs)
         next(stream)
-        stream.set_state({"epoch": stream.epoch, "batch": 0})
+        stream.set_state({"epoch": stream.epoch, "part": 0, "batch": 0})
 
 
 def test_a_batch_by_hand():
@@ -102,7 +102,7 @@ def test_epochs_and_seeds_differ_in_order():
 def test_state_restores_exactly_from_every_place():
     pairs = some_pairs(101)
     stream, states, seen = Batches(pairs, rows=5, row_pieces=31, seed=1), [], []
-    for _ in range(2 * stream.batches_per_epoch + 3):
+    for _ in range(2 * stream.batches_in_part + 3):
         states.append(stream.get_state())
         seen.append(next(stream))
     other = Batches(pairs, rows=5, row_pieces=31, seed=1)
@@ -114,8 +114,66 @@ def test_state_restores_exactly_from_every_place():
 
 def test_state_of_other_pairs_is_refused():
     stream = Batches(some_pairs(11), rows=5, row_pieces=31, seed=1)
-    with pytest.raises(ValueError, match="batch=99 is not in epoch 2, which has 1 batches"):
-        stream.set_state({"epoch": 2, "batch": 99})
+    for state in ({"batch": 99}, {"part": 0, "batch": 2}, {"part": 1, "batch": 0}, {"part": 0, "batch": -1}):
+        with pytest.raises(ValueError, match=r"batch=.* is not in epoch 2, which has 1 parts, 1 batches in this one"):
+            stream.set_state({"epoch": 2, **state})
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_parts_of_an_epoch(monkeypatch, by_length):
+    """A corpus of three parts: still every pair once an epoch, and a state that restores from every place."""
+    monkeypatch.setattr(batches, "PART", 43)
+    pairs, how = some_pairs(101), dict(rows=5, row_pieces=31, seed=1, by_length=by_length)
+    stream, states, seen, parts = Batches(pairs, **how), [], [], []
+    while stream.epoch < 2:
+        states.append(stream.get_state())
+        seen.append(next(stream))
+        parts.append((stream.epoch, stream.part))
+    assert list(dict.fromkeys(parts)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    for epoch in (0, 1):
+        whole = [batch for batch, part in zip(seen, parts, strict=True) if part[0] == epoch]
+        assert sorted(pair for batch in whole for pair in unpacked(batch)) == as_tuples(pairs)
+    other = Batches(pairs, **how)
+    for i in np.random.default_rng(0).permutation(len(seen)):
+        other.set_state(states[i])
+        assert all(equal(a, b) for a, b in zip(seen[i:], itertools.islice(other, 2), strict=False))
+
+
+def test_batches_by_length():
+    """The lengths within a batch are close, and the batches in no order of them."""
+    pairs, how = some_pairs(1009, longest=30), dict(rows=4, row_pieces=64, seed=0)
+    lengths = corpus_lengths(pairs)
+    stream = Batches(pairs, **how, by_length=True)
+    slots = stream.take(stream.batches_in_part)
+    ranges = np.array([np.ptp(lengths[own[own >= 0]]) for own in slots])
+    mixed = Batches(pairs, **how).take(5)
+    assert np.median(ranges) <= 2 < np.ptp(lengths[mixed[0][mixed[0] >= 0]])
+    means = [lengths[own[own >= 0]].mean() for own in slots]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
+    assert stream.real_tokens > 0.6
+
+
+def corpus_lengths(pairs):
+    return np.array([max(len(s), len(t)) + 1 for s, t in zip(*pairs, strict=True)])
+
+
+def test_an_excerpt_gives_the_same_batches():
+    """Of slots for three lanes, of which the third has no steps left, and one has a pair that another has too."""
+    pairs = some_pairs(101)
+    flat = batches.corpus(pairs)
+    slots = np.full((3, 4, 5, batches.most_in_a_row(flat, 31)), -1, np.int32)
+    for lane in (0, 1):
+        slots[lane, :3] = Batches(flat, rows=5, row_pieces=31, seed=lane).take(3)
+    small = flat._replace(source=flat.source._replace(ids=flat.source.ids.astype(np.uint16)))
+    shapes = set()
+    for stored, chosen in ((flat, slots), (small, slots), (flat, np.full_like(slots, -1))):
+        needed, renumbered = batches.excerpt(stored, chosen, 31)
+        shapes.add(tuple(array.shape for array in jax.tree.leaves(needed)))
+        assert {array.dtype for array in jax.tree.leaves(needed)} == {np.dtype(np.int32)}
+        for lane, step in itertools.product(range(3), range(4)):
+            assert equal(batches.assemble(stored, chosen[lane, step], 31, np),
+                         batches.assemble(needed, renumbered[lane, step], 31, np))
+    assert len(shapes) == 1
 
 
 @pytest.mark.parametrize(("count", "rows", "row_pieces"), [(1, 3, 11), (101, 7, 11), (203, 3, 37)])
@@ -124,10 +182,10 @@ def test_a_device_assembles_what_the_host_does(count, rows, row_pieces):
     pairs = some_pairs(count, longest=3)
     flat = batches.corpus(pairs)
     stream, other = (Batches(flat, rows=rows, row_pieces=row_pieces, seed=5) for _ in range(2))
-    count = stream.batches_per_epoch + 1
+    count = stream.batches_in_part + 1
     slots = stream.take(count)
     assert slots.shape == (count, rows, row_pieces if count > 2 else slots.shape[2])
-    assert stream.get_state() == {"epoch": 1, "batch": 1}
+    assert stream.get_state() == {"epoch": 1, "part": 0, "batch": 1}
     made = jax.jit(batches.assemble, static_argnums=2)
     on_device = jax.tree.map(jnp.asarray, flat)
     for own in slots:
@@ -162,14 +220,6 @@ def test_a_closed_row_is_never_filled(monkeypatch):
     lengths = np.array([8, 9, 7, 2])  # the third closes row 0, which had room for the fourth
     plan = pack(np.arange(4), lengths, lengths, 10)
     assert dict(zip(plan.pair.tolist(), plan.row.tolist(), strict=True)) == {0: 0, 1: 1, 2: 2, 3: 2}
-
-
-def test_drop_long_counts_the_end_mark():
-    pairs = Encoded([np.arange(n) for n in (3, 4, 2, 1)], [np.arange(n) for n in (3, 1, 4, 1)])
-    kept, dropped = drop_long(pairs, 4)
-    assert [len(s) for s in kept.source] == [3, 1]
-    assert [len(t) for t in kept.target] == [3, 1]
-    assert dropped == 2
 
 
 @pytest.mark.parametrize("make", [lambda p: Batches(p, rows=2, row_pieces=4, seed=0), lambda p: next(padded(p, 2, 4))])

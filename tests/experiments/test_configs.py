@@ -1,5 +1,6 @@
 """The configs: every point of every sweep builds, Table 3 is the paper's at every size, and what each one promises."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -10,7 +11,7 @@ from experiments.published import TABLE_3
 from experiments.settings import POSITIONS, RELATIVE, SCORES, resolve
 
 CONFIGS = ("quick", "multi30k", "paper", "paper:big", *(f"table3:{preset}" for preset in table3.PRESETS), "scores",
-           "positions")
+           "positions", "wmt14_ende", "wmt14_ende:big", "wmt14_enfr", "wmt14_enfr:big")
 
 
 def config(name):
@@ -44,6 +45,16 @@ def test_the_quick_table_has_what_the_readme_promises():
     assert models == {(4, 16, "sinusoidal"), (4, 16, "learned"), (4, 16, "none"), (4, 4, "sinusoidal"),
                       (4, 8, "sinusoidal"), (1, 64, "sinusoidal"), (2, 32, "sinusoidal"), (8, 8, "sinusoidal")}
     assert len(points) == 16
+
+
+def test_wmt14_is_the_papers():
+    for model in ("base", "big"):
+        names = "wmt14_ende", "wmt14_enfr", "paper"
+        german, french, paper = (resolve(config(f"{name}:{model}")[1]) for name in names)
+        assert german.model == paper.model and german.evaluation == paper.evaluation
+        assert german.training == dataclasses.replace(paper.training, by_length=True) == french.training
+        assert (german.data.vocabulary, french.data.vocabulary) == (37_000, 32_000)
+        assert french.model == dataclasses.replace(paper.model, P_drop=0.1)
 
 
 @pytest.mark.parametrize("preset", table3.PRESETS)

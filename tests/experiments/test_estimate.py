@@ -1,12 +1,15 @@
 """Estimates against true counts, against what XLA needed, and against sums done by hand."""
 
+import math
+
 import jax
 import pytest
 import rich.console
 
-from experiments import estimate, sweep, trial
+from experiments import estimate, machine, sweep, trial
 from experiments.configs import quick
-from experiments.settings import resolve
+from experiments.planner import Machine, Way
+from experiments.settings import SettingsError, resolve
 from tests.experiments import tiny, tiny_config
 
 
@@ -64,6 +67,9 @@ def test_time_is_products_and_passes(monkeypatch):
     settings = tiny.resolve()
     wanted = estimate.flops_of_a_step(settings) / (2 * 192 * 16 * 24) + 6.5 * estimate.kept(settings) / 2**21
     assert estimate.seconds_of_a_step(settings) == pytest.approx(wanted)
+    # Nothing is measured that might not fit.
+    monkeypatch.setattr(estimate, "_fastest", lambda _, *shapes, dtype: 1 / (max(map(math.prod, shapes)) <= 2**24))
+    assert estimate.seconds_of_a_step(tiny.resolve(model__d_model=2**16, model__d_ff=2**20)) > 0
     # A pair that fills a row of 48: 96 pieces through 16·(3·32 + 2·24) numbers, 48 through the vocabulary's 500.
     pairs = 48 * 48 * 2 + 48 * 49 // 2
     assert estimate.flops_of_a_step(settings) == 6 * 4 * (96 * 16 * (3 * 32 + 48) + 48 * 16 * 500 + pairs * 32)
@@ -96,3 +102,67 @@ def test_the_table_reads_at_a_glance():
     assert second.split() == "big 3 1,486,336 35 T 10.7 E 52.0 GiB 8,101.9 days".split()
     assert estimate.totals(found[:1]).startswith("about 20.2 T FLOPs, 10.9 min of training steps on 1 × cpu,")
     assert estimate.totals(found[2:]).startswith("about 1 FLOPs, 1 s of")
+
+
+MEMORY = 2**30
+CPU, GPU, GPUS = (Machine(backend, devices, 8, MEMORY) for backend, devices in (("cpu", 1), ("gpu", 1), ("gpu", 4)))
+
+
+def refused(settings, *how):
+    with pytest.raises(SettingsError) as caught:
+        estimate.check_memory(settings, *how)
+    return str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_with_what_would():
+    """64 rows of 256 pieces through 8 layers of d_model 64 keep about 5.3 GiB."""
+    large = changed(quick.get_config(), model__N=8, training__rows=64, training__row_pieces=256)
+    need = estimate.memory(large)
+    assert refused(large, CPU) == (f"training needs about {need / 2**30:.1f} GiB of memory and this machine has 1.0 GiB"
+                                   "; training.accumulate=8 should fit")
+    fitting = changed(large.to_dict(), training__accumulate=8)
+    estimate.check_memory(fitting, CPU)
+    assert estimate.memory(fitting) <= MEMORY < estimate.memory(changed(large.to_dict(), training__accumulate=4))
+    # An accelerator is believed up to twice its memory; rows are split over four.
+    assert "a device has 1.0 GiB; training.accumulate=4 should fit" in refused(large, GPU)
+    estimate.check_memory(large, GPUS)
+    assert estimate.memory(large, 4) < need / 3
+    wide = changed(quick.get_config(), model__d_ff=2**20)
+    assert refused(wide, CPU).endswith("a smaller model should fit, or a smaller training.rows times training.row_pieces")
+    estimate.check_memory(wide, CPU._replace(memory=None))
+
+
+def test_trials_side_by_side_need_their_sum():
+    settings = changed(quick.get_config(), training__rows=64)
+    together = -(-MEMORY // estimate.memory(settings))
+    for way in (Way("", together, 1), Way("", 1, together)):
+        assert f"{together} trials at once need about 1.0 GiB" in refused(settings, CPU, way)
+    assert "--workers=1 --lanes=1" in refused(settings, CPU, Way("", together, 1))
+    estimate.check_memory(settings, CPU, Way("", together - 1, 1))
+    estimate.check_memory(settings, GPUS, Way("", 1, 4 * together))  # as many as would be twice the memory of one
+    assert "trials at once" in refused(settings, GPUS, Way("", 1, 9 * together))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (dict(evaluation__rows=2**16), "translating evaluation.rows=65536 sentences with evaluation.beam=1 needs"),
+    (dict(evaluation__beam=1000), "translating evaluation.rows=64 sentences with evaluation.beam=1000 needs"),
+    (dict(evaluation__examples=1000, training__row_pieces=256), "the attention of evaluation.examples=1000 takes")])
+def test_evaluation_needs_memory_too(changes, message):
+    assert message in refused(changed(quick.get_config(), **changes), CPU)
+
+
+def test_a_search_needs_its_caches_at_least():
+    """Against arrays of the sizes that decoding makes."""
+    settings = tiny.resolve(evaluation__beam=3)
+    e, m, shapes = settings.evaluation, settings.model, []
+    length = sweep.program(settings).length
+    shapes += [(e.rows, m.h, n, d) for n in (e.max_pieces * e.beam, length) for d in (m.d_k, m.d_v)] * m.N
+    shapes += [(e.rows, length, m.d_ff), (e.rows, e.beam, settings.data.vocabulary)]
+    wanted = 4 * sum(math.prod(shape) for shape in shapes) + e.rows * e.beam * e.beam * e.max_pieces
+    assert estimate.translating(settings) - 4 * estimate.parameters(settings) == wanted
+
+
+def test_this_machine_has_memory():
+    found = machine.here()
+    assert found == (jax.default_backend(), jax.local_device_count(), machine.cores(), machine.memory())
+    assert 2**28 < found.memory < 2**50

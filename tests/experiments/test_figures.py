@@ -84,6 +84,14 @@ def test_size_and_perplexity_labels_do_not_lie_on_each_other():
     assert figures.size_and_perplexity(rows[:1]) is None
 
 
+@pytest.mark.parametrize(("size", "perplexity"), [
+    (0, 2.0), (-5, 2.0), (1e3, -1.5), (1e3, 0.0), (1e3, 1e200), (1e99, 1e99)])
+def test_what_no_log_scale_has_is_left_out(size, perplexity):
+    rows = [(name, Summary(float(x), 0.0, 2), Summary(y, 0.0, 2))
+            for name, x, y in (("one", 1000, 2.0), ("two", 2000, 3.0), ("odd", size, perplexity))]
+    assert ("odd" in texts(figures.size_and_perplexity(rows))) == (size == 1e99)
+
+
 def test_head_entropies_show_rows_of_different_shapes():
     rows = [(name, [Example("", "", "", ("a",) * m, ("b",) * n, {
         "encoder": np.full((N, h, m, m), 1 / m), "cross": np.full((N, h, n, m), 1 / m)})])

@@ -1,6 +1,7 @@
 """Parallel files: what counts as a line, and one clear error for each thing that is wrong with them."""
 
 import gzip
+import itertools
 
 import pytest
 
@@ -8,44 +9,59 @@ from experiments import corpora
 from experiments.corpora import CorpusError, Pairs, parallel
 from experiments.settings import Data
 
-SPLITS = ("train", "val", "test")
-
 
 @pytest.fixture
 def folder(tmp_path):
     """Two good pairs in each split; tests overwrite what they are about."""
-    for split in SPLITS:
+    for split in ("train", "val", "test"):
         (tmp_path / f"{split}.en").write_bytes(f"a {split}\na dog\n".encode())
         (tmp_path / f"{split}.de").write_bytes(f"ein {split}\nein Hund\n".encode())
     return tmp_path
 
 
-def read(folder):
-    return parallel.read(str(folder), "en", "de", *SPLITS)
+def opened(folder, **more):
+    return corpora.open(Data(corpus="files", directory=str(folder), **more))
 
 
-def test_three_splits_with_their_counts(folder):
-    corpus = read(folder)
-    assert corpus.train == Pairs(["a train", "a dog"], ["ein train", "ein Hund"])
-    assert corpus.validation.source[0] == "a val"
-    assert corpus.test.target[0] == "ein test"
-    empty = {"train_empty": 0, "validation_empty": 0, "test_empty": 0}
-    assert corpus.counts == {"train": 2, "validation": 2, "test": 2} | empty
+def read(folder, split="train", **more):
+    """All pairs of a split, after its blocks were looked at."""
+    blocks = list(opened(folder, **more).read(split))
+    assert all(len(block.source) == len(block.target) <= parallel.BLOCK for block in blocks)
+    return Pairs(*(list(itertools.chain.from_iterable(sides)) for sides in zip(*blocks, strict=True)))
 
 
-def test_load_reads_files(folder):
-    data = Data(corpus="files", directory=str(folder), test="val")
-    assert corpora.load(data).test == read(folder).validation
+def test_three_splits(folder):
+    assert read(folder) == Pairs(["a train", "a dog"], ["ein train", "ein Hund"])
+    assert read(folder, "validation").source[0] == "a val"
+    assert read(folder, "test").target[0] == "ein test"
+    assert read(folder, "test", test="val") == read(folder, "validation")
 
 
-def test_digest_sees_every_word_and_every_border(folder):
-    plain = corpora.digest(read(folder))
-    assert plain == corpora.digest(read(folder))
-    assert len(plain) == 16
+def test_blocks_of_a_long_file(folder, monkeypatch):
+    """Of which the last is not full; an error is at its line all the same, and a file that is shorter is found."""
+    monkeypatch.setattr(parallel, "BLOCK", 3)
+    lines = [f"line {i}" for i in range(1, 9)]
+    for language in ("en", "de"):
+        (folder / f"train.{language}").write_text("\n".join(lines) + "\n")
+    assert read(folder) == Pairs(lines, lines)
+    assert [len(block.source) for block in opened(folder).read("train")] == [3, 3, 2]
+    assert opened(folder).place("train", 4) == f"{folder}/train.en:5"
+    (folder / "train.de").write_bytes("\n".join(lines).encode().replace(b"line 5", b"l\xefne 5"))
+    with pytest.raises(CorpusError, match=r"train\.de:5: invalid UTF-8 \(byte 0xef\)"):
+        read(folder)
+    for count in (3, 4, 6):
+        (folder / "train.de").write_text("\n".join(lines[:count]) + "\n")
+        with pytest.raises(CorpusError, match=rf"train\.en has 8 lines but .*train\.de has {count}"):
+            read(folder)
+
+
+def test_the_fingerprint_sees_every_word_and_every_border(folder):
+    plain = opened(folder).fingerprint()
+    assert plain == opened(folder).fingerprint()
     (folder / "test.de").write_bytes(b"ein test\nein Hund.\n")
-    changed = corpora.digest(read(folder))
+    changed = opened(folder).fingerprint()
     (folder / "test.de").write_bytes(b"ein testein\n Hund.\n")
-    assert len({plain, changed, corpora.digest(read(folder))}) == 3
+    assert len({plain, changed, opened(folder).fingerprint(), opened(folder, test="val").fingerprint()}) == 4
 
 
 @pytest.mark.parametrize(
@@ -59,7 +75,7 @@ def test_digest_sees_every_word_and_every_border(folder):
 )
 def test_only_a_newline_ends_a_line(folder, data, lines):
     (folder / "train.en").write_bytes(data)
-    assert read(folder).train.source == lines
+    assert read(folder).source == lines
 
 
 def test_gzip_is_read_where_there_is_no_plain_file(folder):
@@ -70,23 +86,13 @@ def test_gzip_is_read_where_there_is_no_plain_file(folder):
     assert read(folder) == plain
 
 
-def test_pairs_with_an_empty_side_are_dropped_and_counted(folder):
-    (folder / "train.en").write_bytes(b"a\n\nc\nd\n")
-    (folder / "train.de").write_bytes(b"A\nB\n \t\nD\n")
-    corpus = read(folder)
-    assert corpus.train == Pairs(["a", "d"], ["A", "D"])
-    assert (corpus.counts["train"], corpus.counts["train_empty"]) == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         pytest.param(b"a\nb\nc\n", r"train\.en has 3 lines but .*train\.de has 2; line i of one must", id="unequal"),
         pytest.param(b"", r"train\.en: the file is empty; give one sentence a line", id="empty"),
-        pytest.param(b"\xef\xbb\xbf", r"train\.en: the file is empty", id="only a BOM"),
         pytest.param(b"good\nb\xe4d\n", r"train\.en:2: invalid UTF-8 \(byte 0xe4\); convert", id="Latin-1"),
         pytest.param(b"good\nb\0d\n", r"train\.en:2: NUL character", id="NUL"),
-        pytest.param(b"\n \n", "train: every pair of en and de has an empty side", id="nothing left"),
     ],
 )
 def test_bad_text_is_one_clear_line(folder, data, message):

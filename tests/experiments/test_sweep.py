@@ -102,7 +102,7 @@ def test_only_that_finds_nothing_tells_what_there_is(only):
 def test_a_bad_point_is_refused_before_anything_runs():
     with pytest.raises(SettingsError, match=re.escape("model.hh: no such setting; did you mean model.h?")):
         planned("typo")
-    with pytest.raises(SettingsError, match=r"model\.h=0 must be at least 1 \(in the point h=0 seed=1\)"):
+    with pytest.raises(SettingsError, match=r"model\.h=0 must be at least 1 and .* \(in the point h=0 seed=1\)"):
         sweep.plan(tiny_config.get_config(), [{"model.h": 0, "seed": 1}])
 
 

@@ -16,6 +16,7 @@ from tensorboardX.proto import event_pb2
 
 from attn.decoding import Found
 from experiments import evaluation, training, trial
+from experiments.batches import Batches
 from experiments.checkpoints import Checkpoints
 from experiments.compiled import compiled
 from experiments.logbook import Board, Log
@@ -107,11 +108,11 @@ def test_averages_of_checkpoints(finished):
     saved = states(workdir)
     program = trial.program(SETTINGS, 500, 48)
     blank = trial.initial_state(program, SETTINGS, jax.jit(trial.initial_variables, static_argnums=0))
-    with Checkpoints(workdir / "checkpoints", keep=None) as checkpoints:
-        state, data = checkpoints.restore(blank._replace(moments=()))
+    with Checkpoints(workdir, keep=None) as checkpoints:
+        state, data, noted = checkpoints.restore(blank._replace(moments=()))
         found = {count: checkpoints.weights("average", state, count) for count in (2, 5)}
         moving, _ = checkpoints.weights("ema", state, 0)
-    assert (int(state.step), state.moments, data["epoch"]) == (12, (), 0)
+    assert (int(state.step), state.moments, data["epoch"], noted) == (12, (), 0, dict(bad=0))
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
         assert found[count][1] == steps
         for name in ("params", "positions"):
@@ -166,7 +167,7 @@ def test_searches_are_what_settings_say(monkeypatch):
 
 def test_a_finished_trial_is_not_run_again(finished, monkeypatch):
     workdir, result = finished
-    monkeypatch.setattr(training, "_Seat", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "Seat", lambda *_: pytest.fail("trained again"))
     assert run(workdir) == result
 
 
@@ -275,8 +276,8 @@ def test_a_state_of_fewer_fields_is_read(tmp_path):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(3, Before(jnp.int32(3), dict(w=jnp.ones(2))), dict(epoch=1, batch=2))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        state, data = checkpoints.restore(trial.State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ()))
-    assert (int(state.step), state.params["w"].tolist(), data) == (3, [1, 1], dict(epoch=1, batch=2))
+        found = checkpoints.restore(trial.State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ()))
+    assert (int(found.state.step), found.state.params["w"].tolist(), found.data) == (3, [1, 1], dict(epoch=1, batch=2))
 
 
 def test_translator_without_a_model(tmp_path):
@@ -296,6 +297,9 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
     assert [result["status"] for result in results] == ["diverged", "finished", "finished"]
     assert re.fullmatch(rf"diverged: loss .* at step {results[0]['step']}", results[0]["error"])
     assert 2 <= results[0]["step"] <= 4
+    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    pairs = source.take(4)[results[0]["step"] - 1]
+    assert results[0]["batch"] == dict(epoch=0, part=0, batch=results[0]["step"] - 1, pairs=pairs[pairs >= 0].tolist())
     others = [job._replace(path=tmp_path / f"again{job.name}") for job in (jobs[2], jobs[1])]
     training.run_all(others, tiny.corpus(), ONE_DEVICE)  # without the first, in each other's places
     for job in others:
@@ -333,8 +337,9 @@ def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
             for seed in range(5)]
     two = Lanes(2, devices=tuple(jax.local_devices()[:2]))
     found = training.run_all(jobs, tiny.corpus(), two)
-    alone = training.run_all([job._replace(path=tmp_path / "one" / job.path.name) for job in jobs], tiny.corpus(),
-                             ONE_DEVICE)
+    # In another order: what a trial has from the one that was in its place before would show.
+    alone = training.run_all([job._replace(path=tmp_path / "one" / job.path.name) for job in jobs[::-1]],
+                             tiny.corpus(), ONE_DEVICE)
     assert sorted(result["steps"] for result in found) == [4, 4, 4, 8, 8]
     by_name = [{name: json.loads((path / name / "result.json").read_text())["perplexity"] for name in "01234"}
                for path in (tmp_path, tmp_path / "one")]

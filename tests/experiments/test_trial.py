@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from experiments import evaluation, population, trial
-from experiments.batches import Batches, corpus
+from experiments.batches import Batches
+from experiments.feeding import Feed
 from experiments.population import Lanes
 from tests.experiments import tiny
 
@@ -46,16 +47,16 @@ def train_steps(settings, strategy, devices, steps):
 def train_lanes(all_settings, lanes, counts):
     """After each of `counts` steps in one dispatch: the state of each lane, and metrics (L, K)."""
     program, _ = program_and_state(all_settings[0])
-    run, flat = stepper(program, lanes), corpus(tiny.corpus().train)
+    run, flat = stepper(program, lanes), tiny.corpus().train
     states = lanes.stack([program_and_state(settings)[1] for settings in all_settings])
     hypers = lanes.stack([jax.device_get(trial.hyper(settings)) for settings in all_settings])
     streams = [Batches(flat, rows=s.training.rows, row_pieces=s.training.row_pieces, seed=s.seed) for s in all_settings]
-    found, shared = [], lanes.share(flat)
+    found, feed = [], Feed(flat, lanes, program.row_pieces)
     for count in counts:
         slots = np.stack([stream.take(max(counts)) for stream in streams])
         for stream in streams:
             stream.set_state(dict(stream.get_state(), batch=stream.batch - max(counts) + count))
-        states, metrics = run(states, hypers, shared, slots, count)
+        states, metrics = run(states, hypers, *feed(slots), count)
         each = [jax.device_get(population.take(states, lanes.place(i))) for i in range(lanes.count)]
         found.append((each, {k: np.asarray(x).reshape(lanes.count, -1) for k, x in metrics.items()}))
     return found
@@ -136,10 +137,10 @@ def test_perplexity_is_independent_of_packing():
     program, state = program_and_state(settings)
     states = Lanes().stack([state._replace(params=jax.tree.map(lambda x: 3 * x, state.params))])  # for sizeable losses
     piece_losses = population.each(functools.partial(trial.piece_losses, program))
-    pairs = tiny.corpus().train
+    pairs = tiny.corpus().validation.ids
     batches = Batches(pairs, rows=4, row_pieces=48, seed=0)
     packed = [np.asarray(piece_losses(states, batch), np.float64)[0][batch.target_segments > 0]
-              for batch in itertools.islice(batches, batches.batches_per_epoch)]
+              for batch in itertools.islice(batches, batches.batches_in_part)]
     wanted = np.exp(np.concatenate(packed).mean())
     for rows, length in ((4, 48), (13, 41)):
         nll, pieces = evaluation.sentence_losses(piece_losses, states, pairs, rows, length)

@@ -56,6 +56,16 @@ def test_overhead_is_relative_to_the_bare_step():
     assert [row[1:] for row in rows] == [("20.0", "10.0", "+0.0%"), ("21.0", "11.0", "+5.0%")]
 
 
+def test_saves_between_lines_are_counted():
+    settings = tiny.resolve(training__steps=100, training__log_every=5, training__save_every=5)
+    assert overhead.saving(settings, 1).training.save_every == 100
+    often = overhead.saving(settings, 8)
+    assert often.training.save_every == 15  # at 15, 30, 45, 60, 75, 90
+    assert [overhead.saves_within(often, steps) for steps in (90, 85, 84, 10, 9)] == [6, 6, 5, 1, 0]
+    assert overhead.saves_within(overhead.saving(settings, 1), 90) == 0
+    assert overhead.grid_of_saves([0.3, 0.6, 0.9]).rows == [("save", "600", "900", "1.00%")]
+
+
 @pytest.mark.ci
 def test_overhead_of_the_tiny_trial(tmp_path):
     written = overhead.run(tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO()))

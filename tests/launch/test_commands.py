@@ -97,12 +97,15 @@ def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
     config.write_text("from tests.experiments.tiny_config import get_config\n"
                       "def sweep_h(config):\n"
                       "    yield from ({'model.h': config.model.h}, {'model.h': 1}, {})\n")
-    done = command("sweep", f"--config={config}", "--sweep=h", "--seeds=30", "--only=h=|seed=.$", "--dry_run")
+    done = command("sweep", f"--config={config}", "--sweep=h", "--seeds=30", "--only=h=|seed=.$", "--dry_run",
+                   "--config.evaluation.rows=1000000", "--config.evaluation.beam=100")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("10 of 70 points have the settings of another and run once with it\n")
     points, groups = done.stdout.split(" group ")
     assert points.count("h=2 seed=") == 30 and points.count("h=1 seed=") == 20 and "… and 10 more points" in points
     assert re.search(r" h=2 +30 +12,848 +19 M +6.83 G +2 MiB +[\d.]+ (s|min) *\n h=1 +30 +11,312 ", groups)
+    assert re.findall("not here: (h=.) seed=0: translating evaluation.rows=1000000 .* this machine has", groups) == [
+        "h=2", "h=1"]
     assert "60 trials in 2 groups, each builds; about " in groups
 
 
@@ -122,6 +125,9 @@ def test_two_sweeps_at_once_into_one_workdir(tmp_path):
     ("train", ["--config=nowhere.py", "--workdir=x"], "--config=nowhere.py: no such file (in experiments/configs: "),
     ("train", [f"--config={CONFIG}", "--workdir=x", "--config.data.corpus=files", "--config.data.directory=/nowhere"],
      "/nowhere"),
+    ("train", [f"--config={CONFIG}", "--config.model.d_ff=1000000", "--config.model.N=1000", "--workdir=x"],
+     "of memory and this machine has"),
+    ("train", [f"--config={CONFIG}", "--workdir=x", "--resume=a", "--init_from=b"], "are both given"),
     ("sweep", [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"], "both set model.d_k"),
     ("sweep", [f"--config={CONFIG}", "--sweep=heads", "--config.model.h=2", "--workdir=x"], "the sweep sets it too"),
     ("report", ["--workdir=/nowhere"], "/nowhere"),
@@ -131,6 +137,12 @@ def test_a_mistake_is_one_line(name, flags, message):
     done = command(name, *flags)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr
+
+
+def test_what_cannot_be_written_is_one_line():
+    done = command("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "/sys/nowhere" in done.stderr
+    assert done.stderr.endswith("and the same command goes on from here\n")
 
 
 def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
