@@ -128,7 +128,8 @@ def test_what_does_not_fit_is_refused_with_what_would():
     estimate.check_memory(large, GPUS)
     assert estimate.memory(large, 4) < need / 3
     wide = changed(quick.get_config(), model__d_ff=2**20)
-    assert refused(wide, CPU).endswith("a smaller model should fit, or a smaller training.rows times training.row_pieces")
+    assert refused(wide, CPU).endswith("; a smaller model should fit, or a smaller training.rows times "
+                                       "training.row_pieces")
     estimate.check_memory(wide, CPU._replace(memory=None))
 
 
