@@ -20,7 +20,7 @@ import sentencepiece
 from experiments import corpora, machine, store
 from experiments.batches import Corpus, Encoded, Sentences, between_marks
 from experiments.corpora import BLOCK, SPLITS, CorpusError, Pairs
-from experiments.files import lock, read_json, write_bytes, write_json
+from experiments.files import DamagedError, lock, read_json, write_bytes, write_json
 from experiments.settings import Data, Settings
 from experiments.tokens import Vocabulary, train_vocabulary
 
@@ -143,7 +143,10 @@ def _workshop(place):
 
 
 def _whole(place):
-    about = read_json(place / "about.json")
+    try:
+        about = read_json(place / "about.json")
+    except DamagedError:
+        return False
     return about is not None and all((place / name).is_file() and (place / name).stat().st_size == size
                                      for name, size in about["sizes"].items())
 

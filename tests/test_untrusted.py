@@ -160,6 +160,7 @@ def test_a_vocabulary_that_is_missing(trained, capsys):
     assert "vocabulary.model is damaged ([Errno 2] No such file" in one_line(lambda: Translator(trained), capsys)
 
 
+@pytest.mark.ci
 def test_a_checkpoint_of_pickles(trained, bomb, capsys):
     """Every file of it; the damage is named beside the error."""
     program = trial.program(tiny.resolve(), tiny.corpus().vocabulary().size, 48)

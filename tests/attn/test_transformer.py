@@ -161,6 +161,7 @@ def test_what_is_compiled_with_scan_does_not_grow_with_layers(pair):
     assert size(4, scan=False) > 1.5 * size(2, scan=False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("where", ["P_attention", "P_ff"])
 def test_dropout_at_other_places(pair, where):
     source, target = (jnp.asarray(x) for x in pair)

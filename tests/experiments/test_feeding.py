@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from experiments import feeding, training
 from experiments.batches import Batches
@@ -10,6 +11,7 @@ from experiments.population import Lanes
 from tests.experiments import tiny
 
 
+@pytest.mark.ci
 def test_a_fed_corpus_trains_the_same(tmp_path, monkeypatch):
     lanes, jobs = Lanes(2, devices=tuple(jax.local_devices()[:1])), {}
     for limit in (feeding.RESIDENT, 0):

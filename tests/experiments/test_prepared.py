@@ -113,11 +113,12 @@ def test_two_at_once_build_it_once(folder, cache, monkeypatch):
     assert {path.name for path in cache.iterdir()} == {"building", found[0].directory.name}
 
 
-@pytest.mark.parametrize("harm", ["truncated", "missing", "no about.json"])
-def test_what_is_not_whole_is_made_again(folder, harm):
+@pytest.mark.parametrize("name", ["about.json", "target.ids"])
+@pytest.mark.parametrize("harm", ["truncated", "missing"])
+def test_what_is_not_whole_is_made_again(folder, name, harm):
     first = prepare(data(folder))
     wanted = first.train.target.ids.tolist()
-    path = first.directory / ("about.json" if harm == "no about.json" else "target.ids")
+    path = first.directory / name
     path.write_bytes(path.read_bytes()[:-2]) if harm == "truncated" else path.unlink()
     assert prepare(data(folder)).train.target.ids.tolist() == wanted
 

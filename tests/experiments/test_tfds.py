@@ -73,6 +73,7 @@ def test_wmt14_as_tfds_knows_it(monkeypatch):
             assert len(pairs.source) == 5 and all(isinstance(text, str) for side in pairs for text in side)
 
 
+@pytest.mark.ci
 def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
     """Nothing changes on the way through a data set; and the config of WMT 2014, made small, trains on it."""
     tiny_data = tiny.resolve().data

@@ -331,6 +331,7 @@ def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
         assert metrics(job.path) == metrics(tmp_path / "whole" / job.path.name)
 
 
+@pytest.mark.ci
 def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
     """Five trials through two lanes on two devices: all that is written is as on one device, to rounding."""
     jobs = [training.Job(tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4), tmp_path / f"{seed}")

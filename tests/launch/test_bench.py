@@ -187,6 +187,7 @@ def test_what_is_wrong_does_not(direction):
 # Workers
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("toys")
 def test_cases_run_in_worker_processes():
     """What is right is timed, what is wrong is not, and what dies neither stops the others nor its own next case."""
@@ -350,6 +351,7 @@ def test_the_reference_keeps_every_line_but_that_on_memory():
     assert probes.attempt(jax_peers.PEERS["attn:tiled"], MEMORY) == Verdict("keeps")
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("fast_probes")
 def test_what_is_careless_breaks_what_it_should():
     found = {line: probes.attempt(Jax(careless), line) for line in probes.LINES}

@@ -145,6 +145,7 @@ def test_what_cannot_be_written_is_one_line():
     assert done.stderr.endswith("and the same command goes on from here\n")
 
 
+@pytest.mark.ci
 def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
     """The same points as lanes of one program; a seed that is added to a sweep changes nothing of the others."""
     workdir, _ = swept
