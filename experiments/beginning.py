@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import trial
-from experiments.checkpoints import Checkpoints, Restored
+from experiments.checkpoints import Restored
+from experiments.clerk import checkpoints
 from experiments.files import read_json
 from experiments.prepared import Prepared
 from experiments.records import CheckpointError, WorkdirError, not_a_trial, other_data
@@ -55,8 +56,8 @@ def _resumed(workdir, state, settings, prepared):
         if there != here:
             raise WorkdirError(f"--resume={workdir} has its data in another order: {key} is {there!r} there, and "
                                f"{here!r} here. Make them equal, or take its weights alone with --init_from")
-    with Checkpoints(workdir, keep=None) as checkpoints:
-        found = _restored(checkpoints, workdir, state)
+    with checkpoints(workdir, keep=None) as kept:
+        found = _restored(kept, workdir, state)
     step = int(found.state.step)
     if not found.data:
         raise CheckpointError(f"{workdir} was saved by an earlier version: --init_from takes its weights alone")
@@ -78,15 +79,15 @@ def _initialised(workdir, state, settings, prepared):
     if not trial.table(settings).trained:
         del weights["positions"]  # fixed by the settings here; its length may be another there
     template = state._replace(moments=(), ema=weights if name == "ema" else (), **{"positions": (), **weights})
-    with Checkpoints(workdir, keep=None) as checkpoints:
-        found = _restored(checkpoints, workdir, template)
-        chosen, steps = checkpoints.weights(name, found.state, theirs.training.average)
+    with checkpoints(workdir, keep=None) as kept:
+        found = _restored(kept, workdir, template)
+        chosen, steps = kept.weights(name, found.state, theirs.training.average)
     begun = dict(init_from=str(workdir.absolute()), weights=name, steps=steps)
     return Restored(state._replace(**{field: getattr(chosen, field) for field in weights}), {}), begun
 
 
-def _restored(checkpoints, workdir, template):
-    found = checkpoints.restore(template)
+def _restored(kept, workdir, template):
+    found = kept.restore(template)
     if found is None:
         raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
     return found

@@ -74,7 +74,7 @@ def memory() -> int | None:
 
 def here() -> Machine:
     """What this process runs on."""
-    return Machine(jax.default_backend(), jax.local_device_count(), cores(), memory())
+    return Machine(jax.default_backend(), jax.device_count(), cores(), memory())
 
 
 def versions() -> dict[str, str]:

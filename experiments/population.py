@@ -27,7 +27,8 @@ class DeviceError(ValueError):
 
 
 class Lanes(NamedTuple):
-    """Where the trials of a population are; `devices` are this process's own where None."""
+    """Where the trials of a population are; `devices` are this process's own where None. A single one may be on those
+    of several processes, each of which has all arrays for its own devices."""
 
     count: int = 1
     strategy: str = "pmap"
@@ -38,6 +39,12 @@ class Lanes(NamedTuple):
         return Mesh(np.array(self.devices or jax.local_devices()), (AXIS if self.count == 1 else GROUPS,))
 
     @property
+    def own(self) -> Mesh:
+        """Those of the mesh that are this process's."""
+        devices = [device for device in self.mesh.devices if device.process_index == jax.process_index()]
+        return Mesh(np.array(devices), self.mesh.axis_names)
+
+    @property
     def groups(self) -> int:
         return 1 if self.count == 1 else self.mesh.size
 
@@ -45,15 +52,23 @@ class Lanes(NamedTuple):
         """The group of a lane, and its number there."""
         return divmod(lane, self.count // self.groups)
 
+    def own_rows(self, slots: np.ndarray) -> np.ndarray:
+        """The rows of batches (..., rows, S) that this process's devices have."""
+        own = self.own.devices.tolist()
+        if len(own) == self.mesh.size:
+            return slots
+        shares = zip(np.split(slots, self.mesh.size, axis=-2), self.mesh.devices, strict=True)
+        return np.concatenate([rows for rows, device in shares if device in own], axis=-2)
+
     def share(self, tree):
         """`tree` with a copy on each device: what all lanes read."""
-        return jax.device_put(tree, NamedSharding(self.mesh, P()))
+        return jax.device_put(tree, NamedSharding(self.own, P()))
 
     def stack(self, trees: Sequence):
         """What belongs to one trial, for each of the population."""
         stacked = jax.tree.map(lambda *x: np.stack(x).reshape(
             self.groups, self.count // self.groups, *np.shape(x[0])), *trees)
-        return jax.device_put(stacked, NamedSharding(self.mesh, self.spread))
+        return jax.device_put(stacked, NamedSharding(self.own, self.spread))
 
     @property
     def spread(self) -> P:
@@ -65,12 +80,13 @@ def distribute(steps: Callable, lanes: Lanes = Lanes(), *, donate: bool = True) 
     """run(states, hypers, corpus, slots, count) -> (states, metrics) of a population.
 
     `steps(state, hyper, corpus, slots, count)` is of one trial, over one device's rows of its slots (K, rows, S), and
-    returns the same on every device of AXIS. Here slots are (L, K, rows, S). The states are donated unless `donate`
-    is False.
+    returns the same on every device of AXIS. Here slots are (L, K, rows, S), of several processes each one's own rows,
+    and numbers of pairs in its own corpus. The states are donated unless `donate` is False.
 
     Raises DeviceError for an unknown strategy and for lanes that do not split over the devices.
     """
-    single, mesh, own = lanes.count == 1, lanes.mesh, lanes.spread
+    single, mesh, spread = lanes.count == 1, lanes.mesh, lanes.spread
+    here, several = lanes.own.size, lanes.own.size < mesh.size
     check_lanes(lanes.count, mesh.size)
     side_by_side = _side_by_side(steps if single else _alone(steps), lanes, (0, 0, None, 0, None))
 
@@ -86,15 +102,17 @@ def distribute(steps: Callable, lanes: Lanes = Lanes(), *, donate: bool = True) 
         else:
             run = jax.pmap(side_by_side, GROUPS, in_axes=(0, 0, None, 0, None), **options)
     elif lanes.strategy == "shard_map":
+        specs = spread, spread, P(mesh.axis_names) if several else P(), P(mesh.axis_names), P()
         # check_vma would make the gradient's transpose sum over devices a second time: n_devices too large.
         run = jax.jit(jax.shard_map(lambda states, hypers, corpus, slots, count: whole(
-            states, hypers, corpus, _without_axis(slots), count), mesh=mesh, in_specs=(
-            own, own, P(), P(mesh.axis_names), P()), out_specs=own, check_vma=False), **options)
+            states, hypers, corpus, _without_axis(slots), count), mesh=mesh, in_specs=specs, out_specs=spread,
+            check_vma=False), **options)
+        run = _among_processes(run, lanes, specs) if several else run
     else:
         raise DeviceError(f"unknown strategy {lanes.strategy!r}; known: {', '.join(STRATEGIES)}")
 
     def distributed(states, hypers, corpus, slots, count):
-        split = (_split_rows if single else _split_lanes)(slots, mesh.size)
+        split = (_split_rows if single else _split_lanes)(slots, here)
         return run(states, hypers, corpus, split, np.int32(count))
 
     return distributed
@@ -146,6 +164,29 @@ def _side_by_side(function, lanes, axes):
     # One lane, without vmap, for which XLA would find slower kernels.
     return lambda *args: _with_axis(function(*(
         _without_axis(x) if axis == 0 else x for x, axis in zip(args, axes, strict=True))))
+
+
+def _among_processes(run, lanes, specs):
+    """`run`, whose arrays are the whole mesh's, of arrays that are this process's own."""
+    def local(states, hypers, corpus, slots, count):
+        slots = jax.device_put(slots, NamedSharding(lanes.own, specs[3]))
+        mine = states, hypers, corpus, slots
+        found = run(*(_over(lanes.mesh, spec, tree) for spec, tree in zip(specs, mine, strict=False)), count)
+        return _over(lanes.own, P(), found)
+
+    return local
+
+
+def _over(mesh, spec, tree):
+    """Arrays of `mesh` made of what each of this process's devices has; those that `spec` splits, one after another."""
+    def joined(x):
+        parts = [shard.data for shard in x.addressable_shards]
+        shape = parts[0].shape
+        if spec != P():
+            shape = (mesh.size * shape[0], *shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), parts)
+
+    return jax.tree.map(joined, tree)
 
 
 def _alone(steps):

@@ -81,7 +81,8 @@ class Directory:
         write_json(self.path / "record.json", dict(
             name=name, point=point, settings_digest=settings.digest(), length=length, versions=machine.versions(),
             python=platform.python_version(), git=machine.git_commit(), **_data(prepared),
-            corpus_counts=prepared.counts, device=machine.device(), devices=jax.local_device_count(), begun=begun,
+            corpus_counts=prepared.counts, device=machine.device(), devices=jax.device_count(),
+            processes=jax.process_count(), begun=begun,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
     def resume(self, step: int) -> Callable[[], float]:

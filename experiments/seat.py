@@ -12,7 +12,7 @@ import numpy as np
 from experiments import flops, trial
 from experiments.batches import Batches
 from experiments.beginning import Beginning, begin
-from experiments.checkpoints import Checkpoints
+from experiments.clerk import checkpoints
 from experiments.logbook import Board, Log
 from experiments.prepared import Prepared
 from experiments.records import Directory
@@ -48,7 +48,7 @@ class Seat:
         directory.check_data(crew.prepared)
         self.batches = batches(crew.prepared, t, job.settings.seed)
         with contextlib.ExitStack() as opened:
-            self.checkpoints = opened.enter_context(Checkpoints(job.path, keep=max(2, t.average)))
+            self.checkpoints = opened.enter_context(checkpoints(job.path, max(2, t.average)))
             state = jax.device_put(trial.initial_state(crew.program, job.settings, crew.functions.init))
             found, begun = self.checkpoints.restore(state), None
             if found is None:
@@ -131,4 +131,4 @@ def batches(prepared: Prepared, training: Training, seed: int) -> Batches:
 def _peak(training, lanes):
     """FLOP/s that a lane has of all devices together, or None where that is not known."""
     one = flops.peak(jax.local_devices()[0].device_kind, training.precision)
-    return one and one * jax.local_device_count() / lanes
+    return one and one * jax.device_count() / lanes

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import flops, memory, population, trial
+from experiments import flops, hosts, memory, population, trial
 from experiments.beginning import Beginning
 from experiments.compiled import compiled
 from experiments.evaluation import Search
@@ -41,17 +41,27 @@ def run(settings: Settings, prepared: Prepared, workdir: str | Path, *, name: st
         interruption: Interruption | None = None) -> dict[str, Any]:
     """Trains, evaluates, and returns the result that `result.json` in `workdir` then holds.
 
+    Of several processes, see `hosts`, the first does; the others help, and return {}.
+
     `begin` may name another trial to begin from; `say` gets a line for each log and evaluation; `tensorboard` puts
     their numbers into `workdir`/tensorboard too.
 
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial, LockedError
     for one that another process writes to, CheckpointError for checkpoints that are all damaged, do not fit or cannot
-    be written, OutOfMemoryError, and Interrupted, all being saved, soon after `interruption` has word to stop.
+    be written, OutOfMemoryError, HostError, and Interrupted, all being saved, soon after `interruption` has word to
+    stop.
     """
+    interruption = interruption or Interruption()
+    lanes = Lanes(strategy=settings.training.strategy, devices=tuple(jax.devices()) if hosts.several() else None)
+    hosts.check_same("config", settings.digest())
+    hosts.check_same("corpus", prepared.corpus_digest + prepared.vocabulary().digest)
+    if not hosts.first():
+        with memory.explained(settings, lanes.count, lanes.mesh.size):
+            _help(settings, prepared, lanes, interruption)
+        return {}
     job = Job(settings, Path(workdir), name, point or {}, begin)
-    with lock(workdir):
-        (result,) = run_all([job], prepared, Lanes(strategy=settings.training.strategy), say=say,
-                            tensorboard=tensorboard, interruption=interruption)
+    with hosts.leading(), lock(workdir):
+        (result,) = run_all([job], prepared, lanes, say=say, tensorboard=tensorboard, interruption=interruption)
     return result
 
 
@@ -102,6 +112,43 @@ def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
     return Measured(max(0.0, first - each), each)
 
 
+def _help(settings, prepared, lanes, interruption):
+    """What a process does that is not the first: its rows of each batch. Raises Interrupted where the first does."""
+    t = settings.training
+    population.check_rows(t.rows, lanes.mesh.size, t.accumulate)
+    own, how, *_ = program(settings, prepared)
+    functions, feed = compiled(own, lanes, how), Feed(prepared.train, lanes, t.row_pieces)
+    data, states = batches(prepared, t, settings.seed), None
+    while (count := hosts.meet(interruption=interruption)) > 0:
+        if states is None:
+            state = _shared(jax.device_get(trial.initial_state(own, settings)), data)
+            states, hypers = lanes.stack([state]), lanes.stack([jax.device_get(trial.hyper(settings))])
+        rows = lanes.own_rows(data.take(count))
+        states, metrics = functions.steps(states, hypers, *feed(_chunk([rows])), count)
+        jax.block_until_ready(metrics)
+        interruption.unsaved = True
+    if count == hosts.STOPPED:
+        raise Interrupted
+
+
+def _shared(state, data):
+    """The first process's state on all, and its data iterator's."""
+    place = np.array(list(data.get_state().values()), np.int32)
+    state, place = hosts.broadcast((state, place))
+    data.set_state(dict(zip(data.get_state(), place.tolist(), strict=True)))
+    return state
+
+
+def _chunk(slots):
+    """(L, CHUNK, rows, S) of each lane's (count, rows, S) or None, filled up with -1, which names no pair."""
+    shape = next(own.shape for own in slots if own is not None)
+    chunk = np.full((len(slots), CHUNK, *shape[1:]), -1, np.int32)
+    for lane, own in enumerate(slots):
+        if own is not None:
+            chunk[lane, : len(own)] = own
+    return chunk
+
+
 class _Entry(NamedTuple):
     """What was dispatched for one seat: its batches, their FLOPs, the step it is at then, whether a line is due there.
     """
@@ -133,7 +180,7 @@ class _Crew:
         self.feed = Feed(prepared.train, lanes, self.program.row_pieces)
         self.seats, self.pending, self.results = [None] * lanes.count, None, []
         self.states = self.hypers = None
-        self.limit, self.since = 1, None
+        self.limit, self.since, self.shared = 1, None, False
 
     def run(self) -> list[dict[str, Any]]:
         try:
@@ -199,18 +246,19 @@ class _Crew:
     def _advance(self):
         """Dispatches steps for all lanes; what the steps before gave is logged while these run."""
         seats = self._taken()
-        count = min(self.limit, *(seat.until() for seat in seats))
-        slots, entries = None, []
+        count = hosts.meet(min(self.limit, *(seat.until() for seat in seats)), self.interruption)
+        if hosts.several() and not self.shared:
+            _shared(jax.device_get(population.take(self.states, self.lanes.place(0))), seats[0].batches)
+            self.shared = True
+        slots, entries = [None] * self.lanes.count, []
         for seat in seats:
             drawn = seat.draw(count)
-            if slots is None:
-                slots = np.full((self.lanes.count, CHUNK, *drawn.slots.shape[1:]), -1, np.int32)
-            slots[seat.lane, :count] = drawn.slots
+            slots[seat.lane] = self.lanes.own_rows(drawn.slots)
             pairs = drawn.slots[drawn.slots >= 0]
             work = flops.of_training(self.program.shape, self.program.vocabulary,
                                      *(side.lengths[pairs] for side in self.prepared.train))
             entries.append(_Entry(seat, drawn, work, seat.step, seat.due(seat.training.log_every)))
-        self.states, metrics = self.functions.steps(self.states, self.hypers, *self.feed(slots), count)
+        self.states, metrics = self.functions.steps(self.states, self.hypers, *self.feed(_chunk(slots)), count)
         self._flush(_Pending(metrics, count, entries))
 
     def _flush(self, following: _Pending | None = None):

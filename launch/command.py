@@ -16,6 +16,7 @@ from ml_collections import config_flags
 
 from experiments.corpora import CorpusError
 from experiments.files import DamagedError, LockedError
+from experiments.hosts import HostError
 from experiments.interruption import LINE, STATUS, Interrupted
 from experiments.ledger import LedgerError, one_line
 from experiments.memory import OutOfMemoryError
@@ -25,8 +26,8 @@ from experiments.settings import SettingsError, check_key
 from experiments.sweep import SweepError
 from experiments.tokens import VocabularyError
 
-MISTAKES = (CheckpointError, CorpusError, DamagedError, DeviceError, LedgerError, LockedError, OutOfMemoryError,
-            SettingsError, SweepError, VocabularyError, WorkdirError)
+MISTAKES = (CheckpointError, CorpusError, DamagedError, DeviceError, HostError, LedgerError, LockedError,
+            OutOfMemoryError, SettingsError, SweepError, VocabularyError, WorkdirError)
 DISK = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.EFBIG: "allow larger files",
         errno.EROFS: "choose another place", errno.EACCES: "give the right to it", errno.EPERM: "give the right to it",
         errno.ENOTDIR: "choose another place", errno.EIO: "look after the disk"}

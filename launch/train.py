@@ -10,14 +10,18 @@ A trial begins, in this order, from the newest whole checkpoint in WORKDIR; from
 --resume=DIR, its optimizer and its place in the data included; from another trial's weights alone with
 --init_from=DIR, at step 0; from fresh parameters. With --resume the data, their order and the shapes must be the same,
 other settings may differ, such as --config.training.steps; with --init_from the vocabulary and the shapes.
+
+With --hosts one trial is on the devices of several processes, of one host or many: each is started with the same
+command. Only the first, which is numbered 0, needs to see --workdir.
 """
 
+import functools
 import importlib.util
 import sys
 
 from absl import flags
 
-from experiments import estimate, machine, report
+from experiments import estimate, hosts, machine, report
 from experiments.interruption import Interruption
 from experiments.prepared import prepare
 from experiments.settings import resolve
@@ -28,6 +32,8 @@ _WORKDIR = command.define_workdir()
 _TENSORBOARD = flags.DEFINE_boolean("tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard")
 _RESUME = flags.DEFINE_string("resume", "", "Another trial's directory: its newest checkpoint is gone on from")
 _INIT_FROM = flags.DEFINE_string("init_from", "", "Another trial's directory: its weights are begun with")
+_HOSTS = flags.DEFINE_string("hosts", "", "auto (SLURM, Open MPI, Kubernetes, TPU pods), or HOST:PORT,I/N for the I-th "
+                             "of N processes, which meet at that address of the first")
 
 
 def main():
@@ -47,13 +53,17 @@ def run(interruption):
     from experiments.beginning import Beginning
 
     settings = resolve(_CONFIG.value)
-    machine.use_compile_cache()
-    estimate.check_memory(settings, machine.here())
-    prepared = prepare(settings.data)
-    print(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()), flush=True)
-    result = training.run(settings, prepared, _WORKDIR.value, begin=Beginning(_RESUME.value, _INIT_FROM.value),
-                          say=lambda line: print(line, flush=True), tensorboard=_TENSORBOARD.value,
-                          interruption=interruption)
+    hosts.join(_HOSTS.value)
+    with hosts.together():
+        machine.use_compile_cache()
+        estimate.check_memory(settings, machine.here())
+        prepared = prepare(settings.data)
+        say = functools.partial(print, flush=True) if hosts.first() else lambda line: None
+        say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
+        result = training.run(settings, prepared, _WORKDIR.value, begin=Beginning(_RESUME.value, _INIT_FROM.value),
+                              say=say, tensorboard=_TENSORBOARD.value, interruption=interruption)
+    if not hosts.first():
+        return
     if result["status"] == "diverged":
         print(f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help")
         sys.exit(1)

@@ -3,13 +3,16 @@
 import json
 import random
 import signal
+import subprocess
 import sys
+import time
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import pytest
 
 from experiments.checkpoints import Checkpoints
+from experiments.interruption import LINE, STATUS
 from tests import faults
 
 
@@ -77,3 +80,21 @@ def test_a_trial_ended_at_random_ends_the_same(tmp_path, number, kills):
 def test_a_sweep_killed_at_random_ends_the_same(tmp_path):
     command = [sys.executable, "-m", "launch.sweep", "--config=tests/experiments/tiny_config.py", "--sweep=seed"]
     assert faults.compare(command, tmp_path, 3, random.Random(1)) == []
+
+
+@pytest.mark.ci
+def test_a_sweep_that_is_told_to_stop_tells_its_workers(tmp_path):
+    """Only the signal makes them save: by themselves they would at their last step alone."""
+    never = [f"--config.training.{name}=40000" for name in ("steps", "evaluate_every", "save_every")]
+    command = [sys.executable, "-m", "launch.sweep", "--config=tests/experiments/tiny_config.py", "--sweep=seed"]
+    with subprocess.Popen([*command, *never, f"--workdir={tmp_path}"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 120
+        while not any(path.stat().st_size for path in tmp_path.glob("trials/*/metrics.jsonl")):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=faults.LEAVING)[1]
+    assert process.returncode == STATUS and said.strip() == LINE
+    assert list(tmp_path.glob("trials/*/interrupted/*/notes"))
+    assert not list(tmp_path.glob("trials/*/result.json"))
