@@ -89,10 +89,9 @@ class Place:
         return self._opened
 
     def steps(self) -> list[int]:
-        """The steps of all whole checkpoints, the newest last."""
-        if self._opened is None and not self.directory.exists():
-            return []
-        return sorted(found.step for found in self._checkpointer.checkpoints)
+        """The steps of all checkpoints, the newest last; orbax gives one its name when it is whole."""
+        there = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted(int(path.name) for path in there if path.name.isdecimal())
 
     def save(self, step: int, state: dict[str, Any], notes: dict[str, Any]) -> None:
         """Starts saving; waits first for the save before it, which orbax would otherwise skip this one for.
@@ -153,7 +152,7 @@ class Place:
         with _quiet():
             try:
                 with self._context:
-                    return self._checkpointer.load_checkpointables(step, wanted)
+                    return ocp.load_checkpointables(self.directory / str(step), wanted)
             except Exception as error:
                 if exhausted(error):
                     raise
@@ -371,15 +370,15 @@ def _hush():
 
 @contextlib.contextmanager
 def _quiet():
-    """Without a warning for each array whose reading was not finished when another's failed."""
-    log = logging.getLogger("asyncio")
+    """Without a word for each array whose reading failed too, or was not finished, when another's failed."""
+    log, hook = logging.getLogger("asyncio"), sys.unraisablehook
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        log.disabled = True
+        log.disabled, sys.unraisablehook = True, lambda found: None
         try:
             yield
         finally:
-            log.disabled = False
+            log.disabled, sys.unraisablehook = False, hook
 
 
 def _cause(error):

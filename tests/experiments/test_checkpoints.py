@@ -93,6 +93,7 @@ DAMAGE = {
     "cut off": lambda workdir: content(workdir, 12).write_bytes(content(workdir, 12).read_bytes()[:500]),
     "gone": lambda workdir: content(workdir, 12).unlink(),
     "empty metadata": lambda workdir: (workdir / "checkpoints/12/state/_METADATA").write_text(""),
+    "endless metadata": lambda workdir: (workdir / "checkpoints/12/_CHECKPOINT_METADATA").write_text("[" * 100_000),
     "notes gone": lambda workdir: shutil.rmtree(workdir / "checkpoints/12/notes"),
     "notes changed": lambda workdir: (path := workdir / "checkpoints/12/notes/data.json").write_text(
         path.read_text().replace('"batch": 2', '"batch": 3')),
