@@ -110,7 +110,9 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
     if directory.exists() and not directory.is_dir():
         raise LockedError(f"{directory} is a file; choose another --workdir")
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "a+", encoding="utf-8") as file:
+    # Not through a link, since it is emptied.
+    with open(directory / ".lock", "a+", encoding="utf-8",
+              opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

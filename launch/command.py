@@ -30,7 +30,8 @@ MISTAKES = (CheckpointError, CorpusError, DamagedError, DeviceError, HostError, 
             OutOfMemoryError, SettingsError, SweepError, VocabularyError, WorkdirError)
 DISK = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.EFBIG: "allow larger files",
         errno.EROFS: "choose another place", errno.EACCES: "give the right to it", errno.EPERM: "give the right to it",
-        errno.ENOTDIR: "choose another place", errno.ENOENT: "choose another place", errno.EIO: "look after the disk"}
+        errno.ENOTDIR: "choose another place", errno.ENOENT: "choose another place", errno.EIO: "look after the disk",
+        errno.ELOOP: "remove the link"}
 """The remedy for what goes wrong with files and is no mistake of this program."""
 
 

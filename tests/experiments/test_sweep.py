@@ -182,6 +182,14 @@ def test_a_directory_is_locked_for_one_at_a_time(tmp_path):
         pass
 
 
+def test_a_lock_that_is_a_link_leads_nowhere(tmp_path):
+    (tmp_path / "other").write_text("somebody's")
+    (tmp_path / ".lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"), lock(tmp_path):
+        pass
+    assert (tmp_path / "other").read_text() == "somebody's"
+
+
 def test_a_lock_ends_with_its_process(tmp_path):
     holds = "import sys; from experiments.files import lock\nwith lock(sys.argv[1]): print(flush=True); input()"
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
