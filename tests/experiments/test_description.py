@@ -1,11 +1,14 @@
 """A corpus described: every number known by hand."""
 
 import io
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import rich.console
 
 from experiments import corpora, description
+from experiments.corpora import Pairs
 from experiments.prepared import prepare
 from experiments.settings import resolve
 
@@ -49,3 +52,16 @@ def test_it_is_shown(settings):
     shown = screen.getvalue()
     assert "1 (20.0%)" in shown and "2 (40.0%)" in shown and "en: pieces that are bytes" in shown
     assert "validation: 7 cats walk around → anders" in shown
+
+
+def test_marks_are_no_pieces_and_a_quantile_is_a_length_that_occurs():
+    single = np.arange(12) == 9
+    assert description._share(np.array([1, 9, 2, 1, 5, 7, 8, 2]), single, 12) == 0.25
+    assert description._quantiles(np.array([3, 1, 2, 10])) == (2, 10, 10, 10)
+
+
+def test_examples_are_the_first_of_all_blocks():
+    blocks = [Pairs(["a", "b"], ["A", "B"]), Pairs(["c", "d"], ["C", "D"])]
+    found = []
+    list(description._hashed(SimpleNamespace(read=lambda split: blocks), "test", found))
+    assert found == [("a", "A"), ("b", "B"), ("c", "C")]

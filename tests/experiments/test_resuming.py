@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from experiments import population, training, trial
+from experiments.batches import Batches
 from experiments.beginning import Beginning
 from experiments.feeding import Feed
 from experiments.interruption import Interrupted, Interruption
 from experiments.logbook import Log
 from experiments.population import Lanes
 from experiments.records import CheckpointError, Directory, WorkdirError
-from experiments.seat import Seat, batches
+from experiments.seat import Drawn, Seat, batches
 from tests.experiments import tiny
 
 MORE = dict(training__ema=0.6, training__average=2, training__keep_best=True)
@@ -262,3 +263,13 @@ def test_when_steps_without_numbers_are_too_many(nonfinite, finite, ends):
         seat.bad = 0
         assert Seat.too_many(seat, np.array(finite[:12], bool)) is None
         assert Seat.too_many(seat, np.array(finite[12:], bool)) == ends - 12
+
+
+def test_the_batch_without_numbers_is_named():
+    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    source.take(2)
+    drawn = Drawn(before=source.get_state(), slots=source.take(5))
+    for i in range(5):
+        pairs = drawn.slots[i][drawn.slots[i] >= 0].tolist()
+        found = Seat.identity(SimpleNamespace(batches=source), drawn, i)
+        assert found == dict(epoch=0, part=0, batch=2 + i, pairs=pairs)
