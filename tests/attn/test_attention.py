@@ -302,7 +302,9 @@ def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, na
         np.testing.assert_allclose((jax.tree.leaves(gradient)[place] * direction).sum(), wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("mask", "most"), [(Mask(), 160), (Mask.causal(), 160), (Mask.window(64, 64), 12)],
+@pytest.mark.parametrize(("mask", "most"), [
+    pytest.param(Mask(), 160, marks=pytest.mark.ci), pytest.param(Mask.causal(), 160, marks=pytest.mark.ci),
+    (Mask.window(64, 64), 12)],
                          ids=["full", "causal", "window"])
 def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     """Temporary MiB with gradients, for one head of 16,384: its scores alone are 1,024."""

@@ -327,7 +327,9 @@ def test_lanes_with_their_own_keys_are_as_one_by_one(qkv):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("mask", "most"), [(Mask(), 64), (Mask.causal(), 64), (Mask.window(64, 64), 8)],
+@pytest.mark.parametrize(("mask", "most"), [
+    pytest.param(Mask(), 64, marks=pytest.mark.ci), pytest.param(Mask.causal(), 64, marks=pytest.mark.ci),
+    (Mask.window(64, 64), 8)],
                          ids=["full", "causal", "window"])
 def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     """Temporary MiB with gradients, for one head of 8,192: its scores alone are 256."""

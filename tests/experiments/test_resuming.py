@@ -70,6 +70,7 @@ def assert_same(workdir, result, finished):
     assert (workdir / "translations.txt").read_bytes() == (finished[0] / "translations.txt").read_bytes()
 
 
+@pytest.mark.ci
 def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tmp_path):
     """While it trains, evaluates, and scores its end; at most a second of steps is between two moments."""
     at = []

@@ -70,7 +70,7 @@ def alone():
 
 
 @pytest.mark.parametrize(("strategy", "devices", "accumulate"), [
-    ("pmap", 4, 1), ("pmap", 2, 2), ("shard_map", 4, 1), ("shard_map", 1, 4)])
+    ("pmap", 4, 1), ("pmap", 2, 2), ("shard_map", 4, 1), pytest.param("shard_map", 1, 4, marks=pytest.mark.ci)])
 def test_any_number_of_devices_and_parts_gives_the_same_training(alone, strategy, devices, accumulate):
     settings, state, losses = alone
     assert losses[-1] < losses[0]
@@ -86,7 +86,8 @@ POINTS = (dict(seed=1, model__P_drop=0.3), dict(seed=2, training__learning_rate=
 ALONE = {}
 
 
-@pytest.mark.parametrize(("strategy", "devices", "lanes"), [("pmap", 1, 4), ("pmap", 2, 4), ("shard_map", 4, 4)])
+@pytest.mark.parametrize(("strategy", "devices", "lanes"), [
+    pytest.param("pmap", 1, 4, marks=pytest.mark.ci), ("pmap", 2, 4), ("shard_map", 4, 4)])
 def test_lanes_are_as_if_alone(strategy, devices, lanes):
     """From the first step to the last, with data, dropout and initial values of their own; some steps a dispatch."""
     all_settings = [tiny.resolve(**point) for point in POINTS]

@@ -211,6 +211,7 @@ def process(adapter):
     return os.getpid(), [os.environ[name] for name in ("NPROC", "OMP_NUM_THREADS", "JAX_PLATFORMS")]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("toys")
 def test_what_takes_too_long_is_given_up(monkeypatch):
     worker = workers.Worker(__name__, "wrong", 3)
