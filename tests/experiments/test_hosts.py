@@ -63,6 +63,7 @@ def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
     with Clerk(tmp_path, 2) as clerk:
         clerk.save(4, state, dict(epoch=1), dict(bad=2))
         clerk.save(6, state._replace(step=np.int32(6)), dict(epoch=3))
+        clerk.wait()
         assert clerk.latest() == 6
     with Clerk(tmp_path, 2) as clerk:
         found = clerk.restore(state)
