@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.masks import Mask
+from attn.recurrent import RNN
 from attn.transformer import Transformer, output_matrix
 
 PAD = 0
@@ -38,7 +39,7 @@ class Found(NamedTuple):
     """Natural log of the model's probability of the pieces, `eos` included."""
 
 
-def greedy(model: Transformer, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, most: int,
+def greedy(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, most: int,
            bos: int, eos: int, limits: Int[ArrayLike, "B"] | None = None,
            prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None) -> Int[Array, "B T"]:
     """The likeliest piece, one after another, until `eos`; zeros after it. The arguments are those of `beam_search`.
@@ -67,7 +68,7 @@ def greedy(model: Transformer, variables, source: Int[Array, "B N"], lengths: In
     return jax.lax.while_loop(going, next_piece, start)[2][:, 1:]
 
 
-def beam_search(model: Transformer, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, beam: int,
+def beam_search(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, beam: int,
                 most: int, bos: int, eos: int, alpha: float | Float[Array, ""] = 0.6,
                 limits: Int[ArrayLike, "B"] | None = None,
                 prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None, n_best: int = 1) -> Found:
@@ -167,8 +168,8 @@ def _decoder(model, variables, source, lengths, beam, most):
     def call(method, *args):
         return model.apply(variables, *args, method=method)
 
-    memory = call(Transformer.encode, source, jnp.broadcast_to(jnp.arange(n), (batch, n)), Mask.padding(lengths))
-    cross = call(Transformer.remember, memory)
+    memory = call("encode", source, jnp.broadcast_to(jnp.arange(n), (batch, n)), Mask.padding(lengths))
+    cross = call("remember", memory)
     seen = (jnp.arange(n)[None] < lengths[:, None])[:, None]
     matrix = output_matrix(variables["params"])
     matrix = jnp.pad(matrix, ((0, -len(matrix) % BLOCK), (0, 0)))  # in whole blocks
@@ -176,12 +177,12 @@ def _decoder(model, variables, source, lengths, beam, most):
         matrix = matrix.T  # here, because XLA would do it in every step
 
     def step(pieces, t, caches, own):
-        hidden, caches = call(Transformer.step, pieces, t, caches, cross, own, seen)
+        hidden, caches = call("step", pieces, t, caches, cross, own, seen)
         exact = jnp.promote_types(hidden.dtype, jnp.float32)
         logits = jnp.einsum("bkd,dy->bky" if many else "bkd,yd->bky", hidden, matrix, preferred_element_type=exact)
         return logits, caches
 
-    return step, call(Transformer.empty_caches, (batch,), most * beam, memory.dtype)
+    return step, call("empty_caches", (batch,), most * beam, memory.dtype)
 
 
 def _musts(lengths, most, eos, limits, prefix):

@@ -82,8 +82,8 @@ class MultiHeadAttention(nn.Module):
             self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
             if self.heads == "concat":
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
-        self.compare = self._with_parameters("score", lambda key: self.score(key, self.h, self.d_k, self.d_k))
-        self.nearness = self.relative and self._with_parameters("relative", lambda key: self.relative(key, self.h))
+        self.compare = with_parameters(self, "score", lambda key: self.score(key, self.h, self.d_k, self.d_k))
+        self.nearness = self.relative and with_parameters(self, "relative", lambda key: self.relative(key, self.h))
 
     def __call__(self, x: Float[Array, "*B N D"], memory: Float[Array, "*B M D"], mask: Mask,
                  bias=None) -> Float[Array, "*B N D"]:
@@ -182,17 +182,21 @@ class MultiHeadAttention(nn.Module):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
 
-    def _with_parameters(self, name, make):
-        """What `make` makes, its arrays being parameters of this module under `name`; none of them, no entry."""
-        made = make(jax.random.key(0))  # for its form and its numbers
-        names, own = list(_arrays(made)), {}
-        if not getattr(made, "trained", True):
-            return made
-        if names or self.has_variable("params", name):
-            own = self.param(name, lambda key: _arrays(make(key)))
-        if sorted(own) != sorted(names):
-            raise ValueError(f"the parameters are of another {name}: they have {sorted(own)}, it has {sorted(names)}")
-        return jax.tree.map_with_path(lambda path, leaf: own.get(_name(path), leaf), made)
+
+def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
+    """What `make(key)` makes, its arrays being parameters of `module` under `name`; none of them, no entry.
+
+    Raises ValueError where the parameters are of another thing.
+    """
+    made = make(jax.random.key(0))  # for its form and its numbers
+    names, own = list(_arrays(made)), {}
+    if not getattr(made, "trained", True):
+        return made
+    if names or module.has_variable("params", name):
+        own = module.param(name, lambda key: _arrays(make(key)))
+    if sorted(own) != sorted(names):
+        raise ValueError(f"the parameters are of another {name}: they have {sorted(own)}, it has {sorted(names)}")
+    return jax.tree.map_with_path(lambda path, leaf: own.get(_name(path), leaf), made)
 
 
 def _arrays(value):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
 from attn.dropout import Dropout
 from attn.masks import Mask
+from attn.mixing import CELLS, Convolution, Recurrence
 from attn.multihead import MultiHeadAttention
 from attn.positions import Learned, NoPositions, PositionTable, Sinusoidal
 from attn.scores import SCORES
@@ -24,6 +25,9 @@ from attn.scores import SCORES
 NORMS = ("post", "post_final", "pre")
 EMBEDDINGS = ("tied", "target", "separate")
 ACTIVATIONS = {"relu": nn.relu, "gelu": functools.partial(nn.gelu, approximate=False), "silu": nn.silu}
+MIXING = {"attention": "self_attention", "restricted": "self_attention", "recurrence": "recurrence",
+          "convolution": "convolution", "separable": "convolution"}
+"""What mixes positions within a sentence, and the name that it has in a layer."""
 RELATIVE = ("none", "rotary", "relative", "t5", "alibi")
 REACH = 16
 """The farthest distance that relative="relative" tells apart (Shaw et al. 2018 found no gain beyond)."""
@@ -62,6 +66,15 @@ class Design(NamedTuple):
     own."""
     norm_epsilon: float = 1e-6
     """Added to the variance in LayerNorm; PyTorch has 1e-5."""
+    encoder_mixing: str = "attention"
+    """What mixes the positions of a source, the rows of the paper's Table 1: "attention"; "restricted" to `radius`
+    positions on each side; "recurrence", of `cell`s in both directions; "convolution" of 2·radius + 1 taps;
+    "separable", the same with its features apart (`Recurrence`, `Convolution`)."""
+    decoder_mixing: str = "attention"
+    """The same of a target, each without what follows."""
+    radius: int = 4
+    cell: str = "gru"
+    """A name of `attn.mixing.CELLS`."""
 
 
 class Linear(nn.Module):
@@ -122,12 +135,38 @@ class Layer(nn.Module):
     P_attention: float | Float[Array, ""] = 0.0
     P_ff: float | Float[Array, ""] = 0.0
 
+    causal = False  # no field: an encoder's
+
     def _attention(self, causal=None):
         """Self-attention, causal or not; attention to the other side where that is None."""
         _, d_model, _, h, d_k, d_v = self.shape
         own = {} if causal is None else _relative(self.design.relative, causal)
         return MultiHeadAttention(d_model, h, d_k, d_v, SCORES[self.design.score], biases=self.design.biases,
                                   P_drop=self.P_attention, **own)
+
+    @property
+    def _kind(self):
+        return self.design.decoder_mixing if self.causal else self.design.encoder_mixing
+
+    @property
+    def mixing(self):
+        """The sub-layer that mixes positions."""
+        return getattr(self, MIXING[self._kind])
+
+    def _set_mixing(self):
+        d_model, design, name = self.shape.d_model, self.design, MIXING[self._kind]
+        if name == "self_attention":
+            mixing = self._attention(self.causal)
+        elif name == "recurrence":
+            mixing = Recurrence(d_model, design.cell, both_ways=not self.causal)
+        else:
+            mixing = Convolution(d_model, design.radius, self.causal, separable=self._kind == "separable")
+        setattr(self, name, mixing)
+
+    def _mixed(self, x, mask):
+        if self._kind == "restricted":
+            mask = mask & Mask.window(self.design.radius, self.design.radius)
+        return self.mixing(x, x, mask) if MIXING[self._kind] == "self_attention" else self.mixing(x, mask)
 
     def _feed_forward(self):
         return FeedForward(self.shape.d_model, self.shape.d_ff, self.design.activation, self.P_ff)
@@ -137,37 +176,43 @@ class Layer(nn.Module):
 
 
 class EncoderLayer(Layer):
-    """Self-attention, then the feed-forward network."""
+    """Self-attention, or what stands in its place, then the feed-forward network."""
 
     def setup(self):
-        self.self_attention, self.self_norm = self._attention(causal=False), self._around()
+        self._set_mixing()
+        self.self_norm = self._around()
         self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
 
     def __call__(self, x: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B N D"]:
-        own = self.self_norm.before(x)
-        x = self.self_norm(x, self.self_attention(own, own, mask))
+        x = self.self_norm(x, self._mixed(self.self_norm.before(x), mask))
         return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
 
 
 class DecoderLayer(Layer):
-    """Masked self-attention, attention over the encoder's output, then the feed-forward network."""
+    """Masked self-attention, or what stands in its place, attention over the encoder's output, then the feed-forward
+    network."""
+
+    causal = True
 
     def setup(self):
-        self.self_attention, self.self_norm = self._attention(causal=True), self._around()
+        self._set_mixing()
+        self.self_norm = self._around()
         self.cross_attention, self.cross_norm = self._attention(), self._around()
         self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
 
     def __call__(self, x: Float[Array, "*B M D"], memory: Float[Array, "*B N D"], mask: Mask,
                  cross_mask: Mask) -> Float[Array, "*B M D"]:
-        own = self.self_norm.before(x)
-        x = self.self_norm(x, self.self_attention(own, own, mask))
+        x = self.self_norm(x, self._mixed(self.self_norm.before(x), mask))
         x = self.cross_norm(x, self.cross_attention(self.cross_norm.before(x), memory, cross_mask))
         return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
 
     def step(self, x: Float[Array, "*B K D"], t: Int[Array, ""], cache, cross, own: Bool[Array, "*B K T"],
              seen: Bool[Array, "*B n N"]):
         """The target pieces at position t of K hypotheses, see `Transformer.step`."""
-        y, cache = self.self_attention.step_side_by_side(self.self_norm.before(x), t, cache, own)
+        if self._kind == "restricted":
+            near = jnp.arange(own.shape[-1]) // x.shape[-2] >= t - self.design.radius
+            own = own & near.reshape((1,) * (own.ndim - 1) + (-1,))
+        y, cache = self.mixing.step_side_by_side(self.self_norm.before(x), t, cache, own)
         x = self.self_norm(x, y)
         x = self.cross_norm(x, self.cross_attention.recall(self.cross_norm.before(x), cross, seen))
         return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x))), cache
@@ -203,9 +248,8 @@ class Transformer(nn.Module):
     def setup(self):
         check_design(self.design)
         d_model = self.shape.d_model
-        own = {"tied": (), "target": ("source_embedding",), "separate": ("source_embedding", "output")}
-        for name in ("embedding", *own[self.design.embeddings]):
-            setattr(self, name, self.param(name, nn.initializers.normal(d_model**-0.5), (self.vocabulary, d_model)))
+        for name, matrix in embedding_matrices(self, self.design.embeddings, self.vocabulary, d_model).items():
+            setattr(self, name, matrix)
         self.source_positions = PositionTable(self.positions, self.length, d_model)
         self.target_positions = PositionTable(self.positions, self.length, d_model)
         self.source_drop = Dropout(self.P_drop)
@@ -240,7 +284,7 @@ class Transformer(nn.Module):
 
     def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
         """Room for each decoder layer's own keys and values: an entry for each position and hypothesis."""
-        return tuple(layer.self_attention.empty_cache(batch_shape, entries, dtype) for layer in self.decoder)
+        return tuple(layer.mixing.empty_cache(batch_shape, entries, dtype) for layer in self.decoder)
 
     def step(self, pieces: Int[Array, "*B K"], t: Int[Array, ""], caches, cross, own: Bool[Array, "*B K T"],
              seen: Bool[Array, "*B n N"]):
@@ -284,13 +328,25 @@ class Transformer(nn.Module):
         return jax.lax.scan(one, x, (params, keys), unroll=1 if self.scan else len(layers))[0]
 
 
-def output_matrix(params) -> Float[Array, "Y D"]:
-    """The parameters of a Transformer that give the logits: its own or the embedding."""
-    return params.get("output", params["embedding"])
+def embedding_matrices(module: nn.Module, kind: str, vocabulary: int, d_model: int) -> dict[str, Float[Array, "Y D"]]:
+    """Parameters of `module` by name, from N(0, 1/d_model): those that a kind of EMBEDDINGS has."""
+    own = {"tied": (), "target": ("source_embedding",), "separate": ("source_embedding", "output")}
+    return {name: module.param(name, nn.initializers.normal(d_model**-0.5), (vocabulary, d_model))
+            for name in ("embedding", *own[kind])}
+
+
+def output_matrix(params) -> Float[Array, "Y E"]:
+    """The parameters of a model whose product with its hidden states gives the logits: a matrix of its own or the
+    embedding, and beside it, where there is one, the bias, for hidden states that end in 1."""
+    matrix = params.get("output", params["embedding"])
+    if "output_bias" in params:
+        matrix = jnp.concatenate([matrix, params["output_bias"][:, None]], axis=-1)
+    return matrix
 
 
 def check_design(design: Design) -> None:
-    known = dict(norm=NORMS, embeddings=EMBEDDINGS, activation=ACTIVATIONS, score=SCORES, relative=RELATIVE)
+    known = dict(norm=NORMS, embeddings=EMBEDDINGS, activation=ACTIVATIONS, score=SCORES, relative=RELATIVE,
+                 encoder_mixing=MIXING, decoder_mixing=MIXING, cell=CELLS)
     for name, choices in known.items():
         if (value := getattr(design, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")

@@ -63,9 +63,8 @@ def parameters(settings: Settings) -> int:
     program = sweep.program(settings)
     shapes = sweep.variables(program)
     once = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
-    pair = [shapes["params"][name] for name in ("encoder_0", "decoder_0")]
-    layer = sum(leaf.size for leaf in jax.tree.leaves(pair))
-    tables = 2 * program.length * settings.model.d_model if trial.table(settings).trained else 0
+    layer = sum(leaf.size for leaf in jax.tree.leaves([x for name, x in shapes["params"].items() if name[-2:] == "_0"]))
+    tables = len(shapes["positions"]) * program.length * settings.model.d_model if trial.table(settings).trained else 0
     return once + (settings.model.N - 1) * layer + tables
 
 
@@ -73,7 +72,7 @@ def flops_of_a_step(settings: Settings) -> int:
     """As `flops.of_training` counts, for rows that one pair fills each: packed pairs need less for attention."""
     t = settings.training
     whole = [t.row_pieces] * t.rows
-    return flops.of_training(sweep.program(settings).shape, settings.data.vocabulary, whole, whole)
+    return flops.of_training(sweep.program(settings), whole, whole)
 
 
 def memory(settings: Settings, devices: int = 1) -> int:

@@ -138,26 +138,28 @@ def search(program: trial.Program, how: Search, prefix: tuple[int, ...], state: 
     """Pieces (B, n_best, T) and scores (B, n_best) of translations that begin with `prefix`, for sources (B, N)."""
     variables = dict(params=state.params, positions=state.positions)
     begun = jnp.broadcast_to(jnp.asarray(prefix, jnp.int32)[None], (len(source), len(prefix)))
-    found = beam_search(trial.transformer(program), variables, source, lengths, beam=how.beam, most=how.most, bos=BOS,
+    found = beam_search(trial.model(program), variables, source, lengths, beam=how.beam, most=how.most, bos=BOS,
                         eos=EOS, alpha=how.alpha, limits=lengths + how.extra, n_best=how.n_best,
                         prefix=(begun, jnp.full(len(source), len(prefix))) if prefix else None)
     return found.pieces, found.scores
 
 
 def attention_weights(program: trial.Program, state: trial.State, source, target, lengths):
-    """Weights (B, layers, h, queries, keys) of the encoder, the decoder and between them, for rows of ids."""
+    """Weights (B, layers, h, queries, keys) of the encoder, the decoder and between them, as far as there is attention,
+    for rows of ids."""
     variables = dict(params=state.params, positions=state.positions)
     places = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
     seen = Mask.padding(lengths)
-    _, kept = trial.transformer(program).apply(variables, source, target, *places, source_mask=seen,
+    _, kept = trial.model(program).apply(variables, source, target, *places, source_mask=seen,
                                                target_mask=Mask.causal(), cross_mask=seen, mutable=["weights"])
 
-    def stacked(side, attention):
-        layers = [kept["weights"][f"{side}_{i}"][attention]["weights"] for i in range(program.shape.N)]
-        return jnp.stack(layers, axis=1)
-
-    return dict(encoder=stacked("encoder", "self_attention"), decoder=stacked("decoder", "self_attention"),
-                cross=stacked("decoder", "cross_attention"))
+    found, kinds = kept.get("weights", {}), {}
+    for kind, side, name in (("encoder", "encoder", "self_attention"), ("decoder", "decoder", "self_attention"),
+                             ("cross", "decoder", "cross_attention")):
+        layers = [found.get(f"{side}_{i}", {}) for i in range(program.shape.N)]
+        if layers := [layer[name]["weights"] for layer in (*layers, found) if name in layer]:
+            kinds[kind] = jnp.stack(layers, axis=1)
+    return kinds
 
 
 def examples(weights, state: trial.State, vocabulary: Vocabulary, test: Heldout, translations: list[str], count: int,
@@ -168,7 +170,9 @@ def examples(weights, state: trial.State, vocabulary: Vocabulary, test: Heldout,
     Returns (records, arrays): what `examples.json` and `examples.npz` hold.
     """
     chosen = _spread_lengths(test.ids.source, count)
-    records, arrays = [], {"positions": np.asarray(state.positions["source_positions"]["table"])}
+    records, arrays = [], {}
+    if state.positions:
+        arrays["positions"] = np.asarray(state.positions["source_positions"]["table"])
     if not chosen:
         return records, arrays
     read = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]
@@ -179,7 +183,8 @@ def examples(weights, state: trial.State, vocabulary: Vocabulary, test: Heldout,
     for row, place in enumerate(order):
         n, m = (int(side[row]) for side in lengths)
         cut = dict(encoder=(n, n), decoder=(m, m), cross=(m, n))
-        arrays |= {f"{row}/{kind}": found[kind][row, :, :, :q, :k].astype(np.float16) for kind, (q, k) in cut.items()}
+        arrays |= {f"{row}/{kind}": found[kind][row, :, :, :q, :k].astype(np.float16)
+                   for kind, (q, k) in cut.items() if kind in found}
         i = chosen[place]
         records.append(dict(source=test.text.source[i], reference=test.text.target[i], translation=translations[i],
                             source_pieces=vocabulary.pieces(batch.source[row, :n]),

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from attn import Shape
+from experiments.trial import Program
 
 PEAKS = (
     ("H200 NVL", 835e12, 418e12),
@@ -42,20 +42,61 @@ def peak(kind: str, precision: str) -> float | None:
     return None
 
 
-def of_training(shape: Shape, vocabulary: int, source_lengths, target_lengths) -> int:
+def of_training(program: Program, source_lengths, target_lengths) -> int:
     """FLOPs of training once on pairs of these lengths; the backward pass counts twice the forward pass.
 
-    For a sentence of n source and m target pieces, end marks included, D = d_model, Y = vocabulary:
+    For a sentence of n source and m target pieces, end marks included, D = d_model, Y = vocabulary, a Transformer has
 
         6 · [(n + m)·N·(3·D·h·(d_k + d_v) + 2·D·d_ff) + m·D·Y + N·(n² + m·(m + 1)/2 + n·m)·h·(d_k + d_v)]
 
     The first two terms are the products with matrices, the third those of attention, by scaled dot products, over the
-    pairs of query and key that may see each other.
-    """
-    N, D, d_ff, h, d_k, d_v = shape
-    heads = h * (d_k + d_v)
-    n, m = (np.asarray(lengths, np.int64) for lengths in (source_lengths, target_lengths))
-    matrices = (n + m) * N * (3 * D * heads + 2 * D * d_ff) + m * D * vocabulary
-    pairs = N * (n**2 + m * (m + 1) // 2 + n * m)
-    return int(6 * (matrices + pairs * heads).sum())
+    pairs of query and key that may see each other. Where anything else mixes positions in a stack, its products stand
+    in place of those of self-attention: `_mixing`. The recurrent encoder-decoder has
 
+        6 · [N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + 2·n·m·D]
+
+    with g = 4, 3, 1 matrices of a cell (LSTM, GRU, tanh); the last term is attention, by dot products.
+    """
+    shape, design = program.shape, program.design
+    N, D, d_ff, h, d_k, d_v = shape
+    n, m = (np.asarray(lengths, np.int64) for lengths in (source_lengths, target_lengths))
+    if program.kind == "rnn":
+        cell, attends = GATES[design.cell] * D**2, design.score != "none"
+        products = N * n * 3 * cell // 2 + m * (2 * N * cell + 2 * D**2) + N * D**2 + 2 * n * m * D * attends
+    else:
+        cross = (n + m) * D + n * m
+        own = _mixing(design.encoder_mixing, False, n, shape, design) + _mixing(
+            design.decoder_mixing, True, m, shape, design)
+        products = N * (own + cross * h * (d_k + d_v) + (n + m) * 2 * D * d_ff)
+    return int(6 * (products + m * D * program.vocabulary).sum())
+
+
+GATES = dict(lstm=4, gru=3, tanh=1)
+"""Pairs of matrices, from the input and from the state before, of a cell."""
+
+
+def _mixing(kind, causal, n, shape, design):
+    """Products of what mixes the n positions of a sentence in one layer; `causal` in a decoder.
+
+    Attention: 2·n·D·h·(d_k + d_v) with matrices, and h·(d_k + d_v) for each pair that may see each other. Recurrence:
+    2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or, separable, a
+    number a feature and tap and one matrix. Taps beyond a sentence's ends are not counted.
+    """
+    D, heads, r = shape.d_model, shape.h * (shape.d_k + shape.d_v), design.radius
+    near = _seen(n, r, 0 if causal else r)
+    if kind in ("attention", "restricted"):
+        pairs = near if kind == "restricted" else n * (n + 1) // 2 if causal else n**2
+        return (2 * n * D + pairs) * heads
+    if kind == "recurrence":
+        return n * GATES[design.cell] * D**2 * (4 if causal else 3) // 2
+    taps = _seen(n, 2 * r, 0) if causal else near
+    return taps * D**2 if kind == "convolution" else taps * D + n * D**2
+
+
+def _seen(n, left, right):
+    """How many pairs i − left ≤ j ≤ i + right there are in a sentence of n."""
+    def side(reach):  # Σ_i min(i, reach)
+        reach = np.minimum(reach, np.maximum(n - 1, 0))
+        return reach * (reach + 1) // 2 + (n - 1 - reach) * reach
+
+    return n + side(left) + side(right)

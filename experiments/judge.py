@@ -104,7 +104,7 @@ class Judge(NamedTuple):
             self.functions.weights, state, self.prepared.vocabulary(), self.prepared.test, translations,
             one.settings.evaluation.examples, self.program.length)
         if isinstance(trial.table(one.settings), NoPositions):
-            del arrays["positions"]
+            arrays.pop("positions", None)
         one.directory.write_examples(records, arrays)
 
     def _translations(self, states, search, sources, lanes):

@@ -19,7 +19,10 @@ POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "no
 """What is added to the embeddings."""
 RELATIVE = ("rotary", "relative", "t5", "alibi")
 """What self-attention is told of distances, nothing being added to the embeddings."""
-SCORES = ("dot", "scaled_dot", "bilinear", "additive")
+KINDS = ("transformer", "rnn")
+SCORES = ("dot", "scaled_dot", "bilinear", "additive", "none")
+MIXING = ("attention", "restricted", "recurrence", "convolution", "separable")
+CELLS = ("gru", "lstm", "tanh")
 NORMS = ("post", "post_final", "pre")
 EMBEDDINGS = ("tied", "target", "separate")
 ACTIVATIONS = ("relu", "gelu", "silu")
@@ -84,6 +87,9 @@ def _plain(text):
 class Model:
     """Shape, design and dropout of the Transformer, in the paper's letters; the defaults are its base model."""
 
+    kind: str = _one_of(KINDS, "transformer")
+    """rnn: the recurrent encoder-decoder with attention (`attn.RNN`), which knows N, d_model, score, embeddings, cell
+    and P_drop alone."""
     N: int = _at_least(1, 6, 1000)
     """Layers in the encoder, and again in the decoder."""
     d_model: int = _at_least(2, 512, 2**16)
@@ -92,7 +98,7 @@ class Model:
     d_k: int = _at_least(1, 64, 2**16)
     d_v: int = _at_least(1, 64, 2**16)
     score: str = _one_of(SCORES, "scaled_dot")
-    """What attention compares by."""
+    """What attention compares by; none, for kind=rnn: no attention, the encoder's last states in its place."""
     positions: str = _one_of(POSITIONS + RELATIVE, "sinusoidal")
     norm: str = _one_of(NORMS, "post")
     """post: LayerNorm(x + Sublayer(x)); post_final: and one more after each stack; pre: x + Sublayer(LayerNorm(x))."""
@@ -109,6 +115,15 @@ class Model:
     """Dropout on attention weights."""
     P_ff: float = _rate(0.0)
     """Dropout on the feed-forward network's hidden units."""
+    encoder_mixing: str = _one_of(MIXING, "attention")
+    """What mixes the positions of the source, Table 1 of the paper: attention; restricted, to `radius` positions on
+    each side; recurrence, in both directions; convolution, of 2·radius + 1 taps; separable, a convolution of each
+    feature by itself and then a matrix."""
+    decoder_mixing: str = _one_of(MIXING, "attention")
+    """The same of the target; a decoder's restricted attention reaches `radius` back, and all taps are in the past."""
+    radius: int = _at_least(0, 4, 2**16)
+    cell: str = _one_of(CELLS, "lstm")
+    """Of recurrences."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +242,13 @@ class Settings:
                  f"model.positions=sinusoidal_t2t needs a model.d_model of 4 at least, not {m.d_model}")
         _require(m.d_k % 2 == 0 or m.positions != "rotary",
                  f"model.d_k={m.d_k} must be even: rotary positions turn pairs")
+        _require(m.d_model % 2 == 0 or (m.kind != "rnn" and m.encoder_mixing != "recurrence"),
+                 f"model.d_model={m.d_model} must be even: each direction of a recurrence has half of it")
+        _require(m.score != "none" or m.kind == "rnn", "model.score=none needs model.kind=rnn")
+        attend = {m.encoder_mixing, m.decoder_mixing} & {"attention", "restricted"}
+        _require(m.positions not in RELATIVE or m.kind == "rnn" or attend,
+                 f"model.positions={m.positions} is told to self-attention, and there is none: model.encoder_mixing="
+                 f"{m.encoder_mixing}, model.decoder_mixing={m.decoder_mixing}")
         _require(t.row_pieces >= d.max_pieces,
                  f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}")
         _require(t.rows * t.row_pieces < 2**31,

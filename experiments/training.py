@@ -255,7 +255,7 @@ class _Crew:
             drawn = seat.draw(count)
             slots[seat.lane] = self.lanes.own_rows(drawn.slots)
             pairs = drawn.slots[drawn.slots >= 0]
-            work = flops.of_training(self.program.shape, self.program.vocabulary,
+            work = flops.of_training(self.program,
                                      *(side.lengths[pairs] for side in self.prepared.train))
             entries.append(_Entry(seat, drawn, work, seat.step, seat.due(seat.training.log_every)))
         self.states, metrics = self.functions.steps(self.states, self.hypers, *self.feed(_chunk(slots)), count)

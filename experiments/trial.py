@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from attn import POSITIONS, Design, Mask, NoPositions, Shape, Transformer
+from attn import POSITIONS, RNN, Design, Mask, NoPositions, Shape, Transformer
 from attn.dropout import cheap_key
 from attn.transformer import output_matrix
 from experiments import objective
@@ -24,6 +24,7 @@ from experiments.settings import Settings
 class Program(NamedTuple):
     """What is compiled in: trials with equal programs share one compilation."""
 
+    kind: str
     shape: Shape
     design: Design
     drops: tuple[str, ...]
@@ -72,13 +73,26 @@ class State(NamedTuple):
 
 def program(settings: Settings, vocabulary: int, length: int) -> Program:
     m, t = settings.model, settings.training
-    relative = "none" if m.positions in POSITIONS else m.positions
+    if m.kind == "rnn":
+        shape, drops = Shape(m.N, m.d_model, 0, 1, m.d_model, m.d_model), ()
+        design = Design(embeddings=m.embeddings, score=m.score, cell=m.cell)
+    else:
+        shape = Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v)
+        drops = tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate)
+        design = Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score,
+                        "none" if m.positions in POSITIONS else m.positions, encoder_mixing=m.encoder_mixing,
+                        decoder_mixing=m.decoder_mixing, **_where_used(m))
     return Program(
-        Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v),
-        Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score, relative),
-        tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate),
+        m.kind, shape, design, drops,
         vocabulary, length, t.row_pieces, t.optimizer, (t.beta_1, t.beta_2), t.eps, t.precision, t.accumulate,
         t.remat, t.scan, t.nonfinite == "skip")
+
+
+def _where_used(m):
+    """The settings of what mixes positions, those that matter: so that others do not compile the same again."""
+    kinds = {m.encoder_mixing, m.decoder_mixing}
+    return {**(dict(radius=m.radius) if kinds & {"restricted", "convolution", "separable"} else {}),
+            **(dict(cell=m.cell) if "recurrence" in kinds else {})}
 
 
 def hyper(settings: Settings) -> Hyper:
@@ -90,18 +104,23 @@ def hyper(settings: Settings) -> Hyper:
 
 def table(settings: Settings):
     """The encoding that fills the position tables: none for positions that self-attention is told of."""
-    return POSITIONS.get(settings.model.positions, NoPositions())
+    m = settings.model
+    return NoPositions() if m.kind == "rnn" else POSITIONS.get(m.positions, NoPositions())
 
 
-def transformer(program: Program, hyper: Hyper | None = None) -> Transformer:
+def model(program: Program, hyper: Hyper | None = None) -> Transformer | RNN:
     """The model, with the dropout rates of `hyper`, and without dropout if there is none."""
+    if program.kind == "rnn":
+        N, d_model, design = program.shape.N, program.shape.d_model, program.design
+        return RNN(program.vocabulary, program.length, d_model, N, design.cell, design.score, design.embeddings,
+                   0.0 if hyper is None else hyper.P_drop)
     # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
     # differ in their position tables share a program.
-    model = Transformer(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
+    found = Transformer(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
                         remat=program.remat, scan=program.scan)
     if hyper is None:
-        return model
-    return model.clone(P_drop=hyper.P_drop, **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops})
+        return found
+    return found.clone(P_drop=hyper.P_drop, **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops})
 
 
 def initial_state(program: Program, settings: Settings, init=None) -> State:
@@ -122,11 +141,11 @@ def _key(settings, use):
 
 
 def initial_variables(program: Program, key):
-    """Fresh parameters and the places of position tables, from `cheap_key(key)`: with threefry for every parameter
-    this takes ten times as long to compile, more than anything else when a trial starts."""
+    """Fresh parameters and the places of position tables, if any, from `cheap_key(key)`: with threefry for every
+    parameter this takes ten times as long to compile, more than anything else when a trial starts."""
     row = jnp.zeros((1, 2), jnp.int32)
     nothing = dict(source_mask=Mask(), target_mask=Mask(), cross_mask=Mask())
-    return transformer(program).init(cheap_key(key), row, row, row, row, **nothing)
+    return {"positions": {}, **model(program).init(cheap_key(key), row, row, row, row, **nothing)}
 
 
 def parameters(settings: Settings, state: State) -> int:
@@ -249,7 +268,7 @@ def _optimizer(program):
 def _hidden(program, trainable, row, hyper=None, key=None):
     """The decoder's last hidden states for one packed row, (T, d_model)."""
     source, target = row.source_segments, row.target_segments
-    return transformer(program, hyper).apply(
+    return model(program, hyper).apply(
         trainable, row.source, row.target_in, row.source_positions, row.target_positions,
         source_mask=Mask.segments(source, source), target_mask=Mask.causal() & Mask.segments(target, target),
         cross_mask=Mask.segments(target, source), rngs={} if key is None else {"dropout": cheap_key(key)})

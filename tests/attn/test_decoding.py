@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
+from attn import RNN, SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
 from attn.decoding import beam_search, greedy
 from attn.positions import POSITIONS
-from attn.transformer import NORMS, RELATIVE
+from attn.transformer import MIXING, NORMS, RELATIVE
 
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 LENGTH, MOST, N = 13, 7, 5
@@ -24,9 +24,9 @@ quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization
 
 
 @functools.cache
-def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design()):
+def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design(), model=None):
     """A model of random parameters, biases and norms too."""
-    model = Transformer(SHAPE, vocabulary, LENGTH, positions, 0.0, design)
+    model = model or Transformer(SHAPE, vocabulary, LENGTH, positions, 0.0, design)
     ids = jnp.zeros((1, 2), jnp.int32)
     shapes = jax.eval_shape(functools.partial(model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()),
                             jax.random.key(0), ids, ids, ids, ids)["params"]
@@ -57,7 +57,7 @@ def full(model, variables, source, lengths, target):
     at = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
     seen = Mask.padding(lengths)
     hidden = model.apply(variables, source, target, *at, source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
-    return jax.nn.log_softmax(model.apply(variables, hidden, method=Transformer.logits).astype(jnp.float32))
+    return jax.nn.log_softmax(model.apply(variables, hidden, method="logits").astype(jnp.float32))
 
 
 def log_probs_of(model, variables, source, lengths, targets):
@@ -271,13 +271,19 @@ DESIGNS = [
     (NoPositions(), Design(relative="alibi", score="additive", embeddings="target")),
     (NoPositions(), Design(relative="relative", score="bilinear", embeddings="separate", scale_embeddings=False)),
     (POSITIONS["sinusoidal_halves"], Design(relative="t5", score="scaled_dot", activation="gelu")),
+    (Sinusoidal(), Design(encoder_mixing="recurrence", decoder_mixing="recurrence", cell="lstm")),
+    (Sinusoidal(), Design(encoder_mixing="restricted", decoder_mixing="convolution", radius=1)),
+    (Sinusoidal(), Design(encoder_mixing="convolution", decoder_mixing="separable", radius=1)),
+    (NoPositions(), Design(encoder_mixing="separable", decoder_mixing="restricted", relative="alibi", radius=1)),
 ]
+RECURRENT = [RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"), RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none")]
 
 
-@pytest.mark.parametrize(("positions", "design"), DESIGNS)
-def test_incremental_equals_full(positions, design):
+@pytest.mark.parametrize("how", [*((*design, None) for design in DESIGNS),
+                                 *((Sinusoidal(), Design(), model) for model in RECURRENT)])
+def test_incremental_equals_full(how):
     """Of what was found, log P from the cache is that of the full forward pass."""
-    model, variables = build(VOCABULARY, positions, design)
+    model, variables = build(VOCABULARY, *how)
     source, lengths = sentences()
     variables = rescaled(variables, [EOS], 0)  # so that translations are long
     found = searcher(model, 2, 2)(variables, source, lengths)
@@ -291,6 +297,8 @@ def test_every_choice_has_been_tried():
     assert {design.relative for _, design in DESIGNS} == set(RELATIVE)
     assert {design.score for _, design in DESIGNS} == set(SCORES)
     assert {design.norm for _, design in DESIGNS} == set(NORMS)
+    for side in ("encoder_mixing", "decoder_mixing"):
+        assert {getattr(design, side) for _, design in DESIGNS} == set(MIXING)
 
 
 def test_bfloat16():

@@ -167,9 +167,9 @@ def test_bfloat16_and_the_moving_average(alone):
 
 
 def test_sizes_of_memory_reach_the_model():
-    assert not (model := trial.transformer(trial.program(tiny.resolve(), 500, 48))).remat and not model.scan
+    assert not (model := trial.model(trial.program(tiny.resolve(), 500, 48))).remat and not model.scan
     settings = tiny.resolve(training__remat=True, training__scan=True)
-    assert (model := trial.transformer(trial.program(settings, 500, 48))).remat and model.scan
+    assert (model := trial.model(trial.program(settings, 500, 48))).remat and model.scan
 
 
 def test_sentences_in_a_row_do_not_see_each_other():
