@@ -100,7 +100,7 @@ def to_torch(model: Transformer, variables, names: Names = Names()) -> dict[str,
     if not shape.h * shape.d_k == shape.h * shape.d_v == shape.d_model:
         raise ValueError(f"nn.Transformer needs h·d_k = h·d_v = d_model, got h={shape.h}, d_k={shape.d_k}, "
                          f"d_v={shape.d_v}, d_model={shape.d_model}; to_arrays writes any model")
-    for name in ("score", "relative"):
+    for name in ("score", "relative", "heads", "head_activation", "choice", "encoder_mixing", "decoder_mixing"):
         if getattr(design, name) != getattr(Design(), name):
             raise ValueError(f"nn.Transformer has no {name}={getattr(design, name)!r}; to_arrays writes any model")
     variables = jax.tree.map(np.asarray, variables)

@@ -3,6 +3,7 @@
 B batch (any leading axes), N queries, M keys, T = the keys a cache has room for, D = d_model, H = h, K = d_k, V = d_v.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,17 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from attn import inside
 from attn.attention import attention
 from attn.biases import for_query
+from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
 from attn.positions import rotary
 from attn.scores import SCORES
 
 HEADS = ("concat", "mean")
+CHOICES = ("soft", "argmax", "sampled")
 
 
 class MultiHeadAttention(nn.Module):
@@ -29,8 +33,8 @@ class MultiHeadAttention(nn.Module):
     "Attention Is All You Need", section 3.2.2. d_model, h, d_k and d_v are four independent numbers. The projections
     have Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases unless asked for.
 
-    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with heads="mean", the score's own, those of
-    `relative`, and h·(2·d_k + d_v) + d_model of biases.
+    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with heads="mean" and d_v = d_model, the
+    score's own, those of `relative`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M) are kept there.
 
@@ -38,16 +42,19 @@ class MultiHeadAttention(nn.Module):
       score: makes what is compared, a function (key, h, d_q, d_k) -> score, see `attn.scores`. The score's arrays are
         parameters, kept under "score" by the name of their field; its numbers stay as they are.
       heads: "concat" as above, or "mean": (head_1 + … + head_h) / h without W_O, each head with a W_V of its own from
-        d_model to d_model, Glorot-uniform by itself, so that d_v = d_model.
+        d_model to d_model, Glorot-uniform by itself: with d_v = d_model one matrix, otherwise a product of two, of rank
+        d_v. A head sums d_v numbers a key, and the second matrix comes after.
       activation: a function on the output, or None.
       biases: whether the projections add vectors b_q, b_k, b_v and, with heads="concat", b_o, all 0 at first.
       relative: what position adds to the scores, a function (key, h) -> bias, see `attn.biases`; where that is trained,
         its arrays are parameters kept under "relative". For self-attention: places count from 0 on both sides.
       rotary: whether queries and keys are turned by their places, see `attn.rotary`; for self-attention too.
+      choice: "soft"; "argmax", the value of the best key with the gradient of soft attention; "sampled", where an rng
+        named "sample" is given a random key, otherwise the best, see `choose`. Not for self-attention in steps.
       P_drop: weights are dropped with this probability where an rng named "dropout" is given; may be traced.
 
     Raises:
-      ValueError: heads that are unknown, heads="mean" with d_v ≠ d_model, parameters of another score.
+      ValueError: heads or a choice that are unknown, parameters of another score.
     """
 
     d_model: int
@@ -60,27 +67,30 @@ class MultiHeadAttention(nn.Module):
     biases: bool = False
     relative: Callable[[Array, int], Any] | None = None
     rotary: bool = False
+    choice: str = "soft"
     P_drop: float | Float[Array, ""] = 0.0
 
     def setup(self):
         if self.heads not in HEADS:
             raise ValueError(f"unknown heads {self.heads!r}; known: {', '.join(HEADS)}")
-        if self.heads == "mean" and self.d_v != self.d_model:
-            raise ValueError(f"heads='mean' needs d_v = d_model, for want of a W_O; got d_v={self.d_v}, "
-                             f"d_model={self.d_model}")
+        if self.choice not in CHOICES:
+            raise ValueError(f"unknown choice {self.choice!r}; known: {', '.join(CHOICES)}")
+        if self.choice == "sampled":
+            self.baseline = Baseline()
         glorot = nn.initializers.glorot_uniform
         into_heads, out_of_heads = glorot(0, (1, 2)), glorot((0, 1), 2)
         self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
         self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
         into_values = into_heads if self.heads == "concat" else glorot(0, 2, batch_axis=1)
         self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
-        if self.heads == "concat":
-            self.w_o = self.param("w_o", out_of_heads, (self.h, self.d_v, self.d_model))
+        if self._widens:
+            out = out_of_heads if self.heads == "concat" else glorot(1, 2, batch_axis=0)
+            self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
         if self.biases:
             zeros = nn.initializers.zeros
             self.b_q, self.b_k = (self.param(name, zeros, (self.h, self.d_k)) for name in ("b_q", "b_k"))
             self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
-            if self.heads == "concat":
+            if self._widens:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
         self.compare = with_parameters(self, "score", lambda key: self.score(key, self.h, self.d_k, self.d_k))
         self.nearness = self.relative and with_parameters(self, "relative", lambda key: self.relative(key, self.h))
@@ -103,14 +113,8 @@ class MultiHeadAttention(nn.Module):
     def attend(self, x: Float[Array, "*B N D"], k: Float[Array, "*B M H K"], v: Float[Array, "*B M H V"], mask: Mask,
                bias=None) -> Float[Array, "*B N D"]:
         """Attention from x to projected keys and values; `bias` in place of the module's own."""
-        watched = self.is_mutable_collection("weights") and not self.is_initializing()
-        bias = self.nearness if bias is None else bias
-        out = attention(self._queries(x), k, v, score=self.compare, mask=mask, bias=bias, return_weights=watched,
-                        **self._dropout())
-        if watched:
-            out, weights = out
-            self.sow("weights", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
-        return self._merged(out)
+        what = dict(score=self.compare, mask=mask, bias=self.nearness if bias is None else bias)
+        return self._merged(attend(self, x, self._queries(x), k, v, what, self._dropout()))
 
     def remember(self, memory: Float[Array, "*B M D"]):
         """The keys (*B, H, K, M) and values (*B, H, M, V) of `memory`, as `recall` wants them."""
@@ -118,7 +122,8 @@ class MultiHeadAttention(nn.Module):
 
     def recall(self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]) -> Float[Array, "*B N D"]:
         """Attention from x to what `remember` gave, `visible` (n = N or 1) saying which keys; without dropout."""
-        return self._merged(over_cache(self._queries(x), *memory, score=self.compare, visible=visible))
+        return self._merged(over_cache(self._queries(x), *memory, score=self.compare, visible=visible,
+                                       best=self.choice != "soft"))
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
         """Room for the keys (*B, H, K, T) and values (*B, H, T, V) of T = length places."""
@@ -165,10 +170,16 @@ class MultiHeadAttention(nn.Module):
         q = _project(x, self.w_q)
         return self._turned(_plus(q, self.b_q) if self.biases else q, places)
 
+    @property
+    def _widens(self):
+        """Whether what heads give is brought to d_model by matrices w_o."""
+        return self.heads == "concat" or self.d_v != self.d_model
+
     def _merged(self, out):
         """One vector a token from those of its heads."""
-        out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o) if self.heads == "concat" else out.mean(-2)
-        if self.biases and self.heads == "concat":
+        out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o) if self._widens else out.sum(-2)
+        out = out / self.h if self.heads == "mean" else out
+        if self.biases and self._widens:
             out = _plus(out, self.b_o)
         return out if self.activation is None else self.activation(out)
 
@@ -181,6 +192,42 @@ class MultiHeadAttention(nn.Module):
         if not self.has_rng("dropout") or (isinstance(self.P_drop, float | int) and self.P_drop == 0):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
+
+
+class Baseline(nn.Module):
+    """What REINFORCE compares a reward with: b(x) = x w + c, of each query by itself; both 0 at first."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N"]:
+        w = self.param("w", nn.initializers.zeros, (x.shape[-1],))
+        return x @ w + self.param("c", nn.initializers.zeros, ())
+
+
+def attend(module: nn.Module, x: Float[Array, "*B N D"], q: Float[Array, "*B N H K"], k: Float[Array, "*B M H L"],
+           v: Float[Array, "*B M H V"], what: dict[str, Any], dropout: dict[str, Any]) -> Float[Array, "*B N H V"]:
+    """Attention by the `choice` of `module`, with score, mask and bias in `what`; `x` is what the queries are made of.
+
+    Sampled attention, with an rng named "sample" and the collection "policy" mutable, keeps there what REINFORCE needs
+    of each query (*B, N): "log_prob" of its choices in all heads, the "entropy" of what they were drawn from, and what the
+    baseline has "foretold", which sends x no gradient.
+    """
+    watched = module.is_mutable_collection("weights") and not module.is_initializing()
+    keep = functools.partial(module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    if watched or module.choice == "soft":
+        out = attention(q, k, v, return_weights=watched, **what, **dropout)
+        if watched:
+            out, weights = out
+            keep("weights", "weights", weights)
+    if module.choice == "sampled":
+        baseline = module.baseline(jax.lax.stop_gradient(x))
+    if module.choice == "sampled" and module.has_rng("sample"):
+        out, _, log_prob = sampled_attention(q, k, v, key=module.make_rng("sample"), **what)
+        keep("policy", "log_prob", log_prob.sum(-1))
+        keep("policy", "entropy", inside.entropy(q, k, **what).sum(-1))
+        keep("policy", "foretold", baseline)
+    elif module.choice != "soft":
+        out, _ = argmax_attention(q, k, v, straight_through=module.choice == "argmax", **what)
+    return out
 
 
 def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):

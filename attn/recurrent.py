@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn.attention import attention
 from attn.dropout import Dropout
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
 from attn.mixing import CELLS, Recurrence, whole
-from attn.multihead import with_parameters
+from attn.multihead import CHOICES, Baseline, attend, with_parameters
 from attn.scores import SCORES
 from attn.transformer import EMBEDDINGS, Linear, embedding_matrices, output_matrix
 
@@ -27,35 +26,36 @@ from attn.transformer import EMBEDDINGS, Linear, embedding_matrices, output_matr
 class SingleHead(nn.Module):
     """One head of attention between vectors as they are, without projections: c_i = Σ_j softmax_j(score(u_i, h_j)) h_j.
 
-    With the collection "weights" mutable in `apply`, the attention weights (*B, 1, M, N) are kept there.
+    With the collection "weights" mutable in `apply`, the attention weights (*B, 1, M, N) are kept there. `choice` as
+    for `MultiHeadAttention`.
     """
 
     d_model: int
     score: str = "bilinear"
+    choice: str = "soft"
 
     def setup(self):
         self.compare = with_parameters(self, "score", lambda key: SCORES[self.score](
             key, 1, self.d_model, self.d_model))
+        if self.choice == "sampled":
+            self.baseline = Baseline()
 
     def __call__(self, u: Float[Array, "*B M D"], h: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B M D"]:
-        watched = self.is_mutable_collection("weights") and not self.is_initializing()
         q, k = u[..., None, :], h[..., None, :]
-        found = attention(q, k, k, score=self.compare, mask=mask, return_weights=watched)
-        if watched:
-            found, weights = found
-            self.sow("weights", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
-        return found[..., 0, :]
+        return attend(self, u, q, k, k, dict(score=self.compare, mask=mask), {})[..., 0, :]
 
     def recall(self, u: Float[Array, "*B K D"], memory, seen: Bool[Array, "*B n N"]) -> Float[Array, "*B K D"]:
         """The same of what `as_cached` made of h."""
-        return over_cache(u[..., None, :], *memory, score=self.compare, visible=seen)[..., 0, :]
+        return over_cache(u[..., None, :], *memory, score=self.compare, visible=seen,
+                          best=self.choice != "soft")[..., 0, :]
 
 
 class RNN(nn.Module):
     """The encoder-decoder; `length` pieces of a translation at most, `P_drop` may be traced.
 
     Dropout is on embeddings, between layers, and on z, where an rng named "dropout" is given to `apply`. With `score`
-    "none" there is no attention. `embeddings` are those of `Design`, multiplied by √d_model.
+    "none" there is no attention; `choice` is that of `MultiHeadAttention`. `embeddings` are those of `Design`,
+    multiplied by √d_model.
 
     Parameters beside embeddings and score, with N = 1 and LSTM cells: 6·D² + 4·D of the encoder, 8·D² + 4·D of the
     decoder, D² + D of its start, 2·D² + D of W_c, and Y of b_s.
@@ -71,6 +71,7 @@ class RNN(nn.Module):
     cell: str = "lstm"
     score: str = "bilinear"
     embeddings: str = "tied"
+    choice: str = "soft"
     P_drop: float | Float[Array, ""] = 0.1
 
     def setup(self):
@@ -83,7 +84,7 @@ class RNN(nn.Module):
         self.start = [Linear(self.d_model) for _ in range(self.N)]
         self.drops = [Dropout(self.P_drop) for _ in range(2 * self.N + 1)]
         if self.score != "none":
-            self.cross_attention = SingleHead(self.d_model, self.score)
+            self.cross_attention = SingleHead(self.d_model, self.score, self.choice)
         self.combine = Linear(self.d_model)
 
     def __call__(self, source: Int[Array, "*B N"], target: Int[Array, "*B M"],
@@ -151,7 +152,7 @@ def _summary(memory, visible):
 
 
 def _check(model):
-    known = dict(score=("none", *SCORES), cell=tuple(CELLS), embeddings=EMBEDDINGS)
+    known = dict(choice=CHOICES, score=("none", *SCORES), cell=tuple(CELLS), embeddings=EMBEDDINGS)
     for name, choices in known.items():
         if (value := getattr(model, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")

@@ -18,7 +18,7 @@ from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
 from attn.dropout import Dropout
 from attn.masks import Mask
 from attn.mixing import CELLS, Convolution, Recurrence
-from attn.multihead import MultiHeadAttention
+from attn.multihead import CHOICES, HEADS, MultiHeadAttention
 from attn.positions import Learned, NoPositions, PositionTable, Sinusoidal
 from attn.scores import SCORES
 
@@ -66,6 +66,13 @@ class Design(NamedTuple):
     own."""
     norm_epsilon: float = 1e-6
     """Added to the variance in LayerNorm; PyTorch has 1e-5."""
+    heads: str = "concat"
+    """How the heads' vectors become one, see `MultiHeadAttention`: "concat" and W_O, or "mean"; with the latter W_V has
+    rank d_v, and d_v = d_model makes it one full matrix."""
+    head_activation: str = "none"
+    """On the output of attention, a name of ACTIVATIONS or "none"."""
+    choice: str = "soft"
+    """Of the last layer's attention to the source, see `MultiHeadAttention`: "soft", "argmax", "sampled"."""
     encoder_mixing: str = "attention"
     """What mixes the positions of a source, the rows of the paper's Table 1: "attention"; "restricted" to `radius`
     positions on each side; "recurrence", of `cell`s in both directions; "convolution" of 2·radius + 1 taps;
@@ -137,12 +144,13 @@ class Layer(nn.Module):
 
     causal = False  # no field: an encoder's
 
-    def _attention(self, causal=None):
+    def _attention(self, causal=None, choice="soft"):
         """Self-attention, causal or not; attention to the other side where that is None."""
         _, d_model, _, h, d_k, d_v = self.shape
         own = {} if causal is None else _relative(self.design.relative, causal)
-        return MultiHeadAttention(d_model, h, d_k, d_v, SCORES[self.design.score], biases=self.design.biases,
-                                  P_drop=self.P_attention, **own)
+        return MultiHeadAttention(d_model, h, d_k, d_v, SCORES[self.design.score], self.design.heads,
+                                  ACTIVATIONS.get(self.design.head_activation), biases=self.design.biases,
+                                  choice=choice, P_drop=self.P_attention, **own)
 
     @property
     def _kind(self):
@@ -192,12 +200,14 @@ class DecoderLayer(Layer):
     """Masked self-attention, or what stands in its place, attention over the encoder's output, then the feed-forward
     network."""
 
+    choice: str = "soft"
+
     causal = True
 
     def setup(self):
         self._set_mixing()
         self.self_norm = self._around()
-        self.cross_attention, self.cross_norm = self._attention(), self._around()
+        self.cross_attention, self.cross_norm = self._attention(choice=self.choice), self._around()
         self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
 
     def __call__(self, x: Float[Array, "*B M D"], memory: Float[Array, "*B N D"], mask: Mask,
@@ -231,7 +241,7 @@ class Transformer(nn.Module):
         slower. Parameters are the same either way, and so is all else but the draws of dropout.
 
     Raises:
-      ValueError: a design with names that are unknown.
+      ValueError: a design with names that are unknown, or a choice that is hard together with remat or scan.
     """
 
     shape: Shape
@@ -247,6 +257,8 @@ class Transformer(nn.Module):
 
     def setup(self):
         check_design(self.design)
+        if self.design.choice != "soft" and (self.remat or self.scan):
+            raise ValueError(f"choice={self.design.choice!r} makes the last layer differ: without remat and scan")
         d_model = self.shape.d_model
         for name, matrix in embedding_matrices(self, self.design.embeddings, self.vocabulary, d_model).items():
             setattr(self, name, matrix)
@@ -255,7 +267,8 @@ class Transformer(nn.Module):
         self.source_drop = Dropout(self.P_drop)
         self.target_drop = Dropout(self.P_drop)
         self.encoder = [EncoderLayer(*self._of_a_layer()) for _ in range(self.shape.N)]
-        self.decoder = [DecoderLayer(*self._of_a_layer()) for _ in range(self.shape.N)]
+        choices = ["soft"] * (self.shape.N - 1) + [self.design.choice]
+        self.decoder = [DecoderLayer(*self._of_a_layer(), choice) for choice in choices]
         if self.design.norm != "post":
             self.encoder_norm = nn.LayerNorm(self.design.norm_epsilon)
             self.decoder_norm = nn.LayerNorm(self.design.norm_epsilon)
@@ -346,7 +359,8 @@ def output_matrix(params) -> Float[Array, "Y E"]:
 
 def check_design(design: Design) -> None:
     known = dict(norm=NORMS, embeddings=EMBEDDINGS, activation=ACTIVATIONS, score=SCORES, relative=RELATIVE,
-                 encoder_mixing=MIXING, decoder_mixing=MIXING, cell=CELLS)
+                 heads=HEADS, choice=CHOICES, head_activation=("none", *ACTIVATIONS), encoder_mixing=MIXING,
+                 decoder_mixing=MIXING, cell=CELLS)
     for name, choices in known.items():
         if (value := getattr(design, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")

@@ -64,10 +64,10 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
         cell, attends = GATES[design.cell] * D**2, design.score != "none"
         products = N * n * 3 * cell // 2 + m * (2 * N * cell + 2 * D**2) + N * D**2 + 2 * n * m * D * attends
     else:
-        cross = (n + m) * D + n * m
         own = _mixing(design.encoder_mixing, False, n, shape, design) + _mixing(
             design.decoder_mixing, True, m, shape, design)
-        products = N * (own + cross * h * (d_k + d_v) + (n + m) * 2 * D * d_ff)
+        cross = n * D * h * (d_k + d_v) + m * D * h * (d_k + _widening(shape, design)) + n * m * h * (d_k + d_v)
+        products = N * (own + cross + (n + m) * 2 * D * d_ff)
     return int(6 * (products + m * D * program.vocabulary).sum())
 
 
@@ -86,11 +86,16 @@ def _mixing(kind, causal, n, shape, design):
     near = _seen(n, r, 0 if causal else r)
     if kind in ("attention", "restricted"):
         pairs = near if kind == "restricted" else n * (n + 1) // 2 if causal else n**2
-        return (2 * n * D + pairs) * heads
+        return n * D * (heads + shape.h * (shape.d_k + _widening(shape, design))) + pairs * heads
     if kind == "recurrence":
         return n * GATES[design.cell] * D**2 * (4 if causal else 3) // 2
     taps = _seen(n, 2 * r, 0) if causal else near
     return taps * D**2 if kind == "convolution" else taps * D + n * D**2
+
+
+def _widening(shape, design):
+    """Rows of W_O a head: none for a mean of heads that are as wide as the model."""
+    return 0 if design.heads == "mean" and shape.d_v == shape.d_model else shape.d_v
 
 
 def _seen(n, left, right):

@@ -21,6 +21,8 @@ RELATIVE = ("rotary", "relative", "t5", "alibi")
 """What self-attention is told of distances, nothing being added to the embeddings."""
 KINDS = ("transformer", "rnn")
 SCORES = ("dot", "scaled_dot", "bilinear", "additive", "none")
+CHOICES = ("soft", "argmax", "sampled")
+HEADS = ("concat", "mean")
 MIXING = ("attention", "restricted", "recurrence", "convolution", "separable")
 CELLS = ("gru", "lstm", "tanh")
 NORMS = ("post", "post_final", "pre")
@@ -108,6 +110,14 @@ class Model:
     """Whether embeddings are multiplied by √d_model."""
     biases: bool = _flag(False)
     """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
+    heads: str = _one_of(HEADS, "concat")
+    """concat: Concat(heads) W_O; mean: the mean of heads whose W_V leads to d_model, one full matrix with d_v =
+    d_model, otherwise of rank d_v."""
+    choice: str = _one_of(CHOICES, "soft")
+    """Of the attention to the source, in a Transformer that of the last layer: soft; argmax, the best key alone, with
+    the gradient of soft attention; sampled, a random key in training, by REINFORCE, and the best otherwise."""
+    head_activation: str = _one_of(("none", *ACTIVATIONS), "none")
+    """On the output of attention."""
     activation: str = _one_of(ACTIVATIONS, "relu")
     P_drop: float = _rate(0.1)
     """Dropout on sub-layer outputs and on the sums of embeddings and positions."""
@@ -175,6 +185,8 @@ class Training:
     """Adam's ε, beside √v̂."""
     eps_ls: float = _rate(0.1)
     """Label smoothing."""
+    entropy: float = _at_least(0, 0.01, 100)
+    """model.choice=sampled: what a nat of entropy of what is drawn from is worth, in nats of loss."""
     log_every: int = _at_least(1, 25)
     evaluate_every: int = _at_least(1, 250)
     save_every: int = _at_least(1, 500)
@@ -246,6 +258,9 @@ class Settings:
                  f"model.d_model={m.d_model} must be even: each direction of a recurrence has half of it")
         _require(m.score != "none" or m.kind == "rnn", "model.score=none needs model.kind=rnn")
         attend = {m.encoder_mixing, m.decoder_mixing} & {"attention", "restricted"}
+        _require(m.choice == "soft" or m.score != "none", f"model.choice={m.choice} needs a model.score")
+        _require(m.choice == "soft" or m.kind == "rnn" or not (t.remat or t.scan),
+                 f"model.choice={m.choice} makes the last layer differ: training.remat and training.scan must be False")
         _require(m.positions not in RELATIVE or m.kind == "rnn" or attend,
                  f"model.positions={m.positions} is told to self-attention, and there is none: model.encoder_mixing="
                  f"{m.encoder_mixing}, model.decoder_mixing={m.decoder_mixing}")

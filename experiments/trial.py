@@ -54,6 +54,7 @@ class Hyper(NamedTuple):
     P_attention: jax.Array
     P_ff: jax.Array
     eps_ls: jax.Array
+    entropy: jax.Array
     train_positions: jax.Array
     """1 where the position table is a parameter, 0 where it is fixed."""
     ema: jax.Array
@@ -75,12 +76,13 @@ def program(settings: Settings, vocabulary: int, length: int) -> Program:
     m, t = settings.model, settings.training
     if m.kind == "rnn":
         shape, drops = Shape(m.N, m.d_model, 0, 1, m.d_model, m.d_model), ()
-        design = Design(embeddings=m.embeddings, score=m.score, cell=m.cell)
+        design = Design(embeddings=m.embeddings, score=m.score, choice=m.choice, cell=m.cell)
     else:
         shape = Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v)
         drops = tuple(name for name, rate in (("attention", m.P_attention), ("ff", m.P_ff)) if rate)
         design = Design(m.norm, m.embeddings, m.scale_embeddings, m.biases, m.activation, m.score,
-                        "none" if m.positions in POSITIONS else m.positions, encoder_mixing=m.encoder_mixing,
+                        "none" if m.positions in POSITIONS else m.positions, heads=m.heads,
+                        choice=m.choice, head_activation=m.head_activation, encoder_mixing=m.encoder_mixing,
                         decoder_mixing=m.decoder_mixing, **_where_used(m))
     return Program(
         m.kind, shape, design, drops,
@@ -97,7 +99,7 @@ def _where_used(m):
 
 def hyper(settings: Settings) -> Hyper:
     m, t = settings.model, settings.training
-    numbers = (t.learning_rate, t.warmup, m.P_drop, m.P_attention, m.P_ff, t.eps_ls, table(settings).trained,
+    numbers = (t.learning_rate, t.warmup, m.P_drop, m.P_attention, m.P_ff, t.eps_ls, t.entropy, table(settings).trained,
                t.ema)
     return Hyper(jax.random.key_data(_key(settings, 1)), *(jnp.asarray(x, jnp.float32) for x in numbers))
 
@@ -113,7 +115,7 @@ def model(program: Program, hyper: Hyper | None = None) -> Transformer | RNN:
     if program.kind == "rnn":
         N, d_model, design = program.shape.N, program.shape.d_model, program.design
         return RNN(program.vocabulary, program.length, d_model, N, design.cell, design.score, design.embeddings,
-                   0.0 if hyper is None else hyper.P_drop)
+                   design.choice, 0.0 if hyper is None else hyper.P_drop)
     # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
     # differ in their position tables share a program.
     found = Transformer(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
@@ -210,11 +212,12 @@ def _summed_gradients(program, trainable, hyper, batch, keys):
 
     def of_part(batch, keys):
         def total_loss(light):
-            hidden = jax.vmap(lambda row, key: _hidden(program, light, row, hyper, key))(batch, keys)
-            return _summed_loss(light["params"], hidden, batch, hyper.eps_ls)
+            hidden, policy = jax.vmap(lambda row, key: _hidden(program, light, row, hyper, key))(batch, keys)
+            loss, nll = _summed_loss(light["params"], hidden, batch, hyper.eps_ls)
+            return loss + _policy_loss(light["params"], hidden, policy, batch, hyper.entropy), loss, nll
 
-        (loss, nll), pull = jax.vjp(total_loss, light)
-        (gradients,) = pull((jnp.ones_like(loss), jnp.zeros_like(nll)))
+        (_, loss, nll), pull = jax.vjp(total_loss, light)
+        (gradients,) = pull((jnp.ones_like(loss), jnp.zeros_like(loss), jnp.zeros_like(nll)))
         return jax.tree.map(lambda x: x.astype(jnp.float32), (gradients, loss, nll))
 
     if program.accumulate == 1:
@@ -253,7 +256,7 @@ def piece_losses(program: Program, state: State, batch: Batch):
     """
     trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
-        hidden = jax.vmap(lambda row: _hidden(program, trainable, row))(batch)
+        hidden, _ = jax.vmap(lambda row: _hidden(program, trainable, row))(batch)
         pieces = hidden.reshape(-1, hidden.shape[-1])
         losses = objective.nll(pieces, output_matrix(state.params), batch.target_out.reshape(-1))
     return losses.reshape(batch.target_out.shape)
@@ -266,12 +269,30 @@ def _optimizer(program):
 
 
 def _hidden(program, trainable, row, hyper=None, key=None):
-    """The decoder's last hidden states for one packed row, (T, d_model)."""
+    """The decoder's last hidden states for one packed row, (T, d_model), and what `attn.multihead.attend` keeps of
+    sampled attention."""
     source, target = row.source_segments, row.target_segments
-    return model(program, hyper).apply(
+    rngs = {} if key is None else {name: cheap_key(jax.random.fold_in(key, use)) if use else cheap_key(key)
+                                   for use, name in enumerate(("dropout", "sample"))}
+    hidden, kept = model(program, hyper).apply(
         trainable, row.source, row.target_in, row.source_positions, row.target_positions,
         source_mask=Mask.segments(source, source), target_mask=Mask.causal() & Mask.segments(target, target),
-        cross_mask=Mask.segments(target, source), rngs={} if key is None else {"dropout": cheap_key(key)})
+        cross_mask=Mask.segments(target, source), rngs=rngs, mutable=["policy"])
+    found = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
+    return hidden, found[0] if found else None
+
+
+def _policy_loss(params, hidden, policy, batch, worth):
+    """What has the gradient of REINFORCE (Williams 1992): Σ (−log p − b)·log π − worth·H + (−log p − b)²/2, over real
+    pieces, where the first factor sends none, for choices of log-probability log π out of entropy H, with −log p of the
+    piece that came of them and the baseline b that learns to foretell it."""
+    if policy is None:
+        return 0.0
+    pieces, matrix = jax.lax.stop_gradient((hidden.reshape(-1, hidden.shape[-1]), output_matrix(params)))
+    worse = objective.nll(pieces, matrix, batch.target_out.reshape(-1)).reshape(batch.target_out.shape)
+    worse = worse - policy["foretold"].astype(jnp.float32)
+    each = jax.lax.stop_gradient(worse) * policy["log_prob"] - worth * policy["entropy"] + worse**2 / 2
+    return jnp.where(batch.target_segments > 0, each, 0).sum()
 
 
 def _summed_loss(params, hidden, batch, eps_ls):

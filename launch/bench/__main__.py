@@ -8,13 +8,14 @@ python -m launch.bench fidelity
 python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS] [--ways=sweep,one-by-one,cold]
 python -m launch.bench overhead --config=FILE [--rounds=7]
 python -m launch.bench data --config=FILE [--pairs=300000,1200000]
+python -m launch.bench layers [--rounds=7]
 
 The first three time attention, a training step and translation, in turns, and write tables and every timing; the fourth
 tries each line of attention's contract on each library, and says what it found. The fifth holds the Transformer to
-torch.nn.Transformer of the same weights, and ends with status 1 where they differ. The last three are of this project
-alone: a sweep in different ways, what the runner costs beside the bare step, and text on its way to batches. Each
-writes into --directory, by default runs/bench/COMMAND. Other libraries take part where they are installed: pip install
-'.[bench]'.
+torch.nn.Transformer of the same weights, and ends with status 1 where they differ. The last four are of this project
+alone: a sweep in different ways, what the runner costs beside the bare step, text on its way to batches, and the
+paper's Table 1. Each writes into --directory, by default runs/bench/COMMAND. Other libraries take part where they are
+installed: pip install '.[bench]'.
 """
 
 import sys
@@ -26,7 +27,19 @@ from absl import flags
 
 from experiments import machine, settings, sweep
 from launch import command
-from launch.bench import attention, cases, conformance, data, decoding, fidelity, overhead, peers, sweeps, training
+from launch.bench import (
+    attention,
+    cases,
+    conformance,
+    data,
+    decoding,
+    fidelity,
+    layers,
+    overhead,
+    peers,
+    sweeps,
+    training,
+)
 
 PEERS = {"attention": ["attn", "jax.nn", "flax", "textbook", "torch"],
          "train": ["attn", "attn:as-torch", "torch", "torch:as-paper", "flax", "flax:as-torch"],
@@ -34,7 +47,7 @@ PEERS = {"attention": ["attn", "jax.nn", "flax", "textbook", "torch"],
          "conformance": ["attn:reference", "attn:tiled", "attn:jax_nn", "jax.nn", "flax", "torch"]}
 CASES = {"attention": cases.CASES, "decode": decoding.CASES}
 OWN = ("sweep", "overhead", "data")
-COMMANDS = (*PEERS, "fidelity", *OWN)
+COMMANDS = (*PEERS, "fidelity", *OWN, "layers")
 WIDTH = 140  # of the tables where they are not drawn on a terminal
 
 
@@ -45,6 +58,8 @@ def main(name: str) -> None:
     try:
         if name == "fidelity":
             written, agree = fidelity.run(directory, console)
+        elif name == "layers":
+            written = layers.run(flags.FLAGS.rounds, directory, console)
         elif name in OWN:
             written = own(name, directory, console)
         else:
@@ -101,7 +116,7 @@ def define_flags(name: str) -> None:
         flags.DEFINE_list("ways", list(sweeps.WAYS), "How the sweep is run: also workers=N and lanes=N")
     if name == "data":
         flags.DEFINE_list("pairs", ["300000", "1200000"], "Sizes of the corpora that are made")
-    if name in (*CASES, "train", "overhead"):
+    if name in (*CASES, "train", "overhead", "layers"):
         flags.DEFINE_integer("rounds", 7, "Turns of each peer; slow cases take fewer", lower_bound=1)
 
 

@@ -5,13 +5,14 @@ import functools
 
 import pytest
 
-from experiments import sweep
-from experiments.configs import positions, scores, table3
+from experiments import estimate, sweep
+from experiments.configs import layers, positions, scores, systems, table3
 from experiments.published import TABLE_3
-from experiments.settings import POSITIONS, RELATIVE, SCORES, resolve
+from experiments.settings import MIXING, POSITIONS, RELATIVE, SCORES, resolve
 
 CONFIGS = ("quick", "multi30k", "paper", "paper:big", *(f"table3:{preset}" for preset in table3.PRESETS), "scores",
-           "positions", "wmt14_ende", "wmt14_ende:big", "wmt14_enfr", "wmt14_enfr:big")
+           "positions", "layers", "multihead", "systems", "systems:multi30k", "hard", "hard:rnn", "wmt14_ende",
+           "wmt14_ende:big", "wmt14_enfr", "wmt14_enfr:big")
 
 
 def config(name):
@@ -103,10 +104,22 @@ def test_presets_are_told_apart():
 
 
 def test_sweeps_of_kinds_leave_none_out():
-    assert {*scores.SCORES} == {*SCORES}
+    assert {*scores.SCORES} == {*SCORES} - {"none"}
+    assert {*systems.SCORES} == {*SCORES} and {*layers.KINDS} == {*MIXING}
     # The other sinusoids differ in the order of their columns, and a little in their wavelengths.
     assert {*positions.POSITIONS} == {*POSITIONS, *RELATIVE} - {"sinusoidal_halves", "sinusoidal_t2t"}
     module, base = config("scores")
     grid = sweep.plan(base, sweep.expand(sweep.sweeps(module), ["score", "d_k"], base))
     assert len(grid) == 16 and base.model.score == "additive"
     assert positions.get_config().data.max_pieces == 10
+
+
+@pytest.mark.parametrize("corpus", systems.CORPORA)
+def test_recurrent_models_are_as_large_as_the_transformer(corpus):
+    config = systems.get_config(corpus)
+    planned = sweep.plan(config, sweep.expand(sweep.sweeps(systems), ["systems"], config))
+    first, *others = [estimate.parameters(one.settings) for one in planned]
+    for one, found in zip(planned[1:], others, strict=True):
+        m = one.settings.model
+        assert found == systems.parameters(m.d_model, m.score, one.settings.data.vocabulary)
+        assert abs(found / first - 1) < 0.015

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn import Shape
+from attn import Design, Shape
 from experiments import flops, trial
 from tests.experiments import tiny
 
@@ -25,19 +25,45 @@ def by_hand(lengths, vocabulary):
     return 2 * 3 * total
 
 
+def program(kind="transformer", shape=SHAPE, **design):
+    return trial.program(tiny.resolve(), 31, 48)._replace(kind=kind, shape=shape, design=Design(**design))
+
+
 def test_flops_by_hand():
     lengths = [(3, 2), (11, 13), (1, 7)]
-    assert flops.of_training(SHAPE, 31, *np.array(lengths).T) == by_hand(lengths, 31)
+    assert flops.of_training(program(), *np.array(lengths).T) == by_hand(lengths, 31)
 
 
-def test_matrices_are_the_models():
+@pytest.mark.parametrize(("kind", "causal", "products"), [
+    ("restricted", False, lambda i, j: abs(i - j) <= 2), ("restricted", True, lambda i, j: 0 <= i - j <= 2),
+    ("convolution", False, lambda i, j: abs(i - j) <= 2), ("convolution", True, lambda i, j: 0 <= i - j <= 4)])
+def test_what_mixes_positions_by_counting(kind, causal, products):
+    """Pairs of positions that are near, beside what does not depend on them."""
+    D, heads = SHAPE.d_model, SHAPE.h * (SHAPE.d_k + SHAPE.d_v)
+    for n in (1, 2, 3, 5, 11):
+        near = sum(products(i, j) for i in range(n) for j in range(n))
+        wanted = near * D**2 if kind == "convolution" else 2 * n * D * heads + near * heads
+        design = {"decoder_mixing" if causal else "encoder_mixing": kind}
+        full = 2 * n * D * heads + (n * (n + 1) // 2 if causal else n**2) * heads
+        others = [flops.of_training(program(**mixing, radius=2), *([1], [n]) if causal else ([n], [1]))
+                  for mixing in (design, {})]
+        assert others[0] - others[1] == 6 * SHAPE.N * (wanted - full)
+
+
+@pytest.mark.parametrize(("changes", "beside"), [
+    (dict(), 3 * 2 * 8), (dict(model__heads="mean", model__d_v=16), 3 * 2 * (8 + 4)),
+    (dict(model__encoder_mixing="recurrence", model__decoder_mixing="recurrence", model__cell="gru"), 2 * 8),
+    (dict(model__encoder_mixing="convolution", model__radius=0, model__decoder_mixing="separable"), 2 * 8),
+    (dict(model__kind="rnn", model__N=2), 16), (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
+])
+def test_matrices_are_the_models(changes, beside):
     """Of one piece a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
-    settings = tiny.resolve()
+    settings = tiny.resolve(**changes)
     program = trial.program(settings, 500, 48)
     params = jax.eval_shape(lambda key: trial.initial_variables(program, key)["params"],
                             jax.eval_shape(lambda: jax.random.key(0)))
     matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
-    assert flops.of_training(program.shape, 500, [1], [1]) == 6 * (matrices + 3 * 2 * (8 + 8))
+    assert flops.of_training(program, [1], [1]) == 6 * (matrices + 2 * beside)
 
 
 @pytest.mark.parametrize(("kind", "bfloat16", "float32"), [

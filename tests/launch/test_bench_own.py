@@ -1,5 +1,6 @@
 """The benchmarks of the runner itself."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import rich.console
 
 from experiments import sweep
-from launch.bench import overhead, sweeps
+from launch.bench import layers, overhead, sweeps
 from launch.bench.peers import BenchError
 from tests.experiments import tiny, tiny_config
 
@@ -71,3 +72,31 @@ def test_overhead_of_the_tiny_trial(tmp_path):
     written = overhead.run(tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO()))
     found = json.loads(written[1].read_text())["seconds"]
     assert found["bare step"][0] > 0 and found["runner"][0] > 0
+
+
+@pytest.mark.parametrize(("kind", "trips", "paths"), zip(layers.KINDS, [
+    (1, 1), (1, 1), (16, 32), (1, 1), (1, 1)], [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)], strict=True))
+def test_what_waits_and_what_reaches_whom(kind, trips, paths):
+    assert tuple(layers.sequential(kind, n) for n in (16, 32)) == trips
+    assert tuple(layers.path(kind, n) for n in (16, 32)) == paths
+
+
+def test_exponents():
+    slope, error = layers.exponent({2: 12.0, 4: 48.0, 8: 192.0})
+    assert (slope, error) == (pytest.approx(2), pytest.approx(0, abs=1e-9))
+    slope, error = layers.exponent({1: 1.0, 2: 4.0, 4: 4.0})
+    assert slope == pytest.approx(1) and error == pytest.approx((2 / 3) ** 0.5 / 2**0.5)
+
+
+def test_the_table_of_layers(tmp_path, monkeypatch):
+    """Of sizes that take no time."""
+    few = [dataclasses.replace(kind, over_n=((16, 8), (32, 8)), over_d=((16, 8), (16, 16)))
+           for kind in layers.KINDS[::2]]
+    monkeypatch.setattr(layers, "KINDS", few)
+    monkeypatch.setattr(layers, "SHORT", (4, 5, 6))
+    console = rich.console.Console(file=io.StringIO(), width=200)
+    table, results, image = layers.run(1, tmp_path, console)
+    assert "self-attention" in table.read_text() and "4, 5, 6 (O(n))" in table.read_text()
+    found = json.loads(results.read_text())["layers"]["recurrence"]
+    assert [(one["n"], one["d"], len(one["seconds"])) for one in found] == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
+    assert image.read_bytes()[:4] == b"\x89PNG"

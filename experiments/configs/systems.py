@@ -1,0 +1,61 @@
+"""What came before the Transformer, beside it: recurrent encoder-decoders without and with attention by each score.
+
+    python -m launch.sweep --config=experiments/configs/systems.py --sweep=systems --seeds=3 --workdir=runs/systems
+    python -m launch.sweep --config=experiments/configs/systems.py:multi30k --config.data.directory=DIR \
+      --sweep=systems --seeds=3 --workdir=runs/systems-multi30k
+
+The question: what does attention give a recurrent translator, which score is best, and what does the Transformer add at
+equal parameters? The literature has: no attention loses, the more the longer the sentences (Bahdanau et al. 2015,
+figure 2); bilinear is better than dot, which is better than none (Luong et al. 2015, table 4: "general" is best for
+global attention); additive is a little better than products (Britz et al. 2017, table 5); the Transformer is better
+than all of them (Vaswani et al. 2017, table 2).
+
+Each recurrent row has the even d_model with which its parameters come nearest to the Transformer's: `--dry_run` shows
+them. One layer of LSTM cells, as the Transformer's learning rate schedule has it, times its own factor: for each kind
+of model the best of a few on validation, see RATES.
+"""
+
+from experiments.configs import multi30k, quick
+
+CORPORA = ("cldr", "multi30k")
+SCORES = ("none", "dot", "scaled_dot", "bilinear", "additive")
+RATES = {"cldr": {"transformer": 0.35, "rnn": 0.35}, "multi30k": {"transformer": 1.0, "rnn": 1.0}}
+"""Factors on the schedule."""
+
+
+def get_config(corpus="cldr"):
+    if corpus not in CORPORA:
+        raise ValueError(f"unknown corpus {corpus!r}; known: {', '.join(CORPORA)}")
+    if corpus == "cldr":
+        config = quick.get_config()
+    else:
+        config = multi30k.get_config()
+        config.model.update(N=2, d_model=96, d_ff=192, h=4, d_k=24, d_v=24, P_drop=0.2)
+        config.data.update(vocabulary=4000)
+        config.training.update(steps=1500, warmup=500, rows=64, evaluate_every=500, save_every=500, average=0)
+        config.evaluation.update(weights="raw", sentences=200, beam=4)
+    config.training.learning_rate = RATES[corpus]["transformer"]
+    return config
+
+
+def sweep_systems(config):
+    yield {"label": "Transformer"}
+    corpus = "multi30k" if config.data.corpus == "files" else "cldr"
+    for score in SCORES:
+        yield {"label": "RNN without attention" if score == "none" else f"RNN, {score}", "model.kind": "rnn",
+               "model.score": score, "model.N": 1, "model.d_model": width(config, score),
+               "training.learning_rate": RATES[corpus]["rnn"]}
+
+
+def width(config, score) -> int:
+    """The even d_model of a recurrent model whose parameters are nearest to the Transformer's."""
+    m, pieces = config.model, config.data.vocabulary
+    wanted = pieces * m.d_model + m.N * (6 * m.d_model * m.h * (m.d_k + m.d_v) + 4 * m.d_model * m.d_ff + 2 * m.d_ff
+                                         + 12 * m.d_model)
+    return min(range(2, 2 * m.d_model + 512, 2), key=lambda d: abs(parameters(d, score, pieces) - wanted))
+
+
+def parameters(d, score, pieces):
+    """Of one layer of LSTM cells, see `attn.RNN`, with tied embeddings."""
+    own = {"bilinear": d**2, "additive": 2 * d**2 + d}.get(score, 0)
+    return pieces * d + 17 * d**2 + 10 * d + pieces + own
