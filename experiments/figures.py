@@ -177,44 +177,74 @@ def _overlap(a, b):
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def perplexity_by_length(rows: Sequence[tuple[str, Sequence[Mapping[str, np.ndarray]]]]) -> str | None:
-    """SVG: validation perplexity of sentences in buckets of source length, a line for each row, the mean over seeds.
+def by_length(rows: Sequence[tuple[str, Sequence[Mapping[str, np.ndarray]]]], trained: int | None = None) -> str | None:
+    """SVG: validation perplexity and exact match on the test set in buckets of source length, a line for each row, the
+    mean over seeds.
 
-    `rows` are (label, what `ledger.sentences` gives for each seed). The buckets are the same for all rows, about as
-    many sentences in each. None where no trial kept its sentences.
+    `rows` are (label, what `ledger.sentences` gives for each seed). The buckets are the same for all rows: about as
+    many sentences in each; or, where there are sentences beyond `trained`, the pieces of the longest in training, parts
+    and multiples of that. None where no trial kept its sentences.
     """
     rows = [(label, [found for found in seeds if "validation_nll" in found]) for label, seeds in rows]
     lengths = [found["validation_source"] for _, seeds in rows for found in seeds[:1]]
-    if not lengths or not (edges := length_buckets(np.concatenate(lengths))):
+    if not lengths or not (edges := length_buckets(np.concatenate(lengths), trained=trained)):
         return None
+    panels = [("validation perplexity, per word piece", bucket_perplexities)]
+    if all("test_exact" in found for _, seeds in rows for found in seeds):
+        panels.append(("exact match on the test set, %", bucket_exact))
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9.2, max(3.9, 0.9 + 0.21 * len(rows))), layout="constrained")
-        axes = figure.subplots()
-        for row, (_, seeds) in enumerate(rows):
-            if seeds:
-                values = np.mean([bucket_perplexities(found, edges) for found in seeds], axis=0)
-                axes.add_line(_line(range(len(edges)), values, row, linewidth=1.1, marker="o", markersize=3))
-        axes.autoscale_view()
-        _log_scale(axes, "y")
-        axes.set(title="validation perplexity, per word piece", xlabel="word pieces of the source, end mark included",
-                 xticks=range(len(edges)), xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in edges])
+        figure = Figure(figsize=(5.4 * len(panels) + 1, max(3.9, 0.9 + 0.21 * len(rows))), layout="constrained")
+        for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            for row, (_, seeds) in enumerate(rows):
+                if seeds:
+                    values = np.mean([value(found, edges) for found in seeds], axis=0)
+                    axes.add_line(_line(range(len(edges)), values, row, linewidth=1.1, marker="o", markersize=3))
+            axes.autoscale_view()
+            if value is bucket_perplexities:
+                _log_scale(axes, "y")
+            longer = [i for i, (_, longest) in enumerate(edges) if trained and longest > trained]
+            if longer:
+                axes.axvline(longer[0] - 0.5, color="0.6", linewidth=0.8, linestyle=":")
+            axes.set(title=title, xlabel="word pieces of the source, end mark included", xticks=range(len(edges)),
+                     xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in edges])
         _legend(figure, rows)
-        return _svg(figure, "perplexity by length")
+        return _svg(figure, "by length")
 
 
-def length_buckets(lengths: np.ndarray, most: int = 6) -> list[tuple[int, int]]:
-    """At most `most` buckets (shortest, longest), both within, about as many of `lengths` in each."""
+PARTS = (0.5, 1, 1.5, 2, 3, 4)
+"""Ends of buckets, in longest training sentences."""
+
+
+def length_buckets(lengths: np.ndarray, most: int = 6, trained: int | None = None) -> list[tuple[int, int]]:
+    """At most `most` buckets (shortest, longest), both within, about as many of `lengths` in each; or, where some are
+    above `trained`, buckets that end at PARTS of that, without those that are empty."""
     if not len(lengths):
         return []
+    if trained and lengths.max() > trained:
+        ends = np.unique([*(int(part * trained) for part in PARTS), lengths.max()])
+        edges = zip([1, *(ends[:-1] + 1)], ends, strict=True)
+        return [(int(a), int(b)) for a, b in edges if ((lengths >= a) & (lengths <= b)).any()]
     ends = np.unique(np.quantile(lengths, np.arange(1, most + 1) / most, method="inverted_cdf"))
     return [(int(a), int(b)) for a, b in zip([lengths.min(), *(ends[:-1] + 1)], ends, strict=True)]
 
 
 def bucket_perplexities(found, edges):
-    place = np.searchsorted([b for _, b in edges], found["validation_source"]).clip(max=len(edges) - 1)
-    nll, pieces = (np.bincount(place, found[f"validation_{name}"].astype(float), len(edges))
+    nll, pieces = (_in_buckets(found["validation_source"], found[f"validation_{name}"], edges)
                    for name in ("nll", "pieces"))
     return np.exp(np.divide(nll, pieces, out=np.full(len(edges), np.nan), where=pieces > 0))
+
+
+def bucket_exact(found, edges):
+    """In per cent."""
+    right, there = (_in_buckets(found["test_source"], values, edges)
+                    for values in (found["test_exact"], np.ones(len(found["test_exact"]))))
+    return 100 * np.divide(right, there, out=np.full(len(edges), np.nan), where=there > 0)
+
+
+def _in_buckets(lengths, values, edges):
+    """Sums of `values`; what is beyond the last bucket is in it."""
+    place = np.searchsorted([b for _, b in edges], lengths).clip(max=len(edges) - 1)
+    return np.bincount(place, values.astype(float), len(edges))
 
 
 def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> str | None:

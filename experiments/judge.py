@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attn import NoPositions
-from experiments import evaluation, trial
+from experiments import aligning, evaluation, trial
 from experiments.compiled import Compiled
 from experiments.population import Lanes, put, take
 from experiments.prepared import Prepared
@@ -84,7 +84,13 @@ class Judge(NamedTuple):
             beside[name] = dict(steps=steps, validation=dict(perplexity=float(perplexities[lane]), **scores),
                                 test=_score(one.settings, of_test[lane], test.text.target))
             if name == one.settings.evaluation.weights:
-                self._keep(one, take(states, self.lanes.place(lane)), of_test[lane])
+                own = take(states, self.lanes.place(lane))
+                self._keep(one, own, of_test[lane])
+                error = aligning.alignment_error(self.functions.weights, own, self.prepared.vocabulary(), test,
+                                                 # as many as for the examples: compiled once
+                                                 max(1, one.settings.evaluation.examples), self.program.length,
+                                                 self.check)
+                beside[name]["test"] |= {} if error is None else dict(alignment_error=error)
                 one.directory.write_arrays("sentences.npz", self._sentences(one, nll[lane], pieces, of_test[lane]))
 
     def _sentences(self, one, nll, pieces, translations):

@@ -20,11 +20,12 @@ import sentencepiece
 from experiments import corpora, machine, store
 from experiments.batches import Corpus, Encoded, Sentences, between_marks
 from experiments.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.corpora.alignments import Links
 from experiments.files import DamagedError, lock, read_json, write_bytes, write_json
 from experiments.settings import Data, Settings
 from experiments.tokens import Vocabulary, train_vocabulary
 
-FORMAT = 1
+FORMAT = 2
 """Of what is kept; to be raised whenever the same text would be kept otherwise."""
 SAMPLE = 1_000_000
 """The most pairs that a vocabulary is trained on, drawn evenly from more."""
@@ -37,6 +38,8 @@ class Heldout(NamedTuple):
 
     text: Pairs
     ids: Encoded
+    links: list[Links] | None = None
+    """Which words are translations of each other, where the corpus knows."""
 
 
 class Prepared(NamedTuple):
@@ -88,8 +91,9 @@ def load(directory: Path) -> Prepared:
     vocabulary = Vocabulary(model)
 
     def heldout(split):
-        text = Pairs(*about["heldout"][split])
-        return Heldout(text, Encoded(*map(vocabulary.encode, text)))
+        text, known = Pairs(*about["heldout"][split]), about["links"] if split == "test" else None
+        return Heldout(text, Encoded(*map(vocabulary.encode, text)), known and [
+            Links(*(tuple(map(tuple, kind)) for kind in pair)) for pair in known])
 
     return Prepared(directory, model, about["digest"], about["counts"], store.read(directory, vocabulary.size),
                     *map(heldout, SPLITS[1:]))
@@ -135,7 +139,9 @@ def _fill(source, data, directory):
     write_bytes(directory / "vocabulary.model", model)
     sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
     counts = {**survey.counts, **source.counts(), "train_too_long": dropped}
-    write_json(directory / "about.json", dict(digest=survey.digest, counts=counts, sizes=sizes, heldout=survey.heldout))
+    links = source.links() if hasattr(source, "links") else None
+    write_json(directory / "about.json", dict(digest=survey.digest, counts=counts, sizes=sizes, heldout=survey.heldout,
+                                              links=links))
 
 
 def _workshop(place):

@@ -34,7 +34,7 @@ MAPS_SIZE = 16_000_000
 """Characters of packed attention maps in the page."""
 
 _COLOURS = {"failed": "red", "diverged": "red", "unfinished": "yellow"}
-_WIDE_ONLY = ("parameters", "chrF")
+_WIDE_ONLY = ("parameters", "chrF", "alignment error, %")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,21 +124,27 @@ def _forests(table, rows) -> dict[str, tuple[str | None, str]]:
 
 
 def _row_figures(table, rows) -> list[Figure]:
-    """Perplexity over parameters, over steps and over the length of the source; those that have anything to show."""
+    """Perplexity over parameters, over steps and, with exact match, by length; those that have anything to show."""
     named = list(zip(table.labels, [row.group for row in rows], strict=True))
     sizes = [(label, group.summary("parameters"), group.summary("perplexity")) for label, group in named[:MOST_POINTS]]
     lined = named[:figures.LINES]
     curves = figures.training_curves([(label, group.trials) for label, group in lined])
-    lengths = figures.perplexity_by_length([(label, [ledger.sentences(trial) for trial in group.finished])
-                                            for label, group in lined])
+    lengths = figures.by_length([(label, [ledger.sentences(trial) for trial in group.finished])
+                                 for label, group in lined], _trained([group for _, group in lined]))
     found = [
         Figure("Perplexity and size", figures.size_and_perplexity(sizes),
                "Mean over seeds, ± their standard deviation." + _first(MOST_POINTS, len(rows))),
         Figure("Training", curves, "A colour for each row of the table: the mean over the seeds that logged a step, "
                "and a band from their lowest to their highest value." + _first(figures.LINES, len(rows))),
-        Figure("Perplexity by length", lengths, "Validation sentences by the length of their source, about as many in "
-               "each bucket; mean over seeds." + _first(figures.LINES, len(rows)))]
+        Figure("By length", lengths, "Sentences by the length of their source, mean over seeds; right of the dotted "
+               "line, where there is one, are lengths that training did not have." + _first(figures.LINES, len(rows)))]
     return [figure for figure in found if figure.svg]
+
+
+def _trained(groups) -> int | None:
+    """The longest sentence that training could have, where all rows have the same."""
+    longest = {ledger.look_up(trial.config, "data.max_pieces") for group in groups for trial in group.finished}
+    return longest.pop() if len(longest) == 1 and all(type(one) is int for one in longest) else None
 
 
 def _entropies(examples, there) -> list[Figure]:

@@ -27,6 +27,8 @@ class Metric(NamedTuple):
 METRICS = (Metric("perplexity", "perplexity", 3, 3), Metric("bleu", "BLEU", 1, 2),
            Metric("exact_match", "exact match, %", 1, 2, 100))
 
+ALIGNMENT = Metric("alignment_error", "alignment error, %", 1, 2, 100)
+
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
@@ -160,6 +162,10 @@ def _results(labels, rows):
     verdicts = [verdict(row) for row in rows]
     headings = ("", "seeds", "parameters", "perplexity", "BLEU", "chrF", "exact match, %")
     cells = [_cells(row.group) for row in rows]
+    errors = [row.group.summary("alignment_error") for row in rows]
+    if any(errors):
+        headings += ("alignment error, %",)
+        cells = [(*own, measured(error, ALIGNMENT)) for own, error in zip(cells, errors, strict=True)]
     if any(verdicts):
         headings += ("against base",)
         cells = [(*own, words) for own, words in zip(cells, verdicts, strict=True)]
@@ -242,6 +248,9 @@ def _metrics_note(book, rows):
     sentences = _distinct(trial.result.get("test_sentences") for trial in finished)
     note = "perplexity: validation, per word piece; BLEU, chrF and exact match: "
     note += f"{sentences} test sentences" if sentences else "test sentences"
+    if any(trial.result.get("alignment_error") is not None for trial in finished):
+        note += ("; alignment error: how often the last layer’s attention to the source, in the mean over heads, is "
+                 "most on another word than the one translated (Och and Ney 2003)")
     if any(len(row.group.finished) > 1 for row in rows):
         note += "; ±: sample standard deviation over seeds"
     return note

@@ -92,6 +92,11 @@ class Vocabulary:
         lengths = np.fromiter(map(len, found), np.int32, len(found))
         return np.fromiter(itertools.chain.from_iterable(found), np.int32, int(lengths.sum())), lengths
 
+    def spans(self, sentence: str) -> list[tuple[int, int]]:
+        """(first letter, one after the last) of each of its pieces, white space before a word being of the piece."""
+        found = self._processor.encode(sentence, out_type="immutable_proto").pieces
+        return [(piece.begin, piece.end) for piece in found]
+
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """The sentence of each row of ids: what comes before its first EOS, padding and BOS left out."""
         rows = [_content(row) for row in ids]

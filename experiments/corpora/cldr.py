@@ -29,6 +29,7 @@ import babel
 from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 
 from experiments.corpora import CorpusError, Pairs
+from experiments.corpora.alignments import Links, Told, links, others
 from experiments.settings import Data
 
 Phrase = Callable[[Locale], str]
@@ -62,6 +63,7 @@ SECONDS = {
 }  # fmt: skip
 
 DATES = ("full", "long", "medium", "short")
+INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
 
 # A century, so that the two-digit years of short dates are unambiguous.
 FIRST_DAY = datetime.date(1950, 1, 1).toordinal()
@@ -93,18 +95,27 @@ class Source:
     def counts(self) -> dict[str, int]:
         return {"ambiguous": self._generated.ambiguous}
 
+    def links(self) -> list[Links]:
+        """Which words of the test pairs are translations of each other."""
+        locales = tuple(map(_locale, self._arguments[:2]))
+        otherwise = functools.partial(others, days=(FIRST_DAY, LAST_DAY), forms=(DATES, INTERVALS))
+        return [links(*drawn, otherwise, functools.partial(say, locales=locales))
+                for drawn in self._generated.test_draws]
+
     @functools.cached_property
     def _generated(self):
         return generate(*self._arguments)
 
 
 class Generated(NamedTuple):
-    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
+    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations; `test_draws` are the
+    kinds of the test phrases and what their generators were asked and answered."""
 
     train: Pairs
     validation: Pairs
     test: Pairs
     ambiguous: int
+    test_draws: list[tuple[Kind, list]]
 
 
 def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldout: int = 500,
@@ -121,7 +132,8 @@ def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldou
     found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
     rng.shuffle(found)  # small kinds are exhausted early; every split is to have its share of each
     test, validation, train = found[:heldout], found[heldout : 2 * heldout], found[2 * heldout :]
-    return Generated(*(Pairs(*map(list, zip(*split, strict=True))) for split in (train, validation, test)), ambiguous)
+    splits = (Pairs(*map(list, list(zip(*split, strict=True))[:2])) for split in (train, validation, test))
+    return Generated(*splits, ambiguous, [drawn for _, _, drawn in test])
 
 
 def _locale(identifier: str) -> Locale:
@@ -133,9 +145,9 @@ def _locale(identifier: str) -> Locale:
         ) from None
 
 
-def _distinct(rng, locales, wanted) -> tuple[list[tuple[str, str]], int]:
-    """`wanted` pairs (source, target), and the number of sources dropped as ambiguous."""
-    pairs, targets, ambiguous = {}, set(), set()
+def _distinct(rng, locales, wanted) -> tuple[list[tuple[str, str, tuple[Kind, list]]], int]:
+    """`wanted` pairs (source, target, of what), and the number of sources dropped as ambiguous."""
+    pairs, targets, ambiguous, drawn = {}, set(), set(), {}
     kinds = {kind: weight for kind, weight in KINDS.items() if _sayable(kind, locales)}
     repeats = dict.fromkeys(kinds, 0)
     while len(pairs) - len(ambiguous) < wanted:
@@ -147,11 +159,13 @@ def _distinct(rng, locales, wanted) -> tuple[list[tuple[str, str]], int]:
         names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
             kind = rng.choices(names, cum_weights=cumulative)[0]
-            source, target = say(kind(rng), locales)
+            told = Told(rng)
+            source, target = say(kind(told), locales)
             if source not in pairs and target not in targets:
                 pairs[source] = target
                 targets.add(target)
                 repeats[kind] = 0
+                drawn[source] = kind, told.asked
                 continue
             if pairs.get(source, target) != target:
                 ambiguous.add(source)
@@ -159,7 +173,7 @@ def _distinct(rng, locales, wanted) -> tuple[list[tuple[str, str]], int]:
             if repeats[kind] == PATIENCE:
                 del kinds[kind]
                 break
-    return [pair for pair in pairs.items() if pair[0] not in ambiguous], len(ambiguous)
+    return [(*pair, drawn[pair[0]]) for pair in pairs.items() if pair[0] not in ambiguous], len(ambiguous)
 
 
 def _sayable(kind, locales) -> bool:
@@ -234,7 +248,7 @@ def days(rng) -> Phrase:
     first, last = sorted((_day(rng), _day(rng)))
     last = last.replace(year=first.year, day=min(last.day, 28))
     first, last = sorted((first, last if last != first else first + datetime.timedelta(days=1)))
-    skeleton = rng.choice(("yMMMd", "MMMd", "yMMMEd"))
+    skeleton = rng.choice(INTERVALS)
     return lambda locale: dates.format_interval(first, last, skeleton, locale=locale)
 
 

@@ -43,14 +43,32 @@ def test_length_buckets(lengths, most, buckets):
     assert figures.length_buckets(np.array(lengths, int), most) == buckets
 
 
+@pytest.mark.parametrize(("lengths", "trained", "buckets"), [
+    (range(1, 45), 10, [(1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, 44)]),
+    ([3, 12, 13, 35], 10, [(1, 5), (11, 15), (31, 40)]), ([1, 2, 3, 4], 4, [(1, 1), (2, 2), (3, 3), (4, 4)]),
+    ([4, 5], 3, [(4, 4), (5, 6)])])
+def test_buckets_beyond_training_are_parts_of_its_longest(lengths, trained, buckets):
+    assert figures.length_buckets(np.array(lengths, int), trained=trained) == buckets
+
+
+def test_exact_match_by_length():
+    found = {"validation_source": np.array([1, 9]), "validation_pieces": np.array([1, 1]),
+             "validation_nll": np.log([2.0, 8.0]), "test_source": np.array([1, 2, 5, 5, 30]),
+             "test_exact": np.array([True, False, True, True, False])}
+    np.testing.assert_allclose(figures.bucket_exact(found, [(1, 2), (3, 5), (6, 8), (9, 20)]), [50, 100, np.nan, 0])
+    within, beyond = (figures.by_length([("a", [found])], trained) for trained in (9, 4))
+    assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(texts(beyond))
+    assert "stroke-dasharray" in beyond.replace(within, "")
+
+
 def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
     found = {"validation_source": np.array([1, 2, 5, 9, 30]), "validation_pieces": np.array([1, 3, 2, 4, 5]),
              "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0])}
     values = figures.bucket_perplexities(found, [(1, 2), (3, 5), (6, 8), (9, 20)])
     np.testing.assert_allclose(values, [2, 3, np.nan, 2])  # 30 counts to the last bucket
-    svg = figures.perplexity_by_length([("a", [found]), ("b", []), ("c", [{}])])
+    svg = figures.by_length([("a", [found]), ("b", []), ("c", [{}])])
     assert {"a", "b", "c", "word pieces of the source, end mark included"} <= set(texts(svg))
-    assert figures.perplexity_by_length([("b", []), ("c", [{}])]) is None
+    assert figures.by_length([("b", []), ("c", [{}])]) is None
 
 
 def difference(low, mean, high):
@@ -105,5 +123,5 @@ def test_head_entropies_show_rows_of_different_shapes():
 
 def test_figures_are_the_same_bytes_again():
     kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
-    drawn = [figures.perplexity_by_length([("a", [kept])]) for _ in range(2)]
+    drawn = [figures.by_length([("a", [kept])]) for _ in range(2)]
     assert drawn[0] == drawn[1]

@@ -245,7 +245,7 @@ def test_html_shows_the_table_the_provenance_and_the_pictures(sweep):
 def test_html_shows_differences_and_figures(table_3):
     page = Page(table_3.html)
     for text in ("worse (perplexity, BLEU)", "paper’s order", "supported", "BLEU, difference to base",
-                 "Perplexity and size", "Perplexity by length", "Entropy of attention", "(B) d_k=16, d_k=4 seed=2"):
+                 "Perplexity and size", "By length", "Entropy of attention", "(B) d_k=16, d_k=4 seed=2"):
         assert text in page.text
     drawn = [attributes["class"] for tag, attributes in page.tags if tag == "figure"]
     assert drawn == ["plot wide"] * 7 + ["plot"] * 2
@@ -257,10 +257,10 @@ def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(table_3, mon
     for name, most in (("MOST_POINTS", 3), ("MOST_MAPS", 2), ("MOST_HEAT_MAPS", 1)):
         monkeypatch.setattr(report, name, most)
     monkeypatch.setattr(figures, "LINES", 4)
-    for name in ("forest", "training_curves", "size_and_perplexity", "perplexity_by_length", "head_entropies"):
+    for name in ("forest", "training_curves", "size_and_perplexity", "by_length", "head_entropies"):
         monkeypatch.setattr(figures, name, lambda rows, *_, name=name: drawn.update({name: len(rows)}) or "<svg></svg>")
     page = report.html(book, report.compared(book), table_3.table)
-    assert drawn == {"forest": 3, "training_curves": 4, "size_and_perplexity": 3, "perplexity_by_length": 4,
+    assert drawn == {"forest": 3, "training_curves": 4, "size_and_perplexity": 3, "by_length": 4,
                      "head_entropies": 1}
     assert page.count("Shown are the first 3 of 4 rows") == 3  # a forest for each metric, without base
     assert [page.count(f"Shown are the first {n} of 5 rows") for n in (1, 2, 3, 4)] == [1, 1, 1, 2]

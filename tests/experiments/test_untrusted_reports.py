@@ -37,7 +37,7 @@ def trials(workdir, kept=None) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures take a second each; what they draw is checked before."""
-    for name in ("forest", "training_curves", "size_and_perplexity", "perplexity_by_length", "head_entropies"):
+    for name in ("forest", "training_curves", "size_and_perplexity", "by_length", "head_entropies"):
         monkeypatch.setattr(figures, name, lambda *_: None)
     monkeypatch.setattr(figures, "position_table", lambda *_: "")
 

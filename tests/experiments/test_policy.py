@@ -1,0 +1,146 @@
+"""Sampled attention in training: REINFORCE has the gradient of the expected loss, all else is as ever."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import objective, trial
+from experiments.batches import Batches, assemble
+from tests.experiments import tiny
+
+DRAWS = 4000
+
+
+def setting(**changes):
+    """One pair a row and no dropout, so that all chance is that of attention."""
+    return tiny.resolve(**{**dict(model__kind="rnn", model__choice="sampled", model__score="bilinear",
+                                  model__P_drop=0.0, training__eps_ls=0.0, training__entropy=0.0), **changes})
+
+
+def one_row(settings):
+    """A batch of one row with one pair."""
+    flat = tiny.corpus().train
+    slots = Batches(flat, rows=1, row_pieces=48, seed=0).take(1)[0]
+    return jax.tree.map(jnp.asarray, assemble(flat, np.where(np.arange(slots.shape[-1]) == 0, slots, -1), 16, np))
+
+
+def built(settings):
+    program = trial.program(settings, settings.data.vocabulary, 48)
+    state = jax.device_get(trial.initial_state(program, settings, jax.jit(trial.initial_variables, static_argnums=0)))
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: jnp.asarray(x + 0.4 * draw.normal(size=x.shape), jnp.float32), state.params)
+    return program, dict(params=params, positions=jax.tree.map(jnp.asarray, state.positions))
+
+
+def at(c):
+    """A baseline that is the same for all."""
+    return dict(w=jnp.zeros(16), c=jnp.float32(c))
+
+
+def gradients(program, trainable, settings, batch, count):
+    """Of `count` draws, each by itself."""
+    hyper = trial.hyper(settings)
+
+    def one(key):
+        return trial._summed_gradients(program, trainable, hyper, batch, key[None])[0]["params"]
+
+    return jax.device_get(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), count)))
+
+
+def expected_loss(program, params, batch, w):
+    """Σ_i Σ_j π_ij·(−log p_i | key j), every key of every query tried, with the score's matrix `w`."""
+    row = jax.tree.map(lambda x: x[0], batch)
+    n, m = (int((side > 0).sum()) for side in (row.source_segments, row.target_segments))
+    model = trial.model(program)
+    seen = dict(source_mask=trial.Mask(), target_mask=trial.Mask.causal(), cross_mask=trial.Mask())
+    pieces = row.source[:n], row.target_in[:m]
+    _, kept = model.apply({"params": params}, *pieces, *pieces, **seen, capture_intermediates=True)
+    h, u = (kept["intermediates"][name]["__call__"][0] for name in ("encoder_0", "decoder_0"))
+    policy = jax.nn.softmax(u @ w @ h.T)
+    pair = jnp.broadcast_to(h[None], (m, *h.shape)), jnp.broadcast_to(u[:, None], (m, n, u.shape[1]))
+    both = jnp.concatenate(pair, -1)
+    z = jnp.tanh(both @ params["combine"]["kernel"] + params["combine"]["bias"].reshape(1, 1, -1))
+    logits = z @ params["embedding"].T + params["output_bias"].reshape(1, 1, -1)
+    worse = -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(row.target_out[:m])[:, None, None], -1)[..., 0]
+    return (policy * worse).sum()
+
+
+@pytest.mark.parametrize("baseline", [0.0, 4.0])
+def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
+    """Whatever the baseline, which may change the spread alone."""
+    settings = setting()
+    program, trainable = built(settings)
+    params, batch = trainable["params"], one_row(settings)
+    params["cross_attention"]["baseline"] = at(baseline)
+    found = gradients(program, trainable, settings, batch, DRAWS)["cross_attention"]["score"]["w"]
+    wanted = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(params["cross_attention"]["score"]["w"])
+    error = found.std(0) / DRAWS**0.5
+    distance = np.abs(found.mean(0) - wanted) / np.maximum(error, 1e-12)
+    assert np.abs(wanted).max() > 10 * error.mean()  # there is something to see
+    assert distance.max() < 5 and (distance**2).mean() < 2
+
+
+def test_a_baseline_that_foretells_makes_the_gradient_steadier():
+    settings = setting()
+    program, trainable = built(settings)
+    batch = one_row(settings)
+    spread = []
+    for c in (0.0, 6.0):
+        trainable["params"]["cross_attention"]["baseline"] = at(c)
+        found = gradients(program, trainable, settings, batch, 500)["cross_attention"]["score"]["w"]
+        spread.append(found.std(0).mean())
+    assert spread[1] < spread[0]
+
+
+def test_the_baseline_learns_the_loss_and_tells_nobody():
+    """Its gradient is that of half the squared error; it reaches w and c alone."""
+    settings = setting()
+    program, trainable = built(settings)
+    trainable["params"]["cross_attention"]["baseline"] = dict(w=jnp.full(16, 0.1), c=jnp.float32(1))
+    batch, key = one_row(settings), jax.random.split(jax.random.key(1), 1)
+    hidden, policy = jax.vmap(lambda row, key: trial._hidden(program, trainable, row, trial.hyper(settings), key))(
+        batch, key)
+    worse = objective.nll(hidden[0], trial.output_matrix(trainable["params"]), batch.target_out[0])
+    real = batch.target_segments[0] > 0
+    found = gradients(program, trainable, settings, batch, 1)["cross_attention"]["baseline"]
+    again = trial._summed_gradients(program, trainable, trial.hyper(settings), batch, key)[0]
+    np.testing.assert_allclose(again["params"]["cross_attention"]["baseline"]["c"],
+                               -np.where(real, worse - policy["foretold"][0], 0).sum(), rtol=1e-4)
+    assert found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0
+
+
+def test_entropy_is_worth_what_the_setting_says():
+    """A batch whose policy has one key only has none; else the gradient differs by that of the entropy."""
+    settings = setting()
+    program, trainable = built(settings)
+    batch = one_row(settings)
+    plain, worth = (gradients(program, trainable, setting(training__entropy=e), batch, 1) for e in (0.0, 0.5))
+    difference = worth["cross_attention"]["score"]["w"][0] - plain["cross_attention"]["score"]["w"][0]
+
+    def entropy(w):
+        params = {**trainable["params"], "cross_attention": {**trainable["params"]["cross_attention"],
+                                                             "score": {"w": w}}}
+        row = jax.tree.map(lambda x: x[0], batch)
+        _, policy = trial._hidden(program, dict(params=params, positions={}), row, trial.hyper(settings),
+                                  jax.random.key(0))
+        return jnp.where(row.target_segments > 0, policy["entropy"], 0).sum()
+
+    wanted = -0.5 * jax.grad(entropy)(trainable["params"]["cross_attention"]["score"]["w"])
+    np.testing.assert_allclose(difference, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "transformer"])
+def test_without_a_key_the_best_is_chosen(kind):
+    """What validation sees is that of argmax attention with the same parameters."""
+    sampled, best = (setting(model__kind=kind, model__choice=choice) for choice in ("sampled", "argmax"))
+    program, trainable = built(sampled)
+    batch = one_row(sampled)
+    state = trial.State(np.int32(0), **trainable, moments=())
+    other = trial.program(best, best.data.vocabulary, 48)
+    params = jax.tree.map(lambda x: x, trainable["params"])
+    name = "cross_attention" if kind == "rnn" else "decoder_0"
+    inner = params[name] if kind == "rnn" else params[name]["cross_attention"]
+    del inner["baseline"]
+    np.testing.assert_array_equal(trial.piece_losses(program, state, batch),
+                                  trial.piece_losses(other, state._replace(params=params), batch))
