@@ -221,7 +221,8 @@ def length_buckets(lengths: np.ndarray, most: int = 6, trained: int | None = Non
     if not len(lengths):
         return []
     if trained and lengths.max() > trained:
-        ends = np.unique([*(int(part * trained) for part in PARTS), lengths.max()])
+        ends = np.unique([max(1, int(part * trained)) for part in PARTS])
+        ends = np.unique([*ends, max(lengths.max(), ends[-1])])
         edges = zip([1, *(ends[:-1] + 1)], ends, strict=True)
         return [(int(a), int(b)) for a, b in edges if ((lengths >= a) & (lengths <= b)).any()]
     ends = np.unique(np.quantile(lengths, np.arange(1, most + 1) / most, method="inverted_cdf"))
