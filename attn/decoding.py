@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from attn.layers import output_matrix
 from attn.masks import Mask
 from attn.recurrent import RNN
-from attn.transformer import Transformer, output_matrix
+from attn.transformer import Transformer
 
 PAD = 0
 NEVER = -1e30

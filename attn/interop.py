@@ -17,9 +17,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
 from attn.array_files import load, save
+from attn.layers import Design, Shape
 from attn.masks import Mask
 from attn.positions import Learned, NoPositions, Sinusoidal
-from attn.transformer import Design, Shape, Transformer
+from attn.transformer import Transformer
 
 __all__ = ["Names", "from_arrays", "from_torch", "load", "save", "to_arrays", "to_torch"]
 

@@ -208,8 +208,8 @@ def attend(module: nn.Module, x: Float[Array, "*B N D"], q: Float[Array, "*B N H
     """Attention by the `choice` of `module`, with score, mask and bias in `what`; `x` is what the queries are made of.
 
     Sampled attention, with an rng named "sample" and the collection "policy" mutable, keeps there what REINFORCE needs
-    of each query (*B, N): "log_prob" of its choices in all heads, the "entropy" of what they were drawn from, and what the
-    baseline has "foretold", which sends x no gradient.
+    of each query (*B, N): "log_prob" of its choices in all heads, the "entropy" of what they were drawn from, and what
+    the baseline has "foretold", which sends x no gradient.
     """
     watched = module.is_mutable_collection("weights") and not module.is_initializing()
     keep = functools.partial(module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None)

@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.dropout import Dropout
 from attn.kernels.cached import as_cached, over_cache
+from attn.layers import EMBEDDINGS, Linear, embedding_matrices, output_matrix
 from attn.masks import Mask
 from attn.mixing import CELLS, Recurrence, whole
 from attn.multihead import CHOICES, Baseline, attend, with_parameters
 from attn.scores import SCORES
-from attn.transformer import EMBEDDINGS, Linear, embedding_matrices, output_matrix
 
 
 class SingleHead(nn.Module):
@@ -76,7 +76,8 @@ class RNN(nn.Module):
 
     def setup(self):
         _check(self)
-        for name, matrix in embedding_matrices(self, self.embeddings, self.vocabulary, self.d_model).items():
+        names = EMBEDDINGS[self.embeddings]
+        for name, matrix in embedding_matrices(self, names, self.vocabulary, self.d_model).items():
             setattr(self, name, matrix)
         self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary,))
         self.encoder = [Recurrence(self.d_model, self.cell, both_ways=True) for _ in range(self.N)]

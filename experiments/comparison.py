@@ -97,7 +97,8 @@ def _runs(group, sentences, draw):
     for seed, trial in trials.items():
         if kept := sentences(trial):
             tables["perplexity"][seed] = np.stack([kept["validation_nll"], kept["validation_pieces"]], axis=1)
-            tables["bleu"][seed], tables["exact_match"][seed] = kept["test_bleu"], kept["test_exact"]
+            if "test_bleu" in kept:
+                tables["bleu"][seed], tables["exact_match"][seed] = kept["test_bleu"], kept["test_exact"]
     functions = statistics.perplexity_scores, statistics.bleu_scores, statistics.rate_scores
     scores = {metric: _scores(function, tables[metric], draw)
               for metric, function in zip(tables, functions, strict=True)}

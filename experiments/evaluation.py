@@ -150,8 +150,8 @@ def attention_weights(program: trial.Program, state: trial.State, source, target
     variables = dict(params=state.params, positions=state.positions)
     places = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
     seen = Mask.padding(lengths)
-    _, kept = trial.model(program).apply(variables, source, target, *places, source_mask=seen,
-                                               target_mask=Mask.causal(), cross_mask=seen, mutable=["weights"])
+    _, kept = trial.call(trial.model(program).apply, program, variables, source, target, places,
+                         (seen, Mask.causal(), seen), mutable=["weights"])
 
     found, kinds = kept.get("weights", {}), {}
     for kind, side, name in (("encoder", "encoder", "self_attention"), ("decoder", "decoder", "self_attention"),
@@ -172,7 +172,7 @@ def examples(weights, state: trial.State, vocabulary: Vocabulary, test: Heldout,
     chosen = _spread_lengths(test.ids.source, count)
     records, arrays = [], {}
     if state.positions:
-        arrays["positions"] = np.asarray(state.positions["source_positions"]["table"])
+        arrays["positions"] = np.asarray(state.positions[min(state.positions)]["table"])
     if not chosen:
         return records, arrays
     read = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]

@@ -51,7 +51,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
 
     The first two terms are the products with matrices, the third those of attention, by scaled dot products, over the
     pairs of query and key that may see each other. Where anything else mixes positions in a stack, its products stand
-    in place of those of self-attention: `_mixing`. The recurrent encoder-decoder has
+    in place of those of self-attention: `_mixing`. A language model has the target's part of that, without attention
+    to a source. The recurrent encoder-decoder has
 
         6 · [N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + 2·n·m·D]
 
@@ -63,6 +64,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
     if program.kind == "rnn":
         cell, attends = GATES[design.cell] * D**2, design.score != "none"
         products = N * n * 3 * cell // 2 + m * (2 * N * cell + 2 * D**2) + N * D**2 + 2 * n * m * D * attends
+    elif program.kind == "language":
+        products = N * (_mixing(design.decoder_mixing, True, m, shape, design) + m * 2 * D * d_ff)
     else:
         own = _mixing(design.encoder_mixing, False, n, shape, design) + _mixing(
             design.decoder_mixing, True, m, shape, design)

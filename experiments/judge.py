@@ -9,7 +9,7 @@ from attn import NoPositions
 from experiments import aligning, evaluation, trial
 from experiments.compiled import Compiled
 from experiments.population import Lanes, put, take
-from experiments.prepared import Prepared
+from experiments.prepared import Heldout, Prepared
 from experiments.settings import WEIGHTS, Settings
 
 
@@ -33,15 +33,23 @@ class Judge(NamedTuple):
     check: Callable[[], None] = lambda: None
     """Called between batches; what it raises ends the scoring."""
 
-    def losses(self, states):
-        """Of the validation set, see `evaluation.sentence_losses`."""
-        return evaluation.sentence_losses(self.functions.piece_losses, states, self.prepared.validation.ids, self.rows,
-                                          self.program.length, self.check)
+    @property
+    def translates(self) -> bool:
+        """Whether there is anything but perplexity to score."""
+        return self.program.kind != "language"
+
+    def losses(self, states, heldout: Heldout | None = None):
+        """Of the validation set, or of another, see `evaluation.sentence_losses`."""
+        ids = (heldout or self.prepared.validation).ids
+        return evaluation.sentence_losses(self.functions.piece_losses, states, ids, self.rows, self.program.length,
+                                          self.check)
 
     def validation(self, states, losses, chosen: dict[int, Settings]) -> dict[int, dict[str, float]]:
         """For each of the lanes `chosen`: perplexity on the whole set, scores of greedy translations of its first."""
         heldout, most = self.prepared.validation, max(s.evaluation.sentences for s in chosen.values())
         perplexities = evaluation.perplexity(*losses)
+        if not self.translates:
+            return {lane: dict(perplexity=float(perplexities[lane])) for lane in chosen}
         translations = self._translations(states, self.functions.greedy, heldout.ids.source[:most], chosen)
         return {lane: dict(perplexity=float(perplexities[lane]), **_score(
             s, *(side[: s.evaluation.sentences] for side in (translations[lane], heldout.text.target))))
@@ -72,6 +80,9 @@ class Judge(NamedTuple):
 
     def _score_all(self, states, losses, name, wanted):
         """Scores lanes with the weights `name`; writes files for those trials whose own these are."""
+        if not self.translates:
+            self._score_language(states, losses, name, wanted)
+            return
         validation, test = self.prepared.validation, self.prepared.test
         nll, pieces = losses
         perplexities = evaluation.perplexity(nll, pieces)
@@ -93,19 +104,35 @@ class Judge(NamedTuple):
                 beside[name]["test"] |= {} if error is None else dict(alignment_error=error)
                 one.directory.write_arrays("sentences.npz", self._sentences(one, nll[lane], pieces, of_test[lane]))
 
+    def _score_language(self, states, losses, name, wanted):
+        """The same of a language model: perplexities, and examples of where it looks in the test set's own text."""
+        of_validation, of_test = (evaluation.perplexity(*each) for each in (
+            losses, self.losses(states, self.prepared.test)))
+        for one, steps, beside in wanted:
+            beside[name] = dict(steps=steps, validation=dict(perplexity=float(of_validation[one.lane])),
+                                test=dict(test_perplexity=float(of_test[one.lane])))
+            if name == one.settings.evaluation.weights:
+                self._keep(one, take(states, self.lanes.place(one.lane)), self.prepared.test.text.target)
+                nll, pieces = losses
+                one.directory.write_arrays("sentences.npz", self._of_validation(nll[one.lane], pieces))
+
+    def _of_validation(self, nll, pieces):
+        lengths = np.array([len(s) + 1 for s in self.prepared.validation.ids.source], np.int32)
+        return dict(validation_nll=nll.astype(np.float32), validation_pieces=pieces.astype(np.int32),
+                    validation_source=lengths)
+
     def _sentences(self, one, nll, pieces, translations):
         """What each held-out sentence contributes to the scores."""
-        validation, test = self.prepared.validation, self.prepared.test
-        lengths = [np.array([len(s) + 1 for s in side.ids.source], np.int32) for side in (validation, test)]
+        test = self.prepared.test
         return dict(
-            validation_nll=nll.astype(np.float32), validation_pieces=pieces.astype(np.int32),
-            validation_source=lengths[0], test_source=lengths[1],
+            self._of_validation(nll, pieces), test_source=np.array([len(s) + 1 for s in test.ids.source], np.int32),
             test_exact=np.array([t == r for t, r in zip(translations, test.text.target, strict=True)]),
             test_bleu=evaluation.sentence_statistics(translations, test.text.target, _tokens_of(one.settings)))
 
     def _keep(self, one, state, translations):
-        """Writes the translations of the test set, and a few examples of where attention looks."""
-        one.directory.write_text("translations.txt", "".join(line + "\n" for line in translations))
+        """Writes the translations of the test set, if such they are, and a few examples of where attention looks."""
+        if self.translates:
+            one.directory.write_text("translations.txt", "".join(line + "\n" for line in translations))
         records, arrays = evaluation.examples(
             self.functions.weights, state, self.prepared.vocabulary(), self.prepared.test, translations,
             one.settings.evaluation.examples, self.program.length)

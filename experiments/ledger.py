@@ -24,8 +24,8 @@ ENDS = ("finished", "failed", "diverged")
 
 STATUSES = (*ENDS, "unfinished")
 
-NUMBERS = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error", "steps",
-           "seconds", "tokens_per_second", "real_tokens", "test_sentences")
+NUMBERS = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error",
+           "test_perplexity", "steps", "seconds", "tokens_per_second", "real_tokens", "test_sentences")
 """What a result.json has numbers for, where it has them."""
 
 DRAWN = 1e100

@@ -11,7 +11,8 @@ import numpy as np
 from experiments.trial import finite
 
 _TRAIN = "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  {tokens_per_second:7.0f} tokens/s"
-_VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}  BLEU {bleu:.1f}  exact {exact_match:.1%}"
+_VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}"
+_TRANSLATIONS = "  BLEU {bleu:.1f}  exact {exact_match:.1%}"
 
 
 class Log:
@@ -72,7 +73,8 @@ class Log:
         self._since = time.perf_counter()
 
     def validation(self, step, scores):
-        self._write(dict(step=step, split="validation", **scores), _VALIDATION)
+        self._write(dict(step=step, split="validation", **scores),
+                    _VALIDATION + (_TRANSLATIONS if "bleu" in scores else ""))
         self._since = time.perf_counter()
 
     def _write(self, line, text):

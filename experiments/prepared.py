@@ -92,6 +92,10 @@ def load(directory: Path) -> Prepared:
 
     def heldout(split):
         text, known = Pairs(*about["heldout"][split]), about["links"] if split == "test" else None
+        if about["cut"]:
+            ids = [part for line in vocabulary.encode(text.target) for part in _parts(line, about["cut"])]
+            parts = vocabulary.decode(ids)
+            return Heldout(Pairs(parts, parts), Encoded(ids, ids))
         return Heldout(text, Encoded(*map(vocabulary.encode, text)), known and [
             Links(*(tuple(map(tuple, kind)) for kind in pair)) for pair in known])
 
@@ -128,9 +132,10 @@ def _fill(source, data, directory):
     survey = _survey(source, aside)
     model = train_vocabulary([*survey.sample.source, *survey.sample.target], data.vocabulary)
     vocabulary = Vocabulary(model)
-    for split in survey.heldout:
+    cut = data.max_pieces - 1 if data.corpus == "text" else 0  # and the end mark
+    for split in () if cut else survey.heldout:
         _check_lengths(source, split, vocabulary)
-    dropped = _encode(aside, data.max_pieces, vocabulary, directory)
+    dropped = _encode(aside, data.max_pieces, cut, vocabulary, directory)
     if dropped == survey.counts["train"]:
         raise CorpusError(f"none of the {dropped} training pairs has at most data.max_pieces={data.max_pieces} "
                           "pieces a side; raise data.max_pieces")
@@ -141,7 +146,7 @@ def _fill(source, data, directory):
     counts = {**survey.counts, **source.counts(), "train_too_long": dropped}
     links = source.links() if hasattr(source, "links") else None
     write_json(directory / "about.json", dict(digest=survey.digest, counts=counts, sizes=sizes, heldout=survey.heldout,
-                                              links=links))
+                                              links=links, cut=cut))
 
 
 def _workshop(place):
@@ -206,16 +211,30 @@ def _draw(sample, pairs, seen, rng):
             side[places[i]] = new[room + i]
 
 
-def _encode(aside, max_pieces, vocabulary, directory) -> int:
-    """Writes the pairs of the two files that are short enough; returns how many are not."""
+def _encode(aside, max_pieces, cut, vocabulary, directory) -> int:
+    """Writes the pairs of the two files that are short enough; returns how many are not. With `cut` all are: texts, the
+    same on both sides, in parts of so many pieces."""
     dropped = 0
     with store.Writer(directory, vocabulary.size) as writer:
         for pairs in zip(*map(_lines, aside), strict=True):
-            block = Corpus(*(between_marks(*vocabulary.flat(side)) for side in pairs))
+            flat = [vocabulary.flat(side) for side in pairs]
+            block = Corpus(*(between_marks(ids, _cut(lengths, cut) if cut else lengths) for ids, lengths in flat))
             short = np.maximum(*(side.lengths for side in block)) <= max_pieces
             dropped += int((~short).sum())
             writer.append(block if short.all() else Corpus(*(_only(side, short) for side in block)))
     return dropped
+
+
+def _cut(lengths, most):
+    """Those of the parts of sentences, none longer than `most`."""
+    counts = -(-lengths // most)
+    parts = np.full(int(counts.sum()), most, lengths.dtype)
+    parts[np.cumsum(counts) - 1] = lengths - most * (counts - 1)
+    return parts
+
+
+def _parts(ids, most):
+    return [ids[start:start + most] for start in range(0, len(ids), most)]
 
 
 def _lines(path):

@@ -53,8 +53,8 @@ class Progress:
         self._steps_done += one.settings.training.steps - self._before[one.directory]
         result = read_json(self._workdir / one.directory / "result.json") or {}
         if result.get("status") == "finished":
-            text = (f"perplexity {result['perplexity']:.3f}  BLEU {result['bleu']:.1f}  "
-                    f"exact match {result['exact_match']:.1%}  ({result['seconds']:.0f} s)")
+            scores = "BLEU {bleu:.1f}  exact match {exact_match:.1%}  " if "bleu" in result else ""
+            text = f"perplexity {result['perplexity']:.3f}  {scores.format(**result)}({result['seconds']:.0f} s)"
         else:
             self._failed += 1
             text = f"FAILED: {result.get('error', 'no result was written')}"

@@ -9,8 +9,8 @@ from experiments.comparison import Row
 from experiments.ledger import Ledger
 from experiments.report_table import METRICS, Table, beside_paper, mean_and_interval, provenance, title, varied
 
-SCORES = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error", "steps",
-          "seconds")
+SCORES = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error",
+          "test_perplexity", "steps", "seconds")
 """What report.csv takes from a result, one column each; exact_match is a fraction there."""
 
 BESIDE = {"perplexity": "validation", "bleu": "test", "chrf": "test", "exact_match": "test"}

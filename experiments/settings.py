@@ -9,17 +9,18 @@ import difflib
 import hashlib
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
+from experiments import fields
+
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "none")
 """What is added to the embeddings."""
 RELATIVE = ("rotary", "relative", "t5", "alibi")
 """What self-attention is told of distances, nothing being added to the embeddings."""
-KINDS = ("transformer", "rnn")
+KINDS = ("transformer", "rnn", "language")
 SCORES = ("dot", "scaled_dot", "bilinear", "additive", "none")
 CHOICES = ("soft", "argmax", "sampled")
 HEADS = ("concat", "mean")
@@ -29,7 +30,7 @@ NORMS = ("post", "post_final", "pre")
 EMBEDDINGS = ("tied", "target", "separate")
 ACTIVATIONS = ("relu", "gelu", "silu")
 OPTIMIZERS = ("adam", "sgd")
-CORPORA = ("cldr", "files", "tfds")
+CORPORA = ("cldr", "files", "tfds", "text")
 STRATEGIES = ("pmap", "shard_map")
 PRECISIONS = ("float32", "bfloat16")
 WEIGHTS = ("raw", "average", "ema", "best")
@@ -40,99 +41,54 @@ class SettingsError(ValueError):
     """A setting that makes no sense; the message names the setting, its value and what is known."""
 
 
-def _field(default, allowed, accepts):
-    return dataclasses.field(default=default, metadata=dict(allowed=allowed, accepts=accepts))
-
-
-def _at_least(low, default, most=2**31 - 1):
-    """Counts fit int32, in which a program counts; beyond `most` nothing of use is known."""
-    return _field(default, f"at least {low} and at most {most}", lambda value: low <= value <= most)
-
-
-def _between(low, high, default):
-    return _field(default, f"at least {low} and below {high}", lambda value: low <= value < high)
-
-
-def _rate(default):
-    # 1 − 2⁻²⁵ and what is nearer to 1 would be 1 in float32.
-    return _field(default, "at least 0 and below 1, in float32 too", lambda value: 0 <= value < 1 - 2**-25)
-
-
-def _positive(default):
-    return _field(default, "finite and above 0, from 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)
-
-
-def _one_of(choices, default):
-    return _field(default, "one of " + ", ".join(choices), lambda value: value in choices)
-
-
-def _flag(default):
-    return _field(default, "True or False", lambda value: True)
-
-
-def _directory(default):
-    return _field(default, "a path without control characters, its names of at most 255 bytes", lambda value: (
-        _plain(value) and all(len(name.encode()) <= 255 for name in value.split("/")) and len(value.encode()) < 4096))
-
-
-def _name(default):
-    return _field(default, "part of a file's name: 1 to 100 characters, no slash, no .. and no control characters",
-                  lambda value: 0 < len(value) <= 100 and _plain(value) and not re.search(r"[/\\]|\.\.", value))
-
-
-def _plain(text):
-    """No control character, and no lone surrogate, which UTF-8 has not."""
-    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
-
-
 @dataclasses.dataclass(frozen=True)
 class Model:
     """Shape, design and dropout of the Transformer, in the paper's letters; the defaults are its base model."""
 
-    kind: str = _one_of(KINDS, "transformer")
-    """rnn: the recurrent encoder-decoder with attention (`attn.RNN`), which knows N, d_model, score, embeddings, cell
-    and P_drop alone."""
-    N: int = _at_least(1, 6, 1000)
+    kind: str = fields.one_of(KINDS, "transformer")
+    """rnn: the recurrent encoder-decoder with attention (`attn.RNN`), which knows N, d_model, score, embeddings, cell,
+    choice and P_drop alone. language: a decoder by itself (`attn.LanguageModel`), of the corpus's target side."""
+    N: int = fields.at_least(1, 6, 1000)
     """Layers in the encoder, and again in the decoder."""
-    d_model: int = _at_least(2, 512, 2**16)
-    d_ff: int = _at_least(1, 2048, 2**20)
-    h: int = _at_least(1, 8, 2**12)
-    d_k: int = _at_least(1, 64, 2**16)
-    d_v: int = _at_least(1, 64, 2**16)
-    score: str = _one_of(SCORES, "scaled_dot")
+    d_model: int = fields.at_least(2, 512, 2**16)
+    d_ff: int = fields.at_least(1, 2048, 2**20)
+    h: int = fields.at_least(1, 8, 2**12)
+    d_k: int = fields.at_least(1, 64, 2**16)
+    d_v: int = fields.at_least(1, 64, 2**16)
+    score: str = fields.one_of(SCORES, "scaled_dot")
     """What attention compares by; none, for kind=rnn: no attention, the encoder's last states in its place."""
-    positions: str = _one_of(POSITIONS + RELATIVE, "sinusoidal")
-    norm: str = _one_of(NORMS, "post")
+    positions: str = fields.one_of(POSITIONS + RELATIVE, "sinusoidal")
+    norm: str = fields.one_of(NORMS, "post")
     """post: LayerNorm(x + Sublayer(x)); post_final: and one more after each stack; pre: x + Sublayer(LayerNorm(x))."""
-    embeddings: str = _one_of(EMBEDDINGS, "tied")
+    embeddings: str = fields.one_of(EMBEDDINGS, "tied")
     """tied: one matrix for source, target and output; target: one for target and output; separate: three."""
-    scale_embeddings: bool = _flag(True)
+    scale_embeddings: bool = fields.flag(True)
     """Whether embeddings are multiplied by √d_model."""
-    biases: bool = _flag(False)
+    biases: bool = fields.flag(False)
     """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
-    heads: str = _one_of(HEADS, "concat")
+    heads: str = fields.one_of(HEADS, "concat")
     """concat: Concat(heads) W_O; mean: the mean of heads whose W_V leads to d_model, one full matrix with d_v =
     d_model, otherwise of rank d_v."""
-    choice: str = _one_of(CHOICES, "soft")
+    choice: str = fields.one_of(CHOICES, "soft")
     """Of the attention to the source, in a Transformer that of the last layer: soft; argmax, the best key alone, with
     the gradient of soft attention; sampled, a random key in training, by REINFORCE, and the best otherwise."""
-    head_activation: str = _one_of(("none", *ACTIVATIONS), "none")
+    head_activation: str = fields.one_of(("none", *ACTIVATIONS), "none")
     """On the output of attention."""
-    activation: str = _one_of(ACTIVATIONS, "relu")
-    P_drop: float = _rate(0.1)
+    activation: str = fields.one_of(ACTIVATIONS, "relu")
+    P_drop: float = fields.rate(0.1)
     """Dropout on sub-layer outputs and on the sums of embeddings and positions."""
-    P_attention: float = _rate(0.0)
+    P_attention: float = fields.rate(0.0)
     """Dropout on attention weights."""
-    P_ff: float = _rate(0.0)
+    P_ff: float = fields.rate(0.0)
     """Dropout on the feed-forward network's hidden units."""
-    encoder_mixing: str = _one_of(MIXING, "attention")
+    encoder_mixing: str = fields.one_of(MIXING, "attention")
     """What mixes the positions of the source, Table 1 of the paper: attention; restricted, to `radius` positions on
     each side; recurrence, in both directions; convolution, of 2·radius + 1 taps; separable, a convolution of each
     feature by itself and then a matrix."""
-    decoder_mixing: str = _one_of(MIXING, "attention")
+    decoder_mixing: str = fields.one_of(MIXING, "attention")
     """The same of the target; a decoder's restricted attention reaches `radius` back, and all taps are in the past."""
-    radius: int = _at_least(0, 4, 2**16)
-    cell: str = _one_of(CELLS, "lstm")
+    radius: int = fields.at_least(0, 4, 2**16)
+    cell: str = fields.one_of(CELLS, "lstm")
     """Of recurrences."""
 
 
@@ -140,28 +96,31 @@ class Model:
 class Data:
     """Where sentence pairs come from and how they are cut into pieces."""
 
-    corpus: str = _one_of(CORPORA, "cldr")
-    source: str = _name("en")
+    corpus: str = fields.one_of(CORPORA, "cldr")
+    source: str = fields.name("en")
     """Language of the source: a CLDR locale, or the file ending `train.en`."""
-    target: str = _name("de")
-    directory: str = _directory("")
-    """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz; corpus=tfds:
-    TFDS's data_dir, its own default where empty."""
-    name: str = _field("", "a data set of TFDS, as wmt14_translate/de-en", lambda value: bool(
+    target: str = fields.name("de")
+    directory: str = fields.directory("")
+    """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz; corpus=text:
+    that holds the files `<train>`, `<validation>` and `<test>`; corpus=tfds: TFDS's data_dir, its own default where
+    empty."""
+    name: str = fields.field("", "a data set of TFDS, as wmt14_translate/de-en", lambda value: bool(
         re.fullmatch(r"(\w+(/[\w-]+)?(:[\w.*]+)?)?", value)))
     """corpus=tfds: the data set, with its config; `train`, `validation` and `test` are then its splits."""
-    train: str = _name("train")
-    validation: str = _name("val")
-    test: str = _name("test")
-    pairs: int = _at_least(100, 40_000, 10**7)
-    """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each."""
-    heldout: int = _at_least(1, 500, 10**6)
-    corpus_seed: int = _at_least(0, 0)
-    vocabulary: int = _at_least(400, 800, 10**6)
+    train: str = fields.name("train")
+    validation: str = fields.name("val")
+    test: str = fields.name("test")
+    pairs: int = fields.at_least(100, 40_000, 10**7)
+    """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each. So they have with
+    corpus=text where all three are one file: its last lines."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    corpus_seed: int = fields.at_least(0, 0)
+    vocabulary: int = fields.at_least(400, 800, 10**6)
     """Word pieces, shared by both languages."""
-    max_pieces: int = _at_least(2, 48, 2**20)
-    """Training pairs with a longer side, end mark included, are dropped and counted."""
-    tokenized: bool = _flag(False)
+    max_pieces: int = fields.at_least(2, 48, 2**20)
+    """Training pairs with a longer side, end mark included, are dropped and counted; corpus=text: longer lines, also
+    those held out, are cut into parts."""
+    tokenized: bool = fields.flag(False)
     """Whether the text is in Moses tokens already: BLEU is then on the tokens as they stand, and `bleu_detokenized`,
     sacreBLEU's default on both sides detokenised for the language data.target, stands beside it."""
 
@@ -170,45 +129,45 @@ class Data:
 class Training:
     """One trial's optimisation."""
 
-    steps: int = _at_least(1, 100_000)
-    rows: int = _at_least(1, 16, 2**20)
+    steps: int = fields.at_least(1, 100_000)
+    rows: int = fields.at_least(1, 16, 2**20)
     """Packed rows in a batch, over all devices."""
-    row_pieces: int = _at_least(2, 64, 2**20)
+    row_pieces: int = fields.at_least(2, 64, 2**20)
     """Word pieces in a row, source and target each; a row holds as many whole pairs as fit."""
-    optimizer: str = _one_of(OPTIMIZERS, "adam")
-    learning_rate: float = _positive(1.0)
+    optimizer: str = fields.one_of(OPTIMIZERS, "adam")
+    learning_rate: float = fields.positive(1.0)
     """Adam: factor on d_model^-0.5 · min(step^-0.5, step · warmup^-1.5). SGD: the rate itself."""
-    warmup: int = _at_least(1, 4000)
-    beta_1: float = _rate(0.9)
-    beta_2: float = _rate(0.98)
-    eps: float = _positive(1e-9)
+    warmup: int = fields.at_least(1, 4000)
+    beta_1: float = fields.rate(0.9)
+    beta_2: float = fields.rate(0.98)
+    eps: float = fields.positive(1e-9)
     """Adam's ε, beside √v̂."""
-    eps_ls: float = _rate(0.1)
+    eps_ls: float = fields.rate(0.1)
     """Label smoothing."""
-    entropy: float = _at_least(0, 0.01, 100)
+    entropy: float = fields.at_least(0, 0.01, 100)
     """model.choice=sampled: what a nat of entropy of what is drawn from is worth, in nats of loss."""
-    log_every: int = _at_least(1, 25)
-    evaluate_every: int = _at_least(1, 250)
-    save_every: int = _at_least(1, 500)
-    by_length: bool = _flag(False)
+    log_every: int = fields.at_least(1, 25)
+    evaluate_every: int = fields.at_least(1, 250)
+    save_every: int = fields.at_least(1, 500)
+    by_length: bool = fields.flag(False)
     """Whether a batch has sentences of about equal lengths, as the paper's, or of all lengths."""
-    strategy: str = _one_of(STRATEGIES, "pmap")
-    accumulate: int = _at_least(1, 1)
+    strategy: str = fields.one_of(STRATEGIES, "pmap")
+    accumulate: int = fields.at_least(1, 1)
     """Equal parts that a device's rows are walked in, their gradients summed for one update: the same training, in
     memory for one part."""
-    precision: str = _one_of(PRECISIONS, "float32")
+    precision: str = fields.one_of(PRECISIONS, "float32")
     """Of forward and backward pass; parameters, their averages, Adam's moments and the loss stay float32."""
-    remat: bool = _flag(False)
+    remat: bool = fields.flag(False)
     """Whether the backward pass computes layers again instead of keeping what is inside them."""
-    scan: bool = _flag(False)
+    scan: bool = fields.flag(False)
     """Whether a stack is compiled as one layer run N times; dropout is then drawn differently."""
-    average: int = _at_least(0, 0)
+    average: int = fields.at_least(0, 0)
     """Last checkpoints that are averaged at the end, save_every steps apart; 0: none."""
-    ema: float = _rate(0.0)
+    ema: float = fields.rate(0.0)
     """Decay a step of the exponential moving average of the parameters; 0: none is kept."""
-    keep_best: bool = _flag(False)
+    keep_best: bool = fields.flag(False)
     """Whether the weights of the lowest validation perplexity are kept, and scored at the end."""
-    nonfinite: str = _one_of(NONFINITE, "stop")
+    nonfinite: str = fields.one_of(NONFINITE, "stop")
     """At a step whose loss or gradient is no number, stop: the trial ends as diverged; skip: its update is left out
     and counted, and the trial ends at the tenth in a row."""
 
@@ -217,22 +176,22 @@ class Training:
 class Evaluation:
     """What is measured on validation while training, and on test at the end."""
 
-    rows: int = _at_least(1, 64, 2**20)
+    rows: int = fields.at_least(1, 64, 2**20)
     """Sentences translated at once."""
-    max_pieces: int = _at_least(2, 48, 2**20)
+    max_pieces: int = fields.at_least(2, 48, 2**20)
     """A translation has at most this many pieces, end mark included."""
-    extra: int = _at_least(0, 50, 2**20)
+    extra: int = fields.at_least(0, 50, 2**20)
     """And at most this many more than its source, section 6.1."""
-    beam: int = _at_least(1, 4, 1000)
+    beam: int = fields.at_least(1, 4, 1000)
     """Hypotheses kept in the searches at the end; 1 is greedy, as all searches during training are."""
-    alpha: float = _at_least(0, 0.6, 5)
+    alpha: float = fields.at_least(0, 0.6, 5)
     """Length penalty of Wu et al. (2016): log-probabilities are divided by ((5 + pieces) / 6)^alpha."""
-    weights: str = _one_of(WEIGHTS, "raw")
+    weights: str = fields.one_of(WEIGHTS, "raw")
     """Whose scores are the trial's own: raw, the last step's; average, of training.average checkpoints; ema; best, of
     training.keep_best."""
-    sentences: int = _at_least(1, 200)
+    sentences: int = fields.at_least(1, 200)
     """Validation sentences translated at each evaluation; at the end validation and test are translated whole."""
-    examples: int = _at_least(0, 3, 1000)
+    examples: int = fields.at_least(0, 3, 1000)
     """Test sentences whose attention is kept for the report."""
 
 
@@ -244,7 +203,7 @@ class Settings:
     data: Data = Data()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    seed: int = _between(0, 2**31, 0)
+    seed: int = fields.between(0, 2**31, 0)
 
     def __post_init__(self):
         m, d, t, e = self.model, self.data, self.training, self.evaluation
@@ -257,7 +216,8 @@ class Settings:
         _require(m.d_model % 2 == 0 or (m.kind != "rnn" and m.encoder_mixing != "recurrence"),
                  f"model.d_model={m.d_model} must be even: each direction of a recurrence has half of it")
         _require(m.score != "none" or m.kind == "rnn", "model.score=none needs model.kind=rnn")
-        attend = {m.encoder_mixing, m.decoder_mixing} & {"attention", "restricted"}
+        mixing = {m.decoder_mixing} if m.kind == "language" else {m.encoder_mixing, m.decoder_mixing}
+        attend = mixing & {"attention", "restricted"}
         _require(m.choice == "soft" or m.score != "none", f"model.choice={m.choice} needs a model.score")
         _require(m.choice == "soft" or m.kind == "rnn" or not (t.remat or t.scan),
                  f"model.choice={m.choice} makes the last layer differ: training.remat and training.scan must be False")
@@ -274,8 +234,12 @@ class Settings:
         _require(t.save_every % t.log_every == 0,
                  f"training.save_every={t.save_every} must be a multiple of training.log_every={t.log_every}, "
                  "for a resumed run to log what an uninterrupted one does")
-        _require(d.corpus != "files" or d.directory,
-                 "data.corpus=files needs data.directory, the folder that holds the text files")
+        _require(d.corpus not in ("files", "text") or d.directory,
+                 f"data.corpus={d.corpus} needs data.directory, the folder that holds the text files")
+        _require(d.corpus != "text" or m.kind == "language",
+                 f"data.corpus=text has no translations: model.kind={m.kind} must be language")
+        _require(m.choice == "soft" or m.kind != "language",
+                 f"model.choice={m.choice} is of attention to a source, and model.kind=language has none")
         _require((d.corpus == "tfds") == bool(d.name),
                  f"data.name={d.name!r} and data.corpus={d.corpus}: corpus=tfds needs the name of a data set, such as "
                  "wmt14_translate/de-en, and no other corpus has one")

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from attn import POSITIONS, RNN, Design, Mask, NoPositions, Shape, Transformer
+from attn import POSITIONS, RNN, Design, LanguageModel, Mask, NoPositions, Shape, Transformer
 from attn.dropout import cheap_key
-from attn.transformer import output_matrix
+from attn.layers import output_matrix
 from experiments import objective
 from experiments.batches import Batch, Corpus, assemble
 from experiments.population import AXIS
@@ -110,7 +110,7 @@ def table(settings: Settings):
     return NoPositions() if m.kind == "rnn" else POSITIONS.get(m.positions, NoPositions())
 
 
-def model(program: Program, hyper: Hyper | None = None) -> Transformer | RNN:
+def model(program: Program, hyper: Hyper | None = None) -> Transformer | RNN | LanguageModel:
     """The model, with the dropout rates of `hyper`, and without dropout if there is none."""
     if program.kind == "rnn":
         N, d_model, design = program.shape.N, program.shape.d_model, program.design
@@ -118,11 +118,21 @@ def model(program: Program, hyper: Hyper | None = None) -> Transformer | RNN:
                    design.choice, 0.0 if hyper is None else hyper.P_drop)
     # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
     # differ in their position tables share a program.
-    found = Transformer(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
-                        remat=program.remat, scan=program.scan)
+    family = LanguageModel if program.kind == "language" else Transformer
+    found = family(program.shape, program.vocabulary, program.length, NoPositions(), 0.0, program.design,
+                   remat=program.remat, scan=program.scan)
     if hyper is None:
         return found
     return found.clone(P_drop=hyper.P_drop, **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops})
+
+
+def call(function, program: Program, first, source, target, places, masks, **options):
+    """`function(first, ...)`, apply or init of the program's model, on pieces (*B, N) and (*B, M) of source and target,
+    their positions, and the masks of source, target and between them, as far as the model looks at them."""
+    if program.kind == "language":
+        return function(first, target, places[1], masks[1], **options)
+    named = dict(zip(("source_mask", "target_mask", "cross_mask"), masks, strict=True))
+    return function(first, source, target, *places, **named, **options)
 
 
 def initial_state(program: Program, settings: Settings, init=None) -> State:
@@ -146,8 +156,7 @@ def initial_variables(program: Program, key):
     """Fresh parameters and the places of position tables, if any, from `cheap_key(key)`: with threefry for every
     parameter this takes ten times as long to compile, more than anything else when a trial starts."""
     row = jnp.zeros((1, 2), jnp.int32)
-    nothing = dict(source_mask=Mask(), target_mask=Mask(), cross_mask=Mask())
-    return {"positions": {}, **model(program).init(cheap_key(key), row, row, row, row, **nothing)}
+    return {"positions": {}, **call(model(program).init, program, cheap_key(key), row, row, (row, row), [Mask()] * 3)}
 
 
 def parameters(settings: Settings, state: State) -> int:
@@ -274,10 +283,9 @@ def _hidden(program, trainable, row, hyper=None, key=None):
     source, target = row.source_segments, row.target_segments
     rngs = {} if key is None else {name: cheap_key(jax.random.fold_in(key, use)) if use else cheap_key(key)
                                    for use, name in enumerate(("dropout", "sample"))}
-    hidden, kept = model(program, hyper).apply(
-        trainable, row.source, row.target_in, row.source_positions, row.target_positions,
-        source_mask=Mask.segments(source, source), target_mask=Mask.causal() & Mask.segments(target, target),
-        cross_mask=Mask.segments(target, source), rngs=rngs, mutable=["policy"])
+    masks = Mask.segments(source, source), Mask.causal() & Mask.segments(target, target), Mask.segments(target, source)
+    hidden, kept = call(model(program, hyper).apply, program, trainable, row.source, row.target_in,
+                        (row.source_positions, row.target_positions), masks, rngs=rngs, mutable=["policy"])
     found = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
     return hidden, found[0] if found else None
 

@@ -37,7 +37,8 @@ def describe(settings: Settings) -> None:
     data, console = settings.data, rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     prepared = prepare(data)
     found = description.describe(corpora.open(data), prepared)
-    console.print(description.table(found, (data.source, data.target)))
+    sides = ("text",) if data.corpus == "text" else (data.source, data.target)
+    console.print(description.table(found, sides))
     console.print(description.examples(found), soft_wrap=True)
     print(f"{prepared.vocabulary().size:,} pieces; batches of {settings.training.rows} rows of "
           f"{settings.training.row_pieces} pieces hold {description.packing(prepared, settings):.1%} real ones\n"

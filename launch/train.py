@@ -67,8 +67,10 @@ def run(interruption):
     if result["status"] == "diverged":
         print(f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help")
         sys.exit(1)
-    print("\ntest: BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}  over {test_sentences} sentences; "
-          "validation perplexity {perplexity:.3f}; {parameters:,} parameters".format(**result))
+    scores = "BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}"
+    scores = scores if "bleu" in result else "perplexity {test_perplexity:.3f}"
+    print(("\ntest: " + scores + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
+           "{parameters:,} parameters").format(**result))
     for name, scores in result.get("beside", {}).items():
         print(f"{name:8}", *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")), sep="  ")
     print("report:", report.write(_WORKDIR.value).html)

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: CLDR (the embedded default), parallel text files, or TensorFlow Datasets."""
+"""Where sentence pairs come from: CLDR (the embedded default), parallel text files, TensorFlow Datasets, text alone."""
 
 import importlib
 from collections.abc import Iterator
@@ -42,5 +42,5 @@ class Source(Protocol):
 def open(data: settings.Data) -> Source:
     """The corpus that `data.corpus` names. Raises CorpusError where it cannot be had."""
     # Imported here because the sources import this module's types, and only one of them is needed.
-    module = {"cldr": "cldr", "files": "parallel", "tfds": "tfds"}[data.corpus]
+    module = {"cldr": "cldr", "files": "parallel", "tfds": "tfds", "text": "text"}[data.corpus]
     return importlib.import_module(f"experiments.corpora.{module}").Source(data)

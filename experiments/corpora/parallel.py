@@ -16,6 +16,7 @@ from pathlib import Path
 from experiments.corpora import BLOCK, SPLITS, CorpusError, Pairs
 from experiments.settings import Data
 
+NAMES = "data.train, data.validation and data.test name the files, data.source and data.target their endings"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -30,7 +31,7 @@ class Source:
         directory = Path(data.directory)
         if not directory.is_dir():
             raise CorpusError(f"{directory}: no such folder; data.directory must hold the text files")
-        self._paths = {split: [_find(directory, f"{stem}.{language}") for language in (data.source, data.target)]
+        self._paths = {split: [find(directory, f"{stem}.{language}", NAMES) for language in (data.source, data.target)]
                        for split, stem in zip(SPLITS, (data.train, data.validation, data.test), strict=True)}
 
     def fingerprint(self) -> str:
@@ -42,7 +43,7 @@ class Source:
 
     def read(self, split: str) -> Iterator[Pairs]:
         paths, totals = self._paths[split], [0, 0]
-        for sides in itertools.zip_longest(*map(_blocks, paths), fillvalue=()):
+        for sides in itertools.zip_longest(*map(blocks, paths), fillvalue=()):
             totals = [total + len(side) for total, side in zip(totals, sides, strict=True)]
             if totals[0] == totals[1]:
                 yield Pairs(*sides)
@@ -57,18 +58,16 @@ class Source:
         return {}
 
 
-def _find(directory, name) -> Path:
+def find(directory: Path, name: str, remedy: str) -> Path:
+    """The file of that name, plain or .gz. Raises CorpusError, which says what there is and ends in `remedy`."""
     for path in (directory / name, directory / f"{name}.gz"):
         if path.is_file():
             return path
     there = ", ".join(sorted(path.name for path in directory.iterdir() if path.is_file())) or "no files"
-    raise CorpusError(
-        f"{directory / name}: no such file, plain or .gz (the folder has {there}); "
-        "data.train, data.validation and data.test name the files, data.source and data.target their endings"
-    )
+    raise CorpusError(f"{directory / name}: no such file, plain or .gz (the folder has {there}); {remedy}")
 
 
-def _blocks(path) -> Iterator[list[str]]:
+def blocks(path) -> Iterator[list[str]]:
     """The file's lines, BLOCK at a time, the last block of what is left."""
     before = 0
     with _opened(path) as file:

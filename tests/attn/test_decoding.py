@@ -10,8 +10,8 @@ import pytest
 
 from attn import RNN, SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
 from attn.decoding import beam_search, greedy
+from attn.layers import MIXING, NORMS, RELATIVE
 from attn.positions import POSITIONS
-from attn.transformer import MIXING, NORMS, RELATIVE
 
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 LENGTH, MOST, N = 13, 7, 5

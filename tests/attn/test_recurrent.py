@@ -9,8 +9,8 @@ import pytest
 
 from attn import RNN, SCORES, Mask
 from attn.dropout import cheap_key
+from attn.layers import EMBEDDINGS
 from attn.mixing import CELLS
-from attn.transformer import EMBEDDINGS
 from tests.attn import numpy_recurrent
 
 D, VOCABULARY, LENGTH = 6, 29, 20

@@ -9,8 +9,8 @@ import pytest
 
 from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, sinusoidal
 from attn.dropout import cheap_key
+from attn.layers import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from attn.positions import LAYOUTS
-from attn.transformer import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from tests.attn import numpy_transformer
 
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=3, d_k=5, d_v=7)

@@ -11,7 +11,8 @@ from experiments.published import TABLE_3
 from experiments.settings import MIXING, POSITIONS, RELATIVE, SCORES, resolve
 
 CONFIGS = ("quick", "multi30k", "paper", "paper:big", *(f"table3:{preset}" for preset in table3.PRESETS), "scores",
-           "positions", "layers", "multihead", "systems", "systems:multi30k", "hard", "hard:rnn", "wmt14_ende",
+           "positions", "layers", "multihead", "systems", "systems:multi30k", "hard", "hard:rnn",
+           "language", "language:text", "wmt14_ende",
            "wmt14_ende:big", "wmt14_enfr", "wmt14_enfr:big")
 
 
