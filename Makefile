@@ -6,7 +6,7 @@ VENV ?= .venv
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
 
-.PHONY: sweep test install
+.PHONY: sweep test install lock notebooks
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -26,3 +26,7 @@ $(INSTALLED): requirements.lock
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --extra test --generate-hashes --no-annotate --no-header \
 	  --output-file requirements.lock pyproject.toml
+
+# The notebooks, of their sources.
+notebooks: install
+	$(VENV)/bin/jupytext --quiet --update --to ipynb launch/notebooks/attention_by_hand.py launch/notebooks/ablation.py launch/notebooks/own_text.py

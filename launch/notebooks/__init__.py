@@ -1,0 +1,6 @@
+"""Notebooks: each a readable source NAME.py, in jupytext's percent format, and NAME.ipynb, which `make notebooks` makes.
+
+attention_by_hand   from three tokens to multi-head attention
+ablation            a sweep on the devices at hand, with its report
+own_text            one's own parallel files, from the text to a translator
+"""

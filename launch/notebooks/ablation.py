@@ -1,0 +1,126 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/ablation.ipynb)
+#
+# # An ablation on the devices at hand
+#
+# Which part of a Transformer matters, and by how much more than chance? A sweep trains each variant with several seeds,
+# on one TPU core or eight, a GPU or a CPU, and its report says which differences are real. The corpus is made on the spot
+# from CLDR: phrases such as "3 days ago" in two languages. Nothing is downloaded.
+
+# %% [markdown]
+# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
+# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+
+# %% tags=["parameters"]
+DEVICE = "any"
+SMALL = False  # a run of seconds, to see whether all works
+
+# %%
+import os
+import pathlib
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/attn-research/attn"
+
+if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
+    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
+folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
+os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
+sys.path.insert(0, os.getcwd())
+from launch.notebooks.start import start
+
+devices = start(DEVICE)
+
+# %% [markdown]
+# ## What is asked
+#
+# A sweep is a generator of points in a config file. This one writes its own: heads and positions around the quick config.
+# `--dry_run` checks every point and estimates what all will take.
+
+# %%
+config = """
+from experiments.configs import quick
+
+
+def get_config():
+    config = quick.get_config()
+    config.training.update(steps=STEPS, warmup=WARMUP, evaluate_every=STEPS, save_every=SAVE)
+    config.data.update(pairs=PAIRS, heldout=HELDOUT)
+    return config
+
+
+def sweep_question():
+    yield {"label": "base"}
+    yield {"label": "one head", "model.h": 1, "model.d_k": 64, "model.d_v": 64}
+    yield {"label": "d_k = 4", "model.d_k": 4}
+    yield {"label": "no positions", "model.positions": "none"}
+"""
+sizes = dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20) if SMALL else dict(
+    STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+for name, value in sizes.items():
+    config = config.replace(name, str(value))
+folder = pathlib.Path("runs/notebook")
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "question.py").write_text(config)
+SEEDS = 1 if SMALL else 2
+
+
+def command(*words):
+    """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
+    process = subprocess.Popen([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for line in process.stdout:
+        print(line, end="")
+    if process.wait():
+        raise RuntimeError(f"{words[0]} ended with status {process.returncode}; what it said is above")
+
+
+sweep = ["launch.sweep", f"--config={folder}/question.py", "--sweep=question", f"--seeds={SEEDS}"]
+command(*sweep, "--dry_run")
+
+# %% [markdown]
+# ## The runs
+#
+# How the trials are spread, as processes or side by side on one device, is chosen for the machine. Stop this cell and run
+# it again: it goes on where it was.
+
+# %%
+command(*sweep, f"--workdir={folder}/{'small' if SMALL else 'runs'}")
+
+# %% [markdown]
+# ## The report
+#
+# The table with each row's difference to base, training curves, and the attention of every head: choose layer and head,
+# and point at a cell.
+
+# %%
+import html
+
+from IPython.display import HTML
+
+page = (folder / ("small" if SMALL else "runs") / "report.html").read_text()
+HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
+
+# %% [markdown]
+# ## Ask on
+#
+# All trials can be asked in SQL. More seeds, or more points in `question.py`, and the same command trains only what is
+# new; `experiments/configs/` has the tables of the paper.
+
+# %%
+command("launch.report", f"--workdir={folder}/{'small' if SMALL else 'runs'}",
+        "--sql=select label, count(*) seeds, avg(perplexity) perplexity, avg(exact_match) exact_match, "
+        "avg(seconds) seconds from trials group by label order by perplexity")

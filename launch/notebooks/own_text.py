@@ -1,0 +1,117 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/own_text.ipynb)
+#
+# # Your own parallel text
+#
+# From two text files, line i of one translated by line i of the other, to a translator with its scores and its attention.
+
+# %% [markdown]
+# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
+# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+
+# %% tags=["parameters"]
+DEVICE = "any"
+SMALL = False  # a run of seconds, to see whether all works
+
+# %%
+import os
+import pathlib
+import subprocess
+import sys
+
+REPOSITORY = "https://github.com/attn-research/attn"
+
+if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
+    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
+folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
+os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
+sys.path.insert(0, os.getcwd())
+from launch.notebooks.start import start
+
+devices = start(DEVICE)
+
+# %% [markdown]
+# ## The files
+#
+# `train.en` and `train.de`, `val.en` and `val.de`, `test.en` and `test.de`, plain or .gz, a sentence a line. Put yours into
+# `FOLDER` (in Colab: the folder symbol on the left, or `google.colab.files.upload()`). So that the notebook runs without
+# any, it writes phrases of CLDR there, where the folder has none.
+
+# %%
+FOLDER = pathlib.Path("runs/notebook/text")
+SOURCE, TARGET = "en", "de"
+
+FOLDER.mkdir(parents=True, exist_ok=True)
+if not any(FOLDER.iterdir()):
+    from experiments.corpora import cldr
+
+    made = cldr.generate(SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200)
+    for split, pairs in (("train", made.train), ("val", made.validation), ("test", made.test)):
+        for language, lines in zip((SOURCE, TARGET), pairs):
+            (FOLDER / f"{split}.{language}").write_text("".join(line + "\n" for line in lines), "utf-8")
+for path in sorted(FOLDER.iterdir()):
+    print(path.name, path.read_text("utf-8").splitlines()[:2])
+
+# %% [markdown]
+# ## What the text is like
+#
+# Pairs and lengths, what is repeated, and what training has in common with the test set. A file that does not fit the other,
+# or is no UTF-8, is told by its name and line.
+
+# %%
+def command(*words, **more):
+    """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
+    done = subprocess.run([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    print(done.stdout, end="")
+    if done.returncode:
+        raise RuntimeError(f"{words[0]} ended with status {done.returncode}; what it said is above")
+
+
+steps = 50 if SMALL else 400
+settings = ["--config=experiments/configs/quick.py", "--config.data.corpus=files", f"--config.data.directory={FOLDER}",
+            f"--config.data.source={SOURCE}", f"--config.data.target={TARGET}", f"--config.training.steps={steps}",
+            f"--config.training.warmup={steps // 4}", f"--config.training.evaluate_every={steps // 2}",
+            f"--config.training.save_every={steps // 2}"]
+command("launch.data", "describe", *settings)
+
+# %% [markdown]
+# ## Training
+#
+# `experiments/configs/quick.py` is a small model; `experiments/settings.py` lists all that can be set, as
+# `--config.model.d_model=256`. For longer sentences raise `data.max_pieces` and `training.row_pieces`, for more text
+# `data.vocabulary` and `training.steps`. Stopped, the same command goes on where it was.
+
+# %%
+workdir = f"runs/notebook/{'small' if SMALL else 'own'}-translator"
+command("launch.train", *settings, f"--workdir={workdir}")
+
+# %% [markdown]
+# ## Translating
+
+# %%
+lines = (FOLDER / f"test.{SOURCE}").read_text("utf-8").splitlines()[:5]
+command("launch.translate", f"--workdir={workdir}", "--beam=4", input="".join(line + "\n" for line in lines))
+
+# %% [markdown]
+# ## The report
+
+# %%
+import html
+
+from IPython.display import HTML
+
+page = pathlib.Path(workdir, "report.html").read_text()
+HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
