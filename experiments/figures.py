@@ -249,42 +249,49 @@ def _in_buckets(lengths, values, edges):
 
 
 def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> str | None:
-    """SVG: how widely each head looks, a heat map layer × head for each kind of attention, one row above the other.
+    """SVG: how widely each head looks, see `heads`: −Σ w ln w in nats, the mean over queries, then over examples, 0 for
+    a head that always looks at one piece. None without examples."""
+    return heads([(label, {kind: mean_entropy([e.attention[kind] for e in examples if kind in e.attention])
+                           for kind in KINDS}) for label, examples in rows if examples], "head entropies", "nats")
 
-    A cell is −Σ w ln w in nats, the mean over queries, then over examples: 0 for a head that always looks at one
-    piece. None without examples.
+
+def heads(rows: Sequence[tuple[str, Mapping[str, np.ndarray]]], name: str, unit: str,
+          signed: bool = False) -> str | None:
+    """SVG: a number of each head, a heat map layer × head for each kind of attention, one row above the other.
+
+    `rows` are (label, {kind: (layers, heads)}); `signed` numbers have colours on both sides of 0. None without rows.
     """
-    rows = [(label, {kind: mean_entropy([e.attention[kind] for e in examples if kind in e.attention])
-                     for kind in KINDS}) for label, examples in rows if examples]
+    rows = [(label, {kind: kinds.get(kind, np.zeros((0, 0), np.float32)) for kind in KINDS}) for label, kinds in rows]
     if not rows:
         return None
     layers = [max(len(found) for found in kinds.values()) for _, kinds in rows]
     tops = np.cumsum([1, *(n + 1 for n in layers)])  # a line above each row's layers is its label's
-    highest = max(float(np.nanmax(found, initial=0.0)) for _, kinds in rows for found in kinds.values()) or 1.0
+    highest = max(float(np.nanmax(np.abs(found), initial=0.0)) for _, kinds in rows for found in kinds.values()) or 1.0
     with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
         figure = Figure(figsize=(11.8, 0.8 + 0.19 * tops[-1]), layout="constrained")
         panels = figure.subplots(1, len(KINDS), sharey=True)
         for axes, kind in zip(panels, KINDS, strict=True):
-            image = _draw_entropies(axes, [kinds[kind] for _, kinds in rows], tops, highest)
+            image = _draw_heads(axes, [kinds[kind] for _, kinds in rows], tops, highest, signed)
             axes.set(title=kind, xlabel="head")
         for (label, _), top in zip(rows, tops[:-1], strict=True):
             panels[0].text(0, top - 1, _short(label), transform=panels[0].get_yaxis_transform(), va="center")
         panels[0].set(yticks=[top + i for top, n in zip(tops[:-1], layers, strict=True) for i in range(n)],
                       yticklabels=[str(i + 1) for n in layers for i in range(n)], ylabel="layer")
-        bar = figure.colorbar(image, ax=panels, aspect=8 * figure.get_figheight(), pad=0.01, label="nats")
+        bar = figure.colorbar(image, ax=panels, aspect=8 * figure.get_figheight(), pad=0.01, label=unit)
         bar.outline.set_visible(False)
         bar.solids.set_rasterized(True)
-        return _svg(figure, "head entropies")
+        return _svg(figure, name)
 
 
-def _draw_entropies(axes, found, tops, highest):
+def _draw_heads(axes, found, tops, highest, signed):
     heads = max(one.shape[1] for one in found)
     canvas = np.full((tops[-1], max(heads, 1)), np.nan, np.float32)
     for one, top in zip(found, tops[:-1], strict=True):
         canvas[top:top + one.shape[0], :one.shape[1]] = one
     axes.tick_params(length=0)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-    return axes.imshow(canvas, cmap="viridis", vmin=0, vmax=highest, aspect="auto", interpolation="none",
+    colours = dict(cmap="RdBu_r", vmin=-highest) if signed else dict(cmap="viridis", vmin=0)
+    return axes.imshow(canvas, **colours, vmax=highest, aspect="auto", interpolation="none",
                        extent=(0.5, canvas.shape[1] + 0.5, len(canvas) - 0.5, -0.5))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attn import NoPositions
-from experiments import aligning, evaluation, trial
+from experiments import aligning, evaluation, heads, trial
 from experiments.compiled import Compiled
 from experiments.population import Lanes, put, take
 from experiments.prepared import Heldout, Prepared
@@ -102,6 +102,7 @@ class Judge(NamedTuple):
                                                  max(1, one.settings.evaluation.examples), self.program.length,
                                                  self.check)
                 beside[name]["test"] |= {} if error is None else dict(alignment_error=error)
+                self._heads(one, states, nll[lane], pieces)
                 one.directory.write_arrays("sentences.npz", self._sentences(one, nll[lane], pieces, of_test[lane]))
 
     def _score_language(self, states, losses, name, wanted):
@@ -115,6 +116,20 @@ class Judge(NamedTuple):
                 self._keep(one, take(states, self.lanes.place(one.lane)), self.prepared.test.text.target)
                 nll, pieces = losses
                 one.directory.write_arrays("sentences.npz", self._of_validation(nll[one.lane], pieces))
+                self._heads(one, states, nll[one.lane], pieces)
+
+    def _heads(self, one, states, nll, pieces):
+        """Writes what each head does, where the settings ask for it."""
+        if not one.settings.evaluation.heads:
+            return
+        place = self.lanes.place(one.lane)
+        state, others = take(states, place), {}
+        for head in heads.all_heads(state.params):
+            found, _ = self.losses(put(states, place, heads.without(state, head)))
+            others[head] = found[one.lane]
+        arrays = heads.looks(self.functions.weights, state, self.prepared.test,
+                             max(1, one.settings.evaluation.examples), self.program.length, self.check)
+        one.directory.write_arrays("heads.npz", arrays | heads.importance(nll, others, pieces))
 
     def _of_validation(self, nll, pieces):
         lengths = np.array([len(s) + 1 for s in self.prepared.validation.ids.source], np.int32)

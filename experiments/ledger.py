@@ -156,6 +156,18 @@ def examples(trial: Trial) -> list[Example]:
     return built
 
 
+def heads(trial: Trial) -> dict[str, np.ndarray]:
+    """What `experiments.heads` measured of the trial, by "kind/what"; {} where it was not asked to.
+
+    Raises LedgerError for arrays of other shapes than (layers, heads), for shares one axis more.
+    """
+    found = _arrays(trial, "heads.npz")
+    for name, array in found.items():
+        if array.ndim != 2 + name.endswith("/shares") or array.dtype.kind != "f" or not array.size:
+            raise LedgerError(f"{trial.directory / 'heads.npz'}: {one_line(name)} has shape {array.shape}")
+    return found
+
+
 def positions(trial: Trial) -> np.ndarray | None:
     """The encoder's position table (L, d_model) at the end of training; None where there is none.
 

@@ -18,7 +18,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments import comparison, figures, ledger, report_table, report_text, statistics
+from experiments import comparison, figures, ledger, report_heads, report_table, report_text, statistics
 from experiments.comparison import Row
 from experiments.files import write_text
 from experiments.ledger import Ledger, Trial
@@ -92,6 +92,7 @@ def html(book: Ledger, rows: Sequence[Row], table: Table) -> str:
     """report.html: one page that needs no network, with the tables, figures and attention maps."""
     examples = _examples(table, rows)
     maps, there = attention_maps(examples), sum(bool(row.group.finished) for row in rows)
+    measured = report_heads.of_rows(table, rows)
     script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
     return _template().render(
         # The browser runs this script and no other, whatever the page should come to hold.
@@ -100,7 +101,9 @@ def html(book: Ledger, rows: Sequence[Row], table: Table) -> str:
         settings=json.dumps(report_table.base_settings(book), indent=2),
         styles=[figures.line_style(row) for row in range(min(len(rows), figures.LINES))],
         forests=_forests(table, rows), most_rows=MOST_POINTS,
-        figures=[*_row_figures(table, rows), *_entropies(examples, there)], positions=_position_figures(book),
+        figures=[*_row_figures(table, rows), *_entropies(examples, there),
+                 *(Figure(*drawn) for drawn in report_heads.pictures(measured))],
+        heads=report_heads.grids(measured), positions=_position_figures(book),
         attention=maps, maps_note="One run of each row." + _first(len(maps), there))
 
 

@@ -193,6 +193,9 @@ class Evaluation:
     """Validation sentences translated at each evaluation; at the end validation and test are translated whole."""
     examples: int = fields.at_least(0, 3, 1000)
     """Test sentences whose attention is kept for the report."""
+    heads: bool = fields.flag(False)
+    """Whether it is measured at the end what each head does: how it looks over the whole test set, and what perplexity
+    on the validation set is without it, which takes another pass for each."""
 
 
 @dataclasses.dataclass(frozen=True)
