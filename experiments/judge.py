@@ -61,7 +61,7 @@ class Judge(NamedTuple):
         `losses` are of the states as they are. Returns for each: perplexity and test scores of the weights that its
         settings name, and `beside`, those of all.
         """
-        beside = [{} for _ in ended]
+        beside, alone = [{} for _ in ended], [{} for _ in ended]
         for name in WEIGHTS:
             of = [i for i, one in enumerate(ended) if _has(one.settings.training, name)]
             if not of:
@@ -73,13 +73,15 @@ class Judge(NamedTuple):
                                                              ended[i].settings.training.average)
                 replaced = states if name == "raw" else put(replaced, place, own)
             own_losses = losses if name == "raw" else self.losses(replaced)
-            self._score_all(replaced, own_losses, name, [(ended[i], steps[i], beside[i]) for i in of])
+            self._score_all(replaced, own_losses, name, [
+                (ended[i], steps[i], beside[i], alone[i]) for i in of])
         return [dict(perplexity=found[one.settings.evaluation.weights]["validation"]["perplexity"],
-                     **found[one.settings.evaluation.weights]["test"], beside=found)
-                for one, found in zip(ended, beside, strict=True)]
+                     **found[one.settings.evaluation.weights]["test"], **more, beside=found)
+                for one, found, more in zip(ended, beside, alone, strict=True)]
 
     def _score_all(self, states, losses, name, wanted):
-        """Scores lanes with the weights `name`; writes files for those trials whose own these are."""
+        """Scores lanes with the weights `name`, into `beside`; for those trials whose own these are, writes files, and
+        into `alone` what is scored of them only."""
         if not self.translates:
             self._score_language(states, losses, name, wanted)
             return
@@ -89,7 +91,7 @@ class Judge(NamedTuple):
         lanes = [one.lane for one, *_ in wanted]
         of_validation, of_test = (self._translations(states, self.functions.search, side.ids.source, lanes)
                                   for side in (validation, test))
-        for one, steps, beside in wanted:
+        for one, steps, beside, alone in wanted:
             lane = one.lane
             scores = _score(one.settings, of_validation[lane], validation.text.target)
             beside[name] = dict(steps=steps, validation=dict(perplexity=float(perplexities[lane]), **scores),
@@ -101,7 +103,7 @@ class Judge(NamedTuple):
                                                  # as many as for the examples: compiled once
                                                  max(1, one.settings.evaluation.examples), self.program.length,
                                                  self.check)
-                beside[name]["test"] |= {} if error is None else dict(alignment_error=error)
+                alone |= {} if error is None else dict(alignment_error=error)
                 self._heads(one, states, nll[lane], pieces)
                 one.directory.write_arrays("sentences.npz", self._sentences(one, nll[lane], pieces, of_test[lane]))
 
@@ -109,7 +111,7 @@ class Judge(NamedTuple):
         """The same of a language model: perplexities, and examples of where it looks in the test set's own text."""
         of_validation, of_test = (evaluation.perplexity(*each) for each in (
             losses, self.losses(states, self.prepared.test)))
-        for one, steps, beside in wanted:
+        for one, steps, beside, _ in wanted:
             beside[name] = dict(steps=steps, validation=dict(perplexity=float(of_validation[one.lane])),
                                 test=dict(test_perplexity=float(of_test[one.lane])))
             if name == one.settings.evaluation.weights:

@@ -94,8 +94,7 @@ class Vocabulary:
 
     def spans(self, sentence: str) -> list[tuple[int, int]]:
         """(first letter, one after the last) of each of its pieces, white space before a word being of the piece."""
-        found = self._processor.encode(sentence, out_type="immutable_proto").pieces
-        return [(piece.begin, piece.end) for piece in found]
+        return self._processor.encode(sentence, return_type="offset_mapping")["offsets"]
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """The sentence of each row of ids: what comes before its first EOS, padding and BOS left out."""

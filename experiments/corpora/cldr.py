@@ -87,35 +87,33 @@ class Source:
         return hashlib.sha256(known + Path(__file__).read_bytes()).hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
-        yield getattr(self._generated, split)
+        yield getattr(self._generated[0], split)
 
     def place(self, split: str, i: int) -> str:
         return f"CLDR, {split}, pair {i}"
 
     def counts(self) -> dict[str, int]:
-        return {"ambiguous": self._generated.ambiguous}
+        return {"ambiguous": self._generated[0].ambiguous}
 
     def links(self) -> list[Links]:
         """Which words of the test pairs are translations of each other."""
         locales = tuple(map(_locale, self._arguments[:2]))
         otherwise = functools.partial(others, days=(FIRST_DAY, LAST_DAY), forms=(DATES, INTERVALS))
         return [links(*drawn, otherwise, functools.partial(say, locales=locales))
-                for drawn in self._generated.test_draws]
+                for drawn in self._generated[1]]
 
     @functools.cached_property
     def _generated(self):
-        return generate(*self._arguments)
+        return _generate(*self._arguments)
 
 
 class Generated(NamedTuple):
-    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations; `test_draws` are the
-    kinds of the test phrases and what their generators were asked and answered."""
+    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
 
     train: Pairs
     validation: Pairs
     test: Pairs
     ambiguous: int
-    test_draws: list[tuple[Kind, list]]
 
 
 def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldout: int = 500,
@@ -127,13 +125,18 @@ def generate(source: str = "en", target: str = "de", pairs: int = 40_000, heldou
     Raises:
         CorpusError: a locale that CLDR lacks, or more distinct pairs than its phrases can give.
     """
+    return _generate(source, target, pairs, heldout, seed)[0]
+
+
+def _generate(source, target, pairs, heldout, seed) -> tuple[Generated, list[tuple[Kind, list]]]:
+    """And the kinds of the test phrases, with what their generators were asked and answered."""
     locales = _locale(source), _locale(target)
     rng = random.Random(seed)
     found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
     rng.shuffle(found)  # small kinds are exhausted early; every split is to have its share of each
     test, validation, train = found[:heldout], found[heldout : 2 * heldout], found[2 * heldout :]
     splits = (Pairs(*map(list, list(zip(*split, strict=True))[:2])) for split in (train, validation, test))
-    return Generated(*splits, ambiguous, [drawn for _, _, drawn in test])
+    return Generated(*splits, ambiguous), [drawn for _, _, drawn in test]
 
 
 def _locale(identifier: str) -> Locale:

@@ -171,12 +171,14 @@ def test_latex_without_a_base_has_no_differences(tmp_path):
 def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
     lines = list(csv.DictReader(io.StringIO(sweep.csv.read_text(encoding="utf-8"))))
     assert list(lines[0]) == ["name", "label", "model.h", "model.positions", "seed", "status", "parameters",
-                              "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "steps", "seconds"]
+                              "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error",
+                              "test_perplexity", "steps", "seconds"]
     assert [line["name"] for line in lines] == [
         "seed=0", "seed=1", "h=2 positions=learned seed=0", "h=2 positions=learned seed=1", "h=1 seed=0", "h=1 seed=1"]
     assert [line["model.h"] for line in lines] == ["4", "4", "2", "2", "1", "1"]
     assert [line["status"] for line in lines] == ["finished"] * 3 + ["failed"] + ["unfinished"] * 2
-    assert list(lines[0].values())[4:] == ["0", "finished", "241664", "1.1", "96.0", "", "97.5", "0.92", "750", "20.5"]
+    assert list(lines[0].values())[4:] == ["0", "finished", "241664", "1.1", "96.0", "", "97.5", "0.92", "", "",
+                                            "750", "20.5"]
     assert set(list(lines[3].values())[6:]) == {""}
 
 

@@ -5,7 +5,9 @@ import json
 import ml_collections
 import pytest
 
-from attn import POSITIONS, SCORES, transformer
+from attn import POSITIONS, SCORES, layers
+from attn.mixing import CELLS
+from attn.multihead import CHOICES, HEADS
 from experiments import settings as door
 from experiments.settings import Settings, SettingsError, default_config, resolve
 
@@ -35,7 +37,7 @@ def test_digest_tells_settings_apart_and_survives_json():
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
-    ("model.hh", 2, "model.hh: no such setting; did you mean model.h? (known: model.N, "),
+    ("model.hh", 2, "model.hh: no such setting; did you mean model.h? (known: model.kind, "),
     ("modle.h", 2, "modle.h: no such setting; did you mean model?"),
     ("model", 2, "model is a group of settings"),
     ("model.h.x", 2, "model.h is a value, not a group"),
@@ -79,7 +81,9 @@ def test_holes_of_ml_collections_are_closed():
 
 def test_the_door_knows_the_names_of_the_library():
     assert tuple(POSITIONS) == door.POSITIONS
-    assert tuple(SCORES) == door.SCORES
-    assert ("none", *door.RELATIVE) == transformer.RELATIVE
-    assert (door.NORMS, door.EMBEDDINGS) == (transformer.NORMS, transformer.EMBEDDINGS)
-    assert tuple(transformer.ACTIVATIONS) == door.ACTIVATIONS
+    assert (*SCORES, "none") == door.SCORES
+    assert ("none", *door.RELATIVE) == layers.RELATIVE
+    assert (layers.NORMS, tuple(layers.EMBEDDINGS)) == (door.NORMS, door.EMBEDDINGS)
+    assert tuple(layers.ACTIVATIONS) == door.ACTIVATIONS
+    assert (tuple(layers.MIXING), tuple(CELLS)) == (door.MIXING, door.CELLS)
+    assert (door.HEADS, door.CHOICES) == (HEADS, CHOICES)

@@ -181,7 +181,8 @@ def test_sentences_in_a_row_do_not_see_each_other():
     assert row.source_segments.max() >= 2
     first, second = row.target_segments == 1, row.source_segments == 2
     changed = row._replace(source=jnp.where(second, 7, row.source))
-    hidden = [trial._hidden(program, dict(params=state.params, positions=state.positions), r) for r in (row, changed)]
+    trainable = dict(params=state.params, positions=state.positions)
+    hidden = [trial._hidden(program, trainable, r)[0] for r in (row, changed)]
     np.testing.assert_array_equal(hidden[0][first], hidden[1][first])
     assert not jnp.allclose(hidden[0][row.target_segments == 2], hidden[1][row.target_segments == 2])
 

@@ -74,8 +74,8 @@ def test_overhead_of_the_tiny_trial(tmp_path):
     assert found["bare step"][0] > 0 and found["runner"][0] > 0
 
 
-@pytest.mark.parametrize(("kind", "trips", "paths"), zip(layers.KINDS, [
-    (1, 1), (1, 1), (16, 32), (1, 1), (1, 1)], [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)], strict=True))
+@pytest.mark.parametrize(("kind", "trips", "paths"), list(zip(layers.KINDS, [
+    (1, 1), (1, 1), (16, 32), (1, 1), (1, 1)], [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)], strict=True)))
 def test_what_waits_and_what_reaches_whom(kind, trips, paths):
     assert tuple(layers.sequential(kind, n) for n in (16, 32)) == trips
     assert tuple(layers.path(kind, n) for n in (16, 32)) == paths

@@ -118,7 +118,7 @@ def test_two_sweeps_at_once_into_one_workdir(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "flags", "message"), [
-    ("train", [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"], "did you mean model.h? (known: model.N"),
+    ("train", [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"], "did you mean model.h? (known: model.kind"),
     ("train", [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"], "--config.model.h=two"),
     ("train", [f"--config={CONFIG}", "--config.model.positions=sinusoidle", "--workdir=x"], "one of sinusoidal"),
     ("train", [f"--config={CONFIG}"], "--workdir"),
