@@ -75,6 +75,7 @@ def test_padding_is_not_seen(module, oracle):
         np.testing.assert_allclose(found[b, :length], wanted, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
 def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
     """An example of its own each: one sees all, one nothing but itself."""

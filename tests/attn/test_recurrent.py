@@ -103,6 +103,7 @@ def test_weights_are_kept_and_attention_alone_tells_the_pieces_apart():
     assert not model.apply(variables, source, target, source, target, **masks(), mutable=["weights"])[1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_reach_every_parameter(case):
     model, variables = build(*case)

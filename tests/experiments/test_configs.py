@@ -31,7 +31,10 @@ def rows(preset):
     return {one.label: one for one in planned}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+SLOW = ("layers", "multihead", "systems", "systems:multi30k", "hard", "hard:rnn", "language:text")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.ci] * (name in SLOW)) for name in CONFIGS])
 def test_every_point_builds(name):
     module, base = config(name)
     known = sweep.sweeps(module)

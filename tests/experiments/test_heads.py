@@ -145,6 +145,7 @@ def test_the_report_tells_of_each_head(measured):
     assert {row[-1] for row in grid.rows} <= {"needed", "harmful", "no difference shown"}
 
 
+@pytest.mark.ci
 def test_a_trial_that_is_not_asked_does_not(tmp_path):
     training.run(tiny.resolve(training__steps=4), tiny.corpus(), tmp_path)
     assert not (tmp_path / "heads.npz").exists() and "What heads do" not in report.write(tmp_path).html.read_text()

@@ -55,12 +55,14 @@ def test_a_trial_of_text(trained):
     assert "decoder" in page and f"{result['perplexity']:.3f}" in page
 
 
+@pytest.mark.ci
 def test_the_target_side_of_pairs(tmp_path):
     own = tiny.resolve(model__kind="language")
     result = training.run(own, tiny.corpus(), tmp_path)
     assert result["perplexity"] < 500 and "alignment_error" not in result
 
 
+@pytest.mark.ci
 def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     """Each text by itself, one forward pass for each beginning."""
     _, own, _ = trained
@@ -154,6 +156,7 @@ def test_what_it_writes(trained):
         Translator(workdir)
 
 
+@pytest.mark.ci
 def test_a_translator_writes_nothing(tmp_path):
     training.run(tiny.resolve(training__steps=4), tiny.corpus(), tmp_path)
     with pytest.raises(WorkdirError, match="a model that translates"):

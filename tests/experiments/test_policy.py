@@ -11,7 +11,7 @@ from experiments import objective, trial
 from experiments.batches import Batches, assemble
 from tests.experiments import tiny
 
-DRAWS = 4000
+DRAWS = 2000
 quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -97,6 +97,7 @@ def test_a_baseline_that_foretells_makes_the_gradient_steadier():
     assert spread[1] < spread[0]
 
 
+@pytest.mark.ci
 def test_the_baseline_learns_the_loss_and_tells_nobody():
     """Its gradient is that of half the squared error; it reaches w and c alone."""
     settings = setting()
@@ -114,6 +115,7 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     assert found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0
 
 
+@pytest.mark.ci
 def test_entropy_is_worth_what_the_setting_says():
     """A batch whose policy has one key only has none; else the gradient differs by that of the entropy."""
     settings = setting()

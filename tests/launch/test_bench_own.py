@@ -74,6 +74,7 @@ def test_overhead_of_the_tiny_trial(tmp_path):
     assert found["bare step"][0] > 0 and found["runner"][0] > 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "trips", "paths"), list(zip(layers.KINDS, [
     (1, 1), (1, 1), (16, 32), (1, 1), (1, 1)], [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)], strict=True)))
 def test_what_waits_and_what_reaches_whom(kind, trips, paths):
@@ -88,6 +89,7 @@ def test_exponents():
     assert slope == pytest.approx(1) and error == pytest.approx((2 / 3) ** 0.5 / 2**0.5)
 
 
+@pytest.mark.ci
 def test_the_table_of_layers(tmp_path, monkeypatch):
     """Of sizes that take no time."""
     few = [dataclasses.replace(kind, over_n=((16, 8), (32, 8)), over_d=((16, 8), (16, 16)))
