@@ -58,6 +58,8 @@ class Kind:
     build: object
     """d -> module; called with x, and x again where it attends, and `mask`."""
     mask: Mask = EVERYTHING
+    batch: int = 1
+    """Sequences at once: a recurrence of one alone waits for its matrices to come from memory, and measures caches."""
 
 
 def _attention(d):
@@ -70,11 +72,11 @@ def _sizes(ns, ds, d, n):
 
 KINDS = (
     Kind("self-attention", ("O(n²·d)", "O(1)", "O(1)"), (2, 1),
-         *_sizes((1024, 2048, 4096, 8192), (16, 32, 64, 128), 32, 4096), _attention),
+         *_sizes((2048, 4096, 8192, 16384), (16, 32, 64, 128), 32, 4096), _attention),
     Kind(f"restricted, r = {R}", ("O(r·n·d)", "O(1)", "O(n/r)"), (1, 1),
          *_sizes((4096, 8192, 16384, 32768), (16, 32, 64), 32, 8192), _attention, Mask.window(R, R)),
     Kind("recurrence", ("O(n·d²)", "O(n)", "O(n)"), (1, 2),
-         *_sizes((64, 128, 256, 512), (256, 512, 1024, 2048), 256, 32), Recurrence),
+         *_sizes((64, 128, 256, 512), (256, 512, 1024, 2048), 256, 16), Recurrence, batch=16),
     Kind(f"convolution, {TAPS} taps", ("O(k·n·d²)", "O(1)", "O(n/k)"), (1, 2),
          *_sizes((512, 1024, 2048, 4096), (256, 512, 1024, 2048), 128, 256),
          functools.partial(Convolution, radius=TAPS // 2)),
@@ -118,7 +120,7 @@ def timed(kind: Kind, sizes, turns: int):
 
 def compiled(kind: Kind, n: int, d: int):
     """(the compiled layer, what it is called with)."""
-    module, x = kind.build(d), jax.random.normal(jax.random.key(0), (n, d))
+    module, x = kind.build(d), jax.random.normal(jax.random.key(0), (kind.batch, n, d))
     variables = jax.jit(functools.partial(_call, module.init, kind))(jax.random.key(1), x)
     return jax.jit(functools.partial(_call, module.apply, kind)).lower(variables, x).compile(), (variables, x)
 
