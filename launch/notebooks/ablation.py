@@ -122,5 +122,5 @@ HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="bor
 
 # %%
 command("launch.report", f"--workdir={folder}/{'small' if SMALL else 'runs'}",
-        "--sql=select label, count(*) seeds, avg(perplexity) perplexity, avg(exact_match) exact_match, "
-        "avg(seconds) seconds from trials group by label order by perplexity")
+        "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
+        "avg(seconds) as seconds from trials group by label order by perplexity")
