@@ -10,22 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.dropout import Dropout
-from attn.layers import (
-    EMBEDDINGS,
-    Design,
-    LanguageLayer,
-    Shape,
-    check_design,
-    embedding_matrices,
-    output_matrix,
-    through,
-)
+from attn.layers import EMBEDDINGS, LanguageLayer, LayeredModel, check_design, embedding_matrices, output_matrix
 from attn.masks import Mask
-from attn.positions import Learned, NoPositions, PositionTable, Sinusoidal
+from attn.positions import PositionTable
 
 
-class LanguageModel(nn.Module):
-    """The decoder by itself. `length` positions at most; attributes as for `Transformer`.
+class LanguageModel(LayeredModel):
+    """The decoder by itself; attributes as for `LayeredModel`.
 
     Of the design, `embeddings` "separate" gives the output a matrix of its own, and both others do not;
     `decoder_mixing` is what mixes positions, and `encoder_mixing` and `choice` are of no account.
@@ -36,17 +27,6 @@ class LanguageModel(nn.Module):
     Raises:
       ValueError: a design with names that are unknown.
     """
-
-    shape: Shape
-    vocabulary: int
-    length: int
-    positions: Sinusoidal | Learned | NoPositions = Sinusoidal()
-    P_drop: float | Float[Array, ""] = 0.1
-    design: Design = Design()
-    P_attention: float | Float[Array, ""] = 0.0
-    P_ff: float | Float[Array, ""] = 0.0
-    remat: bool = False
-    scan: bool = False
 
     def setup(self):
         check_design(self.design)
@@ -63,7 +43,7 @@ class LanguageModel(nn.Module):
     def __call__(self, pieces: Int[Array, "*B N"], positions: Int[Array, "*B N"],
                  mask: Mask = Mask.causal()) -> Float[Array, "*B N D"]:
         """The last hidden states; their product with `output_matrix` gives the logits of the pieces that follow."""
-        return self._normed(through(self, self.decoder, self._embed(pieces, positions), mask))
+        return self._normed(self._through(self.decoder, self._embedded(pieces, positions), mask))
 
     def logits(self, hidden: Float[Array, "*B N D"]) -> Float[Array, "*B N Y"]:
         return hidden @ output_matrix(self.variables["params"]).T
@@ -75,20 +55,14 @@ class LanguageModel(nn.Module):
     def step(self, pieces: Int[Array, "*B K"], t: Int[Array, ""], caches, own: Bool[Array, "*B K T"]):
         """The hidden states (*B, K, D) after `pieces`, which stand at position t, and the new caches; the rest as for
         `Transformer.step`."""
-        x, kept = self._embed(pieces, jnp.broadcast_to(t, pieces.shape)), []
+        x, kept = self._embedded(pieces, jnp.broadcast_to(t, pieces.shape)), []
         for layer, cache in zip(self.decoder, caches, strict=True):
             x, cache = layer.step(x, t, cache, own)
             kept.append(cache)
         return self._normed(x), tuple(kept)
 
-    @property
-    def of_a_layer(self):
-        return self.shape, self.design, self.P_drop, self.P_attention, self.P_ff
-
-    def _embed(self, pieces, positions):
-        x = self.embedding[pieces]
-        x = x * self.shape.d_model**0.5 if self.design.scale_embeddings else x
-        return self.drop(x + self.target_positions(positions))
+    def _embedded(self, pieces, positions):
+        return self._embed(self.embedding, pieces, self.target_positions(positions), self.drop)
 
     def _normed(self, x):
         return x if self.design.norm == "post" else self.decoder_norm(x)

@@ -19,6 +19,7 @@ from attn.dropout import Dropout
 from attn.masks import Mask
 from attn.mixing import CELLS, Convolution, Recurrence
 from attn.multihead import CHOICES, HEADS, MultiHeadAttention
+from attn.positions import Learned, NoPositions, Sinusoidal
 from attn.scores import SCORES
 
 NORMS = ("post", "post_final", "pre")
@@ -244,24 +245,54 @@ class DecoderLayer(Layer):
         return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x))), cache
 
 
-def through(module: nn.Module, layers, x: Float[Array, "*B N D"], *rest) -> Float[Array, "*B N D"]:
-    """x after all `layers` of `module`, each called with `rest` too, by its `remat` and `scan`: layers that are alike,
-    made with the arguments `module.of_a_layer`."""
-    watched = module.is_initializing() or module.is_mutable_collection("weights")
-    if watched or not (module.remat or module.scan):
-        for layer in layers:
-            x = layer(x, *rest)
-        return x
-    pure = type(layers[0])(*module.of_a_layer, parent=None)
+class LayeredModel(nn.Module):
+    """What models made of these layers share. `length` positions at most; `P_drop`, `P_attention` and `P_ff` may be
+    traced values.
 
-    def one(x, own):
-        params, key = own
-        return pure.apply({"params": params}, x, *rest, rngs={} if key is None else {"dropout": key}), None
+    Attributes:
+      remat: whether gradients compute each layer again in place of keeping what is inside it: memory of one layer in
+        place of N, for about a third more time.
+      scan: whether a stack is one compiled layer that is run N times: it compiles faster, and on a CPU runs somewhat
+        slower. Parameters are the same either way, and so is all else but the draws of dropout.
+    """
 
-    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layer.variables["params"] for layer in layers))
-    keys = jax.random.split(module.make_rng("dropout"), len(layers)) if module.has_rng("dropout") else None
-    one = jax.checkpoint(one) if module.remat else one
-    return jax.lax.scan(one, x, (params, keys), unroll=1 if module.scan else len(layers))[0]
+    shape: Shape
+    vocabulary: int
+    length: int
+    positions: Sinusoidal | Learned | NoPositions = Sinusoidal()
+    P_drop: float | Float[Array, ""] = 0.1
+    design: Design = Design()
+    P_attention: float | Float[Array, ""] = 0.0
+    P_ff: float | Float[Array, ""] = 0.0
+    remat: bool = False
+    scan: bool = False
+
+    @property
+    def of_a_layer(self):
+        """The arguments that layers which are alike are made with."""
+        return self.shape, self.design, self.P_drop, self.P_attention, self.P_ff
+
+    def _embed(self, matrix, pieces, positions, drop):
+        x = matrix[pieces]
+        return drop((x * self.shape.d_model**0.5 if self.design.scale_embeddings else x) + positions)
+
+    def _through(self, layers, x: Float[Array, "*B N D"], *rest) -> Float[Array, "*B N D"]:
+        """x after all `layers`, which are alike, each called with `rest` too, by `remat` and `scan`."""
+        watched = self.is_initializing() or self.is_mutable_collection("weights")
+        if watched or not (self.remat or self.scan):
+            for layer in layers:
+                x = layer(x, *rest)
+            return x
+        pure = type(layers[0])(*self.of_a_layer, parent=None)
+
+        def one(x, own):
+            params, key = own
+            return pure.apply({"params": params}, x, *rest, rngs={} if key is None else {"dropout": key}), None
+
+        params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layer.variables["params"] for layer in layers))
+        keys = jax.random.split(self.make_rng("dropout"), len(layers)) if self.has_rng("dropout") else None
+        one = jax.checkpoint(one) if self.remat else one
+        return jax.lax.scan(one, x, (params, keys), unroll=1 if self.scan else len(layers))[0]
 
 
 def embedding_matrices(module: nn.Module, names: Iterable[str], vocabulary: int, d_model: int):

@@ -11,37 +11,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.dropout import Dropout
-from attn.layers import EMBEDDINGS, DecoderLayer, Design, EncoderLayer, Shape, check_design, embedding_matrices, through
+from attn.layers import EMBEDDINGS, DecoderLayer, EncoderLayer, LayeredModel, check_design, embedding_matrices
 from attn.masks import Mask
-from attn.positions import Learned, NoPositions, PositionTable, Sinusoidal
+from attn.positions import PositionTable
 
 
-class Transformer(nn.Module):
-    """The encoder-decoder. `length` positions at most; `P_drop`, `P_attention` and `P_ff` may be traced values.
+class Transformer(LayeredModel):
+    """The encoder-decoder; attributes as for `LayeredModel`.
 
     Parameters of the paper's design, beside the embeddings: N·(6·d_model·h·(d_k + d_v) + 4·d_model·d_ff + 2·d_ff +
     12·d_model), which is 44.10 M for the paper's base.
 
-    Attributes:
-      remat: whether gradients compute each layer again in place of keeping what is inside it: memory of one layer in
-        place of N, for about a third more time.
-      scan: whether a stack is one compiled layer that is run N times: it compiles faster, and on a CPU runs somewhat
-        slower. Parameters are the same either way, and so is all else but the draws of dropout.
-
     Raises:
       ValueError: a design with names that are unknown, or a choice that is hard together with remat or scan.
     """
-
-    shape: Shape
-    vocabulary: int
-    length: int
-    positions: Sinusoidal | Learned | NoPositions = Sinusoidal()
-    P_drop: float | Float[Array, ""] = 0.1
-    design: Design = Design()
-    P_attention: float | Float[Array, ""] = 0.0
-    P_ff: float | Float[Array, ""] = 0.0
-    remat: bool = False
-    scan: bool = False
 
     def setup(self):
         check_design(self.design)
@@ -68,13 +51,13 @@ class Transformer(nn.Module):
         """The decoder's last hidden states; their product with the output matrix gives the logits."""
         memory = self.encode(source, source_positions, source_mask)
         x = self._embed(self.embedding, target, self.target_positions(target_positions), self.target_drop)
-        x = through(self, self.decoder, x, memory, target_mask, cross_mask)
+        x = self._through(self.decoder, x, memory, target_mask, cross_mask)
         return x if self.design.norm == "post" else self.decoder_norm(x)
 
     def encode(self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask) -> Float[Array, "*B N D"]:
         matrix = self.embedding if self.design.embeddings == "tied" else self.source_embedding
         x = self._embed(matrix, source, self.source_positions(positions), self.source_drop)
-        x = through(self, self.encoder, x, mask)
+        x = self._through(self.encoder, x, mask)
         return x if self.design.norm == "post" else self.encoder_norm(x)
 
     def logits(self, hidden: Float[Array, "*B M D"]) -> Float[Array, "*B M Y"]:
@@ -103,11 +86,3 @@ class Transformer(nn.Module):
             x, cache = layer.step(x, t, cache, keys, own, seen)
             kept.append(cache)
         return x if self.design.norm == "post" else self.decoder_norm(x), tuple(kept)
-
-    def _embed(self, matrix, pieces, positions, drop):
-        x = matrix[pieces]
-        return drop((x * self.shape.d_model**0.5 if self.design.scale_embeddings else x) + positions)
-
-    @property
-    def of_a_layer(self):
-        return self.shape, self.design, self.P_drop, self.P_attention, self.P_ff

@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.mistakes import Mistake
+
 DEEPEST = 50
 """Levels of objects and lists in a JSON file."""
 
 
-class LockedError(ValueError):
+class LockedError(Mistake):
     """A directory that is not to be had now; the message says who has it."""
 
 
-class DamagedError(ValueError):
+class DamagedError(Mistake):
     """A file that does not hold what belongs there; the message names it, what is wrong and the remedy."""
 
     def __init__(self, path: Path, why: object, remedy: str = "restore it, or choose another --workdir"):

@@ -16,12 +16,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from experiments.interruption import Interrupted, Interruption
+from experiments.mistakes import Mistake
 
 END, STOPPED = 0, -1
 """What the first process says instead of a number of steps."""
 
 
-class HostError(ValueError):
+class HostError(Mistake):
     """Processes that cannot work together; the message says why, and the remedy."""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from attn.array_files import load
 from experiments.files import DamagedError, inside, parse
+from experiments.mistakes import Mistake, one_line
 
 KINDS = ("encoder", "decoder", "cross")
 """Encoder self-attention, decoder self-attention, and the decoder's attention to the encoder."""
@@ -32,7 +33,7 @@ DRAWN = 1e100
 """Beyond, a number is as good as infinite: axes with a log scale overflow."""
 
 
-class LedgerError(ValueError):
+class LedgerError(Mistake):
     """A workdir without results to read; the message says what was looked for and how to make it."""
 
 
@@ -217,11 +218,6 @@ def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         found |= flat(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
     return found
-
-
-def one_line(text) -> str:
-    """`text` on one line, without characters a terminal would obey."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")).split())
 
 
 def _read_sweep(workdir):

@@ -1,4 +1,4 @@
-"""The process and the machine under it: allocator, threads, compile cache, and what a record says of them."""
+"""The process and the machine under it: threads, compile cache, and what a record says of them."""
 
 import contextlib
 import importlib.metadata
@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -14,22 +13,6 @@ import jax
 from experiments.planner import Machine
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu", "babel")
-
-
-def use_huge_pages() -> None:
-    """Makes malloc of every process started from now on use huge pages, unless the user set it up already.
-
-    XLA on a CPU page-faults each large temporary, 4 to 7 GB/s against 26 to 29 with this. glibc reads it only when a
-    process starts.
-    """
-    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-
-
-def restart_with_huge_pages() -> None:
-    """Starts this same command again with huge pages, once, where the C library knows of them."""
-    if platform.libc_ver()[0] == "glibc" and "GLIBC_TUNABLES" not in os.environ:
-        use_huge_pages()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def cache() -> Path:

@@ -5,10 +5,11 @@ import contextlib
 import jax
 
 from experiments import estimate, machine
+from experiments.mistakes import Mistake
 from experiments.settings import Settings
 
 
-class OutOfMemoryError(ValueError):
+class OutOfMemoryError(Mistake):
     """A program needs more memory than there is; the message says how much that may be, and what would fit."""
 
 

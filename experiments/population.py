@@ -17,12 +17,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from experiments.mistakes import Mistake
+
 AXIS = "devices"
 GROUPS = "groups"
 STRATEGIES = ("pmap", "shard_map")
 
 
-class DeviceError(ValueError):
+class DeviceError(Mistake):
     """The devices at hand cannot run what was asked; the message says what would."""
 
 

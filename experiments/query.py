@@ -21,6 +21,7 @@ import rich.text
 
 from experiments import ledger
 from experiments.ledger import Ledger, Trial
+from experiments.mistakes import Mistake, one_line
 
 TRIAL = ("workdir", "name", "directory", "label", "seed", "status", "error")
 LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
@@ -29,7 +30,7 @@ _LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
 """A query reads the two tables: no file, no network, no variable of the program that asks."""
 
 
-class QueryError(ValueError):
+class QueryError(Mistake):
     """SQL that DuckDB refuses; the message is DuckDB's own, in one line."""
 
 
@@ -52,7 +53,7 @@ def ask(workdirs: Iterable[str | Path], sql: str) -> Answer:
                 raise QueryError(f"{sql!r} asks nothing; try \"select name, label, bleu from trials\"")
             return Answer(tuple(column[0] for column in found.description), found.fetchall())
         except duckdb.Error as error:
-            raise QueryError(ledger.one_line(str(error).partition("\n\nLINE ")[0])) from None
+            raise QueryError(one_line(str(error).partition("\n\nLINE ")[0])) from None
 
 
 def database(books: Sequence[Ledger]) -> duckdb.DuckDBPyConnection:
@@ -133,7 +134,7 @@ def _shown(value, drawn):
         return "NULL"
     if isinstance(value, float) and drawn and math.isfinite(value):
         return f"{value:.6g}"
-    return ledger.one_line(str(value))
+    return one_line(str(value))
 
 
 def _drawn(columns, lines, numbers):

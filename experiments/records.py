@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments import machine
 from experiments.files import read_json, write_bytes, write_json, write_text
+from experiments.mistakes import Mistake
 from experiments.prepared import Prepared
 from experiments.settings import Settings
 
@@ -25,11 +26,11 @@ ENDED = ("finished", "diverged")
 """What result.json calls a trial that is not to be run again."""
 
 
-class WorkdirError(ValueError):
+class WorkdirError(Mistake):
     """A directory that holds something else; the message says what, and the remedy."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Mistake):
     """Checkpoints that cannot be read, written or fitted; the message names them and the remedy."""
 
 

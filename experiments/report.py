@@ -22,6 +22,7 @@ from experiments import comparison, figures, ledger, report_heads, report_table,
 from experiments.comparison import Row
 from experiments.files import write_text
 from experiments.ledger import Ledger, Trial
+from experiments.mistakes import one_line
 from experiments.report_table import Table
 
 MOST_POINTS = 40
@@ -199,7 +200,7 @@ def _position_figures(book) -> list[str]:
     """A heat map for each kind of position encoding, from the first finished trial that kept its table."""
     kinds: dict[str, Trial] = {}
     for trial in book.of("finished"):
-        kind = ledger.one_line(ledger.look_up(trial.config, "model.positions", "positions"))
+        kind = one_line(ledger.look_up(trial.config, "model.positions", "positions"))
         if kind not in kinds and ledger.positions(trial) is not None:
             kinds[kind] = trial
     return [figures.position_table(ledger.positions(trial), f"{kind} ({trial.name})" if kind == "learned" else kind)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from experiments import comparison, ledger
 from experiments.comparison import Row
 from experiments.ledger import Ledger
+from experiments.mistakes import one_line
 from experiments.statistics import Difference, Summary
 
 MISSING = "–"
@@ -63,7 +64,7 @@ def table(book: Ledger, rows: Sequence[Row]) -> Table:
     notes = [note for note in (_base_note(book), _metrics_note(book, rows)) if note]
     found = {metric.key: _differences(metric, labels, rows) for metric in METRICS}
     differences = {key: grid for key, grid in found.items() if grid}
-    problems = tuple((", ".join(filter(None, (trial.label, ledger.one_line(trial.name)))), trial.status, trial.error)
+    problems = tuple((", ".join(filter(None, (trial.label, one_line(trial.name)))), trial.status, trial.error)
                      for status in ("failed", "diverged", "unfinished") for trial in book.of(status))
     return Table(_results(labels, rows), tuple(notes), differences, _difference_notes(rows) if differences else (),
                  problems)
@@ -105,7 +106,7 @@ def base_settings(book: Ledger) -> Mapping[str, Any]:
 
 def title(book: Ledger) -> str:
     if not book.config:
-        return ledger.one_line(book.trials[0].name)
+        return one_line(book.trials[0].name)
     name = Path(book.config).stem
     return f"{name}: {' × '.join(book.sweeps)}" if book.sweeps else name
 
@@ -128,7 +129,7 @@ def provenance(book: Ledger) -> list[tuple[str, str]]:
              ("vocabulary", _distinct(record.get("vocabulary") for record in records)),
              ("python", _distinct(record.get("python") for record in records)),
              ("versions", ", ".join(versions))]
-    return [(term, ledger.one_line(value)) for term, value in found if value]
+    return [(term, one_line(value)) for term, value in found if value]
 
 
 def number(value: float, decimals: int, sign: str = "-") -> str:
@@ -229,7 +230,7 @@ def _labels(book, rows):
 
 
 def _value(value):
-    return f"{value:g}" if isinstance(value, float) else ledger.one_line(str(value))
+    return f"{value:g}" if isinstance(value, float) else one_line(str(value))
 
 
 def _base_note(book):

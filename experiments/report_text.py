@@ -7,6 +7,7 @@ import re
 from experiments import ledger
 from experiments.comparison import Row
 from experiments.ledger import Ledger
+from experiments.mistakes import one_line
 from experiments.report_table import METRICS, Table, beside_paper, mean_and_interval, provenance, title, varied
 
 SCORES = ("parameters", "perplexity", "bleu", "bleu_detokenized", "chrf", "exact_match", "alignment_error",
@@ -56,7 +57,7 @@ def _cell(value):
     """`value`; a text on one line, with an apostrophe before it where a spreadsheet would compute it."""
     if not isinstance(value, str):
         return value
-    text = ledger.one_line(value)
+    text = one_line(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import ml_collections
 
 from experiments import fields
+from experiments.mistakes import Mistake
 
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "none")
 """What is added to the embeddings."""
@@ -37,7 +38,7 @@ WEIGHTS = ("raw", "average", "ema", "best")
 NONFINITE = ("stop", "skip")
 
 
-class SettingsError(ValueError):
+class SettingsError(Mistake):
     """A setting that makes no sense; the message names the setting, its value and what is known."""
 
 

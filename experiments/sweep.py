@@ -23,6 +23,7 @@ from attn import Shape
 from experiments import trial
 from experiments.batches import Batch
 from experiments.files import DamagedError, inside, read_json, slug, write_json
+from experiments.mistakes import Mistake
 from experiments.records import ENDED, WorkdirError, differences
 from experiments.settings import Settings, SettingsError, check_key, resolve
 
@@ -32,7 +33,7 @@ MOST = 100_000
 """Points of a sweep: each is checked before the first is run."""
 
 
-class SweepError(ValueError):
+class SweepError(Mistake):
     """A sweep that cannot be expanded; the message names the sweeps and what is known."""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import sentencepiece
 
 from experiments import machine
+from experiments.mistakes import Mistake
 
 PAD, BOS, EOS, UNK = range(4)
 """Ids of the control pieces. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
@@ -22,7 +23,7 @@ PAD, BOS, EOS, UNK = range(4)
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 
 
-class VocabularyError(ValueError):
+class VocabularyError(Mistake):
     """A vocabulary size that the text cannot support; the message says which it can."""
 
 

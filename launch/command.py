@@ -14,20 +14,10 @@ import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
 
-from experiments.corpora import CorpusError
-from experiments.files import DamagedError, LockedError
-from experiments.hosts import HostError
 from experiments.interruption import LINE, STATUS, Interrupted
-from experiments.ledger import LedgerError, one_line
-from experiments.memory import OutOfMemoryError
-from experiments.population import DeviceError
-from experiments.records import CheckpointError, WorkdirError
-from experiments.settings import SettingsError, check_key
-from experiments.sweep import SweepError
-from experiments.tokens import VocabularyError
+from experiments.mistakes import Mistake, one_line
+from experiments.settings import check_key
 
-MISTAKES = (CheckpointError, CorpusError, DamagedError, DeviceError, HostError, LedgerError, LockedError,
-            OutOfMemoryError, SettingsError, SweepError, VocabularyError, WorkdirError)
 DISK = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.EFBIG: "allow larger files",
         errno.EROFS: "choose another place", errno.EACCES: "give the right to it", errno.EPERM: "give the right to it",
         errno.ENOTDIR: "choose another place", errno.ENOENT: "choose another place", errno.EIO: "look after the disk",
@@ -69,7 +59,7 @@ def mistake(message: object) -> None:
 def _without_traceback(main):
     try:
         return main()
-    except MISTAKES as error:
+    except Mistake as error:
         mistake(error)
     except OSError as error:
         if error.errno not in DISK:
@@ -137,7 +127,7 @@ def _told(error, given) -> str:
             lines.append(one.lineno)
         if lines:
             return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
-    if isinstance(error, MISTAKES):
+    if isinstance(error, Mistake):
         return str(error)
     if "config file" in str(error):  # ml_collections' message is a whole traceback
         return f"--config={given}: {chain[-1]}"

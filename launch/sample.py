@@ -6,12 +6,16 @@ Writes to standard output, a text a line; with --scores, log-probability<TAB>tex
 softmax(logits / temperature), cut to the top_k likeliest pieces, and to the fewest whose probabilities sum to top_p.
 """
 
+from experiments import pages
+
+if __name__ == "__main__":
+    pages.restart_with_huge_pages()  # before anything is imported that takes time
+
 import sys
 from pathlib import Path
 
 from absl import flags
 
-from experiments import machine
 from launch import command
 
 _WORKDIR = command.define_workdir()
@@ -28,6 +32,7 @@ _SCORES = flags.DEFINE_boolean("scores", False, "Begin each line with the text's
 
 
 def main():
+    from experiments import machine
     from experiments.writing import Writer
 
     machine.use_compile_cache()
@@ -39,5 +44,4 @@ def main():
 
 
 if __name__ == "__main__":
-    machine.restart_with_huge_pages()
     command.start(main)

@@ -16,7 +16,7 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import estimate, machine, planner, population, report, sweep
+from experiments import estimate, machine, pages, planner, population, sweep
 from experiments.files import lock
 from experiments.interruption import Interruption
 from experiments.prepared import prepare
@@ -103,6 +103,8 @@ def run(planned, workdir, console, interruption):
         sweep.open_workdir(workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned)
         if todo:
             _run(todo, already, prepared, workdir, console, interruption)
+        from experiments import report
+
         written = report.write(workdir)
     report.show(written.table, console)
     console.print(f"\n{already} of {len(planned)} trials were finished before" if already else "", highlight=False)
@@ -138,5 +140,5 @@ def _wish(machine):
 
 
 if __name__ == "__main__":
-    machine.use_huge_pages()  # for the workers
+    pages.use_huge_pages()  # for the workers
     command.start(main)

@@ -15,15 +15,18 @@ With --hosts one trial is on the devices of several processes, of one host or ma
 command. Only the first, which is numbered 0, needs to see --workdir.
 """
 
+from experiments import pages
+
+if __name__ == "__main__":
+    pages.restart_with_huge_pages()  # before anything is imported that takes time
+
 import functools
 import importlib.util
 import sys
 
 from absl import flags
 
-from experiments import estimate, hosts, machine, report
 from experiments.interruption import Interruption
-from experiments.prepared import prepare
 from experiments.settings import resolve
 from launch import command
 
@@ -49,10 +52,11 @@ def run(interruption):
         command.mistake("--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'")
     if _RESUME.value and _INIT_FROM.value:
         command.mistake("--resume and --init_from are both given: a trial begins from one other, or none")
-    from experiments import training
-    from experiments.beginning import Beginning
-
     settings = resolve(_CONFIG.value)
+    from experiments import estimate, hosts, machine, report, training
+    from experiments.beginning import Beginning
+    from experiments.prepared import prepare
+
     hosts.join(_HOSTS.value)
     with hosts.together():
         machine.use_compile_cache()
@@ -81,5 +85,4 @@ def _listed(scores):
 
 
 if __name__ == "__main__":
-    machine.restart_with_huge_pages()
     command.start(main)

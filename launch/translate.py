@@ -7,13 +7,17 @@ Reads standard input, writes standard output: one translation a line, in order, 
 the length penalty ((5 + pieces) / 6)^alpha, and -inf stands where a line has fewer translations.
 """
 
+from experiments import pages
+
+if __name__ == "__main__":
+    pages.restart_with_huge_pages()  # before anything is imported that takes time
+
 import math
 import sys
 from pathlib import Path
 
 from absl import flags
 
-from experiments import machine
 from launch import command
 
 _WORKDIR = command.define_workdir()
@@ -26,6 +30,7 @@ _PREFIX = flags.DEFINE_string("prefix", "", "Text that every translation must be
 
 
 def main():
+    from experiments import machine
     from experiments.translation import Hypothesis, Translator
 
     machine.use_compile_cache()
@@ -46,5 +51,4 @@ def main():
 
 
 if __name__ == "__main__":
-    machine.restart_with_huge_pages()
     command.start(main)

@@ -6,6 +6,19 @@ os.environ.setdefault("NPROC", "32")  # else XLA's collectives deadlock on machi
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """For tests of how parts are put together: without LLVM's optimisations, as their programs are small and run a few
+    times, so that most of a test would be the time to compile them. Kernels and whole commands are tested with them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from experiments import settings
+from experiments.mistakes import Mistake
 
 
-class CorpusError(ValueError):
+class CorpusError(Mistake):
     """A corpus that cannot be had; one line that names the file or value and the remedy."""
 
 

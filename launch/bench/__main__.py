@@ -25,7 +25,7 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import machine, settings, sweep
+from experiments import pages, settings, sweep
 from launch import command
 from launch.bench import (
     attention,
@@ -121,7 +121,7 @@ def define_flags(name: str) -> None:
 
 
 if __name__ == "__main__":
-    machine.use_huge_pages()  # for the workers
+    pages.use_huge_pages()  # for the workers
     NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     if NAME:
         define_flags(NAME)

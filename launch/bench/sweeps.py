@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rich.console
 
-from experiments import machine
+from experiments import pages
 from experiments.files import read_json, write_json, write_text
 from experiments.sweep import Planned
 from launch.bench import rounds
@@ -103,7 +103,7 @@ def _cold(config, planned, directory):
 def _call(words, cache):
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    machine.use_huge_pages()
+    pages.use_huge_pages()
     done = subprocess.run([sys.executable, "-m", *words], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise BenchError(f"{' '.join(words)} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")

@@ -13,6 +13,8 @@ from attn.decoding import beam_search, greedy
 from attn.layers import MIXING, NORMS, RELATIVE
 from attn.positions import POSITIONS
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 LENGTH, MOST, N = 13, 7, 5
 PAD, BOS, EOS = 0, 1, 2
@@ -20,7 +22,6 @@ LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
 """Pieces of several blocks, the last of them among them, that are chosen often, or would be if they might."""
 VOCABULARY = 211 + 1
 ROWS = 120  # hypotheses of one full forward pass, always the same number: it is compiled once
-quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @functools.cache
@@ -51,7 +52,7 @@ def sentences(count=40, vocabulary=VOCABULARY, seed=0):
     return jnp.asarray(draw.integers(3, vocabulary, (count, N))), jnp.asarray(draw.integers(1, N + 1, count))
 
 
-@functools.partial(quickly, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def full(model, variables, source, lengths, target):
     """log P of every piece after each of the pieces of `target`, from one pass over all of it."""
     at = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
@@ -126,7 +127,7 @@ def searcher(model, beam, n_best):
         if not beam:
             return greedy(model, variables, source, lengths, **told)
         return beam_search(model, variables, source, lengths, beam=beam, alpha=alpha, n_best=n_best, **told)
-    return quickly(search)
+    return jax.jit(search)
 
 
 def begun(prefixes):
@@ -155,7 +156,7 @@ def test_a_wide_beam_finds_everything():
     totals = log_prob_of(model, variables, source, lengths, targets)
     scores = totals / lp((targets > 0).sum(-1), 0.6)
     order = np.argsort(-scores, axis=1)
-    found = quickly(functools.partial(beam_search, model, beam=len(everything), most=4, bos=BOS, eos=EOS,
+    found = jax.jit(functools.partial(beam_search, model, beam=len(everything), most=4, bos=BOS, eos=EOS,
                                       n_best=len(everything)))(variables, source, lengths)
     np.testing.assert_allclose(found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5)
     np.testing.assert_allclose(found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5)
@@ -257,7 +258,7 @@ def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, lat
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(decoding.Transformer, "step", watched)
-    found = quickly(functools.partial(beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
+    found = jax.jit(functools.partial(beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
         variables, *sentences(2, 6))
     jax.effects_barrier()
     np.testing.assert_array_equal((found.pieces > 0).sum(-1), size)

@@ -13,8 +13,8 @@ from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
 from attn.inside import entropy
 from tests.attn import oracle
-from tests.attn.test_attention import LENGTHS, MASKS, SCORES, B, H, K, M, N, V
-from tests.attn.test_inside import CASES, textbook
+from tests.attn.test_attention import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
+from tests.attn.test_inside import textbook
 
 KEY = jax.random.key(0)
 

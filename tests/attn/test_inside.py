@@ -12,11 +12,8 @@ from attn import Dot, Mask, attention
 from attn.biases import ALiBi, RelativeTable, alibi_slopes
 from attn.inside import chosen_rows, entropy, received, top_weights
 from tests.attn import oracle
-from tests.attn.test_attention import LENGTHS, MASKS, SCORES, B, H, K, M, N
+from tests.attn.test_attention import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
 
-ALL = "causal & padding & dense"
-# Every mask and every score; that they do not disturb each other is for attention's own tests.
-CASES = [(mask, score) for mask in MASKS for score in SCORES if score == "scaled dot" or mask == ALL]
 QUERIES = [3, 0, 3]
 
 

@@ -14,6 +14,8 @@ from attn import Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transfor
 from attn.interop import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
 from tests.attn import numpy_transformer
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 N, D, F, H, Y, L = 2, 14, 17, 2, 29, 13
 SHAPE = Shape(N, D, F, H, D // H, D // H)
 SOURCE_LENGTHS, TARGET_LENGTHS = (11, 5), (3, 7)

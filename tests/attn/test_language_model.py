@@ -11,6 +11,8 @@ from attn import POSITIONS, Design, LanguageModel, Mask, Shape, Sinusoidal, samp
 from attn.sampling import kept
 from tests.attn import numpy_transformer
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 VOCABULARY, LENGTH = 23, 15
 BOS, EOS = 1, 2
@@ -38,7 +40,7 @@ def text(count=1, length=9, seed=0):
     return jnp.asarray(np.random.default_rng(seed).integers(3, VOCABULARY, (count, length)))
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(jax.jit, static_argnums=0)
 def logits(model, variables, pieces, mask=Mask.causal()):
     hidden = model.apply(variables, pieces, jnp.broadcast_to(jnp.arange(pieces.shape[-1]), pieces.shape), mask)
     return model.apply(variables, hidden, method="logits")
@@ -74,8 +76,7 @@ def test_all_in_one_pass_are_one_by_one(design):
         found = logits(model, variables, pieces[:, :t + 1])[:, t]
         np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
     caches = model.apply(variables, (1,), 2 * 9, jnp.float32, method="empty_caches")
-    step = jax.jit(functools.partial(model.apply, method="step"),
-                   compiler_options={"xla_backend_optimization_level": 0})
+    step = jax.jit(functools.partial(model.apply, method="step"))
     for t in range(9):
         own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (jnp.arange(18)[None] < 2 * (t + 1))
         hidden, caches = step(variables, pieces[None, :, t], jnp.int32(t), caches, own[None])
@@ -103,7 +104,7 @@ def test_remat_and_scan_change_nothing(options):
 
     def loss(model):
         square = lambda v: (logits.__wrapped__(model, v, text()) ** 2).sum()
-        return jax.jit(jax.value_and_grad(square), compiler_options={"xla_backend_optimization_level": 0})(variables)
+        return jax.jit(jax.value_and_grad(square))(variables)
 
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), loss(model), loss(other))
 

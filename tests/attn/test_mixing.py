@@ -11,6 +11,8 @@ from attn import Convolution, Mask, Recurrence
 from attn.mixing import CELLS, neighbours, whole
 from tests.attn import numpy_recurrent
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 D = 6
 LENGTHS = (5, 1, 3)
 SEGMENTS = jnp.array([1] * 5 + [2] + [3] * 3 + [0] * 2)

@@ -15,6 +15,8 @@ from attn import Additive, ALiBi, Bilinear, Mask, MultiHeadAttention, RelativeTa
 from attn.scores import SCORES
 from tests.attn import oracle
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 B, N, M, H, K, D, A = 2, 5, 7, 3, 11, 13, 19
 WIDTH = {"concat": 17, "mean": D}  # d_v
 LENGTHS = np.array([4, 7])

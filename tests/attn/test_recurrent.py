@@ -13,6 +13,8 @@ from attn.layers import EMBEDDINGS
 from attn.mixing import CELLS
 from tests.attn import numpy_recurrent
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 D, VOCABULARY, LENGTH = 6, 29, 20
 CASES = [("none", "lstm", "tied", 1), ("bilinear", "lstm", "separate", 2), ("additive", "gru", "target", 1),
          ("dot", "tanh", "tied", 2), ("scaled_dot", "gru", "tied", 1)]
@@ -38,7 +40,7 @@ def pairs():
     return [(draw(3, VOCABULARY, n), draw(3, VOCABULARY, m)) for n, m in ((5, 4), (1, 6), (7, 1))]
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(jax.jit, static_argnums=0)
 def logits(model, variables, source, target, **seen):
     hidden = model.apply(variables, source, target, source, target, **seen)
     return model.apply(variables, hidden, method="logits")
@@ -108,8 +110,7 @@ def test_weights_are_kept_and_attention_alone_tells_the_pieces_apart():
 def test_gradients_reach_every_parameter(case):
     model, variables = build(*case)
     source, target = map(jnp.asarray, pairs()[0])
-    quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    gradients = quickly(jax.grad(lambda v: (logits.__wrapped__(model, v, source, target, **masks()) ** 2).sum()))(
+    gradients = jax.jit(jax.grad(lambda v: (logits.__wrapped__(model, v, source, target, **masks()) ** 2).sum()))(
         variables)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients))
 

@@ -13,6 +13,8 @@ from attn.layers import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from attn.positions import LAYOUTS
 from tests.attn import numpy_transformer
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=3, d_k=5, d_v=7)
 VOCABULARY, LENGTH = 29, 23
 

@@ -120,6 +120,7 @@ def measured(tmp_path_factory):
     return workdir, settings, training.run(settings, tiny.corpus(), workdir)
 
 
+@pytest.mark.ci
 def test_a_trial_that_is_asked_measures_its_heads(measured):
     workdir, _, result = measured
     (run,) = ledger.read(workdir).trials
@@ -131,6 +132,7 @@ def test_a_trial_that_is_asked_measures_its_heads(measured):
     assert result["status"] == "finished"
 
 
+@pytest.mark.ci
 def test_the_report_tells_of_each_head(measured):
     workdir, *_ = measured
     written = report.write(workdir)

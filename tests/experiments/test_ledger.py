@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import ledger
+from experiments.mistakes import one_line
 from tests.experiments import fakes
 
 
@@ -144,5 +145,5 @@ def test_a_damaged_sweep_json_is_an_error_with_the_remedy(tmp_path, text):
 
 
 def test_one_line_drops_what_a_terminal_obeys():
-    assert ledger.one_line("a\n\tb\x1b[31m\x07 c") == "a b [31m c"
-    assert ledger.one_line(None) == ""
+    assert one_line("a\n\tb\x1b[31m\x07 c") == "a b [31m c"
+    assert one_line(None) == ""

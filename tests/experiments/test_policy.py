@@ -1,7 +1,5 @@
 """Sampled attention in training: REINFORCE has the gradient of the expected loss, all else is as ever."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,6 @@ from experiments.batches import Batches, assemble
 from tests.experiments import tiny
 
 DRAWS = 2000
-quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def setting(**changes):
@@ -77,10 +74,11 @@ def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
     params, batch = trainable["params"], one_row(settings)
     params["cross_attention"]["baseline"] = at(baseline)
     found = gradients(program, trainable, settings, batch, DRAWS)["cross_attention"]["score"]["w"]
-    wanted = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(params["cross_attention"]["score"]["w"])
+    w = params["cross_attention"]["score"]["w"]
+    wanted = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(w)
     error = found.std(0) / DRAWS**0.5
     distance = np.abs(found.mean(0) - wanted) / np.maximum(error, 1e-12)
-    assert np.abs(wanted).max() > 10 * error.mean()  # there is something to see
+    assert ((wanted / np.maximum(error, 1e-12))**2).mean() > 4  # a gradient of 0 would be seen
     assert distance.max() < 5 and (distance**2).mean() < 2
 
 
@@ -104,12 +102,12 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     program, trainable = built(settings)
     trainable["params"]["cross_attention"]["baseline"] = dict(w=jnp.full(16, 0.1), c=jnp.float32(1))
     batch, key = one_row(settings), jax.random.split(jax.random.key(1), 1)
-    hidden, policy = quickly(jax.vmap(lambda row, key: trial._hidden(program, trainable, row, trial.hyper(settings),
+    hidden, policy = jax.jit(jax.vmap(lambda row, key: trial._hidden(program, trainable, row, trial.hyper(settings),
                                                                      key)))(batch, key)
     worse = objective.nll(hidden[0], trial.output_matrix(trainable["params"]), batch.target_out[0])
     real = batch.target_segments[0] > 0
     found = gradients(program, trainable, settings, batch, 1)["cross_attention"]["baseline"]
-    again = quickly(lambda key: trial._summed_gradients(program, trainable, trial.hyper(settings), batch, key)[0])(key)
+    again = jax.jit(lambda key: trial._summed_gradients(program, trainable, trial.hyper(settings), batch, key)[0])(key)
     np.testing.assert_allclose(again["params"]["cross_attention"]["baseline"]["c"],
                                -np.where(real, worse - policy["foretold"][0], 0).sum(), rtol=1e-4)
     assert found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0
@@ -132,7 +130,7 @@ def test_entropy_is_worth_what_the_setting_says():
                                   jax.random.key(0))
         return jnp.where(row.target_segments > 0, policy["entropy"], 0).sum()
 
-    wanted = -0.5 * quickly(jax.grad(entropy))(trainable["params"]["cross_attention"]["score"]["w"])
+    wanted = -0.5 * jax.jit(jax.grad(entropy))(trainable["params"]["cross_attention"]["score"]["w"])
     np.testing.assert_allclose(difference, wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -148,6 +146,6 @@ def test_without_a_key_the_best_is_chosen(kind):
     name = "cross_attention" if kind == "rnn" else "decoder_0"
     inner = params[name] if kind == "rnn" else params[name]["cross_attention"]
     del inner["baseline"]
-    losses = quickly(trial.piece_losses, static_argnums=0)
+    losses = jax.jit(trial.piece_losses, static_argnums=0)
     np.testing.assert_allclose(losses(program, state, batch), losses(other, state._replace(params=params), batch),
                                rtol=1e-5)

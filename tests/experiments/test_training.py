@@ -288,6 +288,7 @@ def test_translator_without_a_model(tmp_path):
         Translator(tmp_path)
 
 
+@pytest.mark.ci
 def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
     """Beside one that is well: that one ends as if alone, and the next takes the place that became free."""
     wild, well, later = (tiny.resolve(seed=1, training__learning_rate=1e30), tiny.resolve(seed=2), tiny.resolve(seed=3))

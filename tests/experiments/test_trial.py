@@ -87,7 +87,8 @@ ALONE = {}
 
 
 @pytest.mark.parametrize(("strategy", "devices", "lanes"), [
-    pytest.param("pmap", 1, 4, marks=pytest.mark.ci), ("pmap", 2, 4), ("shard_map", 4, 4)])
+    pytest.param("pmap", 1, 4, marks=pytest.mark.ci), ("pmap", 2, 4),
+    pytest.param("shard_map", 4, 4, marks=pytest.mark.ci)])
 def test_lanes_are_as_if_alone(strategy, devices, lanes):
     """From the first step to the last, with data, dropout and initial values of their own; some steps a dispatch."""
     all_settings = [tiny.resolve(**point) for point in POINTS]

@@ -13,10 +13,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(("arguments", "message"), [
     (["attention", "--peers=attn,flux"], "unknown peer 'flux'; known: attn,"),
     (["conformance", "--rounds=3"], "Unknown command line flag 'rounds'"),
-    (["decode", "--cases=batch-2"], "known: batch-32-beam-4, batch-32-greedy, batch-1-beam-4, batch-1-greedy"),
+    pytest.param(["decode", "--cases=batch-2"], "known: batch-32-beam-4, batch-32-greedy, batch-1-beam-4, "
+                 "batch-1-greedy", marks=pytest.mark.ci),
     (["speed"], "COMMAND is attention or train or decode or conformance or fidelity or sweep or overhead"),
-    (["overhead"], "--config=FILE is needed"),
-    (["sweep", "--config=tests/experiments/tiny_config.py", "--sweep=heads", "--ways=fast"], "unknown way 'fast'"),
+    pytest.param(["overhead"], "--config=FILE is needed", marks=pytest.mark.ci),
+    pytest.param(["sweep", "--config=tests/experiments/tiny_config.py", "--sweep=heads", "--ways=fast"],
+                 "unknown way 'fast'", marks=pytest.mark.ci),
 ])
 def test_a_mistake_is_one_line(arguments, message, tmp_path):
     done = subprocess.run([sys.executable, "-m", "launch.bench", *arguments], cwd=ROOT, encoding="utf-8",

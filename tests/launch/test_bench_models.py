@@ -156,6 +156,7 @@ def test_the_table_of_decoding(tmp_path):
 # Real runs
 
 
+@pytest.mark.ci
 def test_attn_trains_in_a_worker_and_is_written_down(monkeypatch, tmp_path):
     monkeypatch.setenv("NPROC", "1")
     monkeypatch.setattr(starting, "measure", lambda *arguments: Start(2.0, 1.0, 1.5))
