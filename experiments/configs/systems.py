@@ -32,7 +32,7 @@ def get_config(corpus="cldr"):
         config = multi30k.get_config()
         config.model.update(N=2, d_model=96, d_ff=192, h=4, d_k=24, d_v=24, P_drop=0.2)
         config.data.update(vocabulary=4000)
-        config.training.update(steps=1500, warmup=500, rows=64, evaluate_every=500, save_every=500, average=0)
+        config.training.update(steps=800, warmup=300, rows=24, evaluate_every=400, save_every=400, average=0)
         config.evaluation.update(weights="raw", sentences=200, beam=4)
     config.training.learning_rate = RATES[corpus]["transformer"]
     return config

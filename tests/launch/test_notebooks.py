@@ -29,6 +29,14 @@ def test_the_notebook_is_made_of_its_source(name):
     assert f"blob/main/{FOLDER}/{name}.ipynb" in made.cells[0].source
 
 
+def test_all_begin_with_the_same_cell():
+    """Each stands by itself on Colab, so it is in all of them."""
+    codes = [[cell.source for cell in jupytext.read(FOLDER / f"{name}.py").cells if cell.cell_type == "code"]
+             for name in NAMES]
+    firsts = [(code[0], code[1].partition("\n\nimport jax\n")[0]) for code in codes]
+    assert len(set(firsts)) == 1 and "start(DEVICE)" in firsts[0][1]
+
+
 def test_every_source_is_tried():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*NAMES}
 
