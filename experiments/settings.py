@@ -115,6 +115,9 @@ class Data:
     """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each. So they have with
     corpus=text where all three are one file: its last lines."""
     heldout: int = fields.at_least(1, 500, 10**6)
+    joined: int = fields.at_least(1, 1, 64)
+    """corpus=cldr: above 1, one to so many held-out pairs in a row are one, and one or two of training, to see what
+    happens beyond the lengths of training. There are then fewer pairs."""
     corpus_seed: int = fields.at_least(0, 0)
     vocabulary: int = fields.at_least(400, 800, 10**6)
     """Word pieces, shared by both languages."""
@@ -251,6 +254,8 @@ class Settings:
                  f"data.directory={d.directory!r} is read by data.corpus=files and tfds, and data.corpus is cldr")
         _require(d.corpus != "cldr" or not d.tokenized,
                  "data.tokenized=True is for data.corpus=files and tfds, and data.corpus is cldr")
+        _require(d.joined == 1 or d.corpus == "cldr",
+                 f"data.joined={d.joined} joins phrases of data.corpus=cldr, and data.corpus is {d.corpus}")
         _require(t.rows % t.accumulate == 0,
                  f"training.rows={t.rows} must be divisible by training.accumulate={t.accumulate}")
         _require(e.weights in ("raw", "best") or getattr(t, e.weights) > 0,

@@ -30,6 +30,7 @@ from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 
 from experiments.corpora import CorpusError, Pairs
 from experiments.corpora.alignments import Links, Told, links, others
+from experiments.corpora.joined import join, join_links
 from experiments.settings import Data
 
 Phrase = Callable[[Locale], str]
@@ -74,20 +75,22 @@ PATIENCE = 200
 
 
 class Source:
-    """The pairs that `generate` gives."""
+    """The pairs that `generate` gives, one by one or joined."""
 
     def __init__(self, data: Data):
         self._arguments = data.source, data.target, data.pairs, data.heldout, data.corpus_seed
+        self._joined = data.joined
         for language in self._arguments[:2]:
             _locale(language)
 
     def fingerprint(self) -> str:
-        """Of what decides the text: the arguments, CLDR's own version, and this file."""
-        known = json.dumps([*self._arguments, babel.__version__]).encode()
-        return hashlib.sha256(known + Path(__file__).read_bytes()).hexdigest()
+        """Of what decides text and links: the arguments, CLDR's own version, and the code."""
+        known = json.dumps([*self._arguments, self._joined, babel.__version__]).encode()
+        code = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("cldr", "joined", "alignments")]
+        return hashlib.sha256(b"".join([known, *code])).hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
-        yield getattr(self._generated[0], split)
+        yield join(getattr(self._generated[0], split), min(2, self._joined) if split == "train" else self._joined)
 
     def place(self, split: str, i: int) -> str:
         return f"CLDR, {split}, pair {i}"
@@ -99,8 +102,9 @@ class Source:
         """Which words of the test pairs are translations of each other."""
         locales = tuple(map(_locale, self._arguments[:2]))
         otherwise = functools.partial(others, days=(FIRST_DAY, LAST_DAY), forms=(DATES, INTERVALS))
-        return [links(*drawn, otherwise, functools.partial(say, locales=locales))
-                for drawn in self._generated[1]]
+        generated, drawn = self._generated
+        found = [links(*one, otherwise, functools.partial(say, locales=locales)) for one in drawn]
+        return join_links(found, generated.test, self._joined)
 
     @functools.cached_property
     def _generated(self):

@@ -11,6 +11,7 @@ import pytest
 
 from experiments import corpora
 from experiments.corpora import SPLITS, CorpusError, cldr
+from experiments.corpora.alignments import words
 from experiments.settings import Data
 
 SMALL = {"pairs": 2000, "heldout": 100}
@@ -43,6 +44,25 @@ def test_every_sentence_is_one_line_of_plain_spaces(corpus):
         assert sentence == " ".join(sentence.split())
         assert sentence
         assert not set(sentence) & set("\u202f\u2009\xa0\u2007")
+
+
+def test_phrases_in_a_row():
+    """One or two in training, one to three held out, each phrase in its place; links count words from the first."""
+    arguments = dict(pairs=200, heldout=20)
+    single, joined = (corpora.open(Data(**arguments, joined=most)) for most in (1, 3))
+    assert single.fingerprint() != joined.fingerprint()
+    for split, most in (("train", 2), ("test", 3)):
+        ((alone,), (together,)) = (list(source.read(split)) for source in (single, joined))
+        for before, after in zip(alone, together, strict=True):
+            assert " ; ".join(after) == " ; ".join(before)
+            assert [text.count(" ; ") + 1 for text in after[:6]] == [*range(1, most + 1)] * (6 // most)
+    assert len(together.source) == 3 * 3 + 2  # 6 + 6 + 6 + 1 + 1 phrases
+    for i, found in enumerate(joined.links()):
+        texts = [[side[a:b] for a, b in words(side)] for side in (together.source[i], together.target[i])]
+        numbers = [(texts[0][s], texts[1][t]) for s, t in found.sure if texts[0][s].isdigit() and len(texts[0][s]) > 2]
+        assert all(s == t for s, t in numbers)
+        assert all(texts[0][:s].count(";") == texts[1][:t].count(";") for s, t in found.possible)
+    assert sum(len(found.possible) for found in joined.links()) == sum(len(found.possible) for found in single.links())
 
 
 class Fixed(random.Random):

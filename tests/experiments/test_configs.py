@@ -115,7 +115,7 @@ def test_sweeps_of_kinds_leave_none_out():
     module, base = config("scores")
     grid = sweep.plan(base, sweep.expand(sweep.sweeps(module), ["score", "d_k"], base))
     assert len(grid) == 16 and base.model.score == "additive"
-    assert positions.get_config().data.max_pieces == 10
+    assert positions.get_config().data.max_pieces == 20
 
 
 @pytest.mark.parametrize("corpus", systems.CORPORA)
