@@ -12,6 +12,11 @@ jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest first, so that no process is left with them alone at the end."""
+    items.sort(key=lambda item: item.path.name not in ("test_hosts.py", "test_faults.py"))
+
+
 @pytest.fixture(scope="module")
 def quickly_compiled():
     """For tests of how parts are put together: without LLVM's optimisations, as their programs are small and run a few
