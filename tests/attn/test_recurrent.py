@@ -122,6 +122,7 @@ def test_dropout_is_drawn_only_with_a_key():
         variables, source, target, source, target, **masks(), rngs={} if key is None else {"dropout": cheap_key(key)}))
     first, second = (call(jax.random.key(i)) for i in range(2))
     assert (first != second).mean() > 0.5 and (first[:, -1] == 1).all()  # what bears the bias is not dropped
+    assert 0.3 < (first[:, :-1] == 0).mean() < 0.7
     plain = jax.jit(model.apply)(variables, source, target, source, target, **masks())
     np.testing.assert_allclose(call(None), plain, rtol=1e-6)
 
