@@ -13,7 +13,7 @@ from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
 from attn.inside import entropy
 from tests.attn import oracle
-from tests.attn.test_attention import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
+from tests.attn.cases import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
 from tests.attn.test_inside import textbook
 
 KEY = jax.random.key(0)

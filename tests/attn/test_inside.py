@@ -12,7 +12,7 @@ from attn import Dot, Mask, attention
 from attn.biases import ALiBi, RelativeTable, alibi_slopes
 from attn.inside import chosen_rows, entropy, received, top_weights
 from tests.attn import oracle
-from tests.attn.test_attention import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
+from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
 
 QUERIES = [3, 0, 3]
 
