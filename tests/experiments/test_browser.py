@@ -15,7 +15,7 @@ import pytest
 from experiments import report, training
 from tests.experiments import tiny
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
+NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
 BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = [pytest.mark.ci, pytest.mark.skipif(not BROWSER, reason="no Chromium; CHROMIUM may name one")]
 
