@@ -62,7 +62,7 @@ def _cell(value):
 
 
 def latex(book: Ledger, rows: list[Row], table: Table) -> str:
-    """report.tex: the table to be read into a document that loads booktabs.
+    """report.tex: the table to be read into a document that loads booktabs and graphicx, no wider than its lines.
 
     A row has its means ± spread and, where there is a base, differences to it with their 95 % intervals.
     """
@@ -81,10 +81,12 @@ def latex(book: Ledger, rows: list[Row], table: Table) -> str:
             line += [_latex_published(row, metric)] if paper else []
         lines.append(" & ".join(line))
     return "\n".join([
-        r"% \usepackage{booktabs} in the preamble, then \input{report}", r"\begin{table}", r"\centering\footnotesize",
+        r"% \usepackage{booktabs,graphicx} in the preamble, then \input{report}", r"\begin{table}",
+        r"\centering\footnotesize",
         r"\setlength{\tabcolsep}{4pt}", rf"\caption{{{_latex_caption(book, table, bool(compared), paper)}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}", r"\toprule", rf"{lines[0]} \\", r"\midrule",
-        *(rf"{line} \\" for line in lines[1:]), r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+        *(rf"{line} \\" for line in lines[1:]), r"\bottomrule", r"\end{tabular}}", r"\end{table}", ""])
 
 
 def _kinds(book):
