@@ -233,15 +233,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdict(difference: Difference, adjusted_p: float, higher_is_better: bool, percent: bool = False) -> str:
+def verdict(difference: Difference, adjusted_p: float, higher_is_better: bool, percent: bool = False,
+            largest: float = math.inf) -> str:
     """"better" or "worse" than base; else that no difference was shown, and which would have been.
 
-    `percent` writes that one times 100.
+    `percent` writes that one times 100; `largest` is the largest difference that there can be.
     """
     if adjusted_p < LEVEL:
         return "better" if (difference.mean > 0) == higher_is_better else "worse"
     if not 0 < difference.detectable < math.inf:
         return "no difference shown"
+    if difference.detectable > largest:
+        return "no difference shown; too few seeds to show any"
     size = difference.detectable * (100 if percent else 1)
     text = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
     return f"no difference shown; differences above {text}{' %' if percent else ''} would have shown"

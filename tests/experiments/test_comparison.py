@@ -159,6 +159,13 @@ def test_exact_match_is_told_in_percent():
     assert found.verdicts["exact_match"] == f"no difference shown; differences above {percent} would have shown"
 
 
+def test_a_difference_that_cannot_be_is_not_told_of():
+    other = row("other", (5.0, 5.5, 9.0), (0.0, 50.0, 100.0), exact_match=0.5)
+    verdicts = comparison.compare([BASE, other], nothing_kept)[1].verdicts
+    assert verdicts["bleu"] == "no difference shown; too few seeds to show any"
+    assert verdicts["perplexity"].endswith(" would have shown")
+
+
 def test_a_diverged_value_shows_nothing_and_leaves_the_other_rows_alone():
     rows = comparison.compare([*GROUPS, row("odd", (5.0, math.inf, 5.2), (25.0, math.nan, 25.1))], nothing_kept)
     assert rows[-1].adjusted["bleu"] == 1.0 and rows[-1].verdicts["perplexity"] == "no difference shown"

@@ -357,6 +357,8 @@ def test_verdicts():
     assert statistics.verdict(worse, 0.05, True, percent=True).endswith("differences above 31 % would have shown")
     wild = dataclasses.replace(worse, detectable=5.67e17)
     assert statistics.verdict(wild, 0.05, True).endswith("above 5.7e+17 would have shown")
+    assert statistics.verdict(worse, 0.05, True, largest=0.314).endswith("above 0.31 would have shown")
+    assert statistics.verdict(worse, 0.05, True, largest=0.31) == "no difference shown; too few seeds to show any"
 
 
 @pytest.mark.parametrize(("detectable", "text"), [
