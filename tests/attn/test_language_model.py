@@ -207,6 +207,17 @@ def test_of_equals_the_first_are_kept():
     np.testing.assert_array_equal(np.flatnonzero(kept(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1])
 
 
+def test_without_a_cut_the_unlikeliest_are_kept_too():
+    """Though before them float32 has probabilities that sum to 1."""
+    assert kept(jnp.array([60.0, 0.0, -1.0]), 1.0, 0, 1.0).all()
+
+
+def test_the_pieces_of_a_text_are_drawn_each_for_itself():
+    """At a great temperature all are equally likely, and one in 21 has the piece before it."""
+    found = np.asarray(draw(200, temperature=1e6).pieces)
+    assert 0 < (found[:, 1:3] == found[:, :2]).mean() < 0.2
+
+
 def test_more_pieces_than_positions_are_refused():
     model, variables = build()
     with pytest.raises(ValueError, match="most=16 is more than the length=15"):
