@@ -19,10 +19,10 @@ def setting(**changes):
 
 
 def one_row(settings):
-    """A batch of one row with one pair."""
+    """A batch of one row with one pair, and padding after it."""
     flat = tiny.corpus().train
     slots = Batches(flat, rows=1, row_pieces=48, seed=0).take(1)[0]
-    return jax.tree.map(jnp.asarray, assemble(flat, np.where(np.arange(slots.shape[-1]) == 0, slots, -1), 16, np))
+    return jax.tree.map(jnp.asarray, assemble(flat, np.where(np.arange(slots.shape[-1]) == 0, slots, -1), 20, np))
 
 
 def built(settings):
@@ -110,7 +110,16 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     again = jax.jit(lambda key: trial._summed_gradients(program, trainable, trial.hyper(settings), batch, key)[0])(key)
     np.testing.assert_allclose(again["params"]["cross_attention"]["baseline"]["c"],
                                -np.where(real, worse - policy["foretold"][0], 0).sum(), rtol=1e-4)
-    assert found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0
+    assert found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0 and not real.all()
+
+    def foretold(params):
+        row = jax.tree.map(lambda x: x[0], batch)
+        return trial._hidden(program, {**trainable, "params": params}, row, trial.hyper(settings), key[0])[1][
+            "foretold"].sum()
+
+    reached = jax.tree.leaves_with_path(jax.jit(jax.grad(foretold))(trainable["params"]))
+    assert {jax.tree_util.keystr(path) for path, gradient in reached if np.any(gradient)} == {
+        f"['cross_attention']['baseline']['{name}']" for name in "wc"}
 
 
 @pytest.mark.ci
