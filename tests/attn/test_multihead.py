@@ -335,3 +335,21 @@ def test_parameters_of_another_score_are_refused(saved, score, message):
     model, params = build(score)[0], build(saved)[1]
     with pytest.raises(ValueError, match=message):
         model.apply({"params": params}, *inputs(), Mask())
+
+
+def test_what_sampled_attention_keeps_is_of_all_heads_together():
+    """−E[log π] is the entropy, and heads draw for themselves, so both are sums over the heads."""
+    module = MultiHeadAttention(H * K, H, K, K, choice="sampled")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(N, H * K)), jnp.float32)
+    variables = module.init(jax.random.key(0), x, x, Mask())
+    _, kept = module.apply(variables, x, x, Mask(), mutable=["weights"])
+    (weights,) = jax.tree.leaves(kept)  # (H, N, N)
+    wanted = -(weights * jnp.log(weights)).sum((0, -1))
+
+    def policy(key):
+        return module.apply(variables, x, x, Mask(), rngs={"sample": key}, mutable=["policy"])[1]["policy"]
+
+    drawn = jax.jit(jax.vmap(policy))(jax.random.split(jax.random.key(1), 4000))
+    np.testing.assert_allclose(drawn["entropy"][0], wanted, rtol=1e-5)
+    log_probs = np.asarray(drawn["log_prob"], np.float64)
+    assert (np.abs(log_probs.mean(0) + wanted) < 5 * log_probs.std(0) / 4000**0.5).all()
