@@ -146,8 +146,8 @@ def heldout(known):
 
 
 def looking(at):
-    """Weights whose last layer, in the mean over its heads, looks most at the given source letter for each target letter:
-    one head does, the others less surely at the first or the last."""
+    """Weights whose last layer, in the mean over its heads, looks most at the given source letter for each target
+    letter: one head does, the others less surely at the first or the last."""
     def weights(state, source, target, lengths):
         kept = np.zeros((len(source), 2, 3, target.shape[1], source.shape[1]), np.float16)
         for row, length in enumerate(lengths):
