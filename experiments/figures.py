@@ -349,7 +349,7 @@ def _log_scale(axes, name):
         getattr(axes, f"set_{name}scale")("log")
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 5 else (1, 1.2, 1.5, 2, 3, 5, 7)))
         axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))  # the scale has set its own
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))  # the scale has set its own
 
 
 def _short(label):

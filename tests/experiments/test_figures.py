@@ -98,7 +98,7 @@ def test_size_and_perplexity_labels_do_not_lie_on_each_other():
     assert len(places) == 8
     for i, (side, y) in enumerate(places):
         assert all(side != other or abs(y - beside) > 7 for other, beside in places[:i])
-    assert "nan" not in texts(svg)
+    assert "nan" not in texts(svg) and "1,000,000" in texts(svg)
     assert figures.size_and_perplexity(rows[:1]) is None
 
 
