@@ -217,7 +217,7 @@ def test_no_markup_of_files_is_any_in_markdown_and_latex(evil):
     widths = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
     assert set(widths) <= {4, 9, 10} and len(widths) > 12
     latex = evil.latex.read_text(encoding="utf-8")
-    assert latex.count(r"\input") == 1 and latex.startswith("% \\usepackage{booktabs}")  # in our own comment
+    assert latex.count(r"\input") == 1 and latex.startswith("% \\usepackage{booktabs,graphicx}")  # in our own comment
     plain = re.sub(r"\\(text\w+\{\}|[&%$#_{}])|\{\[\}|\{\]\}|\$(\\\w+|-)\$", "", latex.split(r"\midrule")[1])
     assert not re.search(r"[#%^~]", plain.replace("^{*}", "")), plain
     assert plain.count("{") == plain.count("}")
