@@ -73,8 +73,9 @@ def base_of(groups: Sequence[Group]) -> Group | None:
 
 def _row(group, base, found):
     """`found` is {metric: (difference, adjusted p)}."""
-    verdicts = {metric: statistics.verdict(difference, p, HIGHER_IS_BETTER[metric], metric == "exact_match",
-                                           LARGEST.get(metric, np.inf)) for metric, (difference, p) in found.items()}
+    verdicts = {metric: statistics.verdict(difference, p, HIGHER_IS_BETTER[metric], percent=metric == "exact_match",
+                                           largest=LARGEST.get(metric, np.inf))
+                for metric, (difference, p) in found.items()}
     published, beside = TABLE_3.get(group.label), TABLE_3.get(base.label) if base else None
     ordering = {metric: _ordering(getattr(published, metric) - getattr(beside, metric), *found[metric])
                 if published and beside and metric in found else "" for metric in Result._fields}

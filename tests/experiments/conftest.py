@@ -1,8 +1,17 @@
-"""All tests of experiments compile quickly."""
+"""All tests of experiments compile quickly; and a report that several files look at."""
 
 import pytest
+
+from experiments import report
+from tests.experiments import fakes
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _all_quickly(quickly_compiled):
     pass
+
+
+@pytest.fixture(scope="module")
+def table_3(tmp_path_factory):
+    """A written report over rows that the paper has, with three seeds: what differs from base and what does not."""
+    return report.write(fakes.table_3(tmp_path_factory.mktemp("table_3")))
