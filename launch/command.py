@@ -14,30 +14,44 @@ import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
 
-from experiments.interruption import LINE, STATUS, Interrupted
-from experiments.mistakes import Mistake, one_line
+from experiments.errors import UserError, one_line
 from experiments.settings import check_key
+from experiments.system.signals import LINE, STATUS, Interrupted
 
-DISK = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.EFBIG: "allow larger files",
-        errno.EROFS: "choose another place", errno.EACCES: "give the right to it", errno.EPERM: "give the right to it",
-        errno.ENOTDIR: "choose another place", errno.ENOENT: "choose another place", errno.EIO: "look after the disk",
-        errno.ELOOP: "remove the link"}
+DISK = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EFBIG: "allow larger files",
+    errno.EROFS: "choose another place",
+    errno.EACCES: "give the right to it",
+    errno.EPERM: "give the right to it",
+    errno.ENOTDIR: "choose another place",
+    errno.ENOENT: "choose another place",
+    errno.EIO: "look after the disk",
+    errno.ELOOP: "remove the link",
+}
 """The remedy for what goes wrong with files and is no mistake of this program."""
 
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
-    logging.getLogger("jax").setLevel(logging.WARNING)  # at INFO it tells of every accelerator that is not there
+    logging.getLogger("jax").setLevel(
+        logging.WARNING
+    )  # at INFO it tells of every accelerator that is not there
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
 def define_config() -> flags.FlagHolder:
     """The --config flag, with --config.key=value for every setting."""
-    return config_flags.DEFINE_config_file("config", None, "The experiment, as experiments/configs/quick.py")
+    return config_flags.DEFINE_config_file(
+        "config", None, "The experiment, as experiments/configs/quick.py"
+    )
 
 
 def define_workdir() -> flags.FlagHolder[str]:
-    return flags.DEFINE_string("workdir", None, "The directory for everything that is written", required=True)
+    return flags.DEFINE_string(
+        "workdir", None, "The directory for everything that is written", required=True
+    )
 
 
 def config_path() -> str:
@@ -59,13 +73,15 @@ def mistake(message: object) -> None:
 def _without_traceback(main):
     try:
         return main()
-    except Mistake as error:
+    except UserError as error:
         mistake(error)
     except OSError as error:
         if error.errno not in DISK:
             raise
         where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
-        mistake(f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here")
+        mistake(
+            f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here"
+        )
     except Interrupted:
         print(LINE, file=sys.stderr)
         sys.exit(STATUS)
@@ -82,7 +98,9 @@ def _parse(arguments):
     except Exception as error:  # a config file is a program, and may raise anything
         mistake(_told(error, _config_given(arguments)))
     if len(left) > 1:
-        mistake(f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)")
+        mistake(
+            f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
+        )
     return left
 
 
@@ -104,14 +122,21 @@ def _check_config(arguments):
     config = flags.FLAGS["config"].value
     if not isinstance(config, ml_collections.ConfigDict):
         getattr(config, "model", None)  # which raises what was kept
-        mistake(f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}")
+        mistake(
+            f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}"
+        )
 
 
 def _config_given(arguments) -> str:
     """The value of --config; "" where there is none."""
-    found = [following if argument.lstrip("-") == "config" else argument.partition("=")[2]
-             for argument, following in zip(arguments[1:], [*arguments[2:], ""], strict=False)
-             if argument.startswith("-") and argument.lstrip("-").partition("=")[0] == "config"]
+    found = [
+        following if argument.lstrip("-") == "config" else argument.partition("=")[2]
+        for argument, following in zip(
+            arguments[1:], [*arguments[2:], ""], strict=False
+        )
+        if argument.startswith("-")
+        and argument.lstrip("-").partition("=")[0] == "config"
+    ]
     return found[-1] if found else ""
 
 
@@ -121,20 +146,33 @@ def _told(error, given) -> str:
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
     for one in chain:
-        lines = [frame.lineno for frame in traceback.extract_tb(one.__traceback__)
-                 if os.path.abspath(frame.filename) == path]
-        if isinstance(one, SyntaxError) and one.filename and os.path.abspath(one.filename) == path:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(one.__traceback__)
+            if os.path.abspath(frame.filename) == path
+        ]
+        if (
+            isinstance(one, SyntaxError)
+            and one.filename
+            and os.path.abspath(one.filename) == path
+        ):
             lines.append(one.lineno)
         if lines:
             return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
-    if isinstance(error, Mistake):
+    if isinstance(error, UserError):
         return str(error)
     if "config file" in str(error):  # ml_collections' message is a whole traceback
         return f"--config={given}: {chain[-1]}"
-    return str(error).strip() if isinstance(error, flags.Error) else f"--config={given}: {error}"
+    return (
+        str(error).strip()
+        if isinstance(error, flags.Error)
+        else f"--config={given}: {error}"
+    )
 
 
 def _known_configs():
     folder = os.path.dirname(importlib.import_module("experiments.configs").__file__)
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".py") and n != "__init__.py")
+    names = sorted(
+        n for n in os.listdir(folder) if n.endswith(".py") and n != "__init__.py"
+    )
     return f" (in {os.path.relpath(folder)}: {', '.join(names)})"

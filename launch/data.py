@@ -17,8 +17,8 @@ from pathlib import Path
 import rich.console
 from absl import flags
 
-from experiments import corpora, description
-from experiments.prepared import prepare
+from experiments.data import corpora, summary
+from experiments.data.dataset import prepare
 from experiments.settings import Settings, resolve
 from launch import command
 
@@ -29,38 +29,51 @@ WIDTH = 140  # of tables where they are not drawn on a terminal
 def main(name: str) -> None:
     config = flags.FLAGS["config"].value
     if config is None:
-        command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
+        command.mistake(
+            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
+        )
     {"describe": describe, "build": build, "download": download}[name](resolve(config))
 
 
 def describe(settings: Settings) -> None:
-    data, console = settings.data, rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
+    data, console = (
+        settings.data,
+        rich.console.Console(width=None if sys.stdout.isatty() else WIDTH),
+    )
     prepared = prepare(data)
-    found = description.describe(corpora.open(data), prepared)
+    found = summary.describe(corpora.open(data), prepared)
     sides = ("text",) if data.corpus == "text" else (data.source, data.target)
-    console.print(description.table(found, sides))
-    console.print(description.examples(found), soft_wrap=True)
-    print(f"{prepared.vocabulary().size:,} pieces; batches of {settings.training.rows} rows of "
-          f"{settings.training.row_pieces} pieces hold {description.packing(prepared, settings):.1%} real ones\n"
-          f"kept in {prepared.directory}")
+    console.print(summary.table(found, sides))
+    console.print(summary.examples(found), soft_wrap=True)
+    print(
+        f"{prepared.vocabulary().size:,} pieces; batches of {settings.training.rows} rows of "
+        f"{settings.training.row_pieces} pieces hold {summary.packing(prepared, settings):.1%} real ones\n"
+        f"kept in {prepared.directory}"
+    )
 
 
 def build(settings: Settings) -> None:
     name, directory = flags.FLAGS.name, flags.FLAGS.directory
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name or ""):
-        command.mistake(f"--name={name or ''}: a data set's name has small letters, digits and _, such as --name=news")
+        command.mistake(
+            f"--name={name or ''}: a data set's name has small letters, digits and _, such as --name=news"
+        )
     if not directory:
         command.mistake("--directory=DIR is needed, the folder for the data set")
-    from experiments.corpora import tfds
+    from experiments.data.corpora import tfds
 
     data = settings.data
-    path = tfds.build(corpora.open(data), (data.source, data.target), Path(directory), name)
-    print(f"{path}\nread it with --config.data.corpus=tfds --config.data.name={name} "
-          f"--config.data.directory={directory} --config.data.validation=validation")
+    path = tfds.build(
+        corpora.open(data), (data.source, data.target), Path(directory), name
+    )
+    print(
+        f"{path}\nread it with --config.data.corpus=tfds --config.data.name={name} "
+        f"--config.data.directory={directory} --config.data.validation=validation"
+    )
 
 
 def download(settings: Settings) -> None:
-    from experiments.corpora import tfds
+    from experiments.data.corpora import tfds
 
     print(tfds.download(settings.data))
 
@@ -70,7 +83,11 @@ if __name__ == "__main__":
     command.define_config()
     if NAME == "build":
         flags.DEFINE_string("name", None, "What the data set is called")
-        flags.DEFINE_string("directory", None, "The folder for data sets, TFDS's data_dir")
+        flags.DEFINE_string(
+            "directory", None, "The folder for data sets, TFDS's data_dir"
+        )
     if not NAME and not [word for word in sys.argv[1:] if word.startswith("--help")]:
-        command.mistake(f"python -m launch.data COMMAND, where COMMAND is {' or '.join(COMMANDS)}")
+        command.mistake(
+            f"python -m launch.data COMMAND, where COMMAND is {' or '.join(COMMANDS)}"
+        )
     command.start(lambda: main(NAME))

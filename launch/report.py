@@ -11,26 +11,37 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments import query, report
+from experiments.report.html import print_table, write_report
+from experiments.report.sql import QueryError, run_query, show_answer
 from launch import command
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "The directory of a sweep or a run; with --sql, several with commas",
-                               required=True)
-_SQL = flags.DEFINE_string("sql", None, "A query over the tables trials and metrics, for DuckDB; shown, not written")
+_WORKDIR = flags.DEFINE_string(
+    "workdir",
+    None,
+    "The directory of a sweep or a run; with --sql, several with commas",
+    required=True,
+)
+_SQL = flags.DEFINE_string(
+    "sql",
+    None,
+    "A query over the tables trials and metrics, for DuckDB; shown, not written",
+)
 
 
 def main():
     workdirs = split(_WORKDIR.value)
     if _SQL.value is not None:
         try:
-            return query.show(query.ask(workdirs, _SQL.value))
-        except query.QueryError as error:
+            return show_answer(run_query(workdirs, _SQL.value))
+        except QueryError as error:
             command.mistake(f"--sql: {error}")
     if len(workdirs) > 1:
-        command.mistake(f"--workdir names {len(workdirs)} directories and a report is of one: name one, or ask all of "
-                        "them with --sql='select ...'")
-    written = report.write(workdirs[0])
-    report.show(written.table)
+        command.mistake(
+            f"--workdir names {len(workdirs)} directories and a report is of one: name one, or ask all of "
+            "them with --sql='select ...'"
+        )
+    written = write_report(workdirs[0])
+    print_table(written.table)
     print(written.markdown, written.csv, written.latex, written.html, sep="\n")
 
 
@@ -38,7 +49,10 @@ def split(text: str) -> list[str]:
     """Directories separated by commas, where no directory is there whose name has the comma: h=2,d_k=32."""
     parts, found = text.split(","), []
     while parts:
-        n = next((n for n in range(len(parts), 0, -1) if Path(",".join(parts[:n])).exists()), 1)
+        n = next(
+            (n for n in range(len(parts), 0, -1) if Path(",".join(parts[:n])).exists()),
+            1,
+        )
         found.append(",".join(parts[:n]))
         parts = parts[n:]
     return found

@@ -6,10 +6,10 @@ Writes to standard output, a text a line; with --scores, log-probability<TAB>tex
 softmax(logits / temperature), cut to the top_k likeliest pieces, and to the fewest whose probabilities sum to top_p.
 """
 
-from experiments import pages
+from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    pages.restart_with_huge_pages()  # before anything is imported that takes time
+    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
 
 import sys
 from pathlib import Path
@@ -19,27 +19,53 @@ from absl import flags
 from launch import command
 
 _WORKDIR = command.define_workdir()
-_COUNT = flags.DEFINE_integer("count", 5, "How many texts", lower_bound=1, upper_bound=100_000)
+_COUNT = flags.DEFINE_integer(
+    "count", 5, "How many texts", lower_bound=1, upper_bound=100_000
+)
 _BEGINNING = flags.DEFINE_string("beginning", "", "What every text begins with")
-_SEED = flags.DEFINE_integer("seed", 0, "Of all chance: the same seed writes the same", lower_bound=0)
-_MOST = flags.DEFINE_integer("most", None, "Pieces of a text at most; the trial's evaluation.max_pieces if not given",
-                             lower_bound=1)
-_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 for the likeliest piece always", lower_bound=0)
-_TOP_K = flags.DEFINE_integer("top_k", 0, "Only so many of the likeliest pieces; 0 for all", lower_bound=0)
-_TOP_P = flags.DEFINE_float("top_p", 1.0, "Only the likeliest pieces that together have this probability",
-                            lower_bound=0, upper_bound=1)
-_SCORES = flags.DEFINE_boolean("scores", False, "Begin each line with the text's log-probability")
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "Of all chance: the same seed writes the same", lower_bound=0
+)
+_MOST = flags.DEFINE_integer(
+    "most",
+    None,
+    "Pieces of a text at most; the trial's evaluation.max_pieces if not given",
+    lower_bound=1,
+)
+_TEMPERATURE = flags.DEFINE_float(
+    "temperature", 1.0, "0 for the likeliest piece always", lower_bound=0
+)
+_TOP_K = flags.DEFINE_integer(
+    "top_k", 0, "Only so many of the likeliest pieces; 0 for all", lower_bound=0
+)
+_TOP_P = flags.DEFINE_float(
+    "top_p",
+    1.0,
+    "Only the likeliest pieces that together have this probability",
+    lower_bound=0,
+    upper_bound=1,
+)
+_SCORES = flags.DEFINE_boolean(
+    "scores", False, "Begin each line with the text's log-probability"
+)
 
 
 def main():
-    from experiments import machine
-    from experiments.writing import Writer
+    from experiments.inference import Writer
+    from experiments.system import machine
 
     machine.use_compile_cache()
     writer = Writer(Path(_WORKDIR.value))
     sys.stdout.reconfigure(encoding="utf-8")
-    for log_prob, text in writer(_COUNT.value, beginning=_BEGINNING.value, seed=_SEED.value, most=_MOST.value,
-                                 temperature=_TEMPERATURE.value, top_k=_TOP_K.value, top_p=_TOP_P.value):
+    for log_prob, text in writer(
+        _COUNT.value,
+        beginning=_BEGINNING.value,
+        seed=_SEED.value,
+        most=_MOST.value,
+        temperature=_TEMPERATURE.value,
+        top_k=_TOP_K.value,
+        top_p=_TOP_P.value,
+    ):
         print(f"{log_prob:.4f}\t{text}" if _SCORES.value else text)
 
 

@@ -16,23 +16,46 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import estimate, machine, pages, planner, population, sweep
-from experiments.files import lock
-from experiments.interruption import Interruption
-from experiments.prepared import prepare
-from experiments.progress import Progress
+from experiments.data.dataset import prepare
 from experiments.settings import SettingsError
-from experiments.workers import Pools, run_all, schedules
+from experiments.sweep import estimate
+from experiments.sweep.plan import check_all, group_trials, plan_trials
+from experiments.sweep.points import expand, load_config, select_points, sweeps_of
+from experiments.sweep.progress import Progress
+from experiments.sweep.schedule import by_hand
+from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
+from experiments.sweep.workers import Pools, run_all, schedules
+from experiments.system import huge_pages, machine
+from experiments.system.files import lock
+from experiments.system.signals import Interruption
+from experiments.trial import cost
+from experiments.trial.lanes import check_batch_size
 from launch import command
 
 _CONFIG = command.define_config()
-_WORKDIR = flags.DEFINE_string("workdir", None, "The directory for everything that is written")
-_SWEEP = flags.DEFINE_list("sweep", [], "Names of the config's sweeps; their product is run")
-_ONLY = flags.DEFINE_string("only", "", "Run the points with this text, or this regular expression, in label or name")
-_SEEDS = flags.DEFINE_integer("seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1)
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check every point and estimate what all will take, train nothing")
-_WORKERS = flags.DEFINE_integer("workers", 0, "Worker processes; 0 chooses", lower_bound=0)
-_LANES = flags.DEFINE_integer("lanes", 0, "Trials side by side in a process; 0 chooses", lower_bound=0)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "The directory for everything that is written"
+)
+_SWEEP = flags.DEFINE_list(
+    "sweep", [], "Names of the config's sweeps; their product is run"
+)
+_ONLY = flags.DEFINE_string(
+    "only",
+    "",
+    "Run the points with this text, or this regular expression, in label or name",
+)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1
+)
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Check every point and estimate what all will take, train nothing"
+)
+_WORKERS = flags.DEFINE_integer(
+    "workers", 0, "Worker processes; 0 chooses", lower_bound=0
+)
+_LANES = flags.DEFINE_integer(
+    "lanes", 0, "Trials side by side in a process; 0 chooses", lower_bound=0
+)
 
 SHOWN = 50
 """Points, and groups, that --dry_run prints."""
@@ -40,20 +63,30 @@ SHOWN = 50
 
 def main():
     if _CONFIG.value is None:
-        command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
+        command.mistake(
+            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
+        )
     if _DRY_RUN.value:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a sweep may run beside it
+        os.environ.setdefault(
+            "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
+        )  # a sweep may run beside it
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console()
-    known = sweep.sweeps(sweep.load(command.config_path()))
-    points = sweep.select(sweep.expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value)
+    known = sweeps_of(load_config(command.config_path()))
+    points = select_points(
+        expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
+    )
     if both := command.overridden() & {key for point in points for key in point}:
-        command.mistake(f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out")
-    planned = sweep.plan(_CONFIG.value, points)
+        command.mistake(
+            f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
+        )
+    planned = plan_trials(_CONFIG.value, points)
     if equal := len(points) - len(planned):
-        console.print(f"{equal} of {len(points)} points have the settings of another and run once with it\n")
+        console.print(
+            f"{equal} of {len(points)} points have the settings of another and run once with it\n"
+        )
     if _DRY_RUN.value:
         return dry_run(planned, console)
     if _WORKDIR.value is None:
@@ -66,11 +99,16 @@ def main():
 
 def dry_run(planned, console):
     """Builds each trial by shape, and prints what there is and what it will take."""
-    sweep.check_all(planned)
-    groups = sweep.groups(planned)
+    check_all(planned)
+    groups = group_trials(planned)
     found = list(map(estimate.estimate, groups))
     for one in planned[:SHOWN]:
-        console.print(f"{one.label or one.name:40} {one.point}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{one.label or one.name:40} {one.point}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     _print_rest(planned, "points", console)
     if not console.is_terminal:
         console.width = 160
@@ -78,12 +116,19 @@ def dry_run(planned, console):
     _print_rest(found, "groups", console)
     for group in groups[:SHOWN]:
         try:
-            estimate.check_memory(group[0].settings, machine.here())
+            cost.check_memory(group[0].settings, machine.here())
         except SettingsError as error:
-            console.print(f"not here: {group[0].label or group[0].name}: {error}", highlight=False, markup=False,
-                          soft_wrap=True)
-    console.print(f"{len(planned)} trials in {len(found)} groups, each builds; {estimate.totals(found)}",
-                  highlight=False, soft_wrap=True)
+            console.print(
+                f"not here: {group[0].label or group[0].name}: {error}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+    console.print(
+        f"{len(planned)} trials in {len(found)} groups, each builds; {estimate.totals(found)}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _print_rest(shown, what, console):
@@ -94,35 +139,58 @@ def _print_rest(shown, what, console):
 def run(planned, workdir, console, interruption):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
-        planned = sweep.adopt(workdir, planned)
-        todo = [one for one in planned if not sweep.finished(workdir, one)]
+        planned = adopt_directories(workdir, planned)
+        todo = [one for one in planned if not is_finished(workdir, one)]
         already = len(planned) - len(todo)
         if todo:
-            sweep.check_all(todo)
-            prepared = {data: prepare(data) for data in {one.settings.data for one in todo}}
-        sweep.open_workdir(workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned)
+            check_all(todo)
+            prepared = {
+                data: prepare(data) for data in {one.settings.data for one in todo}
+            }
+        open_workdir(
+            workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
+        )
         if todo:
             _run(todo, already, prepared, workdir, console, interruption)
-        from experiments import report
+        from experiments.report.html import print_table, write_report
 
-        written = report.write(workdir)
-    report.show(written.table, console)
-    console.print(f"\n{already} of {len(planned)} trials were finished before" if already else "", highlight=False)
+        written = write_report(workdir)
+    print_table(written.table, console)
+    console.print(
+        f"\n{already} of {len(planned)} trials were finished before" if already else "",
+        highlight=False,
+    )
     console.print(f"report: {written.html}", highlight=False, soft_wrap=True)
-    return sum(not sweep.finished(workdir, one) for one in planned)
+    return sum(not is_finished(workdir, one) for one in planned)
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
     pools = Pools(prepared)
     try:
-        for group in sweep.groups(todo):
-            estimate.check_memory(group[0].settings, pools.machine)
-        chosen = schedules(pools, todo, lambda group: estimate.estimate(group).seconds, _wish(pools.machine),
-                           lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
+        for group in group_trials(todo):
+            cost.check_memory(group[0].settings, pools.machine)
+        chosen = schedules(
+            pools,
+            todo,
+            lambda group: estimate.estimate(group).seconds,
+            _wish(pools.machine),
+            lambda line: console.print(
+                line, highlight=False, markup=False, soft_wrap=True
+            ),
+        )
         for group, schedule in chosen:
-            estimate.check_memory(group[0].settings, pools.machine, schedule.way)
+            cost.check_memory(
+                group[0].settings,
+                pools.machine,
+                workers=schedule.way.workers,
+                lanes=schedule.way.lanes,
+            )
             for t in (one.settings.training for one in group):
-                population.check_rows(t.rows, pools.machine.devices if schedule.way.lanes == 1 else 1, t.accumulate)
+                check_batch_size(
+                    t.rows,
+                    pools.machine.devices if schedule.way.lanes == 1 else 1,
+                    t.accumulate,
+                )
         with Progress(workdir, todo, already, console) as progress:
             interruption.unsaved = True  # the workers have it
             for one in run_all(pools, workdir, chosen, progress.update, interruption):
@@ -134,11 +202,11 @@ def _run(todo, already, prepared, workdir, console, interruption):
 
 def _wish(machine):
     try:
-        return planner.by_hand(machine, _WORKERS.value, _LANES.value)
+        return by_hand(machine, _WORKERS.value, _LANES.value)
     except ValueError as error:
         command.mistake(error)
 
 
 if __name__ == "__main__":
-    pages.use_huge_pages()  # for the workers
+    huge_pages.use_huge_pages()  # for the workers
     command.start(main)

@@ -15,10 +15,10 @@ With --hosts one trial is on the devices of several processes, of one host or ma
 command. Only the first, which is numbered 0, needs to see --workdir.
 """
 
-from experiments import pages
+from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    pages.restart_with_huge_pages()  # before anything is imported that takes time
+    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
 
 import functools
 import importlib.util
@@ -26,17 +26,27 @@ import sys
 
 from absl import flags
 
-from experiments.interruption import Interruption
 from experiments.settings import resolve
+from experiments.system.signals import Interruption
 from launch import command
 
 _CONFIG = command.define_config()
 _WORKDIR = command.define_workdir()
-_TENSORBOARD = flags.DEFINE_boolean("tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard")
-_RESUME = flags.DEFINE_string("resume", "", "Another trial's directory: its newest checkpoint is gone on from")
-_INIT_FROM = flags.DEFINE_string("init_from", "", "Another trial's directory: its weights are begun with")
-_HOSTS = flags.DEFINE_string("hosts", "", "auto (SLURM, Open MPI, Kubernetes, TPU pods), or HOST:PORT,I/N for the I-th "
-                             "of N processes, which meet at that address of the first")
+_TENSORBOARD = flags.DEFINE_boolean(
+    "tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard"
+)
+_RESUME = flags.DEFINE_string(
+    "resume", "", "Another trial's directory: its newest checkpoint is gone on from"
+)
+_INIT_FROM = flags.DEFINE_string(
+    "init_from", "", "Another trial's directory: its weights are begun with"
+)
+_HOSTS = flags.DEFINE_string(
+    "hosts",
+    "",
+    "auto (SLURM, Open MPI, Kubernetes, TPU pods), or HOST:PORT,I/N for the I-th "
+    "of N processes, which meet at that address of the first",
+)
 
 
 def main():
@@ -47,37 +57,69 @@ def main():
 
 def run(interruption):
     if _CONFIG.value is None:
-        command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
+        command.mistake(
+            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
+        )
     if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
-        command.mistake("--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'")
+        command.mistake(
+            "--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'"
+        )
     if _RESUME.value and _INIT_FROM.value:
-        command.mistake("--resume and --init_from are both given: a trial begins from one other, or none")
+        command.mistake(
+            "--resume and --init_from are both given: a trial begins from one other, or none"
+        )
     settings = resolve(_CONFIG.value)
-    from experiments import estimate, hosts, machine, report, training
-    from experiments.beginning import Beginning
-    from experiments.prepared import prepare
+    from experiments.data.dataset import prepare
+    from experiments.report.html import write_report
+    from experiments.system import machine
+    from experiments.training import loop, multihost
+    from experiments.training.start_point import Beginning
+    from experiments.trial import cost
 
-    hosts.join(_HOSTS.value)
-    with hosts.together():
+    multihost.join(_HOSTS.value)
+    with multihost.together():
         machine.use_compile_cache()
-        estimate.check_memory(settings, machine.here())
+        cost.check_memory(settings, machine.here())
         prepared = prepare(settings.data)
-        say = functools.partial(print, flush=True) if hosts.first() else lambda line: None
+        say = (
+            functools.partial(print, flush=True)
+            if multihost.first()
+            else lambda line: None
+        )
         say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
-        result = training.run(settings, prepared, _WORKDIR.value, begin=Beginning(_RESUME.value, _INIT_FROM.value),
-                              say=say, tensorboard=_TENSORBOARD.value, interruption=interruption)
-    if not hosts.first():
+        result = loop.run(
+            settings,
+            prepared,
+            _WORKDIR.value,
+            begin=Beginning(_RESUME.value, _INIT_FROM.value),
+            say=say,
+            tensorboard=_TENSORBOARD.value,
+            interruption=interruption,
+        )
+    if not multihost.first():
         return
     if result["status"] == "diverged":
-        print(f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help")
+        print(
+            f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help"
+        )
         sys.exit(1)
     scores = "BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}"
     scores = scores if "bleu" in result else "perplexity {test_perplexity:.3f}"
-    print(("\ntest: " + scores + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
-           "{parameters:,} parameters").format(**result))
+    print(
+        (
+            "\ntest: "
+            + scores
+            + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
+            "{parameters:,} parameters"
+        ).format(**result)
+    )
     for name, scores in result.get("beside", {}).items():
-        print(f"{name:8}", *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")), sep="  ")
-    print("report:", report.write(_WORKDIR.value).html)
+        print(
+            f"{name:8}",
+            *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")),
+            sep="  ",
+        )
+    print("report:", write_report(_WORKDIR.value).html)
 
 
 def _listed(scores):

@@ -7,10 +7,10 @@ Reads standard input, writes standard output: one translation a line, in order, 
 the length penalty ((5 + pieces) / 6)^alpha, and -inf stands where a line has fewer translations.
 """
 
-from experiments import pages
+from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    pages.restart_with_huge_pages()  # before anything is imported that takes time
+    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
 
 import math
 import sys
@@ -21,22 +21,39 @@ from absl import flags
 from launch import command
 
 _WORKDIR = command.define_workdir()
-_BEAM = flags.DEFINE_integer("beam", None, "Hypotheses kept, 1 for greedy; the trial's own setting if not given",
-                             lower_bound=1)
-_ALPHA = flags.DEFINE_float("alpha", None, "Length penalty; the trial's own setting if not given", lower_bound=0)
-_N_BEST = flags.DEFINE_integer("n_best", 0, "Translations of each line, with their scores; 0: the best, without",
-                               lower_bound=0)
-_PREFIX = flags.DEFINE_string("prefix", "", "Text that every translation must begin with")
+_BEAM = flags.DEFINE_integer(
+    "beam",
+    None,
+    "Hypotheses kept, 1 for greedy; the trial's own setting if not given",
+    lower_bound=1,
+)
+_ALPHA = flags.DEFINE_float(
+    "alpha", None, "Length penalty; the trial's own setting if not given", lower_bound=0
+)
+_N_BEST = flags.DEFINE_integer(
+    "n_best",
+    0,
+    "Translations of each line, with their scores; 0: the best, without",
+    lower_bound=0,
+)
+_PREFIX = flags.DEFINE_string(
+    "prefix", "", "Text that every translation must begin with"
+)
 
 
 def main():
-    from experiments import machine
-    from experiments.translation import Hypothesis, Translator
+    from experiments.inference import Hypothesis, Translator
+    from experiments.system import machine
 
     machine.use_compile_cache()
     n = _N_BEST.value
-    translator = Translator(Path(_WORKDIR.value), beam=_BEAM.value, alpha=_ALPHA.value, n_best=max(1, n),
-                            prefix=_PREFIX.value)
+    translator = Translator(
+        Path(_WORKDIR.value),
+        beam=_BEAM.value,
+        alpha=_ALPHA.value,
+        n_best=max(1, n),
+        prefix=_PREFIX.value,
+    )
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")
     sys.stdout.reconfigure(encoding="utf-8")
     try:

@@ -2,7 +2,9 @@
 
 import os
 
-os.environ.setdefault("NPROC", "32")  # else XLA's collectives deadlock on machines of few cores
+os.environ.setdefault(
+    "NPROC", "32"
+)  # else XLA's collectives deadlock on machines of few cores
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -14,7 +16,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_collection_modifyitems(items):
     """The longest of .ci/run first, so that no process is left with them alone at the end."""
-    items.sort(key=lambda item: item.path.name != "test_hosts.py")
+    items.sort(key=lambda item: item.path.name != "test_multihost.py")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,9 @@ def quickly_compiled():
     times, so that most of a test would be the time to compile them. Kernels and whole commands are tested with them.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
+        patch.setenv(
+            "JAX_DISABLE_MOST_OPTIMIZATIONS", "1"
+        )  # for the processes that tests start
         jax.config.update("jax_disable_most_optimizations", True)
         yield
         jax.config.update("jax_disable_most_optimizations", False)

@@ -35,7 +35,11 @@ def get_config(model="transformer"):
 def sweep_choice():
     for choice in ("soft", "argmax", "sampled"):
         yield {"model.choice": choice}
-    yield {"label": "sampled, 3 times the steps", "model.choice": "sampled", "training.steps": 1800}
+    yield {
+        "label": "sampled, 3 times the steps",
+        "model.choice": "sampled",
+        "training.steps": 1800,
+    }
 
 
 def sweep_entropy():

@@ -22,17 +22,39 @@ def get_config(corpus="cldr"):
     config = quick.get_config()
     config.model.kind = "language"
     if corpus == "text":
-        config.data.update(corpus="text", directory="text", train="text.txt", validation="text.txt", test="text.txt",
-                           vocabulary=4000, max_pieces=128)
+        config.data.update(
+            corpus="text",
+            directory="text",
+            train="text.txt",
+            validation="text.txt",
+            test="text.txt",
+            vocabulary=4000,
+            max_pieces=128,
+        )
         config.model.update(N=4, d_model=128, d_ff=512, h=4, d_k=32, d_v=32, P_drop=0.1)
-        config.training.update(steps=5000, warmup=1000, learning_rate=1.0, rows=32, row_pieces=128,
-                               evaluate_every=500, save_every=500)
+        config.training.update(
+            steps=5000,
+            warmup=1000,
+            learning_rate=1.0,
+            rows=32,
+            row_pieces=128,
+            evaluate_every=500,
+            save_every=500,
+        )
         config.evaluation.max_pieces = 128
     return config
 
 
 def sweep_positions():
-    for positions in ("sinusoidal", "learned", "none", "rotary", "alibi", "relative", "t5"):
+    for positions in (
+        "sinusoidal",
+        "learned",
+        "none",
+        "rotary",
+        "alibi",
+        "relative",
+        "t5",
+    ):
         yield {"model.positions": positions}
 
 

@@ -30,8 +30,11 @@ def get_config():
 
 def sweep_layers():
     for kind in KINDS:
-        yield {"label": "self-attention" if kind == "attention" else kind, "model.encoder_mixing": kind,
-               "model.decoder_mixing": kind}
+        yield {
+            "label": "self-attention" if kind == "attention" else kind,
+            "model.encoder_mixing": kind,
+            "model.decoder_mixing": kind,
+        }
 
 
 def sweep_encoder():
@@ -49,7 +52,11 @@ def sweep_decoder():
 def sweep_radius():
     """How far restricted attention has to see."""
     for radius in (1, 2, 4, 8):
-        yield {"model.encoder_mixing": "restricted", "model.decoder_mixing": "restricted", "model.radius": radius}
+        yield {
+            "model.encoder_mixing": "restricted",
+            "model.decoder_mixing": "restricted",
+            "model.radius": radius,
+        }
 
 
 def sweep_positions():

@@ -28,12 +28,29 @@ from experiments.settings import default_config
 
 def get_config():
     config = default_config()
-    config.data.update(corpus="files", directory="multi30k", train="train.lc.norm.tok", validation="val.lc.norm.tok",
-                       test="test_2016_flickr.lc.norm.tok", tokenized=True, vocabulary=10_000, max_pieces=64)
+    config.data.update(
+        corpus="files",
+        directory="multi30k",
+        train="train.lc.norm.tok",
+        validation="val.lc.norm.tok",
+        test="test_2016_flickr.lc.norm.tok",
+        tokenized=True,
+        vocabulary=10_000,
+        max_pieces=64,
+    )
     config.model.update(N=4, d_model=128, d_ff=256, h=4, d_k=32, d_v=32, P_drop=0.3)
     # learning_rate is a factor on the paper's schedule: 2.53 · 128^-0.5 · 2000^-0.5 peaks at 0.005.
-    config.training.update(steps=8000, warmup=2000, learning_rate=2.53, rows=128, row_pieces=64, log_every=50,
-                           evaluate_every=500, save_every=50, average=10)
+    config.training.update(
+        steps=8000,
+        warmup=2000,
+        learning_rate=2.53,
+        rows=128,
+        row_pieces=64,
+        log_every=50,
+        evaluate_every=500,
+        save_every=50,
+        average=10,
+    )
     config.evaluation.update(max_pieces=64, sentences=1014, beam=5, weights="average")
     return config
 

@@ -23,8 +23,12 @@ def sweep_heads(config):
     yield {"label": f"mean, W_V of rank {d_v}", "model.heads": "mean"}
     yield {"label": "mean, full W_V", "model.heads": "mean", "model.d_v": d_model}
     yield {"label": "concat, ReLU after", "model.head_activation": "relu"}
-    yield {"label": "mean, full W_V, ReLU after", "model.heads": "mean", "model.d_v": d_model,
-           "model.head_activation": "relu"}
+    yield {
+        "label": "mean, full W_V, ReLU after",
+        "model.heads": "mean",
+        "model.d_v": d_model,
+        "model.head_activation": "relu",
+    }
 
 
 def sweep_rank(config):

@@ -20,17 +20,29 @@ def get_config(model="base"):
     if model not in MODELS:
         raise ValueError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
     config = default_config()  # the settings' own defaults are those of base
-    config.data.update(corpus="files", directory="wmt14", validation="newstest2013", test="newstest2014",
-                       vocabulary=37_000, max_pieces=256)
+    config.data.update(
+        corpus="files",
+        directory="wmt14",
+        validation="newstest2013",
+        test="newstest2014",
+        vocabulary=37_000,
+        max_pieces=256,
+    )
     # 104 rows of 256 pieces are 26,600; packed they hold about 25,000 real ones on each side.
-    config.training.update(rows=104, row_pieces=256, steps=100_000, log_every=100, evaluate_every=1500)
+    config.training.update(
+        rows=104, row_pieces=256, steps=100_000, log_every=100, evaluate_every=1500
+    )
     # The last 5 checkpoints, 10 minutes apart: 1,500 steps of 0.4 s.
     config.training.update(save_every=1500, average=5)
-    config.evaluation.update(max_pieces=306, weights="average", beam=4, alpha=0.6, extra=50)
+    config.evaluation.update(
+        max_pieces=306, weights="average", beam=4, alpha=0.6, extra=50
+    )
     if model == "big":
         config.model.update(d_model=1024, d_ff=4096, h=16, P_drop=0.3)
         # The last 20, 10 minutes apart: 600 steps of 1 s.
-        config.training.update(steps=300_000, evaluate_every=3000, save_every=600, average=20)
+        config.training.update(
+            steps=300_000, evaluate_every=3000, save_every=600, average=20
+        )
     return config
 
 

@@ -1,7 +1,7 @@
 """A small Transformer on CLDR phrases: a trial takes about half a minute on one CPU core.
 
-    make sweep
-    python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
+make sweep
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 """
 
 from experiments.settings import default_config
@@ -10,7 +10,14 @@ from experiments.settings import default_config
 def get_config():
     config = default_config()
     config.model.update(N=2, d_model=64, d_ff=256, h=4, d_k=16, d_v=16, P_drop=0.05)
-    config.training.update(steps=600, warmup=100, learning_rate=0.35, log_every=25, evaluate_every=150, save_every=300)
+    config.training.update(
+        steps=600,
+        warmup=100,
+        learning_rate=0.35,
+        log_every=25,
+        evaluate_every=150,
+        save_every=300,
+    )
     config.evaluation.update(beam=1)
     return config
 
@@ -39,7 +46,9 @@ def sweep_table():
     seen = {(base.h, base.d_k, base.positions)}
     yield {}
     for point in (*sweep_heads(), *sweep_d_k(), *sweep_positions()):
-        row = tuple(point.get(f"model.{name}", base[name]) for name in ("h", "d_k", "positions"))
+        row = tuple(
+            point.get(f"model.{name}", base[name]) for name in ("h", "d_k", "positions")
+        )
         if row not in seen:
             seen.add(row)
             yield point

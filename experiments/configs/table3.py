@@ -31,8 +31,14 @@ def get_config(preset="base"):
     elif preset == "small":
         config = multi30k.get_config()
         config.model.update(N=3, d_model=128, d_ff=512, h=8, d_k=16, d_v=16, P_drop=0.1)
-        config.training.update(steps=3000, warmup=1000, learning_rate=1.0, evaluate_every=500, save_every=500,
-                               average=0)
+        config.training.update(
+            steps=3000,
+            warmup=1000,
+            learning_rate=1.0,
+            evaluate_every=500,
+            save_every=500,
+            average=0,
+        )
         config.evaluation.update(beam=4)
     else:
         config = quick.get_config()
@@ -53,8 +59,18 @@ def sweep_rows(config):
 def sweep_A(config):
     """Heads, at the same h·d_k and h·d_v."""
     m = config.model
-    for label, h in (("h=1", 1), ("h=4", m.h // 2), ("h=16", 2 * m.h), ("h=32", 4 * m.h)):
-        yield {"label": f"(A) {label}", "model.h": h, "model.d_k": m.h * m.d_k // h, "model.d_v": m.h * m.d_v // h}
+    for label, h in (
+        ("h=1", 1),
+        ("h=4", m.h // 2),
+        ("h=16", 2 * m.h),
+        ("h=32", 4 * m.h),
+    ):
+        yield {
+            "label": f"(A) {label}",
+            "model.h": h,
+            "model.d_k": m.h * m.d_k // h,
+            "model.d_v": m.h * m.d_v // h,
+        }
 
 
 def sweep_B(config):
@@ -69,8 +85,12 @@ def sweep_C(config):
     for label, thirds in (("N=2", 1), ("N=4", 2), ("N=8", 4)):
         yield {"label": f"(C) {label}", "model.N": thirds * m.N // 3}
     for label, double in (("d_model=256", 1), ("d_model=1024", 4)):
-        yield {"label": f"(C) {label}", "model.d_model": double * m.d_model // 2, "model.d_k": double * m.d_k // 2,
-               "model.d_v": double * m.d_v // 2}
+        yield {
+            "label": f"(C) {label}",
+            "model.d_model": double * m.d_model // 2,
+            "model.d_k": double * m.d_k // 2,
+            "model.d_v": double * m.d_v // 2,
+        }
     for label, double in (("d_ff=1024", 1), ("d_ff=4096", 4)):
         yield {"label": f"(C) {label}", "model.d_ff": double * m.d_ff // 2}
 
@@ -91,5 +111,11 @@ def sweep_big(config):
     """Twice as wide everywhere."""
     m = config.model
     longer = {"training.steps": 300_000} if config.training.steps == 100_000 else {}
-    yield {"label": "big", "model.d_model": 2 * m.d_model, "model.d_ff": 2 * m.d_ff, "model.h": 2 * m.h,
-           "model.P_drop": 0.3, **longer}
+    yield {
+        "label": "big",
+        "model.d_model": 2 * m.d_model,
+        "model.d_ff": 2 * m.d_ff,
+        "model.h": 2 * m.h,
+        "model.P_drop": 0.3,
+        **longer,
+    }

@@ -17,8 +17,14 @@ from experiments.configs import paper
 
 def get_config(model="base"):
     config = paper.get_config(model)
-    config.data.update(corpus="tfds", name="wmt14_translate/de-en", directory="", train="train",
-                       validation="validation", test="test")
+    config.data.update(
+        corpus="tfds",
+        name="wmt14_translate/de-en",
+        directory="",
+        train="train",
+        validation="validation",
+        test="test",
+    )
     config.training.by_length = True
     return config
 

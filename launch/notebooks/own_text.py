@@ -56,7 +56,7 @@ SOURCE, TARGET = "en", "de"
 
 FOLDER.mkdir(parents=True, exist_ok=True)
 if not any(FOLDER.iterdir()):
-    from experiments.corpora import cldr
+    from experiments.data.corpora import cldr
 
     made = cldr.generate(SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200)
     for split, pairs in (("train", made.train), ("val", made.validation), ("test", made.test)):

@@ -15,7 +15,24 @@ from attn.attention import IMPLEMENTATIONS
 from attn.heads import near_the_caches
 from attn.kernels.blocks import BLOCK
 from tests.attn import oracle
-from tests.attn.cases import CASES, DENSE, LENGTHS, MASKS, SCORES, W_B, W_K, W_Q, W_V, B, H, K, M, N, V, W
+from tests.attn.cases import (
+    CASES,
+    DENSE,
+    LENGTHS,
+    MASKS,
+    SCORES,
+    W_B,
+    W_K,
+    W_Q,
+    W_V,
+    B,
+    H,
+    K,
+    M,
+    N,
+    V,
+    W,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import RNN, SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
+from attn import (
+    RNN,
+    SCORES,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Shape,
+    Sinusoidal,
+    Transformer,
+    decoding,
+)
 from attn.decoding import beam_search, greedy
 from attn.layers import MIXING, NORMS, RELATIVE
 from attn.positions import POSITIONS

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Additive, ALiBi, Bilinear, Mask, MultiHeadAttention, RelativeTable, ScaledDot, T5Buckets, alibi_slopes
+from attn import (
+    Additive,
+    ALiBi,
+    Bilinear,
+    Mask,
+    MultiHeadAttention,
+    RelativeTable,
+    ScaledDot,
+    T5Buckets,
+    alibi_slopes,
+)
 from attn.scores import SCORES
 from tests.attn import oracle
 

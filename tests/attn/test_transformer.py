@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, sinusoidal
+from attn import (
+    SCORES,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Shape,
+    Sinusoidal,
+    Transformer,
+    sinusoidal,
+)
 from attn.dropout import cheap_key
 from attn.layers import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from attn.positions import LAYOUTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import report
+from experiments.report.html import write_report
 from tests.experiments import fakes
 
 
@@ -14,4 +14,4 @@ def _all_quickly(quickly_compiled):
 @pytest.fixture(scope="module")
 def table_3(tmp_path_factory):
     """A written report over rows that the paper has, with three seeds: what differs from base and what does not."""
-    return report.write(fakes.table_3(tmp_path_factory.mktemp("table_3")))
+    return write_report(fakes.table_3(tmp_path_factory.mktemp("table_3")))

@@ -7,30 +7,61 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import settings, statistics
+from experiments import settings
+from experiments.report import statistics
 
-PAIRS = (("3 days ago, at half past nine", "vor 3 Tagen, um halb zehn"),
-         ("Thursday, 12 March 2026", "Donnerstag, 12. März 2026"),
-         ("1,250.50 US dollars and 40 cents", "1.250,50 US-Dollar und 40 Cent"))
+PAIRS = (
+    ("3 days ago, at half past nine", "vor 3 Tagen, um halb zehn"),
+    ("Thursday, 12 March 2026", "Donnerstag, 12. März 2026"),
+    ("1,250.50 US dollars and 40 cents", "1.250,50 US-Dollar und 40 Cent"),
+)
 
-QUICK = {"model": {"N": 2, "d_model": 64, "d_ff": 256, "h": 4, "d_k": 16, "d_v": 16},
-         "training": {"steps": 750, "warmup": 200}}
+QUICK = {
+    "model": {"N": 2, "d_model": 64, "d_ff": 256, "h": 4, "d_k": 16, "d_v": 16},
+    "training": {"steps": 750, "warmup": 200},
+}
 
 # A few rows of the paper's Table 3 by their labels, at the quick sweep's size.
-TABLE_3 = {"base": {}, "(A) h=1": {"model.h": 1, "model.d_k": 64, "model.d_v": 64}, "(B) d_k=16": {"model.d_k": 4},
-           "(E) learned positions": {"model.positions": "learned"}, "big": {"model.d_model": 128, "model.d_ff": 512}}
+TABLE_3 = {
+    "base": {},
+    "(A) h=1": {"model.h": 1, "model.d_k": 64, "model.d_v": 64},
+    "(B) d_k=16": {"model.d_k": 4},
+    "(E) learned positions": {"model.positions": "learned"},
+    "big": {"model.d_model": 128, "model.d_ff": 512},
+}
 
-DIVERGED = {"status": "diverged", "error": "diverged: loss is NaN at step 75", "step": 75}
+DIVERGED = {
+    "status": "diverged",
+    "error": "diverged: loss is NaN at step 75",
+    "step": 75,
+}
 
 
 def finished(perplexity=1.25, bleu=90.0, chrf=95.0, exact_match=0.9, **more):
     """A result.json, whole."""
-    return {"status": "finished", "parameters": 241_664, "steps": 750, "perplexity": perplexity, "bleu": bleu,
-            "chrf": chrf, "exact_match": exact_match, "test_sentences": 500, "seconds": 21.5,
-            "tokens_per_second": 31000.0, "real_tokens": 0.95, **more}
+    return {
+        "status": "finished",
+        "parameters": 241_664,
+        "steps": 750,
+        "perplexity": perplexity,
+        "bleu": bleu,
+        "chrf": chrf,
+        "exact_match": exact_match,
+        "test_sentences": 500,
+        "seconds": 21.5,
+        "tokens_per_second": 31000.0,
+        "real_tokens": 0.95,
+        **more,
+    }
 
 
-def sweep(workdir, trials, base=None, config="experiments/configs/quick.py", sweeps=("table", "seed")) -> Path:
+def sweep(
+    workdir,
+    trials,
+    base=None,
+    config="experiments/configs/quick.py",
+    sweeps=("table", "seed"),
+) -> Path:
     """sweep.json for `trials`, [(point, result or None, options of `trial`)], and a directory for each.
 
     A point may carry its row's "label". A trial whose options are None has no directory yet.
@@ -39,33 +70,72 @@ def sweep(workdir, trials, base=None, config="experiments/configs/quick.py", swe
     base, listed = base or settings.resolve(QUICK).to_dict(), []
     for i, (given, result, options) in enumerate(trials):
         point = {key: value for key, value in given.items() if key != "label"}
-        name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items()) or "base"
+        name = (
+            " ".join(
+                f"{key.rpartition('.')[2]}={value}" for key, value in point.items()
+            )
+            or "base"
+        )
         directory = f"trials/{i:02d}"
-        listed.append({"name": name, "directory": directory, "point": point, "label": given.get("label", "")})
+        listed.append(
+            {
+                "name": name,
+                "directory": directory,
+                "point": point,
+                "label": given.get("label", ""),
+            }
+        )
         if options is not None:
-            trial(workdir / directory, settings.resolve(base, point).to_dict(), result,
-                  **{"name": name, "point": point} | options)
+            trial(
+                workdir / directory,
+                settings.resolve(base, point).to_dict(),
+                result,
+                **{"name": name, "point": point} | options,
+            )
     text = {"config": config, "base": base, "sweeps": list(sweeps), "trials": listed}
     (workdir / "sweep.json").write_text(json.dumps(text), encoding="utf-8")
     return workdir
 
 
-def trial(directory, config, result, name="base", point=None, pairs=(), logged=(25, 50), sentences=None,
-          started="2026-11-21T09:00:00"):
+def trial(
+    directory,
+    config,
+    result,
+    name="base",
+    point=None,
+    pairs=(),
+    logged=(25, 50),
+    sentences=None,
+    started="2026-11-21T09:00:00",
+):
     """One trial's files: attention for each sentence pair of `pairs`, metrics at each step of `logged`.
 
     `sentences` are the arrays of sentences.npz.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    record = {"name": name, "point": point or {}, "settings_digest": settings.digest(config), "started": started,
-              "versions": {"jax": "0.10.2", "flax": "0.12.8"}, "python": "3.11.7", "git": "0a1b2c3d", "device": "cpu",
-              "devices": 1, "corpus": "c0ffee12", "vocabulary": "5eed5eed",
-              "corpus_counts": {"train": 40000, "dropped": 12}}
-    files = {"config": config, "record": record} | ({"result": result} if result else {})
+    record = {
+        "name": name,
+        "point": point or {},
+        "settings_digest": settings.digest(config),
+        "started": started,
+        "versions": {"jax": "0.10.2", "flax": "0.12.8"},
+        "python": "3.11.7",
+        "git": "0a1b2c3d",
+        "device": "cpu",
+        "devices": 1,
+        "corpus": "c0ffee12",
+        "vocabulary": "5eed5eed",
+        "corpus_counts": {"train": 40000, "dropped": 12},
+    }
+    files = {"config": config, "record": record} | (
+        {"result": result} if result else {}
+    )
     for file, value in files.items():
         (directory / f"{file}.json").write_text(json.dumps(value), encoding="utf-8")
     rng = np.random.default_rng(int(record["settings_digest"], 16))
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _metrics(rng, logged)))
+    (directory / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in _metrics(rng, logged))
+    )
     if pairs:
         _examples(rng, directory, config["model"], pairs)
     if sentences:
@@ -78,13 +148,27 @@ def table_3(workdir, seeds=3, count=200) -> Path:
     Its validation and test sets have `count` sentences.
     """
     rng, trials = np.random.default_rng(1), []
-    for (label, row), skill in zip(TABLE_3.items(), (0.0, -0.6, -0.1, 0.0, 0.6), strict=True):
+    for (label, row), skill in zip(
+        TABLE_3.items(), (0.0, -0.6, -0.1, 0.0, 0.6), strict=True
+    ):
         for seed in range(seeds):
             kept = sentences(rng, count, skill + rng.normal(0, 0.02))
-            result = finished(**scores(kept), parameters=2**20 if label == "big" else 2**18, bleu_detokenized=25.0)
+            result = finished(
+                **scores(kept),
+                parameters=2**20 if label == "big" else 2**18,
+                bleu_detokenized=25.0,
+            )
             diverged = label.startswith("(B)") and seed == seeds - 1
-            options = {"pairs": PAIRS[:1], "logged": range(25, 126, 25)} | ({} if diverged else {"sentences": kept})
-            trials.append(({"label": label, **row, "seed": seed}, DIVERGED if diverged else result, options))
+            options = {"pairs": PAIRS[:1], "logged": range(25, 126, 25)} | (
+                {} if diverged else {"sentences": kept}
+            )
+            trials.append(
+                (
+                    {"label": label, **row, "seed": seed},
+                    DIVERGED if diverged else result,
+                    options,
+                )
+            )
     return sweep(workdir, trials, sweeps=("table_3", "seed"))
 
 
@@ -94,36 +178,67 @@ def sentences(rng, count, skill):
     lengths, source = shared.integers(3, 30, count), shared.integers(3, 40, count)
     hard = shared.gamma(4, 0.4, count)
     total = np.maximum(lengths[:, None] - np.arange(4), 0)
-    right = rng.binomial(total, 1 / (1 + np.exp(hard[:, None] - 1.5 - 0.3 * skill + 0.5 * np.arange(4))))
+    right = rng.binomial(
+        total, 1 / (1 + np.exp(hard[:, None] - 1.5 - 0.3 * skill + 0.5 * np.arange(4)))
+    )
     nll = lengths * (hard * np.exp(-0.3 * skill) + rng.normal(0, 0.05, count))
-    return {"validation_nll": nll.astype(np.float32), "validation_pieces": lengths.astype(np.int32),
-            "validation_source": source.astype(np.int32),
-            "test_bleu": np.column_stack([right, total, lengths, lengths]).astype(np.int32),
-            "test_exact": rng.random(count) < 0.3 + 0.1 * skill, "test_source": source.astype(np.int32)}
+    return {
+        "validation_nll": nll.astype(np.float32),
+        "validation_pieces": lengths.astype(np.int32),
+        "validation_source": source.astype(np.int32),
+        "test_bleu": np.column_stack([right, total, lengths, lengths]).astype(np.int32),
+        "test_exact": rng.random(count) < 0.3 + 0.1 * skill,
+        "test_source": source.astype(np.int32),
+    }
 
 
 def scores(kept):
     """What result.json says of the sentences that `sentences` made."""
-    perplexity = np.exp(kept["validation_nll"].sum(dtype=float) / kept["validation_pieces"].sum())
+    perplexity = np.exp(
+        kept["validation_nll"].sum(dtype=float) / kept["validation_pieces"].sum()
+    )
     bleu, exact = statistics.bleu(kept["test_bleu"].sum(0)), kept["test_exact"].mean()
-    return {"perplexity": float(perplexity), "bleu": float(bleu), "exact_match": float(exact)}
+    return {
+        "perplexity": float(perplexity),
+        "bleu": float(bleu),
+        "exact_match": float(exact),
+    }
 
 
 def pieces(text):
     """Word pieces of at most four letters, U+2581 before a word."""
-    return [piece for word in re.findall(r"\S+", text)
-            for piece in re.findall(r"\u2581?\w{1,4}|\W", "\u2581" + word)]
+    return [
+        piece
+        for word in re.findall(r"\S+", text)
+        for piece in re.findall(r"\u2581?\w{1,4}|\W", "\u2581" + word)
+    ]
 
 
 def _metrics(rng, logged):
     speed, floor = rng.uniform(60, 110), rng.uniform(1.02, 1.12)
     for step in logged:
         loss = 1.0 + 5.6 * math.exp(-step / speed) + rng.normal(0, 0.03)
-        yield {"step": step, "split": "train", "loss": loss, "perplexity": math.exp(loss), "learning_rate": 1e-3,
-               "grad_norm": 1.2, "tokens_per_second": 31000.0, "seconds": step / 35}
+        yield {
+            "step": step,
+            "split": "train",
+            "loss": loss,
+            "perplexity": math.exp(loss),
+            "learning_rate": 1e-3,
+            "grad_norm": 1.2,
+            "tokens_per_second": 31000.0,
+            "seconds": step / 35,
+        }
         if step % 125 == 0 or step == logged[-1]:
-            yield {"step": step, "split": "validation", "loss": 1.0, "perplexity": floor + 90 * math.exp(-step / speed),
-                   "bleu": 20.0, "chrf": 40.0, "exact_match": 0.5, "seconds": step / 35}
+            yield {
+                "step": step,
+                "split": "validation",
+                "loss": 1.0,
+                "perplexity": floor + 90 * math.exp(-step / speed),
+                "bleu": 20.0,
+                "chrf": 40.0,
+                "exact_match": 0.5,
+                "seconds": step / 35,
+            }
 
 
 def _examples(rng, directory, model, pairs):
@@ -131,15 +246,32 @@ def _examples(rng, directory, model, pairs):
     for i, (source, target) in enumerate(pairs):
         queries, keys = ["<s>", *pieces(target)], [*pieces(source), "</s>"]
         arrays[f"{i}/encoder"] = _attention(rng, heads, len(keys), len(keys))
-        arrays[f"{i}/decoder"] = _attention(rng, heads, len(queries), len(queries), causal=True)
+        arrays[f"{i}/decoder"] = _attention(
+            rng, heads, len(queries), len(queries), causal=True
+        )
         arrays[f"{i}/cross"] = _attention(rng, heads, len(queries), len(keys))
-        texts.append({"source": source, "reference": target, "translation": target, "source_pieces": keys,
-                      "target_pieces": queries})
+        texts.append(
+            {
+                "source": source,
+                "reference": target,
+                "translation": target,
+                "source_pieces": keys,
+                "target_pieces": queries,
+            }
+        )
     if model["positions"] == "sinusoidal":
-        angle = np.arange(48)[:, None] / 10_000 ** (np.arange(0, model["d_model"], 2) / model["d_model"])
-        arrays["positions"] = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(48, -1).astype(np.float32)
+        angle = np.arange(48)[:, None] / 10_000 ** (
+            np.arange(0, model["d_model"], 2) / model["d_model"]
+        )
+        arrays["positions"] = (
+            np.stack([np.sin(angle), np.cos(angle)], -1)
+            .reshape(48, -1)
+            .astype(np.float32)
+        )
     elif model["positions"] == "learned":
-        arrays["positions"] = rng.normal(0, 0.1, (48, model["d_model"])).astype(np.float32)
+        arrays["positions"] = rng.normal(0, 0.1, (48, model["d_model"])).astype(
+            np.float32
+        )
     np.savez(directory / "examples.npz", **arrays)
     (directory / "examples.json").write_text(json.dumps(texts), encoding="utf-8")
 
@@ -147,8 +279,13 @@ def _examples(rng, directory, model, pairs):
 def _attention(rng, heads, n, m, causal=False):
     """A band about a diagonal that each head shifts, sharp or wide, plus noise; rows sum to 1."""
     row, column = np.arange(n)[:, None], np.arange(m)[None, :]
-    shift, width = rng.integers(-2, 3, (*heads, 1, 1)), rng.uniform(0.3, 3, (*heads, 1, 1))
-    logits = -np.abs(row * m / n - column + shift) / width + rng.normal(0, 0.7, (*heads, n, m))
+    shift, width = (
+        rng.integers(-2, 3, (*heads, 1, 1)),
+        rng.uniform(0.3, 3, (*heads, 1, 1)),
+    )
+    logits = -np.abs(row * m / n - column + shift) / width + rng.normal(
+        0, 0.7, (*heads, n, m)
+    )
     logits = np.where(column <= row, logits, -np.inf) if causal else logits
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return (weights / weights.sum(-1, keepdims=True)).astype(np.float16)

@@ -2,23 +2,42 @@
 
 import functools
 
-from experiments import prepared, settings
+from experiments import settings
+from experiments.data import dataset
 
 POINT = {
-    "model.N": 1, "model.d_model": 16, "model.d_ff": 24, "model.h": 2, "model.d_k": 8, "model.d_v": 8,
-    "data.pairs": 300, "data.heldout": 12, "data.vocabulary": 500, "data.max_pieces": 40,
-    "training.rows": 4, "training.row_pieces": 48, "training.steps": 12, "training.warmup": 4,
-    "training.log_every": 4, "training.evaluate_every": 6, "training.save_every": 4,
-    "evaluation.rows": 8, "evaluation.sentences": 5, "evaluation.max_pieces": 12, "evaluation.examples": 2,
+    "model.N": 1,
+    "model.d_model": 16,
+    "model.d_ff": 24,
+    "model.h": 2,
+    "model.d_k": 8,
+    "model.d_v": 8,
+    "data.pairs": 300,
+    "data.heldout": 12,
+    "data.vocabulary": 500,
+    "data.max_pieces": 40,
+    "training.rows": 4,
+    "training.row_pieces": 48,
+    "training.steps": 12,
+    "training.warmup": 4,
+    "training.log_every": 4,
+    "training.evaluate_every": 6,
+    "training.save_every": 4,
+    "evaluation.rows": 8,
+    "evaluation.sentences": 5,
+    "evaluation.max_pieces": 12,
+    "evaluation.examples": 2,
     "evaluation.beam": 1,
 }
 
 
 def resolve(**changes) -> settings.Settings:
     """The tiny settings; changes as group__name=value."""
-    return settings.resolve({}, POINT | {key.replace("__", "."): value for key, value in changes.items()})
+    return settings.resolve(
+        {}, POINT | {key.replace("__", "."): value for key, value in changes.items()}
+    )
 
 
 @functools.cache
-def corpus() -> prepared.Prepared:
-    return prepared.prepare(resolve().data)
+def corpus() -> dataset.Prepared:
+    return dataset.prepare(resolve().data)

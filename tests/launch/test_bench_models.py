@@ -13,9 +13,19 @@ import pytest
 import rich.console
 
 from attn import Mask
-from experiments.batches import Batches
-from experiments.tokens import BOS, EOS
-from launch.bench import decoding, decoding_attn, peers, rounds, searches, starting, steps, training, training_jax
+from experiments.data.batches import Batches
+from experiments.data.vocabulary import BOS, EOS
+from launch.bench import (
+    decoding,
+    decoding_attn,
+    peers,
+    rounds,
+    searches,
+    starting,
+    steps,
+    training,
+    training_jax,
+)
 from launch.bench.peers import ADAPTERS
 from launch.bench.rounds import Cell
 from launch.bench.starting import Start

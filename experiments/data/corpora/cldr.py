@@ -1,0 +1,482 @@
+"""The embedded corpus: pairs of phrases that CLDR (through babel) says in two languages.
+
+Dates, intervals, relative times, durations, quantities, amounts of money, numbers and lists of names, alone and
+composed. Babel writes both sides, so each pair is a correct translation, and scoring by exact match is fair. The
+order of words carries the meaning of most of them, and has to change in many:
+
+    Tuesday, March 5, 2024, 3:05 PM   Dienstag, 5. März 2024, 15:05
+    3 days ago or in 2 weeks          vor 3 Tagen oder in 2 Wochen
+    France, Japan, and Germany        Frankreich, Japan und Deutschland
+    €1.2M                             1,2 Mio. €
+
+A *phrase* is a meaning: a function from a locale to text. A *kind* draws phrases from a random generator, and a
+pair is one phrase said in two locales. Years, amounts and names come from moderate ranges, so that a small model
+meets every part of a test phrase in training, but never the phrase itself.
+"""
+
+import datetime
+import functools
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import babel
+from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
+
+from experiments.data.corpora import CorpusError, Pairs
+from experiments.data.corpora.concatenated import join, join_links
+from experiments.data.corpora.gold_alignments import Links, Told, links, others
+from experiments.settings import Data
+
+Phrase = Callable[[Locale], str]
+
+
+Kind = Callable[[random.Random], Phrase]
+
+
+COUNTRIES = (
+    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI", "FR", "GB", "GR", "IE", "IN",
+    "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE", "TR", "US",
+)  # fmt: skip
+
+
+LANGUAGES = (
+    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr",
+    "zh",
+)  # fmt: skip
+
+
+CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY")
+
+
+UNITS = (
+    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter", "length-mile", "length-foot",
+    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter", "volume-cubic-meter",
+    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius", "energy-kilowatt-hour",
+    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte", "digital-gigabyte", "duration-second",
+    "duration-minute", "duration-hour", "duration-day", "duration-week", "duration-month", "duration-year",
+)  # fmt: skip
+
+
+RATES = (
+    ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"), ("length-meter", "duration-second"),
+    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"), ("digital-megabyte", "duration-second"),
+    ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"), ("mass-kilogram", "area-hectare"),
+    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"), ("mass-tonne", "duration-day"),
+)  # fmt: skip
+
+
+CLOCK = ("duration-day", "duration-hour", "duration-minute", "duration-second")
+
+
+SECONDS = {
+    "year": 365 * 86400, "month": 30 * 86400, "week": 7 * 86400, "day": 86400, "hour": 3600, "minute": 60, "second": 1,
+}  # fmt: skip
+
+
+DATES = ("full", "long", "medium", "short")
+
+
+INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
+
+
+# A century, so that the two-digit years of short dates are unambiguous.
+FIRST_DAY = datetime.date(1950, 1, 1).toordinal()
+
+
+LAST_DAY = datetime.date(2049, 12, 31).toordinal()
+
+
+PATIENCE = 200
+"""A kind that repeats itself this often in a row has nothing new to say."""
+
+
+class Source:
+    """The pairs that `generate` gives, one by one or joined."""
+
+    def __init__(self, data: Data):
+        self._arguments = (
+            data.source,
+            data.target,
+            data.pairs,
+            data.heldout,
+            data.corpus_seed,
+        )
+        self._joined = data.joined
+        for language in self._arguments[:2]:
+            _locale(language)
+
+    def fingerprint(self) -> str:
+        """Of what decides text and links: the arguments, CLDR's own version, and the code."""
+        known = json.dumps([*self._arguments, self._joined, babel.__version__]).encode()
+        code = [
+            Path(__file__).with_name(f"{name}.py").read_bytes()
+            for name in ("cldr", "concatenated", "gold_alignments")
+        ]
+        return hashlib.sha256(b"".join([known, *code])).hexdigest()
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        yield join(
+            getattr(self._generated[0], split),
+            min(2, self._joined) if split == "train" else self._joined,
+        )
+
+    def place(self, split: str, i: int) -> str:
+        return f"CLDR, {split}, pair {i}"
+
+    def counts(self) -> dict[str, int]:
+        return {"ambiguous": self._generated[0].ambiguous}
+
+    def links(self) -> list[Links]:
+        """Which words of the test pairs are translations of each other."""
+        locales = tuple(map(_locale, self._arguments[:2]))
+        otherwise = functools.partial(
+            others, days=(FIRST_DAY, LAST_DAY), forms=(DATES, INTERVALS)
+        )
+        generated, drawn = self._generated
+        found = [
+            links(*one, otherwise, functools.partial(say, locales=locales))
+            for one in drawn
+        ]
+        return join_links(found, generated.test, self._joined)
+
+    @functools.cached_property
+    def _generated(self):
+        return _generate(*self._arguments)
+
+
+class Generated(NamedTuple):
+    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
+
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+    ambiguous: int
+
+
+def generate(
+    source: str = "en",
+    target: str = "de",
+    pairs: int = 40_000,
+    heldout: int = 500,
+    seed: int = 0,
+) -> Generated:
+    """`pairs` pairs for training and `heldout` each for validation and test, drawn from `seed` alone.
+
+    Every source is distinct, and so is every target, over the three splits together.
+
+    Raises:
+        CorpusError: a locale that CLDR lacks, or more distinct pairs than its phrases can give.
+    """
+    return _generate(source, target, pairs, heldout, seed)[0]
+
+
+def _generate(
+    source, target, pairs, heldout, seed
+) -> tuple[Generated, list[tuple[Kind, list]]]:
+    """And the kinds of the test phrases, with what their generators were asked and answered."""
+    locales = _locale(source), _locale(target)
+    rng = random.Random(seed)
+    found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
+    rng.shuffle(
+        found
+    )  # small kinds are exhausted early; every split is to have its share of each
+    test, validation, train = (
+        found[:heldout],
+        found[heldout : 2 * heldout],
+        found[2 * heldout :],
+    )
+    splits = (
+        Pairs(*map(list, list(zip(*split, strict=True))[:2]))
+        for split in (train, validation, test)
+    )
+    return Generated(*splits, ambiguous), [drawn for _, _, drawn in test]
+
+
+def _locale(identifier: str) -> Locale:
+    try:
+        return Locale.parse(identifier.replace("-", "_"))
+    except (UnknownLocaleError, ValueError, TypeError):
+        raise CorpusError(
+            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take names such as en, de, pt_BR"
+        ) from None
+
+
+def _distinct(
+    rng, locales, wanted
+) -> tuple[list[tuple[str, str, tuple[Kind, list]]], int]:
+    """`wanted` pairs (source, target, of what), and the number of sources dropped as ambiguous."""
+    pairs, targets, ambiguous, drawn = {}, set(), set(), {}
+    kinds = {kind: weight for kind, weight in KINDS.items() if _sayable(kind, locales)}
+    repeats = dict.fromkeys(kinds, 0)
+    while len(pairs) - len(ambiguous) < wanted:
+        if not kinds:
+            raise CorpusError(
+                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs {locales[0]}->{locales[1]}, "
+                f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
+            )
+        names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
+        while len(pairs) - len(ambiguous) < wanted:
+            kind = rng.choices(names, cum_weights=cumulative)[0]
+            told = Told(rng)
+            source, target = say(kind(told), locales)
+            if source not in pairs and target not in targets:
+                pairs[source] = target
+                targets.add(target)
+                repeats[kind] = 0
+                drawn[source] = kind, told.asked
+                continue
+            if pairs.get(source, target) != target:
+                ambiguous.add(source)
+            repeats[kind] += 1
+            if repeats[kind] == PATIENCE:
+                del kinds[kind]
+                break
+    return [
+        (*pair, drawn[pair[0]]) for pair in pairs.items() if pair[0] not in ambiguous
+    ], len(ambiguous)
+
+
+def _sayable(kind, locales) -> bool:
+    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact numbers."""
+    rng = random.Random(0)
+    try:
+        return all(all(say(kind(rng), locales)) for _ in range(50))
+    except (LookupError, ValueError, AttributeError):
+        return False
+
+
+def say(phrase: Phrase, locales: tuple[Locale, ...]) -> tuple[str, ...]:
+    """The phrase in each locale, with the no-break and thin spaces of CLDR as plain ones."""
+    return tuple(" ".join(phrase(locale).split()) for locale in locales)
+
+
+# Times
+
+
+def _day(rng) -> datetime.date:
+    return datetime.date.fromordinal(rng.randint(FIRST_DAY, LAST_DAY))
+
+
+def _time(rng) -> datetime.time:
+    return datetime.time(rng.randrange(24), 5 * rng.randrange(12))
+
+
+def _say_day(day, form, locale) -> str:
+    if form == "medium":
+        # CLDR's own medium date would be ambiguous where a month is as short as its abbreviation: May 5, 2024.
+        return dates.format_skeleton("yMMMEd", day, locale=locale)
+    return dates.format_date(day, form, locale)
+
+
+def date(rng) -> Phrase:
+    """Tuesday, March 5, 2024 | March 5, 2024 | Tue, Mar 5, 2024 | 3/5/24."""
+    day, form = _day(rng), rng.choice(DATES)
+    return lambda locale: _say_day(day, form, locale)
+
+
+def day_of_year(rng) -> Phrase:
+    """March 5."""
+    day = _day(rng)
+    return lambda locale: dates.format_skeleton("MMMMd", day, locale=locale)
+
+
+def month(rng) -> Phrase:
+    """March 2024."""
+    day = _day(rng)
+    return lambda locale: dates.format_skeleton("yMMMM", day, locale=locale)
+
+
+def clock_time(rng) -> Phrase:
+    """3:05 PM."""
+    time = _time(rng)
+    return lambda locale: dates.format_time(time, "short", locale=locale)
+
+
+def moment(rng) -> Phrase:
+    """Tuesday, March 5, 2024, 3:05 PM."""
+    day, time, form = _day(rng), clock_time(rng), rng.choice(DATES)
+
+    def phrase(locale):
+        pattern = dates.get_datetime_format(form, locale=locale)
+        return pattern.replace("{0}", time(locale)).replace(
+            "{1}", _say_day(day, form, locale)
+        )
+
+    return phrase
+
+
+def days(rng) -> Phrase:
+    """Mar 5 – 17, 2024 | Tue, Mar 5 – Sun, Apr 14, 2024: within one year."""
+    first, last = sorted((_day(rng), _day(rng)))
+    last = last.replace(year=first.year, day=min(last.day, 28))
+    first, last = sorted(
+        (first, last if last != first else first + datetime.timedelta(days=1))
+    )
+    skeleton = rng.choice(INTERVALS)
+    return lambda locale: dates.format_interval(first, last, skeleton, locale=locale)
+
+
+def hours(rng) -> Phrase:
+    """3:05 – 5:20 PM."""
+    first, last = sorted(_time(rng) for _ in range(2))
+
+    def phrase(locale):
+        clock = "hm" if "h" in dates.get_time_format("short", locale).pattern else "Hm"
+        return dates.format_interval(first, last, clock, locale=locale)
+
+    return phrase
+
+
+def relative(rng) -> Phrase:
+    """3 days ago | in 2 weeks."""
+    unit, sign = rng.choice(list(SECONDS)), rng.choice((-1, 1))
+    delta = datetime.timedelta(seconds=sign * rng.randint(1, 99) * SECONDS[unit])
+    # The threshold, out of reach, keeps 45 days from being said as 2 months.
+    return lambda locale: dates.format_timedelta(
+        delta, unit, threshold=1e9, add_direction=True, locale=locale
+    )
+
+
+# Quantities
+
+
+def _amount(rng) -> int | Decimal:
+    return (
+        rng.randint(1, 199)
+        if rng.random() < 0.7
+        else Decimal(rng.randint(11, 999)) / 10
+    )
+
+
+@functools.lru_cache(maxsize=100_000)
+def _unit(value, unit, locale) -> str:
+    return units.format_unit(value, unit, "long", locale=locale)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _rate(value, unit, per, locale) -> str:
+    return units.format_compound_unit(
+        value, unit, denominator_unit=per, length="long", locale=locale
+    )
+
+
+def quantity(rng) -> Phrase:
+    """12 kilometers | 2.5 degrees Celsius."""
+    value, unit = _amount(rng), rng.choice(UNITS)
+    return lambda locale: _unit(value, unit, locale)
+
+
+def rate(rng) -> Phrase:
+    """120 kilometers per hour."""
+    value, (unit, per) = rng.randint(1, 199), rng.choice(RATES)
+    return lambda locale: _rate(value, unit, per, locale)
+
+
+def duration(rng) -> Phrase:
+    """2 hours and 15 minutes | 3 days, 2 hours, and 15 minutes."""
+    first, last = rng.choice(((0, 2), (1, 3), (2, 4), (0, 3), (1, 4)))
+    parts = [
+        (rng.randint(1, 23 if unit == "duration-hour" else 59), unit)
+        for unit in CLOCK[first:last]
+    ]
+    return lambda locale: lists.format_list(
+        [_unit(*part, locale) for part in parts], "standard", locale
+    )
+
+
+def money(rng) -> Phrase:
+    """€12.50 | 12 euros | €1.2M."""
+    currency, form = rng.choice(CURRENCIES), rng.randrange(4)
+    if form == 0:
+        value = rng.randint(1, 1999)
+        return lambda locale: numbers.format_currency(
+            value, currency, "#,##0", locale, currency_digits=False, format_type="name"
+        )
+    if form == 1:
+        millions = rng.randint(11, 999) * rng.choice((10**5, 10**8))
+        return lambda locale: numbers.format_compact_currency(
+            millions, currency, locale=locale, fraction_digits=1
+        )
+    cents = (
+        100 * rng.randint(1, 4999) if currency == "JPY" else 5 * rng.randint(1, 9999)
+    )
+    value = Decimal(cents) / 100
+    return lambda locale: numbers.format_currency(value, currency, locale=locale)
+
+
+# Numbers and names
+
+
+def number(rng) -> Phrase:
+    """1,234.5 | 34.5% | 1.2 million."""
+    form, tenths = rng.randrange(3), Decimal(rng.randint(1, 99999)) / 10
+    if form == 0:
+        return lambda locale: numbers.format_decimal(tenths, locale=locale)
+    if form == 1:
+        share = Decimal(rng.randint(1, 1999)) / 1000
+        return lambda locale: numbers.format_percent(
+            share, locale=locale, decimal_quantization=False
+        )
+    value = rng.randint(11, 999) * rng.choice((10**5, 10**8, 10**11))
+    return lambda locale: numbers.format_compact_decimal(
+        value, format_type="long", locale=locale, fraction_digits=1
+    )
+
+
+def country(rng) -> Phrase:
+    """France."""
+    code = rng.choice(COUNTRIES)
+    return lambda locale: locale.territories[code]
+
+
+def language(rng) -> Phrase:
+    """French."""
+    code = rng.choice(LANGUAGES)
+    return lambda locale: locale.languages[code]
+
+
+def weekday(rng) -> Phrase:
+    """Tuesday."""
+    day = rng.randrange(7)
+    return lambda locale: locale.days["stand-alone"]["wide"][day]
+
+
+# Lists
+
+
+def measure(rng) -> Phrase:
+    """What can be counted or paid, for lists of mixed kinds."""
+    return rng.choice((quantity, rate, money))(rng)
+
+
+def _list(
+    item: Kind, *lengths: int, styles: tuple[str, ...] = ("standard", "or")
+) -> Kind:
+    """Phrases of one kind in a row, each once: "a, b, and c" or "a, b, or c"."""
+
+    def draw(rng):
+        items, style = (
+            [item(rng) for _ in range(rng.choice(lengths))],
+            rng.choice(styles),
+        )
+        return lambda locale: lists.format_list(
+            list(dict.fromkeys(say(locale) for say in items)), style, locale
+        )
+
+    return draw
+
+
+KINDS: dict[Kind, float] = {
+    date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6, relative: 5,
+    quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5, language: 0.5, weekday: 0.5,
+    _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1, _list(day_of_year, 2): 3,
+    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5, _list(measure, 2): 8, _list(quantity, 3): 3,
+    _list(date, 2): 6,
+}  # fmt: skip
+"""What is drawn, and how often, until it is exhausted."""

@@ -1,0 +1,146 @@
+"""What a corpus is like: how many pairs, how long, how often the same, and whether training has seen what is tested."""
+
+from typing import NamedTuple
+
+import numpy as np
+import rich.text
+
+from experiments.data import corpora
+from experiments.data.batches import Batches
+from experiments.data.corpora import SPLITS
+from experiments.data.dataset import Prepared
+from experiments.settings import Settings
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+
+
+SHOWN = 3
+
+
+class Split(NamedTuple):
+    """Of pairs as they stand in the corpus; lengths are of those that are used, end mark included."""
+
+    pairs: int
+    empty: int
+    too_long: int
+    repeated: int
+    """Pairs that occurred before, within the split."""
+    seen: int
+    """Pairs that training has too."""
+    sources_seen: int
+    """Pairs whose source training has too, whatever its translation."""
+    lengths: tuple[tuple[int, ...], tuple[int, ...]]
+    """For source and target: the lengths in pieces that the QUANTILES of sentences have at most."""
+    bytes: tuple[float, float]
+    """Share of pieces that are single bytes, because the vocabulary has no piece for their characters."""
+    examples: list[tuple[str, str]]
+
+
+def describe(source: corpora.Source, prepared: Prepared) -> dict[str, Split]:
+    """One more reading of the text; of each training pair two numbers of 64 bits are kept until the end."""
+    pairs, sources, found = {}, {}, {}
+    examples = {}
+    for split in SPLITS:
+        blocks = list(_hashed(source, split, examples.setdefault(split, [])))
+        pairs[split], sources[split] = (
+            np.concatenate(side) for side in zip(*blocks, strict=True)
+        )
+    vocabulary, counts = prepared.vocabulary(), prepared.counts
+    single = np.array([vocabulary.is_byte(i) for i in range(vocabulary.size)])
+    for split in SPLITS:
+        seen = split != "train"
+        sides = _sides(prepared, split)
+        found[split] = Split(
+            len(pairs[split]),
+            counts[f"{split}_empty"],
+            counts.get(f"{split}_too_long", 0),
+            len(pairs[split]) - len(np.unique(pairs[split])),
+            int(np.isin(pairs[split], pairs["train"]).sum()) if seen else 0,
+            int(np.isin(sources[split], sources["train"]).sum()) if seen else 0,
+            tuple(_quantiles(lengths) for _, lengths in sides),
+            tuple(_share(ids, single, vocabulary.size) for ids, _ in sides),
+            examples[split],
+        )
+    return found
+
+
+def packing(prepared: Prepared, settings: Settings) -> float:
+    """The share of the first part's positions that are no padding, in batches as `settings` has them."""
+    t = settings.training
+    return Batches(
+        prepared.train,
+        rows=t.rows,
+        row_pieces=t.row_pieces,
+        seed=settings.seed,
+        by_length=t.by_length,
+    ).real_tokens
+
+
+def table(found: dict[str, Split], languages: tuple[str, str]) -> rich.table.Table:
+    drawn = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    drawn.add_column("")
+    for split in found:
+        drawn.add_column(split, justify="right", no_wrap=True)
+    rows = {
+        "pairs": lambda s: f"{s.pairs:,}",
+        "an empty side, dropped": lambda s: f"{s.empty:,}",
+        "too long, dropped": lambda s: f"{s.too_long:,}",
+        "repeated within": lambda s: _of(s.repeated, s.pairs),
+        "also in train": lambda s: _of(s.seen, s.pairs),
+        "source also in train": lambda s: _of(s.sources_seen, s.pairs),
+    }
+    for i, language in enumerate(languages):
+        rows[f"{language}: pieces, 50, 90, 99, 100 %"] = lambda s, i=i: ", ".join(
+            map(str, s.lengths[i])
+        )
+        rows[f"{language}: pieces that are bytes"] = lambda s, i=i: f"{s.bytes[i]:.2%}"
+    for name, text in rows.items():
+        drawn.add_row(name, *(text(split) for split in found.values()))
+    return drawn
+
+
+def examples(found: dict[str, Split]) -> rich.text.Text:
+    """Some pairs of each split, as they stand."""
+    lines = (
+        f"{split}: {source} → {target}\n"
+        for split, one in found.items()
+        for source, target in one.examples
+    )
+    return rich.text.Text("".join(lines))
+
+
+def _hashed(source, split, examples):
+    for pairs in source.read(split):
+        both = list(zip(*pairs, strict=True))
+        examples += both[: SHOWN - len(examples)]
+        yield tuple(
+            np.fromiter(map(hash, texts), np.int64, len(both))
+            for texts in (both, pairs.source)
+        )
+
+
+def _sides(prepared, split):
+    """(ids, lengths) of source and target."""
+    if split == "train":
+        return [(side.ids, side.lengths) for side in prepared.train]
+    return [
+        (np.concatenate(side), np.array([len(ids) + 1 for ids in side]))
+        for side in getattr(prepared, split).ids
+    ]
+
+
+def _quantiles(lengths):
+    return tuple(int(x) for x in np.quantile(lengths, QUANTILES, method="inverted_cdf"))
+
+
+def _share(ids, single, size):
+    counts = sum(
+        np.bincount(ids[first : first + (1 << 24)], minlength=size)
+        for first in range(0, len(ids), 1 << 24)
+    )
+    counts[:4] = 0  # the marks
+    return float(counts[single].sum() / counts.sum())
+
+
+def _of(count, total):
+    return f"{count:,} ({count / total:.1%})" if count else "0"

@@ -1,0 +1,61 @@
+"""A process of its own, for work that needs its own environment, threads and memory, and may die alone.
+
+Nothing here imports JAX or another library with threads, so that a process can set its environment before they start.
+"""
+
+import concurrent.futures as futures
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+
+class Process:
+    """Runs functions one at a time in a spawned process, which keeps its state from one to the next.
+
+    Functions, arguments and results are pickled. The process starts with the first call, ends with its parent, however
+    that ends, and leaves Ctrl-C to it.
+    """
+
+    def __init__(self, begin: Callable, *arguments):
+        """`begin(*arguments)` comes first in the process, and again in the fresh one after `restart`."""
+        self._first = begin, *arguments
+        self._start()
+
+    def submit(self, function: Callable, *arguments) -> futures.Future:
+        """`function(*arguments)` in the process; the future raises BrokenExecutor where the process died."""
+        return self._pool.submit(function, *arguments)
+
+    def restart(self) -> None:
+        """Replaces the process, dead or busy, by a fresh one."""
+        self.stop()
+        self._start()
+
+    def terminate(self) -> None:
+        """Sends the process SIGTERM."""
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+
+    def stop(self) -> None:
+        """Kills the process, whatever it does."""
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self):
+        # spawn, because a forked child of a process with JAX's threads may hang.
+        self._pool = futures.ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), _begin, self._first
+        )
+
+
+def _begin(begin, *arguments):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin(*arguments)
+
+
+def _end_with_parent():
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)

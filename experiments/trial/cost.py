@@ -1,0 +1,190 @@
+"""TODO."""
+
+import dataclasses
+import functools
+
+import jax
+
+from attn.attention import SMALL
+from experiments.settings import Settings, SettingsError
+from experiments.system.machine import Machine
+from experiments.trial import flops
+from experiments.trial.program import (
+    Program,
+    initial_variables,
+    position_encoding,
+    program_of,
+)
+
+LOGITS = 2**22
+"""What objective.py has at once of them."""
+
+
+def parameters(settings: Settings) -> int:
+    """How many numbers are trained. Learned positions may be more, where the corpus has sentences longer than a row."""
+    program = program_without_corpus(settings)
+    shapes = variable_shapes(program)
+    once = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+    layer = sum(
+        leaf.size
+        for leaf in jax.tree.leaves(
+            [x for name, x in shapes["params"].items() if name[-2:] == "_0"]
+        )
+    )
+    tables = (
+        len(shapes["positions"]) * program.length * settings.model.d_model
+        if position_encoding(settings).trained
+        else 0
+    )
+    return once + (settings.model.N - 1) * layer + tables
+
+
+def flops_of_a_step(settings: Settings) -> int:
+    """As `flops.of_training` counts, for rows that one pair fills each: packed pairs need less for attention."""
+    t = settings.training
+    whole = [t.row_pieces] * t.rows
+    return flops.of_training(program_without_corpus(settings), whole, whole)
+
+
+def memory(settings: Settings, devices: int = 1) -> int:
+    """Bytes of one trial while it trains, on each of the devices its rows are split over, with P parameters: its share
+    of what is `kept`, and
+
+        4·P·(parameters and gradients 2, Adam's moments 2, moving average 1)
+    """
+    t = settings.training
+    return (
+        4 * parameters(settings) * (2 + 2 * (t.optimizer == "adam") + (t.ema > 0))
+        + activation_memory(settings) // devices
+    )
+
+
+def decoding_memory(settings: Settings) -> int:
+    """Bytes of a search at least: parameters, the encoder's widest layer, all caches, hypotheses and their logits.
+
+        4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+
+    B sentences at once, K = beam, T pieces of a translation, L of a source, Y = vocabulary.
+    """
+    m, e, length = (
+        settings.model,
+        settings.evaluation,
+        program_without_corpus(settings).length,
+    )
+    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_pieces * e.beam + length)
+    return 4 * parameters(settings) + e.rows * (
+        4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary)
+        + e.max_pieces * e.beam**2
+    )
+
+
+def attention_maps_memory(settings: Settings) -> int:
+    """Bytes of the attention weights that examples for the report have at least: 3·4·N·h·L² each."""
+    return (
+        12
+        * settings.evaluation.examples
+        * settings.model.N
+        * settings.model.h
+        * program_without_corpus(settings).length ** 2
+    )
+
+
+def check_memory(
+    settings: Settings, machine: Machine, *, workers: int = 1, lanes: int = 1
+) -> None:
+    """Raises SettingsError for trials that cannot fit, naming a setting that would do.
+
+    `lanes` trials run at a time in each of `workers` processes.
+
+    An accelerator is believed up to twice what it has: `kept` is fitted to a CPU, and other compilers keep less.
+    """
+    if machine.memory is None:
+        return
+    cpu = machine.backend == "cpu"
+    have = machine.memory if cpu else 2 * machine.memory
+    # Devices of a CPU share its memory.
+    split = 1 if cpu or lanes > 1 else machine.devices
+    at_once = workers * (lanes if cpu else -(-lanes // machine.devices))
+    there = f"and {'this machine' if cpu else 'a device'} has {format_bytes(machine.memory)}"
+    need = memory(settings, split)
+    if at_once > 1 and at_once * need > have >= need:
+        raise SettingsError(
+            f"{at_once} trials at once need about {format_bytes(at_once * need)} of memory {there}; "
+            "--workers=1 --lanes=1 runs one at a time"
+        )
+    if need > have:
+        raise SettingsError(
+            f"training needs about {format_bytes(need)} of memory {there}; "
+            + remedy(settings, need - have, split)
+        )
+    e = settings.evaluation
+    searched = decoding_memory(settings)
+    shown = attention_maps_memory(settings)
+    if searched > have:
+        raise SettingsError(
+            f"translating evaluation.rows={e.rows} sentences with evaluation.beam={e.beam} needs "
+            f"{format_bytes(searched)} of memory or more {there}; lower one of them"
+        )
+    if shown > have:
+        raise SettingsError(
+            f"the attention of evaluation.examples={e.examples} takes {format_bytes(shown)} of memory or "
+            f"more {there}; lower it"
+        )
+
+
+def remedy(settings: Settings, lacking: int, devices: int) -> str:
+    """The least change with which training that lacks so many bytes on each device should fit."""
+    t, now = settings.training, activation_memory(settings) // devices
+    for parts in range(t.accumulate + 1, t.rows // devices + 1):
+        if t.rows % (devices * parts) == 0:
+            smaller = dataclasses.replace(
+                settings, training=dataclasses.replace(t, accumulate=parts)
+            )
+            if now - activation_memory(smaller) // devices >= lacking:
+                return f"training.accumulate={parts} should fit"
+    return "a smaller model should fit, or a smaller training.rows times training.row_pieces"
+
+
+def activation_memory(settings: Settings) -> int:
+    """Bytes that the forward pass keeps for the backward pass.
+
+    With S pieces a side of what is computed at once (rows · row_pieces / accumulate), T = row_pieces, D = d_model,
+    Y = vocabulary, b = 4 bytes or 2 in bfloat16:
+
+        b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
+
+    The term with T is of textbook attention, and not there for rows of more than 256 pieces; the last is of the logits,
+    in chunks. With remat one layer stands in the place of N, and N inputs, 2·D each, beside it. The factors are fitted
+    to what XLA says of quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %.
+    But on a CPU bfloat16 is computed in float32, and remat undone: there they need as much as without.
+    """
+    m, t = settings.model, settings.training
+    pieces = t.rows * t.row_pieces // t.accumulate
+    weights = 2.5 * t.row_pieces if t.row_pieces**2 <= SMALL else 0
+    layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)
+    floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
+    logits = min(pieces * settings.data.vocabulary, LOGITS)
+    return int(pieces * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
+
+
+def format_bytes(count):
+    return f"{count / 2**20:,.0f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
+
+
+def program_without_corpus(settings: Settings) -> Program:
+    """The trial's program, as far as it is known without its corpus, which may have longer sentences."""
+    t, data = settings.training, settings.data
+    return program_of(
+        settings, data.vocabulary, max(t.row_pieces, settings.evaluation.max_pieces)
+    )
+
+
+def variable_shapes(program: Program):
+    """Shapes of what a program's initialisation gives, of its first layers alone: all others are like them."""
+    return _variables(program._replace(shape=program.shape._replace(N=1)))
+
+
+@functools.cache
+def _variables(program):
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(functools.partial(initial_variables, program), key)

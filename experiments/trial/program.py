@@ -1,0 +1,272 @@
+"""The pure core of one trial: parameters, loss, optimizer, one step. No files, no loops, no devices.
+
+What a compiled program depends on is a `Program`; what may differ between trials that share one is a `Hyper`.
+B rows of a batch, T pieces of a row.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from attn import (
+    POSITIONS,
+    RNN,
+    Design,
+    LanguageModel,
+    Mask,
+    NoPositions,
+    Shape,
+    Transformer,
+)
+from attn.dropout import cheap_key
+from experiments.settings import Settings
+
+
+class Program(NamedTuple):
+    """What is compiled in: trials with equal programs share one compilation."""
+
+    kind: str
+    shape: Shape
+    design: Design
+    drops: tuple[str, ...]
+    """Where dropout happens beside the paper's places: "attention", "ff"."""
+    vocabulary: int
+    length: int
+    row_pieces: int
+    optimizer: str
+    betas: tuple[float, float]
+    eps: float
+    precision: str
+    accumulate: int
+    remat: bool
+    scan: bool
+    skip: bool = False
+    """Whether an update whose loss or gradient is no number is left out."""
+
+
+class Hyper(NamedTuple):
+    """A trial's numbers: data to the compiled program."""
+
+    key: jax.Array
+    """The data of a key: as numbers, lanes can be put side by side."""
+    learning_rate: jax.Array
+    warmup: jax.Array
+    P_drop: jax.Array
+    P_attention: jax.Array
+    P_ff: jax.Array
+    eps_ls: jax.Array
+    entropy: jax.Array
+    train_positions: jax.Array
+    """1 where the position table is a parameter, 0 where it is fixed."""
+    ema: jax.Array
+    """Decay of the parameters' moving average; not looked at where the state has none."""
+
+
+class State(NamedTuple):
+    """What a step changes and a checkpoint keeps."""
+
+    step: jax.Array
+    params: Any
+    positions: Any
+    moments: Any
+    ema: Any = ()
+    """The moving averages of params and positions, or nothing."""
+
+
+def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
+    m, t = settings.model, settings.training
+    if m.kind == "rnn":
+        shape, drops = Shape(m.N, m.d_model, 0, 1, m.d_model, m.d_model), ()
+        design = Design(
+            embeddings=m.embeddings, score=m.score, choice=m.choice, cell=m.cell
+        )
+    else:
+        shape = Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v)
+        drops = tuple(
+            name
+            for name, rate in (("attention", m.P_attention), ("ff", m.P_ff))
+            if rate
+        )
+        design = Design(
+            m.norm,
+            m.embeddings,
+            m.scale_embeddings,
+            m.biases,
+            m.activation,
+            m.score,
+            "none" if m.positions in POSITIONS else m.positions,
+            heads=m.heads,
+            choice=m.choice,
+            head_activation=m.head_activation,
+            encoder_mixing=m.encoder_mixing,
+            decoder_mixing=m.decoder_mixing,
+            **_where_used(m),
+        )
+    return Program(
+        m.kind,
+        shape,
+        design,
+        drops,
+        vocabulary,
+        length,
+        t.row_pieces,
+        t.optimizer,
+        (t.beta_1, t.beta_2),
+        t.eps,
+        t.precision,
+        t.accumulate,
+        t.remat,
+        t.scan,
+        t.nonfinite == "skip",
+    )
+
+
+def _where_used(m):
+    """The settings of what mixes positions, those that matter: so that others do not compile the same again."""
+    kinds = {m.encoder_mixing, m.decoder_mixing}
+    return {
+        **(
+            dict(radius=m.radius)
+            if kinds & {"restricted", "convolution", "separable"}
+            else {}
+        ),
+        **(dict(cell=m.cell) if "recurrence" in kinds else {}),
+    }
+
+
+def hyper_of(settings: Settings) -> Hyper:
+    m, t = settings.model, settings.training
+    numbers = (
+        t.learning_rate,
+        t.warmup,
+        m.P_drop,
+        m.P_attention,
+        m.P_ff,
+        t.eps_ls,
+        t.entropy,
+        position_encoding(settings).trained,
+        t.ema,
+    )
+    return Hyper(
+        jax.random.key_data(trial_key(settings, 1)),
+        *(jnp.asarray(x, jnp.float32) for x in numbers),
+    )
+
+
+def position_encoding(settings: Settings):
+    """The encoding that fills the position tables: none for positions that self-attention is told of."""
+    m = settings.model
+    return (
+        NoPositions() if m.kind == "rnn" else POSITIONS.get(m.positions, NoPositions())
+    )
+
+
+def build_model(
+    program: Program, hyper: Hyper | None = None
+) -> Transformer | RNN | LanguageModel:
+    """The model, with the dropout rates of `hyper`, and without dropout if there is none."""
+    if program.kind == "rnn":
+        N, d_model, design = program.shape.N, program.shape.d_model, program.design
+        return RNN(
+            program.vocabulary,
+            program.length,
+            d_model,
+            N,
+            design.cell,
+            design.score,
+            design.embeddings,
+            design.choice,
+            0.0 if hyper is None else hyper.P_drop,
+        )
+    # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
+    # differ in their position tables share a program.
+    family = LanguageModel if program.kind == "language" else Transformer
+    found = family(
+        program.shape,
+        program.vocabulary,
+        program.length,
+        NoPositions(),
+        0.0,
+        program.design,
+        remat=program.remat,
+        scan=program.scan,
+    )
+    if hyper is None:
+        return found
+    return found.clone(
+        P_drop=hyper.P_drop,
+        **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops},
+    )
+
+
+def call_model(
+    function, program: Program, first, source, target, places, masks, **options
+):
+    """`function(first, ...)`, apply or init of the program's model, on pieces (*B, N) and (*B, M) of source and target,
+    their positions, and the masks of source, target and between them, as far as the model looks at them."""
+    if program.kind == "language":
+        return function(first, target, places[1], masks[1], **options)
+    named = dict(zip(("source_mask", "target_mask", "cross_mask"), masks, strict=True))
+    return function(first, source, target, *places, **named, **options)
+
+
+def initial_state(program: Program, settings: Settings, init=None) -> State:
+    """Fresh parameters, drawn with the trial's seed; `init` is a compiled `initial_variables` of this program."""
+    variables = (init or initial_variables)(program, trial_key(settings, 0))
+    positions = {
+        name: {
+            "table": position_encoding(settings).init(
+                trial_key(settings, i), program.length, program.shape.d_model
+            )
+        }
+        for i, name in enumerate(sorted(variables["positions"]), start=2)
+    }
+    trainable = dict(params=variables["params"], positions=positions)
+    # A copy, because the state is donated, and one buffer cannot be given away twice.
+    ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
+    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a compiled step.
+    moments = jax.tree.map(
+        lambda x: np.zeros(x.shape, x.dtype),
+        jax.eval_shape(optimizer_of(program).init, trainable),
+    )
+    return State(jnp.int32(0), *trainable.values(), moments, ema)
+
+
+def trial_key(settings, use):
+    return jax.random.fold_in(jax.random.key(settings.seed), use)
+
+
+def initial_variables(program: Program, key):
+    """Fresh parameters and the places of position tables, if any, from `cheap_key(key)`: with threefry for every
+    parameter this takes ten times as long to compile, more than anything else when a trial starts."""
+    row = jnp.zeros((1, 2), jnp.int32)
+    return {
+        "positions": {},
+        **call_model(
+            build_model(program).init,
+            program,
+            cheap_key(key),
+            row,
+            row,
+            (row, row),
+            [Mask()] * 3,
+        ),
+    }
+
+
+def count_parameters(settings: Settings, state: State) -> int:
+    """How many numbers are trained, the position tables only where they are."""
+    trained = (
+        state.params,
+        state.positions if position_encoding(settings).trained else {},
+    )
+    return sum(leaf.size for leaf in jax.tree.leaves(trained))
+
+
+def optimizer_of(program):
+    if program.optimizer == "sgd":
+        return optax.identity()
+    return optax.scale_by_adam(*program.betas, eps=program.eps)

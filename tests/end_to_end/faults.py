@@ -1,0 +1,262 @@
+"""Stops a run at random moments, starts it again each time, and compares what it leaves with one left alone.
+
+    python -m tests.end_to_end.faults --kills=5
+    python -m tests.end_to_end.faults train --kills=100
+    python -m tests.end_to_end.faults train --kills=20 --signal=TERM
+
+The first stops a sweep, the others a single trial, whose checkpoints are compared array by array. SIGKILL is the signal
+if none is named; one that is told by SIGTERM must leave within seconds with the status for it. Prints what differs, and
+ends with status 1 if anything does. Times and speeds are not compared.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.system.signals import STATUS
+
+CLOCKED = {"seconds", "tokens_per_second", "started", "mfu"}
+SAME_BYTES = ("translations.txt", "vocabulary.model", "config.json", "sentences.npz")
+TRIAL = (
+    "--config.training.steps=1500",
+    "--config.training.log_every=5",
+    "--config.training.evaluate_every=75",
+    "--config.training.save_every=50",
+    "--config.training.average=3",
+    "--config.training.ema=0.9",
+    "--config.training.keep_best=True",
+    "--config.evaluation.beam=2",
+)
+"""A trial of the tiny config that saves and evaluates most of its time."""
+LEAVING = 30.0
+"""Seconds that a process told by SIGTERM has, on a busy machine of few cores."""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", default="sweep", choices=["sweep", "train"])
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--config", default="tests/experiments/tiny_config.py")
+    parser.add_argument("--sweep", default="heads,seed")
+    parser.add_argument(
+        "--more", default="", help="More flags of launch.sweep or launch.train"
+    )
+    parser.add_argument(
+        "--directory", default="", help="Kept; a temporary one otherwise"
+    )
+    given = parser.parse_args()
+    more = [f"--sweep={given.sweep}"] if given.what == "sweep" else TRIAL
+    command = [
+        sys.executable,
+        "-m",
+        f"launch.{given.what}",
+        f"--config={given.config}",
+        *more,
+        *given.more.split(),
+    ]
+    different = differences if given.what == "sweep" else differences_of_trials
+    with tempfile.TemporaryDirectory() as temporary:
+        found = compare(
+            command,
+            Path(given.directory or temporary),
+            given.kills,
+            random.Random(given.seed),
+            getattr(signal, f"SIG{given.signal}"),
+            different,
+        )
+    sys.exit(1 if found else 0)
+
+
+def compare(
+    command: list[str],
+    directory: Path,
+    kills: int,
+    chance: random.Random,
+    number: signal.Signals = signal.SIGKILL,
+    different: Callable[[Path, Path], list[str]] | None = None,
+) -> list[str]:
+    """Runs the command alone, and again with kills; prints and returns what differs.
+
+    A run that ends before all kills were made is compared, and another begun in a new directory.
+    """
+    different = different or differences
+    finish(
+        [*command, f"--workdir={directory / 'warm'}"]
+    )  # what is compiled now need not be later
+    begin = time.monotonic()
+    finish([*command, f"--workdir={directory / 'alone'}"])
+    whole, found, made, turn = time.monotonic() - begin, [], 0, 0
+    print(f"left alone: {whole:.0f} s", flush=True)
+    while made < kills:
+        turn += 1
+        killed = [*command, f"--workdir={directory / f'killed-{turn}'}"]
+        while made < kills and kill_after(
+            killed, wait := chance.uniform(0.05, 0.95) * whole, number
+        ):
+            made += 1
+            print(
+                f"{made}: run {turn} ended by {number.name} after {wait:.1f} s",
+                flush=True,
+            )
+        finish(killed)
+        found += different(directory / "alone", directory / f"killed-{turn}")
+    print(*found or [f"no difference after {made} times {number.name}"], sep="\n")
+    return found
+
+
+def finish(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
+
+
+def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
+    """Sends the signal in the middle of whatever the run does; False if it had ended before.
+
+    SIGKILL goes to all workers too, any other to the one process, which is waited for: SystemExit where it does not
+    leave in time, or with another status than it should.
+    """
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            process.wait(seconds)
+            return False
+        except subprocess.TimeoutExpired:
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+                return True
+            process.send_signal(number)
+            told = time.monotonic()
+        try:
+            said = process.communicate(timeout=LEAVING)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise SystemExit(
+                f"{number.name} after {seconds:.1f} s: still there {LEAVING:.0f} s later"
+            ) from None
+        # Until Python has imported what listens, a signal does what it does to any process.
+        if process.returncode not in (0, STATUS, -number):
+            raise SystemExit(
+                f"{number.name} after {seconds:.1f} s: status {process.returncode}\n{said}"
+            )
+        print(
+            f"status {process.returncode}, {time.monotonic() - told:.1f} s after {number.name}"
+        )
+        return process.returncode != 0
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What the workdirs of two sweeps differ in, beside times."""
+    found = []
+    trials = [
+        {
+            t["directory"]: t
+            for t in json.loads((d / "sweep.json").read_text())["trials"]
+        }
+        for d in (one, other)
+    ]
+    if trials[0] != trials[1]:
+        found.append(
+            f"sweep.json: {trials[0].keys() ^ trials[1].keys() or 'points differ'}"
+        )
+    for name in trials[0]:
+        found += [
+            f"{name}/{line}" for line in differences_of_files(one / name, other / name)
+        ]
+    return found
+
+
+def differences_of_trials(one: Path, other: Path) -> list[str]:
+    """What the workdirs of two trials differ in: their files, and the arrays of their checkpoints, bit by bit."""
+    a, b = arrays(one), arrays(other)
+    found = [f"{name}: only one has it" for name in sorted(a.keys() ^ b.keys())]
+    found += [
+        f"{name}: other numbers"
+        for name in sorted(a.keys() & b.keys())
+        if a[name].tobytes() != b[name].tobytes()
+    ]
+    return differences_of_files(one, other) + found
+
+
+def arrays(workdir: Path) -> dict[str, np.ndarray]:
+    """All that the checkpoints hold that a trial's result came from, by names.
+
+    Others may lie beside them, half deleted: to make room for a new one takes time, too, in which a kill may come.
+    """
+    import jax
+    from orbax.checkpoint import v1 as ocp
+
+    found, beside = {}, json.loads((workdir / "result.json").read_text())["beside"]
+    places = {
+        workdir / ("best" if name == "best" else "checkpoints") / str(step)
+        for name, scores in beside.items()
+        for step in scores["steps"]
+    }
+    for place in sorted(places):
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # the saved trees are read without a template
+            state = ocp.load_checkpointables(place, dict(state=None))["state"]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            found[f"{place.relative_to(workdir)}{jax.tree_util.keystr(path)}"] = (
+                np.asarray(leaf)
+            )
+    return found
+
+
+def differences_of_files(a: Path, b: Path) -> list[str]:
+    found = [
+        file
+        for file in SAME_BYTES
+        if (a / file).read_bytes() != (b / file).read_bytes()
+    ]
+    for file in ("result.json", "metrics.jsonl"):
+        found += [
+            f"{file}: {x} or {y}"
+            for x, y in zip(lines(a / file), lines(b / file), strict=False)
+            if x != y
+        ]
+        if len(lines(a / file)) != len(lines(b / file)):
+            found.append(
+                f"{file}: {len(lines(a / file))} lines or {len(lines(b / file))}"
+            )
+    return found
+
+
+def lines(path):
+    """The objects in a file, one a line or one in all, without times."""
+    text = path.read_text()
+    objects = (
+        [json.loads(text)]
+        if path.suffix == ".json"
+        else [json.loads(line) for line in text.splitlines()]
+    )
+    return [
+        {key: value for key, value in one.items() if key not in CLOCKED}
+        for one in objects
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The commands as a person types them, each a process of its own, on one tiny config."""
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.system.files import lock
+
+ROOT = Path(__file__).parents[2]
+CONFIG = "tests/experiments/tiny_config.py"
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
+
+
+def command(name, *flags, **options):
+    options = (
+        dict(cwd=ROOT, env=ENVIRONMENT, capture_output=True, encoding="utf-8") | options
+    )
+    return subprocess.run([sys.executable, "-m", f"launch.{name}", *flags], **options)
+
+
+def sweep(workdir, *flags, names="positions,seed"):
+    return command(
+        "sweep",
+        f"--config={CONFIG}",
+        f"--sweep={names}",
+        f"--workdir={workdir}",
+        *flags,
+    )
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("sweep")
+    done = sweep(workdir)
+    assert (done.returncode, done.stderr) == (0, "")
+    return workdir, done.stdout
+
+
+def trials(workdir):
+    return {
+        path.parent.name: path for path in sorted(workdir.glob("trials/*/result.json"))
+    }
+
+
+def test_a_sweep_ends_in_a_report(swept):
+    workdir, printed = swept
+    assert len(trials(workdir)) == 4
+    assert (
+        "[4/4] " in printed
+        and "positions=none" in printed
+        and printed.rstrip().endswith("report.html")
+    )
+    assert (workdir / "report.csv").read_text().count("finished") == 4
+    assert "positions=none" in (workdir / "report.md").read_text()
+    assert (workdir / "report.html").stat().st_size > 10_000
+
+
+def test_the_same_sweep_again_trains_nothing(swept):
+    workdir, _ = swept
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in workdir.rglob("*")
+        if "trials" in path.parts and path.is_file()
+    }
+    again = sweep(workdir)
+    assert (
+        again.returncode == 0 and "4 of 4 trials were finished before" in again.stdout
+    )
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_translate(swept):
+    workdir, _ = swept
+    trial = next(iter(trials(workdir).values())).parent
+    done = command("translate", f"--workdir={trial}", input="3 days ago\n\nMay 4\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(lines := done.stdout.split("\n")) == 4 and lines[1] == ""
+    done = command(
+        "translate",
+        f"--workdir={trial}",
+        "--beam=2",
+        "--n_best=2",
+        "--prefix=am 4",
+        input="May 4\n\n",
+    )
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    assert found[2:] == [["0.0000", ""], ["-inf", ""]]
+    assert 0 > float(found[0][0]) > float(found[1][0])
+    assert found[0][1] != found[1][1] and all(
+        text.startswith("am 4") for _, text in found[:2]
+    )
+    refused = command("translate", f"--workdir={workdir}", input="x\n")
+    assert refused.returncode == 2 and "name one of its trials" in refused.stderr
+
+
+@pytest.mark.ci
+def test_a_killed_sweep_goes_on(tmp_path):
+    """kill -9 of the sweep while a trial runs: its worker ends with it, and the next call finishes the table."""
+    flags = [
+        f"--config={CONFIG}",
+        "--sweep=seed",
+        "--workers=1",
+        f"--workdir={tmp_path}",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch.sweep", *flags],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("trials/*/metrics.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = sweep(tmp_path, "--workers=1", names="seed")
+    assert done.returncode == 0
+    assert len(trials(tmp_path)) == 2
+    for path in trials(tmp_path).values():
+        steps = [
+            json.loads(line)["step"]
+            for line in (path.parent / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert steps == [4, 6, 8, 12, 12]
+
+
+def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
+    config = tmp_path / "config.py"
+    config.write_text(
+        "from tests.experiments.tiny_config import get_config\n"
+        "def sweep_h(config):\n"
+        "    yield from ({'model.h': config.model.h}, {'model.h': 1}, {})\n"
+    )
+    done = command(
+        "sweep",
+        f"--config={config}",
+        "--sweep=h",
+        "--seeds=30",
+        "--only=h=|seed=.$",
+        "--dry_run",
+        "--config.evaluation.rows=1000000",
+        "--config.evaluation.beam=100",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "10 of 70 points have the settings of another and run once with it\n"
+    )
+    points, groups = done.stdout.split(" group ")
+    assert (
+        points.count("h=2 seed=") == 30
+        and points.count("h=1 seed=") == 20
+        and "… and 10 more points" in points
+    )
+    assert re.search(
+        r" h=2 +30 +12,848 +19 M +6.83 G +2 MiB +[\d.]+ (s|min) *\n h=1 +30 +11,312 ",
+        groups,
+    )
+    assert re.findall(
+        "not here: (h=.) seed=0: translating evaluation.rows=1000000 .* this machine has",
+        groups,
+    ) == ["h=2", "h=1"]
+    assert "60 trials in 2 groups, each builds; about " in groups
+
+
+def test_two_sweeps_at_once_into_one_workdir(tmp_path):
+    with lock(tmp_path):
+        done = sweep(tmp_path, names="seed")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert f"in use by process {os.getpid()} on {platform.node()}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        (
+            "train",
+            [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"],
+            "did you mean model.h? (known: model.kind",
+        ),
+        (
+            "train",
+            [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"],
+            "--config.model.h=two",
+        ),
+        (
+            "train",
+            [
+                f"--config={CONFIG}",
+                "--config.model.positions=sinusoidle",
+                "--workdir=x",
+            ],
+            "one of sinusoidal",
+        ),
+        ("train", [f"--config={CONFIG}"], "--workdir"),
+        (
+            "train",
+            ["--config=nowhere.py", "--workdir=x"],
+            "--config=nowhere.py: no such file (in experiments/configs: ",
+        ),
+        (
+            "train",
+            [
+                f"--config={CONFIG}",
+                "--workdir=x",
+                "--config.data.corpus=files",
+                "--config.data.directory=/nowhere",
+            ],
+            "/nowhere",
+        ),
+        (
+            "train",
+            [
+                f"--config={CONFIG}",
+                "--config.model.d_ff=1000000",
+                "--config.model.N=1000",
+                "--workdir=x",
+            ],
+            "of memory and this machine has",
+        ),
+        (
+            "train",
+            [f"--config={CONFIG}", "--workdir=x", "--resume=a", "--init_from=b"],
+            "are both given",
+        ),
+        (
+            "sweep",
+            [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"],
+            "both set model.d_k",
+        ),
+        (
+            "sweep",
+            [
+                f"--config={CONFIG}",
+                "--sweep=heads",
+                "--config.model.h=2",
+                "--workdir=x",
+            ],
+            "the sweep sets it too",
+        ),
+        ("report", ["--workdir=/nowhere"], "/nowhere"),
+        ("report", ["runs/quick"], "--workdir"),
+    ],
+)
+def test_a_mistake_is_one_line(name, flags, message):
+    done = command(name, *flags)
+    assert done.returncode == 2 and done.stdout == ""
+    assert (
+        done.stderr.startswith("error: ")
+        and done.stderr.count("\n") == 1
+        and message in done.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["train", "translate", "sample"])
+def test_flags_are_read_before_jax_is_imported(name):
+    """So that a mistake is told at once, and the restart with huge pages imports nothing twice."""
+    program = f"import sys, launch.{name}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+def test_what_cannot_be_written_is_one_line():
+    done = command("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
+    assert (
+        done.returncode == 2
+        and done.stderr.count("\n") == 1
+        and "/sys/nowhere" in done.stderr
+    )
+    assert done.stderr.endswith("and the same command goes on from here\n")
+
+
+@pytest.mark.ci
+def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
+    """The same points as lanes of one program; a seed that is added to a sweep changes nothing of the others."""
+    workdir, _ = swept
+    done = sweep(tmp_path, "--lanes=3", "--seeds=3", names="positions")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = trials(tmp_path)
+    assert len(found) == 6
+    for name, path in trials(workdir).items():
+        one, other = (json.loads(result.read_text()) for result in (path, found[name]))
+        assert (
+            one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-4)
+            and one["steps"] == other["steps"]
+        )
+    (schedule,) = json.loads((tmp_path / "schedule.json").read_text())
+    assert (len(schedule["trials"]), schedule["way"]["lanes"], schedule["why"]) == (
+        6,
+        3,
+        "as asked",
+    )

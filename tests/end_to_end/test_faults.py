@@ -1,0 +1,170 @@
+"""The comparison that tests/faults.py rests on, and its quick form."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import pytest
+
+from experiments.system.signals import LINE, STATUS
+from experiments.training.checkpoints import Checkpoints
+from tests.end_to_end import faults
+
+
+def workdir(path, **changed):
+    """A sweep's directory of one trial; `changed` is {file: text}."""
+    files = {
+        "result.json": json.dumps(dict(bleu=3.5, seconds=1.5)),
+        "config.json": "{}",
+        "sentences.npz": "x",
+        "metrics.jsonl": '{"step": 4, "seconds": 9.5}\n',
+        "translations.txt": "ein Hund\n",
+        "vocabulary.model": "v",
+    }
+    (path / "trials/a").mkdir(parents=True)
+    (path / "sweep.json").write_text(
+        json.dumps(dict(trials=[dict(directory="trials/a", point={})]))
+    )
+    for name, text in (files | changed).items():
+        (path / "trials/a" / name).write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("result.json", '{"bleu": 3.5000001, "seconds": 1.5}'),
+        ("translations.txt", "ein Hund \n"),
+        ("metrics.jsonl", '{"step": 5, "seconds": 9.5}\n'),
+        ("metrics.jsonl", 2 * '{"step": 4, "seconds": 9.5}\n'),
+        ("vocabulary.model", "w"),
+    ],
+)
+def test_every_difference_is_seen(tmp_path, name, text):
+    one, other = workdir(tmp_path / "one"), workdir(tmp_path / "other", **{name: text})
+    (found,) = faults.differences(one, other)
+    assert found.startswith(f"trials/a/{name}")
+
+
+class State(NamedTuple):
+    step: Any
+    params: Any
+    positions: Any = ()
+    moments: Any = ()
+
+
+def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
+    x = jnp.arange(5.0)
+    for name, value in (
+        ("one", x),
+        ("same", x),
+        ("other", x.at[3].multiply(1 + 2**-23)),
+    ):
+        steps = dict(raw=dict(steps=[4]), average=dict(steps=[4]), best=dict(steps=[4]))
+        workdir(tmp_path / name, **{"result.json": json.dumps(dict(beside=steps))})
+        with Checkpoints(tmp_path / name / "trials/a", keep=2) as checkpoints:
+            checkpoints.save(4, State(jnp.int32(4), dict(w=value)), dict(epoch=0))
+            checkpoints.save_best(4, State(jnp.int32(4), dict(w=x)), 2.0)
+            checkpoints.save_between(
+                5 if name == "same" else 6,
+                State(jnp.int32(9), dict(w=value)),
+                dict(epoch=0),
+            )
+        (tmp_path / name / "trials/a/checkpoints/3").mkdir()  # half deleted
+    one, same, other = (
+        tmp_path / name / "trials/a" for name in ("one", "same", "other")
+    )
+    assert faults.differences_of_trials(one, same) == []
+    assert faults.differences_of_trials(one, other) == [
+        "checkpoints/4['params']['w']: other numbers"
+    ]
+    assert len(faults.arrays(one)) == 4
+
+
+def test_times_are_no_difference(tmp_path):
+    one = workdir(tmp_path / "one")
+    assert (
+        faults.differences(
+            one,
+            workdir(tmp_path / "b", **{"result.json": '{"bleu": 3.5, "seconds": 7}'}),
+        )
+        == []
+    )
+    (one / "sweep.json").write_text(json.dumps(dict(trials=[])))
+    assert faults.differences(one, tmp_path / "b") == ["sweep.json: {'trials/a'}"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("number", "kills"), [(signal.SIGKILL, 5), (signal.SIGTERM, 1)]
+)
+def test_a_trial_ended_at_random_ends_the_same(tmp_path, number, kills):
+    command = [
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=tests/experiments/tiny_config.py",
+        *faults.TRIAL,
+        "--config.training.steps=300",
+    ]
+    assert (
+        faults.compare(
+            command,
+            tmp_path,
+            kills,
+            random.Random(2),
+            number,
+            faults.differences_of_trials,
+        )
+        == []
+    )
+
+
+@pytest.mark.ci
+def test_a_sweep_killed_at_random_ends_the_same(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "launch.sweep",
+        "--config=tests/experiments/tiny_config.py",
+        "--sweep=seed",
+    ]
+    assert faults.compare(command, tmp_path, 3, random.Random(1)) == []
+
+
+@pytest.mark.ci
+def test_a_sweep_that_is_told_to_stop_tells_its_workers(tmp_path):
+    """Only the signal makes them save: by themselves they would at their last step alone."""
+    never = [
+        f"--config.training.{name}=40000"
+        for name in ("steps", "evaluate_every", "save_every")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "launch.sweep",
+        "--config=tests/experiments/tiny_config.py",
+        "--sweep=seed",
+    ]
+    with subprocess.Popen(
+        [*command, *never, f"--workdir={tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        end = time.monotonic() + 120
+        while not any(
+            path.stat().st_size for path in tmp_path.glob("trials/*/metrics.jsonl")
+        ):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=faults.LEAVING)[1]
+    assert process.returncode == STATUS and said.strip() == LINE
+    assert list(tmp_path.glob("trials/*/interrupted/*/notes"))
+    assert not list(tmp_path.glob("trials/*/result.json"))

@@ -1,0 +1,282 @@
+"""One trial on several processes: the numbers of one process, whatever becomes of any of them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.errors import CheckpointError
+from experiments.system.signals import LINE, STATUS
+from experiments.training import multihost
+from experiments.training.checkpoint_process import Clerk
+from experiments.training.checkpoints import Checkpoints
+from experiments.trial.lanes import Lanes
+from experiments.trial.program import State
+from tests.end_to_end import faults
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+CONFIG = "--config=tests/experiments/tiny_config.py"
+WHOLE = ["-m", "launch.train"]
+# A corpus that does not stay on the devices.
+STREAMED = [
+    "-c",
+    "import runpy; from experiments import feeding; feeding.RESIDENT = 0; "
+    "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
+]
+PATIENCE = 300
+
+
+@pytest.mark.parametrize(
+    "how", ["node0", "node0:4567", "node0:4567,2/2", "node0:4567,0", "automatic"]
+)
+def test_what_names_no_process_is_told(how):
+    with pytest.raises(multihost.HostError, match="give auto, or HOST:PORT,I/N"):
+        multihost.join(how)
+
+
+def test_a_process_alone_meets_nobody():
+    multihost.join("")
+    multihost.check_same("config", "x")
+    tree = dict(a=np.float32(-0.0))
+    assert (
+        not multihost.several()
+        and multihost.first()
+        and multihost.meet(7) == 7
+        and multihost.broadcast(tree) is tree
+    )
+    with multihost.together(), multihost.leading():
+        pass
+
+
+def test_the_bits_of_numbers_are_broadcast():
+    x = np.array([-0.0, np.nan, 1.5], np.float32)
+    assert (
+        multihost._bits(x).dtype == np.uint32
+        and multihost._bits(x).view(np.float32).tobytes() == x.tobytes()
+    )
+
+
+def test_rows_go_to_the_devices_of_their_process(monkeypatch):
+    slots = np.arange(2 * 8 * 3).reshape(2, 8, 3)
+    assert Lanes(devices=tuple(jax.devices())).own_rows(slots) is slots
+    # As if every other device were another process's, which is the order that a TPU pod may have.
+    monkeypatch.setattr(
+        Lanes,
+        "own",
+        property(lambda lanes: jax.sharding.Mesh(lanes.mesh.devices[1::2], "devices")),
+    )
+    np.testing.assert_array_equal(
+        Lanes(devices=tuple(jax.devices())).own_rows(slots), slots[:, [2, 3, 6, 7]]
+    )
+
+
+@pytest.mark.ci
+def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
+    state = State(
+        np.int32(4),
+        dict(w=np.arange(5, dtype=np.float32)),
+        {},
+        dict(m=np.ones(3, np.float32)),
+    )
+    with Clerk(tmp_path, 2) as clerk:
+        clerk.save(4, state, dict(epoch=1), dict(bad=2))
+        clerk.save(6, state._replace(step=np.int32(6)), dict(epoch=3))
+        clerk.wait()
+        assert clerk.latest() == 6
+    with Clerk(tmp_path, 2) as clerk:
+        found = clerk.restore(state)
+        assert found.state.step == 6 and found.data == dict(epoch=3)
+        mean, steps = clerk.weights("average", state, 5)
+        assert steps == [4, 6]
+        jax.tree.map(np.testing.assert_array_equal, mean.params, state.params)
+    with Checkpoints(tmp_path, 2) as checkpoints:
+        np.testing.assert_array_equal(
+            checkpoints.restore(jax.device_put(state)).state.params["w"], np.arange(5)
+        )
+    with (
+        pytest.raises(CheckpointError, match="does not fit"),
+        Clerk(tmp_path, 2) as clerk,
+    ):
+        clerk.restore(state._replace(params=dict(w=np.zeros(6, np.float32))))
+
+
+@pytest.mark.ci
+def test_a_save_that_failed_is_told_by_the_next_call(tmp_path):
+    (tmp_path / "checkpoints").write_text("no directory")
+    state = State(np.int32(4), dict(w=np.arange(5, dtype=np.float32)), {}, {})
+    with Clerk(tmp_path, 2) as clerk:
+        clerk.save(4, state, dict(epoch=1))
+        with pytest.raises(CheckpointError, match="checkpoints/4 cannot be written"):
+            clerk.latest()
+
+
+class Party:
+    """Processes of one trial, of one device each; `own` are flags of some of them."""
+
+    def __init__(self, workdir, *arguments, count=2, program=WHOLE, own=None):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        directories = [workdir] + [workdir.with_name("elsewhere")] * (
+            count - 1
+        )  # which only the first may look at
+        self.processes = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    *program,
+                    CONFIG,
+                    *arguments,
+                    *(own or {}).get(i, ()),
+                    f"--hosts=localhost:{port},{i}/{count}",
+                    f"--workdir={directories[i]}",
+                ],
+                text=True,
+                env=environment(1),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            for i in range(count)
+        ]
+
+    def end(self):
+        """(status, stderr) of each."""
+        said = [process.communicate(timeout=PATIENCE)[1] for process in self.processes]
+        return [
+            (process.returncode, text)
+            for process, text in zip(self.processes, said, strict=True)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def environment(devices):
+    return dict(os.environ, NPROC="32", JAX_NUM_CPU_DEVICES=str(devices))
+
+
+def alone(workdir, *arguments, devices=2):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "launch.train",
+            CONFIG,
+            *arguments,
+            f"--workdir={workdir}",
+        ],
+        text=True,
+        capture_output=True,
+        env=environment(devices),
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def wait_for_saves(workdir):
+    """Until there is one more checkpoint, and the run goes on."""
+
+    def newest():
+        return max(
+            (
+                int(path.name)
+                for path in workdir.glob("checkpoints/*")
+                if path.name.isdigit()
+            ),
+            default=0,
+        )
+
+    before, end = newest(), time.monotonic() + PATIENCE
+    while newest() <= before:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+SHORT = (
+    "--config.training.ema=0.9",
+    "--config.training.average=2",
+    "--config.training.keep_best=True",
+)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("strategy", "program"),
+    [
+        ("pmap", WHOLE),
+        ("shard_map", WHOLE),
+        ("pmap", STREAMED),
+        ("shard_map", STREAMED),
+    ],
+    ids=["pmap", "shard_map", "pmap, streamed", "shard_map, streamed"],
+)
+def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
+    arguments = [*SHORT, f"--config.training.strategy={strategy}"]
+    with Party(tmp_path / "two", *arguments, program=program) as party:
+        assert [status for status, _ in party.end()] == [0, 0]
+    alone(tmp_path / "one", *arguments)
+    assert faults.differences_of_trials(tmp_path / "one", tmp_path / "two") == []
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.ci
+def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
+    """Told by SIGTERM, one and then all that belong to the other; killed each in turn; ended by a process alone."""
+    workdir = tmp_path / "two"
+    for which, tell in ((1, os.kill), (0, os.killpg)):
+        with Party(workdir, *faults.TRIAL) as party:
+            wait_for_saves(workdir)
+            tell(party.processes[which].pid, signal.SIGTERM)
+            for status, said in party.end():
+                assert status == STATUS and said.strip().endswith(LINE)
+        assert list(workdir.glob("interrupted/*/notes"))
+    for killed in (1, 0):
+        with Party(workdir, *faults.TRIAL) as party:
+            wait_for_saves(workdir)
+            party.processes[killed].kill()
+            assert all(status != 0 for status, _ in party.end())
+    alone(workdir, *faults.TRIAL)
+    alone(tmp_path / "one", *faults.TRIAL)
+    assert faults.differences_of_trials(tmp_path / "one", workdir) == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("own", "first", "second"),
+    [
+        (
+            {1: ["--config.seed=3"]},
+            "process 1 has another config than the first",
+            "process 1 has another config",
+        ),
+        (
+            {0: ["--config.training.rows=9"], 1: ["--config.training.rows=9"]},
+            "training.rows=9 must be divisible",
+            "training.rows=9 must be divisible",
+        ),
+        (
+            {0: ["--resume=nowhere"]},
+            "nowhere holds no trained model",
+            "process 0 of this trial failed",
+        ),
+    ],
+)
+def test_a_mistake_ends_all_of_them_in_a_line(tmp_path, own, first, second):
+    with Party(tmp_path / "two", own=own) as party:
+        for (status, said), expected in zip(party.end(), (first, second), strict=True):
+            assert status == 2 and expected in said.splitlines()[-1]

@@ -1,0 +1,415 @@
+"""Trials that are stopped, damaged, begun from others: they end as if nothing had been."""
+
+import functools
+import json
+import resource
+import shutil
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.data.batches import Batches
+from experiments.errors import CheckpointError, WorkdirError
+from experiments.system.signals import Interrupted, Interruption
+from experiments.training import loop
+from experiments.training.device_data import Feed
+from experiments.training.metric_log import Log
+from experiments.training.run import Drawn, Seat, batches
+from experiments.training.run_dir import Directory
+from experiments.training.start_point import Beginning
+from experiments.trial.lanes import Lanes, distribute, take_lane
+from experiments.trial.program import (
+    hyper_of,
+    initial_state,
+    initial_variables,
+    program_of,
+)
+from experiments.trial.step import train_steps
+from tests.experiments import tiny
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+MORE = dict(training__ema=0.6, training__average=2, training__keep_best=True)
+SETTINGS = tiny.resolve(**MORE)
+CLOCKED = ("seconds", "tokens_per_second")
+
+
+class At(Interruption):
+    """Word to stop that comes at the n-th moment it is asked for, from 0 on."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def check(self):
+        self.left -= 1
+        if self.left < 0:
+            raise Interrupted
+
+
+def run(workdir, settings=SETTINGS, **options):
+    return unclocked(loop.run(settings, tiny.corpus(), workdir, **options))
+
+
+def unclocked(entries):
+    return {key: value for key, value in entries.items() if key not in CLOCKED}
+
+
+def metrics(workdir):
+    return [
+        unclocked(json.loads(line))
+        for line in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished")
+    return workdir, run(workdir)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The finished trial without its result: as if the power had gone at the end."""
+    workdir = shutil.copytree(finished[0], tmp_path / "trial")
+    (workdir / "result.json").unlink()
+    return workdir
+
+
+def assert_same(workdir, result, finished):
+    assert result == finished[1] and metrics(workdir) == metrics(finished[0])
+    assert (workdir / "translations.txt").read_bytes() == (
+        finished[0] / "translations.txt"
+    ).read_bytes()
+
+
+@pytest.mark.ci
+def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tmp_path):
+    """While it trains, evaluates, and scores its end; at most a second of steps is between two moments."""
+    at = []
+    for n in (1, 2, 1, 3, 0, 1, 9, 15, 23):
+        with pytest.raises(Interrupted):
+            run(tmp_path, interruption=At(n))
+        steps = [
+            int(path.name)
+            for name in ("checkpoints", "interrupted")
+            for path in tmp_path.glob(f"{name}/[0-9]*")
+        ]
+        at.append(max(steps))
+    assert at == sorted(at) and {1, 6, 12} < set(at)
+    assert_same(tmp_path, run(tmp_path), finished)
+
+
+def test_the_best_weights_are_those_of_the_lowest_perplexity(finished):
+    workdir, result = finished
+    perplexities = {
+        line["step"]: line["perplexity"]
+        for line in metrics(workdir)
+        if line["split"] == "validation"
+    }
+    assert len(perplexities) == 2
+    best = result["beside"]["best"]
+    assert best["steps"] == [min(perplexities, key=perplexities.get)]
+    assert best["validation"]["perplexity"] == pytest.approx(
+        min(perplexities.values()), rel=1e-6
+    )
+
+
+def test_the_best_stays_where_what_follows_is_worse(tmp_path):
+    settings = tiny.resolve(
+        **MORE,
+        evaluation__weights="best",
+        training__learning_rate=30.0,
+        training__steps=9,
+        training__evaluate_every=1,
+    )
+    with pytest.raises(Interrupted):
+        run(tmp_path, settings, interruption=At(25))
+    result = run(tmp_path, settings)
+    perplexities = {
+        line["step"]: line["perplexity"]
+        for line in metrics(tmp_path)
+        if line["split"] == "validation"
+    }
+    assert len(perplexities) == 9 and min(perplexities, key=perplexities.get) < 5, (
+        perplexities
+    )
+    assert result["beside"]["best"]["steps"] == [
+        min(perplexities, key=perplexities.get)
+    ]
+    assert result["perplexity"] == pytest.approx(min(perplexities.values()), rel=1e-6)
+
+
+def test_a_damaged_checkpoint_costs_time_alone(finished, copied, capsys):
+    (path,) = (copied / "checkpoints/12/notes").glob("data.json")
+    path.write_text(path.read_text().replace('"batch": ', '"batch": 1'))
+    assert_same(copied, run(copied), finished)
+    said = capsys.readouterr().err
+    assert (
+        said.count("\n") == 1
+        and "checkpoints/12 is damaged" in said
+        and (copied / "damaged/12").is_dir()
+    )
+
+
+@pytest.mark.ci
+def test_another_number_of_devices_and_strategy_goes_on(finished, tmp_path):
+    """From four devices to two; numbers are the same to rounding."""
+    with pytest.raises(Interrupted):
+        run(tmp_path, interruption=At(4))
+    job = loop.Job(SETTINGS, tmp_path)
+    (result,) = loop.run_all(
+        [job], tiny.corpus(), Lanes(1, "shard_map", tuple(jax.local_devices()[:2]))
+    )
+    assert result["perplexity"] == pytest.approx(finished[1]["perplexity"], rel=1e-4)
+    assert [line["step"] for line in metrics(tmp_path)] == [
+        line["step"] for line in metrics(finished[0])
+    ]
+    losses = [
+        [line["loss"] for line in metrics(path) if "loss" in line]
+        for path in (tmp_path, finished[0])
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
+    longer = tiny.resolve(**MORE, training__steps=16)
+    straight, other = (
+        run(tmp_path / "straight", longer),
+        Beginning(resume=str(finished[0])),
+    )
+
+    def power_cut(line):
+        raise KeyError(line)
+
+    with pytest.raises(KeyError, match="step     12"):
+        run(tmp_path / "resumed", longer, begin=other, say=power_cut)
+    record = json.loads((tmp_path / "resumed/record.json").read_text())
+    assert record["begun"] == dict(resume=str(finished[0]), step=12)
+    result = run(
+        tmp_path / "resumed", longer
+    )  # its own checkpoint comes first, without the other
+    assert result == straight and result["beside"]["average"]["steps"] == [12, 16]
+    assert metrics(tmp_path / "resumed") == [
+        line
+        for line in metrics(tmp_path / "straight")
+        if (line["step"], line["split"]) > (12, "train")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(model__d_ff=20),
+            r"checkpoints/12 does not fit: \w+/.* is float32 \(.*24.*\) there, and float32 .*20",
+        ),
+        (dict(seed=1), "in another order: seed is 0 there, and 1 here"),
+        (dict(training__rows=8), "training.rows is 4 there, and 8 here"),
+        (
+            dict(training__steps=8),
+            "at step 12 already; set training.steps to more than that, not 8",
+        ),
+    ],
+)
+def test_what_cannot_be_resumed(finished, tmp_path, changes, message):
+    with pytest.raises((CheckpointError, WorkdirError), match=message):
+        run(
+            tmp_path,
+            tiny.resolve(**MORE | changes),
+            begin=Beginning(resume=str(finished[0])),
+        )
+    with pytest.raises(WorkdirError, match="holds no trained model"):
+        run(
+            tmp_path,
+            tiny.resolve(**MORE | changes),
+            begin=Beginning(resume=str(tmp_path / "nowhere")),
+        )
+
+
+def test_what_another_trial_read_must_be_the_same(finished, tmp_path):
+    donor = shutil.copytree(finished[0], tmp_path / "donor")
+    record = json.loads((donor / "record.json").read_text())
+    (donor / "record.json").write_text(
+        json.dumps(record | dict(corpus="0123", vocabulary="4567"))
+    )
+    with pytest.raises(
+        WorkdirError,
+        match=r"is of other data: corpus 0123, now \w+, vocabulary 4567, now",
+    ):
+        run(tmp_path / "resumed", begin=Beginning(resume=str(donor)))
+    with pytest.raises(WorkdirError, match="has another vocabulary: 4567, and "):
+        run(tmp_path / "own", begin=Beginning(init_from=str(donor)))
+    shutil.rmtree(donor / "checkpoints")
+    (donor / "record.json").write_text(json.dumps(record))
+    with pytest.raises(WorkdirError, match="donor has no checkpoint yet"):
+        run(tmp_path / "own", begin=Beginning(init_from=str(donor)))
+
+
+def test_beginning_with_the_weights_of_another(finished, tmp_path):
+    """Its averaged ones, as they are its own; everything else is fresh."""
+    donor = shutil.copytree(finished[0], tmp_path / "donor")
+    config = json.loads((donor / "config.json").read_text())
+    config["evaluation"]["weights"] = "average"
+    (donor / "config.json").write_text(json.dumps(config))
+    settings = tiny.resolve(
+        **MORE, training__learning_rate=1e-25, training__steps=4, seed=3
+    )
+    result = run(tmp_path / "own", settings, begin=Beginning(init_from=str(donor)))
+    assert result["perplexity"] == pytest.approx(
+        finished[1]["beside"]["average"]["validation"]["perplexity"], rel=1e-6
+    )
+    record = json.loads((tmp_path / "own/record.json").read_text())
+    assert record["begun"] == dict(
+        init_from=str(donor), weights="average", steps=[8, 12]
+    )
+    assert result["steps"] == 4 and [
+        line["step"] for line in metrics(tmp_path / "own")
+    ] == [4, 4]
+    with pytest.raises(CheckpointError, match=r"does not fit: params/\w+"):
+        run(
+            tmp_path / "other",
+            tiny.resolve(model__d_ff=20),
+            begin=Beginning(init_from=str(donor)),
+        )
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(finished, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def say(line):
+        if "step      6" in line:  # files of checkpoints are larger
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+
+    try:
+        with pytest.raises(
+            CheckpointError,
+            match=r"\S+/\d cannot be written: .*. Make room or give the right to",
+        ):
+            run(tmp_path, say=say)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert_same(tmp_path, run(tmp_path), finished)
+
+
+@pytest.mark.ci
+def test_a_step_without_numbers_changes_nothing_but_counts():
+    settings = tiny.resolve(**MORE, training__nonfinite="skip")
+    program = program_of(settings, 500, 48)
+    lanes = Lanes(1, devices=tuple(jax.local_devices()[:1]))
+    run_steps = distribute(functools.partial(train_steps, program), lanes, donate=False)
+    state = initial_state(
+        program, settings, jax.jit(initial_variables, static_argnums=0)
+    )
+    states, hyper = (
+        lanes.stack([jax.device_get(state)]),
+        jax.device_get(hyper_of(settings)),
+    )
+    source = batches(tiny.corpus(), settings.training, 0)
+    after = []
+    for eps_ls in (hyper.eps_ls, np.float32(np.nan), hyper.eps_ls):
+        fed = Feed(tiny.corpus().train, lanes, 48)(source.take(1)[None])
+        states, metrics = run_steps(
+            states, lanes.stack([hyper._replace(eps_ls=eps_ls)]), *fed, 1
+        )
+        after.append(jax.device_get(take_lane(states, (0, 0))))
+        assert np.isfinite(np.asarray(metrics["loss"])).all() == np.isfinite(eps_ls)
+    for name in ("params", "positions", "moments"):
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            getattr(after[0], name),
+            getattr(after[1], name),
+        )
+    assert [int(one.step) for one in after] == [1, 2, 3]
+    assert not np.array_equal(
+        after[2].params["embedding"], after[1].params["embedding"]
+    )
+    weights = 0.6 ** np.array(
+        [2, 1, 0]
+    )  # the average has the parameters after each step, the skipped one too
+    mean = (
+        sum(w * one.params["embedding"] for w, one in zip(weights, after, strict=True))
+        / weights.sum()
+    )
+    np.testing.assert_allclose(
+        after[2].ema["params"]["embedding"], mean, rtol=1e-5, atol=1e-7
+    )
+
+
+@pytest.mark.ci
+def test_steps_without_numbers_are_skipped_and_too_many_end_the_trial(tmp_path):
+    settings = tiny.resolve(
+        training__learning_rate=1e30, training__nonfinite="skip", training__steps=16
+    )
+    with pytest.raises(Interrupted):
+        run(tmp_path, settings, interruption=At(4))
+    result = run(tmp_path, settings)
+    assert result["status"] == "diverged" and 11 <= result["step"] <= 13
+    assert result["error"].endswith(
+        f"at step {result['step']}, the last of 10 such in a row"
+    )
+    train = [line for line in metrics(tmp_path) if line["split"] == "train"]
+    assert [line["step"] for line in train] == [4] and train[0]["skipped"] == 4 - (
+        result["step"] - 10
+    )
+    # From step 5 on there is nothing to write: a line without numbers waits for the next.
+    assert np.isfinite(train[0]["loss"]) and np.isfinite(train[0]["grad_norm"])
+
+
+def test_a_log_counts_what_is_skipped(tmp_path):
+    def steps(*losses):
+        fixed = dict(pieces=2.0, nll=1.0, learning_rate=0.1)
+        return {
+            name: np.full(len(losses), value, np.float32)
+            for name, value in fixed.items()
+        } | dict(
+            loss=np.array(losses, np.float32), grad_norm=np.array(losses, np.float32)
+        )
+
+    directory, nan = Directory(tmp_path), float("nan")
+    log = Log(directory, lambda: 0.0, lambda line: None, skip=True)
+    log.steps(2, steps(1.0, nan), 0, due=True)
+    log.steps(4, steps(nan, nan), 0, due=True)
+    log.steps(5, steps(3.0), 0, due=False)
+    again = Log(
+        directory,
+        lambda: 0.0,
+        lambda line: None,
+        noted=json.loads(json.dumps(log.noted())),
+        skip=True,
+    )
+    again.steps(8, steps(nan, np.inf, 5.0), 0, due=True)
+    assert [
+        (line["step"], line["loss"], line["skipped"]) for line in directory.metrics()
+    ] == [(2, 1.0, 1), (8, 4.0, 4)]
+    assert again.skipped() == 5
+
+
+@pytest.mark.parametrize(
+    ("nonfinite", "finite", "ends"),
+    [
+        ("stop", [1, 1, 0, 1], 2),
+        ("stop", [1, 1], None),
+        ("skip", [0] * 6 + [1] + [0] * 9, None),
+        ("skip", [0] * 6 + [1] + [0] * 10, 16),
+    ],
+)
+def test_when_steps_without_numbers_are_too_many(nonfinite, finite, ends):
+    seat = SimpleNamespace(training=SimpleNamespace(nonfinite=nonfinite), bad=0)
+    assert Seat.too_many(seat, np.array(finite, bool)) == ends
+    if nonfinite == "skip" and ends:  # over several dispatches too
+        seat.bad = 0
+        assert Seat.too_many(seat, np.array(finite[:12], bool)) is None
+        assert Seat.too_many(seat, np.array(finite[12:], bool)) == ends - 12
+
+
+def test_the_batch_without_numbers_is_named():
+    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    source.take(2)
+    drawn = Drawn(before=source.get_state(), slots=source.take(5))
+    for i in range(5):
+        pairs = drawn.slots[i][drawn.slots[i] >= 0].tolist()
+        found = Seat.identity(SimpleNamespace(batches=source), drawn, i)
+        assert found == dict(epoch=0, part=0, batch=2 + i, pairs=pairs)

@@ -1,0 +1,89 @@
+"""Slower checks of the whole, run by .ci/run: lint, the wheel, and a sweep as a newcomer starts it."""
+
+import csv
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.ci
+
+
+def run(*command, cwd=ROOT):
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_lint():
+    run(sys.executable, "-m", "ruff", "check", ".")
+
+
+def test_the_lock_names_no_registry():
+    assert "://" not in (ROOT / "requirements.lock").read_text()
+
+
+def test_the_wheel_works_outside_the_checkout(tmp_path):
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        tmp_path,
+        ROOT,
+    )
+    (wheel,) = tmp_path.glob("attn-*.whl")
+    assert "experiments/report.html.j2" in zipfile.ZipFile(wheel).namelist()
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        tmp_path / "site",
+        wheel,
+    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import attn; print(attn.__file__)"
+    assert run(sys.executable, "-I", "-c", program, cwd=tmp_path).startswith(
+        str(tmp_path / "site")
+    )
+
+
+def test_a_small_sweep_learns(tmp_path):
+    """Heads and positions on CLDR for a minute: both encodings are learned from, and no position is clearly worse."""
+    config = tmp_path / "small.py"
+    config.write_text(
+        "from experiments.configs import quick\n"
+        "def get_config():\n"
+        "    config = quick.get_config()\n"
+        "    config.training.update(steps=300, evaluate_every=150)\n"
+        "    return config\n"
+        "sweep_positions = quick.sweep_positions\n"
+    )
+    workdir = tmp_path / "runs"
+    run(
+        sys.executable,
+        "-m",
+        "launch.sweep",
+        f"--config={config}",
+        "--sweep=positions",
+        f"--workdir={workdir}",
+    )
+    rows = {
+        row["model.positions"]: row
+        for row in csv.DictReader((workdir / "report.csv").read_text().splitlines())
+    }
+    exact = {name: float(row["exact_match"]) for name, row in rows.items()}
+    assert exact["sinusoidal"] > 0.3
+    assert exact["learned"] > 0.3
+    assert exact["none"] < min(exact["sinusoidal"], exact["learned"]) - 0.1

@@ -1,0 +1,205 @@
+"""The configs: every point of every sweep builds, Table 3 is the paper's at every size, and what each one promises."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from experiments.configs import layers, positions, scores, systems, table3
+from experiments.report.published import TABLE_3
+from experiments.settings import MIXING, POSITIONS, RELATIVE, SCORES, resolve
+from experiments.sweep.plan import check_all, plan_trials
+from experiments.sweep.points import expand, load_config, sweeps_of
+from experiments.trial import cost
+
+CONFIGS = (
+    "quick",
+    "multi30k",
+    "paper",
+    "paper:big",
+    *(f"table3:{preset}" for preset in table3.PRESETS),
+    "scores",
+    "positions",
+    "layers",
+    "multihead",
+    "systems",
+    "systems:multi30k",
+    "hard",
+    "hard:rnn",
+    "language",
+    "language:text",
+    "wmt14_ende",
+    "wmt14_ende:big",
+    "wmt14_enfr",
+    "wmt14_enfr:big",
+)
+
+
+def config(name):
+    """(module, config) of "file:argument"."""
+    module, _, argument = name.partition(":")
+    module = load_config(f"experiments/configs/{module}.py:{argument}")
+    return module, module.get_config(*filter(None, [argument]))
+
+
+@functools.cache
+def rows(preset):
+    """The rows of Table 3 by their label."""
+    module, base = config(f"table3:{preset}")
+    planned = plan_trials(base, expand(sweeps_of(module), ["rows"], base))
+    return {one.label: one for one in planned}
+
+
+SLOW = (
+    "layers",
+    "multihead",
+    "systems",
+    "systems:multi30k",
+    "hard",
+    "hard:rnn",
+    "language:text",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.ci] * (name in SLOW)) for name in CONFIGS],
+)
+def test_every_point_builds(name):
+    module, base = config(name)
+    known = sweeps_of(module)
+    for one in known:
+        check_all(plan_trials(base, expand(known, [one], base)))
+    assert known
+
+
+def test_the_quick_table_has_what_the_readme_promises():
+    module, base = config("quick")
+    points = plan_trials(base, expand(sweeps_of(module), ["table", "seed"]))
+    models = {
+        (p.settings.model.h, p.settings.model.d_k, p.settings.model.positions)
+        for p in points
+    }
+    assert models == {
+        (4, 16, "sinusoidal"),
+        (4, 16, "learned"),
+        (4, 16, "none"),
+        (4, 4, "sinusoidal"),
+        (4, 8, "sinusoidal"),
+        (1, 64, "sinusoidal"),
+        (2, 32, "sinusoidal"),
+        (8, 8, "sinusoidal"),
+    }
+    assert len(points) == 16
+
+
+def test_wmt14_is_the_papers():
+    for model in ("base", "big"):
+        names = "wmt14_ende", "wmt14_enfr", "paper"
+        german, french, paper = (
+            resolve(config(f"{name}:{model}")[1]) for name in names
+        )
+        assert german.model == paper.model and german.evaluation == paper.evaluation
+        assert (
+            german.training
+            == dataclasses.replace(paper.training, by_length=True)
+            == french.training
+        )
+        assert (german.data.vocabulary, french.data.vocabulary) == (37_000, 32_000)
+        assert french.model == dataclasses.replace(paper.model, P_drop=0.1)
+
+
+@pytest.mark.parametrize("preset", table3.PRESETS)
+def test_table_3_has_the_papers_rows(preset):
+    assert tuple(rows(preset)) == tuple(TABLE_3)
+    base = rows(preset)["base"].settings
+    assert rows(preset)["base"].point == {}
+    assert (base.model.P_drop, base.training.eps_ls, base.model.positions) == (
+        0.1,
+        0.1,
+        "sinusoidal",
+    )
+    assert base.evaluation.weights == "raw"
+
+
+def test_at_the_papers_sizes_a_label_is_the_truth():
+    for label, row in rows("base").items():
+        if "=" in label:
+            key, value = label.split()[1].split("=")
+            group = row.settings.training if key == "eps_ls" else row.settings.model
+            assert getattr(group, key) == float(value)
+    heads = [
+        tuple(row.point.values())
+        for label, row in rows("base").items()
+        if "(A)" in label
+    ]
+    assert heads == [(1, 512, 512), (4, 128, 128), (16, 32, 32), (32, 16, 16)]
+    wide, big = (rows("base")[label].settings for label in ("(C) d_model=1024", "big"))
+    assert (wide.model.d_k, wide.model.d_v, wide.model.d_ff, wide.model.h) == (
+        128,
+        128,
+        2048,
+        8,
+    )
+    the_papers = resolve(config("paper:big")[1])
+    assert (big.model, big.training.steps) == (
+        the_papers.model,
+        the_papers.training.steps,
+    )
+
+
+@pytest.mark.parametrize("preset", ["small", "tiny"])
+def test_smaller_tables_keep_the_papers_proportions(preset):
+    """A number that a row changes stands to that of base as in the paper's table; rates and names are the paper's."""
+    for label, row in rows(preset).items():
+        paper = rows("base")[label].point
+        assert row.point.keys() == paper.keys() - {"training.steps"}
+        for key, value in row.point.items():
+            if key in ("model.P_drop", "training.eps_ls", "model.positions"):
+                assert value == paper[key]
+            else:
+                own, theirs = (
+                    getattr(rows(p)["base"].settings.model, key.split(".")[1])
+                    for p in (preset, "base")
+                )
+                assert value / own == paper[key] / theirs
+
+
+def test_presets_are_told_apart():
+    with pytest.raises(
+        ValueError, match="unknown preset 'huge'; known: base, small, tiny"
+    ):
+        table3.get_config("huge")
+    corpora = [resolve(table3.get_config(preset)).data for preset in table3.PRESETS]
+    assert [(d.corpus, d.test, d.tokenized) for d in corpora] == [
+        ("files", "newstest2014", False),
+        ("files", "test_2016_flickr.lc.norm.tok", True),
+        ("cldr", "test", False),
+    ]
+
+
+def test_sweeps_of_kinds_leave_none_out():
+    assert {*scores.SCORES} == {*SCORES} - {"none"}
+    assert {*systems.SCORES} == {*SCORES} and {*layers.KINDS} == {*MIXING}
+    # The other sinusoids differ in the order of their columns, and a little in their wavelengths.
+    assert {*positions.POSITIONS} == {*POSITIONS, *RELATIVE} - {
+        "sinusoidal_halves",
+        "sinusoidal_t2t",
+    }
+    module, base = config("scores")
+    grid = plan_trials(base, expand(sweeps_of(module), ["score", "d_k"], base))
+    assert len(grid) == 16 and base.model.score == "additive"
+    assert positions.get_config().data.max_pieces == 20
+
+
+@pytest.mark.parametrize("corpus", systems.CORPORA)
+def test_recurrent_models_are_as_large_as_the_transformer(corpus):
+    config = systems.get_config(corpus)
+    planned = plan_trials(config, expand(sweeps_of(systems), ["systems"], config))
+    first, *others = [cost.parameters(one.settings) for one in planned]
+    for one, found in zip(planned[1:], others, strict=True):
+        m = one.settings.model
+        assert found == systems.parameters(
+            m.d_model, m.score, one.settings.data.vocabulary
+        )
+        assert abs(found / first - 1) < 0.015

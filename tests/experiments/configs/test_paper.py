@@ -1,0 +1,110 @@
+"""The paper's configs: its numbers, its Table 3, and what a README line says of them."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from experiments.configs import paper, table3
+from experiments.settings import Settings, resolve
+from experiments.trial.program import initial_variables, program_of
+
+ROOT = Path(__file__).parents[3]
+VOCABULARY = 7
+
+# Table 3, without the embeddings, in millions.
+CORE = {
+    "base": 44.10,
+    "h=1": 44.10,
+    "h=4": 44.10,
+    "h=16": 44.10,
+    "h=32": 44.10,
+    "d_k=16": 37.02,
+    "d_k=32": 39.38,
+    "N=2": 14.70,
+    "N=4": 29.40,
+    "N=8": 58.80,
+    "d_model=256": 17.34,
+    "d_model=1024": 125.93,
+    "d_ff=1024": 31.51,
+    "d_ff=4096": 69.29,
+    "P_drop=0": 44.10,
+    "P_drop=0.2": 44.10,
+    "eps_ls=0": 44.10,
+    "eps_ls=0.2": 44.10,
+    "learned": 44.10,
+    "big": 176.28,
+}
+
+
+@pytest.fixture(scope="module")
+def core():
+    """Parameters beside the embeddings of a Settings, built by shape, each shape once."""
+    known = {}
+
+    def count(settings):
+        program = program_of(settings, VOCABULARY, length=2)
+        if program.shape not in known:
+            init = jax.eval_shape(
+                lambda key: initial_variables(program, key), jax.random.key(0)
+            )
+            known[program.shape] = sum(x.size for x in jax.tree.leaves(init["params"]))
+        return known[program.shape] - VOCABULARY * settings.model.d_model
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("point", "millions"),
+    list(zip(table3.sweep_rows(table3.get_config()), CORE.values(), strict=True)),
+    ids=CORE,
+)
+def test_core_parameters_of_every_row_of_table_3(core, point, millions):
+    settings = resolve(
+        table3.get_config(),
+        {key: value for key, value in point.items() if key != "label"},
+    )
+    m, found = settings.model, core(settings)
+    assert found == m.N * (
+        6 * m.d_model * m.h * (m.d_k + m.d_v)
+        + 4 * m.d_model * m.d_ff
+        + 2 * m.d_ff
+        + 12 * m.d_model
+    )
+    assert round(found / 1e6, 2) == millions
+
+
+def test_the_models_are_the_papers():
+    base, big = (resolve(paper.get_config(model)) for model in paper.MODELS)
+    assert base.model == Settings().model
+    for settings, steps, average, P_drop in (
+        (base, 100_000, 5, 0.1),
+        (big, 300_000, 20, 0.3),
+    ):
+        m, t, e = settings.model, settings.training, settings.evaluation
+        assert (m.norm, m.embeddings, m.scale_embeddings, m.biases, m.positions) == (
+            "post",
+            "tied",
+            True,
+            False,
+            "sinusoidal",
+        )
+        assert (m.P_drop, m.P_attention, m.P_ff) == (P_drop, 0, 0)
+        assert (
+            t.optimizer,
+            t.learning_rate,
+            t.warmup,
+            t.beta_1,
+            t.beta_2,
+            t.eps,
+            t.eps_ls,
+            t.ema,
+        ) == ("adam", 1, 4000, 0.9, 0.98, 1e-9, 0.1, 0)
+        assert (t.steps, t.average, e.weights) == (steps, average, "average")
+        assert (e.beam, e.alpha, e.extra) == (4, 0.6, 50)
+        assert 25_000 <= t.rows * t.row_pieces < 27_000
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(ValueError, match="unknown model 'huge'; known: base, big"):
+        paper.get_config("huge")

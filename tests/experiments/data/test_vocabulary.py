@@ -1,0 +1,131 @@
+"""The vocabulary: nothing is lost, nothing is unknown, and the same text gives the same bytes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.data.corpora import cldr
+from experiments.data.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Vocabulary,
+    VocabularyError,
+    train_vocabulary,
+)
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    corpus = cldr.generate(pairs=3000, heldout=1)
+    return corpus.train.source + corpus.train.target
+
+
+@pytest.fixture(scope="module")
+def vocabulary(sentences):
+    return Vocabulary(train_vocabulary(sentences, 500))
+
+
+def test_size_and_control_pieces(vocabulary):
+    assert vocabulary.size == 500
+    assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
+    assert vocabulary.pieces([PAD, BOS, EOS, UNK]) == ["<pad>", "<s>", "</s>", "<unk>"]
+
+
+def test_round_trip_of_the_corpus(vocabulary, sentences):
+    assert vocabulary.decode(vocabulary.encode(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Two men – „zwei Männer“ – sit.",
+        "ﬁ x² Å",
+        "日本語 🙂",
+        "a  b",
+        " a ",
+        "tab\there",
+        "one\u2028line",
+        "</s>",
+        "",
+    ],
+)
+def test_round_trip_of_text_never_seen(vocabulary, text):
+    [ids] = vocabulary.encode([text])
+    assert vocabulary.decode([ids]) == [text]
+    assert not np.isin(ids, (PAD, BOS, EOS, UNK)).any()
+
+
+def test_encode_gives_int32_arrays_without_marks(vocabulary):
+    first, empty = vocabulary.encode(["in 3 minutes", ""])
+    assert first.dtype == empty.dtype == np.int32
+    assert len(empty) == 0
+    assert vocabulary.pieces(first)[:3] == ["▁in", "▁", "3"]
+
+
+@pytest.mark.parametrize(
+    ("number", "pieces"),
+    [("1999", ["19", "99"]), ("7,305.2", ["7", ",", "30", "5", ".", "2"])],
+)
+def test_digits_go_in_pairs(vocabulary, number, pieces):
+    [ids] = vocabulary.encode([number])
+    assert vocabulary.pieces(ids) == ["▁", *pieces]
+
+
+def test_decode_cuts_at_the_end_mark_and_skips_padding(vocabulary):
+    [ids] = vocabulary.encode(["3 days ago"])
+    row = np.concatenate([[PAD, BOS], ids, [PAD, EOS], ids, [PAD, PAD]])
+    assert vocabulary.decode([row, row.tolist(), [EOS]]) == [
+        "3 days ago",
+        "3 days ago",
+        "",
+    ]
+    assert vocabulary.decode(np.stack([row, row])) == ["3 days ago"] * 2
+    assert vocabulary.decode([]) == []
+
+
+def test_same_text_same_bytes_in_another_process(vocabulary):
+    program = """
+from experiments.data.corpora import cldr
+from experiments.data.vocabulary import Vocabulary, train_vocabulary
+corpus = cldr.generate(pairs=3000, heldout=1)
+print(Vocabulary(train_vocabulary(corpus.train.source + corpus.train.target, 500)).digest)
+"""
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert other.stdout.split() == [vocabulary.digest]
+    assert other.stderr == ""  # sentencepiece is to be silent
+
+
+def test_digest_names_the_model(vocabulary, sentences):
+    assert vocabulary.digest != Vocabulary(train_vocabulary(sentences, 501)).digest
+    assert vocabulary.digest == Vocabulary(vocabulary.model).digest
+
+
+def test_more_pieces_than_the_text_has(sentences):
+    with pytest.raises(
+        VocabularyError,
+        match=r"vocabulary=90000 is more than .* the largest possible is \d{3,4}$",
+    ):
+        train_vocabulary(sentences, 90_000)
+
+
+@pytest.mark.parametrize("size", [100, 400])
+def test_fewer_pieces_than_the_text_has_characters(sentences, size):
+    with pytest.raises(
+        VocabularyError,
+        match=rf"vocabulary={size} is too small .* needs at least 4\d\d$",
+    ):
+        train_vocabulary(sentences, size)
+
+
+@pytest.mark.parametrize("nothing", [[], ["", ""]])
+def test_no_text(nothing):
+    with pytest.raises(
+        VocabularyError, match="no text to train a vocabulary of 300 pieces on"
+    ):
+        train_vocabulary(nothing, 300)

@@ -1,0 +1,241 @@
+"""What each head does, against counting by hand and against models whose heads were cut out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.data.batches import Encoded
+from experiments.data.corpora import Pairs
+from experiments.data.dataset import Heldout
+from experiments.evaluation import head_importance
+from experiments.evaluation.head_importance import Head
+from experiments.evaluation.perplexity import sentence_losses
+from experiments.report.heads import grids, head_tables
+from experiments.report.html import compare_rows, write_report
+from experiments.report.results import KINDS, ResultsError, read_heads, read_results
+from experiments.report.statistics import holm
+from experiments.training import loop
+from experiments.trial.lanes import Lanes, over_lanes
+from experiments.trial.program import initial_state, initial_variables, program_of
+from experiments.trial.step import token_losses
+from tests.experiments import tiny
+
+
+def heldout():
+    return Heldout(
+        Pairs(["a b", "c"], ["d", "e f g"]),
+        Encoded(
+            [np.array([5, 6]), np.array([7])], [np.array([5]), np.array([6, 7, 8])]
+        ),
+    )
+
+
+def test_how_heads_look():
+    """One head that looks at itself, one evenly at all; rows of two sentences, by their lengths and one too many."""
+
+    def weights(state, source, target, lengths):
+        assert lengths.tolist() == [2, 3, 0]  # in the order of their lengths
+        found = np.zeros((3, 1, 2, 6, 6), np.float32)
+        for row, n in enumerate(lengths):
+            found[row, 0, 0, :n, :n] = np.eye(n)
+            found[row, 0, 1, :n, :n] = 1 / max(n, 1)
+        cross = np.zeros((3, 1, 1, 6, 6), np.float32)
+        cross[..., 0] = 1  # every query looks at the first piece
+        return dict(encoder=found, cross=cross)
+
+    found = head_importance.looks(weights, None, heldout(), 3, 6)
+    # The sources have 2 and 3 pieces, the decoder reads 4 and 2.
+    np.testing.assert_allclose(
+        found["encoder/entropy"], [[0, (2 * np.log(2) + 3 * np.log(3)) / 5]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        found["encoder/distance"], [[0, (2 * 0.5 + 8 / 3) / 5]], rtol=1e-6
+    )
+    np.testing.assert_allclose(found["encoder/shares"][0, 0], [1, 0, 0, 0, 0, 0])
+    # Of n even weights 1/n each: the same n times, before and after n − 1 times, the first and the last once if n is 3.
+    near = 1 / 2 + 2 / 3
+    np.testing.assert_allclose(
+        found["encoder/shares"][0, 1],
+        np.array([2, near, near, 1 / 3, 1 / 3, 0]) / 5,
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(found["cross/entropy"], [[0]])
+    np.testing.assert_allclose(
+        found["cross/distance"], [[(0 + 1 + 2 + 3 + 0 + 1) / 6]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        found["cross/shares"][0, 0], np.array([2, 2, 0, 2, 0, 0]) / 6, rtol=1e-6
+    )
+    for shares in (found["encoder/shares"], found["cross/shares"]):
+        np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.fixture(scope="module", params=["transformer", "language"])
+def built(request):
+    settings = tiny.resolve(model__kind=request.param, model__N=2, model__biases=True)
+    program = program_of(
+        settings, tiny.corpus().vocabulary().size, tiny.corpus().length(settings)
+    )
+    state = initial_state(
+        program, settings, jax.jit(initial_variables, static_argnums=0)
+    )
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda x: x + 0.3 * jnp.asarray(draw.normal(size=x.shape), x.dtype),
+        state.params,
+    )
+    return program, state._replace(params=params, moments=())
+
+
+def test_every_head_is_named_once(built):
+    program, state = built
+    found = list(head_importance.all_heads(state.params))
+    kinds = (
+        ("decoder",) if program.kind == "language" else ("encoder", "decoder", "cross")
+    )
+    assert set(found) == {
+        Head(kind, layer, head) for kind in kinds for layer in (0, 1) for head in (0, 1)
+    }
+    assert len(found) == len(set(found))
+
+
+def test_models_without_heads_have_none():
+    settings = tiny.resolve(model__kind="rnn")
+    program = program_of(settings, 500, 48)
+    params = jax.eval_shape(lambda: initial_variables(program, jax.random.key(0)))[
+        "params"
+    ]
+    assert not list(head_importance.all_heads(params))
+
+
+def losses(program, state):
+    run = over_lanes(lambda state, batch: token_losses(program, state, batch))
+    states = Lanes().stack([jax.device_get(state)])
+    return sentence_losses(
+        run, states, tiny.corpus().validation.ids, 12, program.length
+    )
+
+
+def test_a_head_that_is_off_is_one_whose_output_is_cut(built):
+    """Its part of W_O set to 0 does the same; the other heads are as they were."""
+    program, state = built
+    head = Head("decoder", 1, 1)
+    layer, name = head.path
+    cut = {
+        **state.params[layer][name],
+        "w_o": state.params[layer][name]["w_o"].at[1].set(0),
+    }
+    other = state._replace(
+        params={**state.params, layer: {**state.params[layer], name: cut}}
+    )
+    off = head_importance.without(state, head)
+    np.testing.assert_allclose(
+        losses(program, off)[0], losses(program, other)[0], rtol=1e-5
+    )
+    assert np.abs(losses(program, off)[0] - losses(program, state)[0]).max() > 1e-3
+    assert (
+        state.params[layer][name]["w_v"][:, 1].any()
+        and not off.params[layer][name]["b_v"][1].any()
+    )
+
+
+def test_importance_by_hand():
+    draw = np.random.default_rng(0)
+    pieces = draw.integers(3, 20, 200)
+    before = pieces * draw.normal(2, 0.3, 200)
+    others = {
+        Head("cross", 0, 0): before + pieces * draw.normal(0.5, 0.1, 200),
+        Head("cross", 1, 1): before + draw.normal(0, 1, 200),
+        Head("encoder", 0, 0): before,
+    }
+    found = head_importance.importance(before, others, pieces)
+    d = others[Head("cross", 0, 0)] - before
+    assert found["cross/importance"][0, 0] == pytest.approx(
+        d.sum() / pieces.sum(), rel=1e-5
+    )
+    drawn = [draw.integers(0, 200, 200) for _ in range(4000)]
+    for head in ((0, 0), (1, 1)):
+        d = others[Head("cross", *head)] - before
+        spread = np.std([d[i].sum() / pieces[i].sum() for i in drawn])
+        assert found["cross/error"][head] == pytest.approx(spread, rel=0.1)
+    assert np.isnan(found["cross/importance"][0, 1]) and found["encoder/p"][0, 0] == 1
+    assert found["cross/p"][0, 0] < 1e-6 < 0.05 < found["cross/p"][1, 1]
+    plain = head_importance.importance(
+        before, {Head("cross", 1, 1): others[Head("cross", 1, 1)]}, pieces
+    )["cross/p"][1, 1]
+    assert found["cross/p"][1, 1] == pytest.approx(holm([0.0, plain, 1.0])[1], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("heads")
+    settings = tiny.resolve(evaluation__heads=True)
+    return workdir, settings, loop.run(settings, tiny.corpus(), workdir)
+
+
+@pytest.mark.ci
+def test_a_trial_that_is_asked_measures_its_heads(measured):
+    workdir, _, result = measured
+    (run,) = read_results(workdir).trials
+    found = read_heads(run)
+    for kind in KINDS:
+        assert {name for name in found if name.startswith(f"{kind}/")} == {
+            f"{kind}/{what}"
+            for what in ("entropy", "distance", "shares", "importance", "error", "p")
+        }
+        assert (
+            found[f"{kind}/entropy"].shape
+            == found[f"{kind}/importance"].shape
+            == (1, 2)
+        )
+    assert result["status"] == "finished"
+
+
+@pytest.mark.ci
+def test_the_report_tells_of_each_head(measured):
+    workdir, *_ = measured
+    written = write_report(workdir)
+    page = written.html.read_text("utf-8")
+    for text in (
+        "What heads do",
+        "cross, layer 1, head 2",
+        "Importance of heads",
+        "Distance of attention",
+        "perplexity without, %",
+    ):
+        assert text in page
+    book = read_results(workdir)
+    rows = compare_rows(book)
+    (grid,) = grids(head_tables(written.table, rows))
+    assert len(grid.rows) == 6 and all(
+        len(row) == len(grid.headings) for row in grid.rows
+    )
+    assert {row[-1] for row in grid.rows} <= {
+        "needed",
+        "harmful",
+        "no difference shown",
+    }
+
+
+@pytest.mark.ci
+def test_a_trial_that_is_not_asked_does_not(tmp_path):
+    loop.run(tiny.resolve(training__steps=4), tiny.corpus(), tmp_path)
+    assert (
+        not (tmp_path / "heads.npz").exists()
+        and "What heads do" not in write_report(tmp_path).html.read_text()
+    )
+
+
+def test_arrays_that_nobody_wrote_are_refused(measured, tmp_path):
+    (run,) = read_results(measured[0]).trials
+    np.savez(measured[0] / "other.npz", **{"encoder/entropy": np.ones(3, np.float32)})
+    original = (measured[0] / "heads.npz").read_bytes()
+    try:
+        (measured[0] / "heads.npz").write_bytes(
+            (measured[0] / "other.npz").read_bytes()
+        )
+        with pytest.raises(ResultsError, match="encoder/entropy has shape"):
+            read_heads(run)
+    finally:
+        (measured[0] / "heads.npz").write_bytes(original)

@@ -1,0 +1,212 @@
+import re
+
+import numpy as np
+import pytest
+
+from experiments.report import figures
+from experiments.report.results import Example
+from experiments.report.statistics import Difference, Summary
+from tests.experiments import fakes
+
+
+def texts(svg):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_line_styles_are_all_different_and_begin_with_ink():
+    styles = [figures.line_style(row) for row in range(figures.LINES)]
+    assert styles[0] == ("#000000", ())
+    assert len(set(styles)) == figures.LINES == 28
+
+
+def test_a_band_goes_from_the_lowest_seed_to_the_highest_at_each_step():
+    curves = [
+        (np.array([1, 2, 3]), np.array([5.0, 4.0, 3.0])),
+        (np.array([1, 3, 4]), np.array([7.0, 2.0, 1.0])),
+    ]
+    steps, mean, low, high = figures.over_seeds(curves)
+    assert [side.tolist() for side in (steps, mean, low, high)] == [
+        [1, 2, 3, 4],
+        [6, 4, 2.5, 1],
+        [5, 4, 2, 1],
+        [7, 4, 3, 1],
+    ]
+
+
+def test_mean_entropy():
+    """Two layers, two heads: one looks at one key, one evenly at two, three at all of four; NaN counts as no weight."""
+    rows = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4, [0.5, 0.5, np.nan, 0]])
+    weights = np.broadcast_to(rows.reshape(2, 2, 1, 4), (2, 2, 3, 4)).astype(np.float16)
+    expected = np.log([[1, 2], [4, 2]])
+    np.testing.assert_allclose(figures.mean_entropy([weights]), expected, rtol=1e-6)
+    even = np.full((2, 2, 5, 8), 0.125)
+    np.testing.assert_allclose(
+        figures.mean_entropy([weights, even]), (expected + np.log(8)) / 2, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "buckets"),
+    [
+        ([5], 6, [(5, 5)]),
+        ([1, 2, 3, 4], 2, [(1, 2), (3, 4)]),
+        ([3, 3, 3, 9], 4, [(3, 3), (4, 9)]),
+        ([], 6, []),
+        (range(1, 13), 3, [(1, 4), (5, 8), (9, 12)]),
+    ],
+)
+def test_length_buckets(lengths, most, buckets):
+    assert figures.length_buckets(np.array(lengths, int), most) == buckets
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trained", "buckets"),
+    [
+        (
+            range(1, 45),
+            10,
+            [(1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, 44)],
+        ),
+        ([3, 12, 13, 35], 10, [(1, 5), (11, 15), (31, 40)]),
+        ([1, 2, 3, 4], 4, [(1, 1), (2, 2), (3, 3), (4, 4)]),
+        ([4, 5], 3, [(4, 4), (5, 6)]),
+    ],
+)
+def test_buckets_beyond_training_are_parts_of_its_longest(lengths, trained, buckets):
+    assert figures.length_buckets(np.array(lengths, int), trained=trained) == buckets
+
+
+def test_exact_match_by_length():
+    found = {
+        "validation_source": np.array([1, 9]),
+        "validation_pieces": np.array([1, 1]),
+        "validation_nll": np.log([2.0, 8.0]),
+        "test_source": np.array([1, 2, 5, 5, 30]),
+        "test_exact": np.array([True, False, True, True, False]),
+    }
+    np.testing.assert_allclose(
+        figures.bucket_exact(found, [(1, 2), (3, 5), (6, 8), (9, 20)]),
+        [50, 100, np.nan, 0],
+    )
+    within, beyond = (
+        figures.by_length([("a", [found])], trained) for trained in (9, 4)
+    )
+    assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
+        texts(beyond)
+    )
+    assert beyond.count("stroke-dasharray") == within.count("stroke-dasharray") + 2
+
+
+def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
+    found = {
+        "validation_source": np.array([1, 2, 5, 9, 30]),
+        "validation_pieces": np.array([1, 3, 2, 4, 5]),
+        "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
+    }
+    values = figures.bucket_perplexities(found, [(1, 2), (3, 5), (6, 8), (9, 20)])
+    np.testing.assert_allclose(
+        values, [2, 3, np.nan, 2]
+    )  # 30 counts to the last bucket
+    svg = figures.by_length([("a", [found]), ("b", []), ("c", [{}])])
+    assert {"a", "b", "c", "word pieces of the source, end mark included"} <= set(
+        texts(svg)
+    )
+    assert figures.by_length([("b", []), ("c", [{}])]) is None
+
+
+def difference(low, mean, high):
+    return Difference(mean, low, high, 0.01, 1.0, 3, 0.1)
+
+
+def test_a_forest_has_every_row_and_its_numbers():
+    rows = [
+        ("a <语>", difference(0.001, 0.002, 0.003), "worse", "[1]"),
+        ("near", difference(-0.002, 0.001, 0.004), "none", "[2]"),
+        ("far", difference(-2.0, -1.5, -1.0), "better", "[3]"),
+        ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
+    ]
+    svg = figures.forest(rows, "BLEU", 100)
+    assert [text for text in texts(svg) if "[" in text] == ["[1]", "[2]", "[3]"]
+    assert {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"} <= set(
+        texts(svg)
+    ) and "lost" not in svg
+    ticks = [
+        float(text.replace("−", "-"))
+        for text in texts(svg)
+        if re.fullmatch(r"−?[\d.]+", text)
+    ]
+    assert max(map(abs, ticks)) < 1  # the far row does not set the scale
+    assert figures.forest(rows[3:], "BLEU") is None
+
+
+def test_size_and_perplexity_labels_do_not_lie_on_each_other():
+    rows = [
+        (f"row {i}", Summary(1000.0 + i, 0.0, 2), Summary(2.0 + i / 1000, 0.001, 2))
+        for i in range(8)
+    ]
+    others = [
+        ("far", Summary(1e6, 0.0, 2), Summary(9.0, None, 1)),
+        ("none", None, None),
+        ("nan", rows[0][1], Summary(np.nan, np.nan, 2)),
+    ]
+    svg = figures.size_and_perplexity(rows + others)
+    places = re.findall(r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row', svg)
+    places = [(side, float(y)) for side, y in places]
+    assert len(places) == 8
+    for i, (side, y) in enumerate(places):
+        assert all(side != other or abs(y - beside) > 7 for other, beside in places[:i])
+    assert "nan" not in texts(svg) and "1,000,000" in texts(svg)
+    assert figures.size_and_perplexity(rows[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "perplexity"),
+    [(0, 2.0), (-5, 2.0), (1e3, -1.5), (1e3, 0.0), (1e3, 1e200), (1e99, 1e99)],
+)
+def test_what_no_log_scale_has_is_left_out(size, perplexity):
+    rows = [
+        (name, Summary(float(x), 0.0, 2), Summary(y, 0.0, 2))
+        for name, x, y in (
+            ("one", 1000, 2.0),
+            ("two", 2000, 3.0),
+            ("odd", size, perplexity),
+        )
+    ]
+    assert ("odd" in texts(figures.size_and_perplexity(rows))) == (size == 1e99)
+
+
+def test_head_entropies_show_rows_of_different_shapes():
+    rows = [
+        (
+            name,
+            [
+                Example(
+                    "",
+                    "",
+                    "",
+                    ("a",) * m,
+                    ("b",) * n,
+                    {
+                        "encoder": np.full((N, h, m, m), 1 / m),
+                        "cross": np.full((N, h, n, m), 1 / m),
+                    },
+                )
+            ],
+        )
+        for name, N, h, n, m in (("one", 1, 2, 3, 4), ("two", 3, 1, 2, 5))
+    ]
+    svg = figures.head_entropies([*rows, ("nothing", [])])
+    found = texts(svg)
+    assert {"one", "two", "encoder", "decoder", "cross", "nats"} <= set(
+        found
+    ) and "nothing" not in found
+    assert (
+        found.count("3") >= 1 and svg.count("<image") == 4
+    )  # three heat maps and the scale
+    assert figures.head_entropies([("nothing", [])]) is None
+
+
+def test_figures_are_the_same_bytes_again():
+    kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
+    drawn = [figures.by_length([("a", [kept])]) for _ in range(2)]
+    assert drawn[0] == drawn[1]

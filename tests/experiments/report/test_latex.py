@@ -1,0 +1,76 @@
+"""report.tex, and the page that comes of it."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from experiments.report.html import compare_rows, write_report
+from experiments.report.results import read_results
+from experiments.report.text import to_latex
+from tests.experiments import fakes
+
+
+def test_latex(table_3):
+    lines = table_3.latex.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("% \\usepackage{booktabs,graphicx}")
+    body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
+    columns = re.fullmatch(r"\\begin\{tabular\}\{@\{\}(l\w+)@\{\}\}", lines[6])[1]
+    assert (
+        {line.count(" & ") + 1 for line in [*body, lines[8]]} == {len(columns)} == {9}
+    )
+    assert all(line.endswith(r" \\") for line in body)
+    assert re.fullmatch(
+        r"\(A\) h=1 & 3 & 262,144 & \d\.\d{3} \$\\pm\$ 0\.\d{3} & \$\+\d\.\d{3}\^\{\*\}\$ "
+        r"\$\[\+.*, \+.*\]\$ & 5\.29 & .* & 24\.9 \\\\",
+        body[1],
+    )
+    assert "*" not in body[2] and r"(B) d\_k=16 & 2 of 3" in body[2]
+    book = read_results(table_3.html.parent)
+    rows = [
+        row._replace(adjusted=dict.fromkeys(row.adjusted, 0.06))
+        for row in compare_rows(book)
+    ]
+    assert "*" not in to_latex(book, rows, table_3.table)  # p itself is smaller
+    assert (
+        "sample standard deviation" in lines[4]
+        and "asterisk" in lines[4]
+        and lines[4].startswith(r"\caption{")
+    )
+
+
+def test_latex_without_a_base_has_no_differences(tmp_path):
+    fakes.trial(
+        tmp_path,
+        fakes.settings.resolve(fakes.QUICK).to_dict(),
+        fakes.finished(),
+        name="50 % & more_$^~",
+    )
+    lines = write_report(tmp_path).latex.read_text(encoding="utf-8").splitlines()
+    assert lines[6] == r"\begin{tabular}{@{}lrrrr@{}}"
+    assert lines[10] == (
+        r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} & 1 & 241,664 & 1.250 & 90.0 \\"
+    )
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX")
+def test_latex_of_any_labels_is_a_page_of_its_width(tmp_path, table_3):
+    fakes.trial(
+        tmp_path,
+        fakes.settings.resolve(fakes.QUICK).to_dict(),
+        fakes.finished(),
+        name=" ".join(map(chr, range(33, 127))),
+    )
+    for written in (table_3, write_report(tmp_path)):
+        (written.latex.parent / "page.tex").write_text(
+            r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}\input{report}\end{document}"
+        )
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page"],
+            cwd=written.latex.parent,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0 and "Overfull" not in done.stdout, done.stdout

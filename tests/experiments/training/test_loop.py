@@ -1,0 +1,563 @@
+"""A trial from its settings to its files, and through interruptions."""
+
+import functools
+import json
+import re
+import shutil
+import struct
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+from tensorboardX.proto import event_pb2
+
+from attn.decoding import Found
+from experiments.data.batches import Batches
+from experiments.errors import WorkdirError
+from experiments.evaluation import decode
+from experiments.evaluation.compiled import compiled
+from experiments.evaluation.decode import Search, search_batch
+from experiments.inference import Translator
+from experiments.training import loop
+from experiments.training.checkpoints import Checkpoints
+from experiments.training.metric_log import Board, Log
+from experiments.training.run_dir import Directory
+from experiments.trial.lanes import Lanes
+from experiments.trial.program import (
+    State,
+    initial_state,
+    initial_variables,
+    program_of,
+)
+from tests.experiments import tiny
+
+
+class Interrupted(Exception):
+    pass
+
+
+MORE = dict(
+    training__ema=0.6, training__average=3, evaluation__beam=3, evaluation__alpha=2.0
+)
+SETTINGS = tiny.resolve(**MORE)
+ONE_DEVICE = Lanes(2, devices=tuple(jax.local_devices()[:1]))
+
+
+def run(workdir, settings=SETTINGS, stop_at=None, **options):
+    """Runs the tiny trial; with `stop_at`, as if the power went when that step was logged."""
+
+    def say(line):
+        if stop_at is not None and f"step {stop_at:6d}  loss" in line:
+            raise Interrupted
+
+    return loop.run(settings, tiny.corpus(), workdir, say=say, **options)
+
+
+def metrics(workdir):
+    lines = [
+        json.loads(line)
+        for line in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")}
+        for line in lines
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished")
+    return workdir, run(workdir)
+
+
+def test_files_say_everything(finished):
+    workdir, result = finished
+    assert json.loads((workdir / "result.json").read_text()) == result
+    assert (
+        result["status"] == "finished"
+        and result["steps"] == 12
+        and result["test_sentences"] == 12
+    )
+    assert len((workdir / "translations.txt").read_text().split("\n")) == 13
+    record = json.loads((workdir / "record.json").read_text())
+    assert (
+        record["corpus"] == tiny.corpus().corpus_digest
+        and record["versions"]["jax"] == jax.__version__
+    )
+    assert record["devices"] == 4
+    assert [(line["step"], line["split"]) for line in metrics(workdir)] == [
+        (4, "train"),
+        (6, "validation"),
+        (8, "train"),
+        (12, "train"),
+        (12, "validation"),
+    ]
+    arrays, examples = (
+        np.load(workdir / "examples.npz"),
+        json.loads((workdir / "examples.json").read_text()),
+    )
+    assert len(examples) == 2
+    n, m = len(examples[0]["source_pieces"]), len(examples[0]["target_pieces"])
+    assert arrays["0/encoder"].shape == (1, 2, n, n) and arrays["0/cross"].shape == (
+        1,
+        2,
+        m,
+        n,
+    )
+    np.testing.assert_allclose(arrays["0/cross"].astype(float).sum(-1), 1, atol=5e-3)
+    sentences = np.load(workdir / "sentences.npz")
+    perplexity = np.exp(
+        sentences["validation_nll"].sum() / sentences["validation_pieces"].sum()
+    )
+    assert perplexity == pytest.approx(result["perplexity"], rel=1e-6)
+    assert (
+        sentences["test_bleu"].shape == (12, 10)
+        and sentences["test_exact"].mean() == result["exact_match"]
+    )
+    assert [
+        sentences[f"{side}_source"].tolist() for side in ("validation", "test")
+    ] == [
+        [len(ids) + 1 for ids in side.ids.source]
+        for side in (tiny.corpus().validation, tiny.corpus().test)
+    ]
+
+
+def states(workdir):
+    """The saved states, by step, as numpy arrays."""
+    saved = {}
+    for step in (4, 8, 12):
+        with ocp.training.Checkpointer(workdir / "checkpoints") as checkpoints:
+            saved[step] = checkpoints.load_checkpointables(step)["state"]
+    return jax.tree.map(np.asarray, saved)
+
+
+def test_all_weights_are_scored(finished):
+    workdir, result = finished
+    beside = result["beside"]
+    assert {name: scores["steps"] for name, scores in beside.items()} == {
+        "raw": [12],
+        "average": [4, 8, 12],
+        "ema": [12],
+    }
+    assert len({scores["validation"]["perplexity"] for scores in beside.values()}) == 3
+    assert set(beside["ema"]["validation"]) == {
+        "perplexity",
+        "bleu",
+        "chrf",
+        "exact_match",
+    }
+    assert result["perplexity"] == beside["raw"]["validation"]["perplexity"]
+    assert {name: result[name] for name in ("bleu", "chrf", "exact_match")} == beside[
+        "raw"
+    ]["test"]
+    last = [line for line in metrics(workdir) if line["split"] == "validation"][-1]
+    assert last["perplexity"] == pytest.approx(result["perplexity"], rel=1e-6)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Sharding info not provided"
+)  # the saved trees are read without a template
+def test_averages_of_checkpoints(finished):
+    """Against numpy, over all there are and over the last two; the moving average is where the state keeps it."""
+    workdir, _ = finished
+    saved = states(workdir)
+    program = program_of(SETTINGS, 500, 48)
+    blank = initial_state(
+        program, SETTINGS, jax.jit(initial_variables, static_argnums=0)
+    )
+    with Checkpoints(workdir, keep=None) as checkpoints:
+        state, data, noted = checkpoints.restore(blank._replace(moments=()))
+        found = {
+            count: checkpoints.weights("average", state, count) for count in (2, 5)
+        }
+        moving, _ = checkpoints.weights("ema", state, 0)
+    assert (int(state.step), state.moments, data["epoch"], noted) == (
+        12,
+        (),
+        0,
+        dict(bad=0),
+    )
+    for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
+        assert found[count][1] == steps
+        for name in ("params", "positions"):
+            mean = jax.tree.map(
+                lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64),
+                *(saved[step][name] for step in steps),
+            )
+            jax.tree.map(
+                functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-8),
+                getattr(found[count][0], name),
+                mean,
+            )
+    for weights, wanted in ((state, saved[12]), (moving, saved[12]["ema"])):
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            (weights.params, weights.positions),
+            (wanted["params"], wanted["positions"]),
+        )
+
+
+@pytest.fixture(scope="module")
+def with_ema(finished, tmp_path_factory):
+    """The end alone is run again, from the other trial's files, with ema in place of raw."""
+    chosen, workdir = (
+        tiny.resolve(**MORE, evaluation__weights="ema"),
+        tmp_path_factory.mktemp("ema"),
+    )
+    shutil.copytree(finished[0], workdir, dirs_exist_ok=True)
+    (workdir / "result.json").unlink()
+    (workdir / "config.json").write_text(json.dumps(chosen.to_dict()))
+    return workdir, run(workdir, chosen)
+
+
+def test_weights_of_choice_are_the_trials_own(finished, with_ema):
+    (_, raw), (_, ema) = finished, with_ema
+    assert ema["beside"] == raw["beside"]
+    assert (
+        ema["perplexity"]
+        == raw["beside"]["ema"]["validation"]["perplexity"]
+        != raw["perplexity"]
+    )
+    assert not np.array_equal(
+        *(
+            Translator(workdir)._states.params["embedding"]
+            for workdir, _ in (finished, with_ema)
+        )
+    )
+
+
+def test_searches_are_what_settings_say(monkeypatch):
+    """Greedy while training, a beam at the end, with the limits and the prefix of each sentence."""
+    asked = []
+
+    def found(model, variables, source, lengths, **options):
+        asked.append(options)
+        return Found(jnp.zeros((2, 1, 12)), jnp.zeros((2, 1)), jnp.zeros((2, 1)))
+
+    monkeypatch.setattr(decode, "beam_search", found)
+    program = program_of(SETTINGS, 500, 48)
+    functions = compiled.__wrapped__(program, Lanes(), Search(3, 0.5, 12, 5))
+    state, source, lengths = (
+        State(np.zeros((1, 1)), {}, {}, ()),
+        np.zeros((2, 48), np.int32),
+        np.array([3, 9]),
+    )
+    with jax.disable_jit():
+        functions.greedy(state, source, lengths)
+        functions.search(state, source, lengths)
+        state = State(0, {}, {}, ())
+        search_batch(program, Search(3, 0.5, 12, 5, 2), (7, 8), state, source, lengths)
+    assert [(a["beam"], a["alpha"], a["most"], a["n_best"]) for a in asked] == [
+        (1, 0.5, 12, 1),
+        (3, 0.5, 12, 1),
+        (3, 0.5, 12, 2),
+    ]
+    assert (
+        all(a["limits"].tolist() == [8, 14] for a in asked)
+        and asked[0]["prefix"] is None
+    )
+    assert [x.tolist() for x in asked[2]["prefix"]] == [[[7, 8], [7, 8]], [2, 2]]
+
+
+def test_a_finished_trial_is_not_run_again(finished, monkeypatch):
+    workdir, result = finished
+    monkeypatch.setattr(loop, "Seat", lambda *_: pytest.fail("trained again"))
+    assert run(workdir) == result
+
+
+@pytest.mark.parametrize("stop_at", [4, 8, 12])
+def test_an_interrupted_trial_ends_the_same(finished, tmp_path, stop_at):
+    workdir, result = finished
+    with pytest.raises(Interrupted):
+        run(tmp_path, stop_at=stop_at, tensorboard=True)
+    again = run(tmp_path, tensorboard=True)
+    unclocked = {"seconds", "tokens_per_second"}
+    assert {k: v for k, v in again.items() if k not in unclocked} == {
+        k: v for k, v in result.items() if k not in unclocked
+    }
+    assert metrics(tmp_path) == metrics(workdir)
+    assert (tmp_path / "translations.txt").read_bytes() == (
+        workdir / "translations.txt"
+    ).read_bytes()
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert scalars(tmp_path / "tensorboard") == [
+        (line["step"], f"{line['split']}/{name}", pytest.approx(value))
+        for line in lines
+        for name, value in line.items()
+        if name not in ("step", "split")
+    ]
+
+
+def scalars(directory):
+    """(step, name, value) of what TensorBoard shows of the event files: a restart withdraws what it writes again."""
+    shown = []
+    for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        data = path.read_bytes()
+        while data:
+            size = struct.unpack("<Q", data[:8])[0]
+            event, data = (
+                event_pb2.Event.FromString(data[12 : 12 + size]),
+                data[12 + size + 4 :],
+            )
+            if event.HasField("session_log"):
+                shown = [one for one in shown if one[0] < event.step]
+            shown += [
+                (event.step, value.tag, value.simple_value)
+                for value in event.summary.value
+            ]
+    return shown
+
+
+def test_a_board_begun_later_has_what_was_before(tmp_path):
+    lines = [
+        dict(step=4, split="train", loss=2.5),
+        dict(step=6, split="validation", bleu=1.0),
+    ]
+    board = Board(tmp_path, 6, lines)
+    board.write(dict(step=8, split="train", loss=1.5))
+    board.close()
+    assert scalars(tmp_path) == [
+        (4, "train/loss", 2.5),
+        (6, "validation/bleu", 1.0),
+        (8, "train/loss", 1.5),
+    ]
+
+
+def test_utilisation_is_work_over_what_could_be_done(tmp_path):
+    directory, said = Directory(tmp_path), []
+    log = Log(directory, lambda: 0.0, said.append, peak=1e12)
+    metrics = {
+        name: np.ones(1, np.float32)
+        for name in ("pieces", "loss", "nll", "learning_rate", "grad_norm")
+    }
+    log.steps(1, metrics, 3e9, due=False)
+    log.steps(2, metrics, 5e9, due=True)
+    log.steps(3, metrics, 7e9, due=True)
+    for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
+        assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
+    assert "% of peak" in said[0]
+
+
+def test_a_directory_of_other_settings_is_refused(finished, tmp_path):
+    workdir, _ = finished
+    with pytest.raises(
+        WorkdirError,
+        match=r"another config: model\.h is 2, asked for 4, seed is 0, asked for 1",
+    ):
+        run(workdir, tiny.resolve(**MORE, model__h=4, seed=1))
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(WorkdirError, match="directory of a sweep"):
+        run(tmp_path)
+
+
+def test_translator_keeps_order_and_empty_lines(with_ema, capsys):
+    workdir, _ = with_ema
+    translate = Translator(workdir)
+    lines = tiny.corpus().test.text.source
+    found = translate(["", *lines, "  ", lines[0], "5 " * 100])
+    assert found[0] == found[-3] == "" and found[-2] == found[1]
+    assert found[1:-3] == (workdir / "translations.txt").read_text().split("\n")[:-1]
+    assert "line 16 has 200 pieces and is cut to 47" in capsys.readouterr().err
+    assert translate([]) == []
+
+
+def test_translator_gives_the_n_best_from_a_prefix(finished):
+    workdir, _ = finished
+    translate = Translator(workdir, n_best=3, prefix="am 4")
+    empty, found = translate.n_best(["", "May 4"])
+    assert empty == [(0.0, "")]
+    assert len({text for _, text in found}) == 3 and all(
+        text.startswith("am 4") for _, text in found
+    )
+    assert sorted(found, reverse=True) == found and found[0].score < 0
+    with pytest.raises(
+        WorkdirError,
+        match="n_best=4 translations need a beam of at least 4, and it is 3",
+    ):
+        Translator(workdir, n_best=4)
+    with pytest.raises(
+        WorkdirError, match="the prefix has 28 pieces; a translation has at most 12"
+    ):
+        Translator(workdir, prefix="5 " * 14)
+
+
+def test_translator_reads_what_was_trained_before_a_setting_was_there(
+    finished, tmp_path
+):
+    workdir, _ = finished
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+    config = json.loads((workdir / "config.json").read_text())
+    for key in (
+        "beta_1",
+        "eps",
+        "accumulate",
+        "precision",
+        "remat",
+        "scan",
+        "average",
+        "ema",
+    ):
+        del config["training"][key]
+    for key in ("beam", "alpha", "extra", "weights"):
+        del config["evaluation"][key]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = Translator(tmp_path, beam=3, alpha=2.0)(tiny.corpus().test.text.source[:1])
+    assert found == (workdir / "translations.txt").read_text().split("\n")[:1]
+
+
+def test_a_state_of_fewer_fields_is_read(tmp_path):
+    class Before(NamedTuple):
+        step: jax.Array
+        params: dict
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(
+            3, Before(jnp.int32(3), dict(w=jnp.ones(2))), dict(epoch=1, batch=2)
+        )
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found = checkpoints.restore(State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ()))
+    assert (int(found.state.step), found.state.params["w"].tolist(), found.data) == (
+        3,
+        [1, 1],
+        dict(epoch=1, batch=2),
+    )
+
+
+def test_translator_without_a_model(tmp_path):
+    with pytest.raises(WorkdirError, match="holds no trained model"):
+        Translator(tmp_path)
+    (tmp_path / "sweep.json").write_text(
+        json.dumps(dict(trials=[dict(directory="trials/a")]))
+    )
+    with pytest.raises(WorkdirError, match=r"name one of its trials: .*trials/a"):
+        Translator(tmp_path)
+
+
+@pytest.mark.ci
+def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
+    """Beside one that is well: that one ends as if alone, and the next takes the place that became free."""
+    wild, well, later = (
+        tiny.resolve(seed=1, training__learning_rate=1e30),
+        tiny.resolve(seed=2),
+        tiny.resolve(seed=3),
+    )
+    jobs = [
+        loop.Job(settings, tmp_path / f"{i}", f"{i}")
+        for i, settings in enumerate((wild, well, later))
+    ]
+    loop.run_all(jobs, tiny.corpus(), ONE_DEVICE)
+    results = [json.loads((job.path / "result.json").read_text()) for job in jobs]
+    assert [result["status"] for result in results] == [
+        "diverged",
+        "finished",
+        "finished",
+    ]
+    assert re.fullmatch(
+        rf"diverged: loss .* at step {results[0]['step']}", results[0]["error"]
+    )
+    assert 2 <= results[0]["step"] <= 4
+    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    pairs = source.take(4)[results[0]["step"] - 1]
+    assert results[0]["batch"] == dict(
+        epoch=0, part=0, batch=results[0]["step"] - 1, pairs=pairs[pairs >= 0].tolist()
+    )
+    others = [
+        job._replace(path=tmp_path / f"again{job.name}") for job in (jobs[2], jobs[1])
+    ]
+    loop.run_all(
+        others, tiny.corpus(), ONE_DEVICE
+    )  # without the first, in each other's places
+    for job in others:
+        assert metrics(job.path) == metrics(tmp_path / job.name)
+    assert loop.run_all(jobs[:1], tiny.corpus(), ONE_DEVICE) == results[:1]
+
+
+def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
+    """One at its end and one half way, killed; a third never begun."""
+    jobs = [
+        loop.Job(tiny.resolve(seed=seed, training__steps=steps), tmp_path / f"{seed}")
+        for seed, steps in ((1, 8), (2, 12), (3, 4))
+    ]
+    said = []
+
+    def say(line):
+        said.append(line)
+        if len([text for text in said if "step     12" in text]) == 1:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        loop.run_all(jobs, tiny.corpus(), ONE_DEVICE, say=say)
+    (tmp_path / "1" / "result.json").unlink()  # as if killed just before
+    results = loop.run_all(jobs, tiny.corpus(), ONE_DEVICE)
+    assert sorted(result["steps"] for result in results if result["steps"]) == [
+        4,
+        8,
+        12,
+    ]
+    whole = loop.run_all(
+        [job._replace(path=tmp_path / "whole" / job.path.name) for job in jobs],
+        tiny.corpus(),
+        ONE_DEVICE,
+    )
+    assert {r["steps"]: (r["perplexity"], r["bleu"]) for r in results} == {
+        r["steps"]: (r["perplexity"], r["bleu"]) for r in whole
+    }
+    for job in jobs:
+        assert metrics(job.path) == metrics(tmp_path / "whole" / job.path.name)
+
+
+@pytest.mark.ci
+def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
+    """Five trials through two lanes on two devices: all that is written is as on one device, to rounding."""
+    jobs = [
+        loop.Job(
+            tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4),
+            tmp_path / f"{seed}",
+        )
+        for seed in range(5)
+    ]
+    two = Lanes(2, devices=tuple(jax.local_devices()[:2]))
+    found = loop.run_all(jobs, tiny.corpus(), two)
+    # In another order: what a trial has from the one that was in its place before would show.
+    alone = loop.run_all(
+        [job._replace(path=tmp_path / "one" / job.path.name) for job in jobs[::-1]],
+        tiny.corpus(),
+        ONE_DEVICE,
+    )
+    assert sorted(result["steps"] for result in found) == [4, 4, 4, 8, 8]
+    by_name = [
+        {
+            name: json.loads((path / name / "result.json").read_text())["perplexity"]
+            for name in "01234"
+        }
+        for path in (tmp_path, tmp_path / "one")
+    ]
+    assert by_name[0] == pytest.approx(by_name[1], rel=1e-5) and len(
+        set(by_name[0].values())
+    ) == 5 == len(alone)
+    for name in "01234":
+        losses = [
+            np.load(path / name / "sentences.npz")["validation_nll"]
+            for path in (tmp_path, tmp_path / "one")
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_an_error_of_one_trial_is_its_own(tmp_path):
+    jobs = [loop.Job(tiny.resolve(seed=seed), tmp_path / f"{seed}") for seed in (1, 2)]
+    (tmp_path / "1").write_text("a file where a directory is to be")
+    told = []
+    results = loop.run_all(
+        jobs,
+        tiny.corpus(),
+        ONE_DEVICE,
+        failed=lambda job, error: told.append((job, str(error))),
+    )
+    assert [result["steps"] for result in results] == [12]
+    assert told[0][0] == jobs[0] and "is a file; choose another --workdir" in told[0][1]

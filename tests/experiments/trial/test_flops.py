@@ -1,0 +1,137 @@
+"""The arithmetic of a step, counted another way, and the devices whose peak is known."""
+
+import jax
+import numpy as np
+import pytest
+
+from attn import Design, Shape
+from experiments.trial import flops
+from experiments.trial.program import initial_variables, program_of
+from tests.experiments import tiny
+
+SHAPE = Shape(2, 10, 14, 3, 5, 7)
+
+
+def by_hand(lengths, vocabulary):
+    """2 FLOPs a product, and each forward product has two of the backward pass."""
+    N, D, d_ff, h, d_k, d_v = SHAPE
+    total = 0
+    for n, m in lengths:
+        project = lambda pieces, width: pieces * D * h * width
+        attend = lambda seen: seen * h * (d_k + d_v)
+        encoder = (
+            2 * project(n, d_k) + 2 * project(n, d_v) + attend(n * n) + 2 * n * D * d_ff
+        )
+        decoder = (
+            2 * project(m, d_k)
+            + 2 * project(m, d_v)
+            + attend(sum(range(1, m + 1)))
+            + 2 * m * D * d_ff
+        )
+        cross = (
+            project(m, d_k)
+            + project(n, d_k)
+            + project(n, d_v)
+            + project(m, d_v)
+            + attend(m * n)
+        )
+        total += N * (encoder + decoder + cross) + m * D * vocabulary
+    return 2 * 3 * total
+
+
+def program(kind="transformer", shape=SHAPE, **design):
+    return program_of(tiny.resolve(), 31, 48)._replace(
+        kind=kind, shape=shape, design=Design(**design)
+    )
+
+
+def test_flops_by_hand():
+    lengths = [(3, 2), (11, 13), (1, 7)]
+    assert flops.of_training(program(), *np.array(lengths).T) == by_hand(lengths, 31)
+
+
+@pytest.mark.parametrize(
+    ("kind", "causal", "products"),
+    [
+        ("restricted", False, lambda i, j: abs(i - j) <= 2),
+        ("restricted", True, lambda i, j: 0 <= i - j <= 2),
+        ("convolution", False, lambda i, j: abs(i - j) <= 2),
+        ("convolution", True, lambda i, j: 0 <= i - j <= 4),
+    ],
+)
+def test_what_mixes_positions_by_counting(kind, causal, products):
+    """Pairs of positions that are near, beside what does not depend on them."""
+    D, heads = SHAPE.d_model, SHAPE.h * (SHAPE.d_k + SHAPE.d_v)
+    for n in (1, 2, 3, 5, 11):
+        near = sum(products(i, j) for i in range(n) for j in range(n))
+        wanted = (
+            near * D**2 if kind == "convolution" else 2 * n * D * heads + near * heads
+        )
+        design = {"decoder_mixing" if causal else "encoder_mixing": kind}
+        full = 2 * n * D * heads + (n * (n + 1) // 2 if causal else n**2) * heads
+        others = [
+            flops.of_training(
+                program(**mixing, radius=2), *([1], [n]) if causal else ([n], [1])
+            )
+            for mixing in (design, {})
+        ]
+        assert others[0] - others[1] == 6 * SHAPE.N * (wanted - full)
+
+
+@pytest.mark.parametrize(
+    ("changes", "beside"),
+    [
+        (dict(), 3 * 2 * 8),
+        (dict(model__heads="mean", model__d_v=16), 3 * 2 * (8 + 4)),
+        (
+            dict(
+                model__encoder_mixing="recurrence",
+                model__decoder_mixing="recurrence",
+                model__cell="gru",
+            ),
+            2 * 8,
+        ),
+        (
+            dict(
+                model__encoder_mixing="convolution",
+                model__radius=0,
+                model__decoder_mixing="separable",
+            ),
+            2 * 8,
+        ),
+        (dict(model__kind="rnn", model__N=2), 16),
+        (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
+    ],
+)
+def test_matrices_are_the_models(changes, beside):
+    """Of one piece a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
+    settings = tiny.resolve(**changes)
+    program = program_of(settings, 500, 48)
+    params = jax.eval_shape(
+        lambda key: initial_variables(program, key)["params"],
+        jax.eval_shape(lambda: jax.random.key(0)),
+    )
+    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
+    assert flops.of_training(program, [1], [1]) == 6 * (matrices + 2 * beside)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bfloat16", "float32"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312, 156),
+        ("NVIDIA H100 80GB HBM3", 989, 495),
+        ("NVIDIA H100 PCIe", 756, 378),
+        ("NVIDIA H200", 989, 495),
+        ("Tesla V100-SXM2-16GB", None, 15.7),
+        ("TPU v2", 22.5, 22.5),
+        ("TPU v3", 61.5, 61.5),
+        ("TPU v4", 275, 275),
+        ("TPU v5 lite", 197, 197),
+        ("TPU v5", 459, 459),
+        ("TPU v6 lite", 918, 918),
+        ("cpu", None, None),
+    ],
+)
+def test_peaks(kind, bfloat16, float32):
+    for precision, wanted in (("bfloat16", bfloat16), ("float32", float32)):
+        assert flops.peak(kind, precision) == (wanted and pytest.approx(wanted * 1e12))

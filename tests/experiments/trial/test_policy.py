@@ -1,0 +1,264 @@
+"""Sampled attention in training: REINFORCE has the gradient of the expected loss, all else is as ever."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Mask
+from attn.layers import output_matrix
+from experiments.data.batches import Batches, assemble
+from experiments.trial.loss import negative_log_likelihood
+from experiments.trial.program import (
+    State,
+    build_model,
+    hyper_of,
+    initial_state,
+    initial_variables,
+    program_of,
+)
+from experiments.trial.step import hidden_states, summed_gradients, token_losses
+from tests.experiments import tiny
+
+DRAWS = 2000
+
+
+def setting(**changes):
+    """One pair a row and no dropout, so that all chance is that of attention."""
+    return tiny.resolve(
+        **{
+            **dict(
+                model__kind="rnn",
+                model__choice="sampled",
+                model__score="bilinear",
+                model__P_drop=0.0,
+                training__eps_ls=0.0,
+                training__entropy=0.0,
+            ),
+            **changes,
+        }
+    )
+
+
+def one_row(settings):
+    """A batch of one row with one pair, and padding after it."""
+    flat = tiny.corpus().train
+    slots = Batches(flat, rows=1, row_pieces=48, seed=0).take(1)[0]
+    return jax.tree.map(
+        jnp.asarray,
+        assemble(flat, np.where(np.arange(slots.shape[-1]) == 0, slots, -1), 20, np),
+    )
+
+
+def built(settings):
+    program = program_of(settings, settings.data.vocabulary, 48)
+    state = jax.device_get(
+        initial_state(program, settings, jax.jit(initial_variables, static_argnums=0))
+    )
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda x: jnp.asarray(x + 0.4 * draw.normal(size=x.shape), jnp.float32),
+        state.params,
+    )
+    return program, dict(
+        params=params, positions=jax.tree.map(jnp.asarray, state.positions)
+    )
+
+
+def at(c):
+    """A baseline that is the same for all."""
+    return dict(w=jnp.zeros(16), c=jnp.float32(c))
+
+
+def gradients(program, trainable, settings, batch, count):
+    """Of `count` draws, each by itself."""
+    hyper = hyper_of(settings)
+
+    def one(key):
+        return summed_gradients(program, trainable, hyper, batch, key[None])[0][
+            "params"
+        ]
+
+    return jax.device_get(
+        jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), count))
+    )
+
+
+def expected_loss(program, params, batch, w):
+    """Σ_i Σ_j π_ij·(−log p_i | key j), every key of every query tried, with the score's matrix `w`."""
+    row = jax.tree.map(lambda x: x[0], batch)
+    n, m = (
+        int((side > 0).sum()) for side in (row.source_segments, row.target_segments)
+    )
+    model = build_model(program)
+    seen = dict(source_mask=Mask(), target_mask=Mask.causal(), cross_mask=Mask())
+    pieces = row.source[:n], row.target_in[:m]
+    _, kept = model.apply(
+        {"params": params}, *pieces, *pieces, **seen, capture_intermediates=True
+    )
+    h, u = (
+        kept["intermediates"][name]["__call__"][0]
+        for name in ("encoder_0", "decoder_0")
+    )
+    policy = jax.nn.softmax(u @ w @ h.T)
+    pair = (
+        jnp.broadcast_to(h[None], (m, *h.shape)),
+        jnp.broadcast_to(u[:, None], (m, n, u.shape[1])),
+    )
+    both = jnp.concatenate(pair, -1)
+    z = jnp.tanh(
+        both @ params["combine"]["kernel"] + params["combine"]["bias"].reshape(1, 1, -1)
+    )
+    logits = z @ params["embedding"].T + params["output_bias"].reshape(1, 1, -1)
+    worse = -jnp.take_along_axis(
+        jax.nn.log_softmax(logits), jnp.asarray(row.target_out[:m])[:, None, None], -1
+    )[..., 0]
+    return (policy * worse).sum()
+
+
+@pytest.mark.parametrize("baseline", [0.0, pytest.param(4.0, marks=pytest.mark.ci)])
+def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
+    """Whatever the baseline, which may change the spread alone."""
+    settings = setting()
+    program, trainable = built(settings)
+    params, batch = trainable["params"], one_row(settings)
+    params["cross_attention"]["baseline"] = at(baseline)
+    found = gradients(program, trainable, settings, batch, DRAWS)["cross_attention"][
+        "score"
+    ]["w"]
+    w = params["cross_attention"]["score"]["w"]
+    wanted = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(w)
+    error = found.std(0) / DRAWS**0.5
+    distance = np.abs(found.mean(0) - wanted) / np.maximum(error, 1e-12)
+    assert (
+        (wanted / np.maximum(error, 1e-12)) ** 2
+    ).mean() > 4  # a gradient of 0 would be seen
+    assert distance.max() < 5 and (distance**2).mean() < 2
+
+
+@pytest.mark.ci
+def test_a_baseline_that_foretells_makes_the_gradient_steadier():
+    settings = setting()
+    program, trainable = built(settings)
+    batch = one_row(settings)
+    spread = []
+    for c in (0.0, 6.0):
+        trainable["params"]["cross_attention"]["baseline"] = at(c)
+        found = gradients(program, trainable, settings, batch, 500)["cross_attention"][
+            "score"
+        ]["w"]
+        spread.append(found.std(0).mean())
+    assert spread[1] < spread[0]
+
+
+@pytest.mark.ci
+def test_the_baseline_learns_the_loss_and_tells_nobody():
+    """Its gradient is that of half the squared error; it reaches w and c alone."""
+    settings = setting()
+    program, trainable = built(settings)
+    trainable["params"]["cross_attention"]["baseline"] = dict(
+        w=jnp.full(16, 0.1), c=jnp.float32(1)
+    )
+    batch, key = one_row(settings), jax.random.split(jax.random.key(1), 1)
+    hidden, policy = jax.jit(
+        jax.vmap(
+            lambda row, key: hidden_states(
+                program, trainable, row, hyper_of(settings), key
+            )
+        )
+    )(batch, key)
+    worse = negative_log_likelihood(
+        hidden[0], output_matrix(trainable["params"]), batch.target_out[0]
+    )
+    real = batch.target_segments[0] > 0
+    found = gradients(program, trainable, settings, batch, 1)["cross_attention"][
+        "baseline"
+    ]
+    again = jax.jit(
+        lambda key: summed_gradients(
+            program, trainable, hyper_of(settings), batch, key
+        )[0]
+    )(key)
+    np.testing.assert_allclose(
+        again["params"]["cross_attention"]["baseline"]["c"],
+        -np.where(real, worse - policy["foretold"][0], 0).sum(),
+        rtol=1e-4,
+    )
+    assert (
+        found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0 and not real.all()
+    )
+
+    def foretold(params):
+        row = jax.tree.map(lambda x: x[0], batch)
+        return hidden_states(
+            program, {**trainable, "params": params}, row, hyper_of(settings), key[0]
+        )[1]["foretold"].sum()
+
+    reached = jax.tree.leaves_with_path(
+        jax.jit(jax.grad(foretold))(trainable["params"])
+    )
+    assert {
+        jax.tree_util.keystr(path) for path, gradient in reached if np.any(gradient)
+    } == {f"['cross_attention']['baseline']['{name}']" for name in "wc"}
+
+
+@pytest.mark.ci
+def test_entropy_is_worth_what_the_setting_says():
+    """A batch whose policy has one key only has none; else the gradient differs by that of the entropy."""
+    settings = setting()
+    program, trainable = built(settings)
+    batch = one_row(settings)
+    plain, worth = (
+        gradients(program, trainable, setting(training__entropy=e), batch, 1)
+        for e in (0.0, 0.5)
+    )
+    difference = (
+        worth["cross_attention"]["score"]["w"][0]
+        - plain["cross_attention"]["score"]["w"][0]
+    )
+
+    def entropy(w):
+        params = {
+            **trainable["params"],
+            "cross_attention": {
+                **trainable["params"]["cross_attention"],
+                "score": {"w": w},
+            },
+        }
+        row = jax.tree.map(lambda x: x[0], batch)
+        _, policy = hidden_states(
+            program,
+            dict(params=params, positions={}),
+            row,
+            hyper_of(settings),
+            jax.random.key(0),
+        )
+        return jnp.where(row.target_segments > 0, policy["entropy"], 0).sum()
+
+    wanted = -0.5 * jax.jit(jax.grad(entropy))(
+        trainable["params"]["cross_attention"]["score"]["w"]
+    )
+    np.testing.assert_allclose(difference, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "transformer"])
+def test_without_a_key_the_best_is_chosen(kind):
+    """What validation sees is that of argmax attention with the same parameters."""
+    sampled, best = (
+        setting(model__kind=kind, model__choice=choice)
+        for choice in ("sampled", "argmax")
+    )
+    program, trainable = built(sampled)
+    batch = one_row(sampled)
+    state = State(np.int32(0), **trainable, moments=())
+    other = program_of(best, best.data.vocabulary, 48)
+    params = jax.tree.map(lambda x: x, trainable["params"])
+    name = "cross_attention" if kind == "rnn" else "decoder_0"
+    inner = params[name] if kind == "rnn" else params[name]["cross_attention"]
+    del inner["baseline"]
+    losses = jax.jit(token_losses, static_argnums=0)
+    np.testing.assert_allclose(
+        losses(program, state, batch),
+        losses(other, state._replace(params=params), batch),
+        rtol=1e-5,
+    )

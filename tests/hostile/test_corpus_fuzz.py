@@ -1,0 +1,255 @@
+"""Parallel files of all kinds of harm: a clear error naming file and line, or counted drops; never a wrong pair.
+
+What should come of a pair of files is said here a second time, a byte at a time.
+"""
+
+import gzip
+import random
+
+import pytest
+
+from experiments.data import corpora
+from experiments.data.corpora import CorpusError, parallel
+from experiments.data.dataset import LONGEST, prepare
+from experiments.data.vocabulary import EOS
+from experiments.settings import Data
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+CASES = 2000
+"""Each has two files that may be harmed."""
+TEXTS = (
+    "a dog runs",
+    "Ein Hund läuft.",
+    "日本語の文",
+    "שלום עולם",
+    "مرحبا بالعالم",
+    "e\u0301 n\u0303 \u202eabc\u202c",
+    "👩‍👩‍👧 🙂",
+    "3 km – „weit“",
+    "</s> <s> <pad>",
+    "a\u2028b\x85c\x0bd\x0ce",
+    "tab\there",
+    "\ufeffmark",
+    "=cmd()",
+    "<b>x</b>",
+    "\u200b",
+    "one\rtwo",
+    "ａ ﬁ Å",
+    "x" * 300,
+)
+HARM = {
+    "none": lambda data, rng: data,
+    "a line less": lambda data, rng: b"".join(data.splitlines(True)[:-1]),
+    "a line more": lambda data, rng: data + b"more\n",
+    "an empty line": lambda data, rng: _within(data, rng, b"\n"),
+    "a blank line": lambda data, rng: _within(data, rng, b"\n \t\xe3\x80\x80\r\n"),
+    "invalid": lambda data, rng: _within(
+        data,
+        rng,
+        rng.choice(
+            (
+                b"\xff",
+                b"\xc3",
+                b"\xe4 ",
+                b"\x80",
+                b"\xed\xa0\x80",
+                b"\xc0\xaf",
+                b"\xf8\x88\x80\x80\x80",
+            )
+        ),
+    ),
+    "NUL": lambda data, rng: _within(data, rng, b"\0"),
+    "CRLF": lambda data, rng: data.replace(b"\n", b"\r\n"),
+    "CR alone": lambda data, rng: _within(data, rng, b"\r"),
+    "BOM": lambda data, rng: b"\xef\xbb\xbf" + data,
+    "UTF-16": lambda data, rng: data.decode("utf-8", "replace").encode("utf-16"),
+    "no last newline": lambda data, rng: data.removesuffix(b"\n"),
+    "cut off": lambda data, rng: data[: rng.randrange(len(data) + 1)],
+    "nothing": lambda data, rng: b"",
+    "only newlines": lambda data, rng: b"\n" * data.count(b"\n"),
+    "a long line": lambda data, rng: _within(
+        data, rng, b"long " * rng.choice((50, 5000))
+    ),
+}
+
+
+def _within(data, rng, more):
+    i = rng.randrange(len(data) + 1)
+    return data[:i] + more + data[i:]
+
+
+def harmed(rng, most=1):
+    """Two files' bytes, and what was done to them."""
+    count, done, files = rng.randrange(1, 12), [], []
+    for _ in range(2):
+        data = "".join(rng.choice(TEXTS) + "\n" for _ in range(count)).encode()
+        for _ in range(rng.randrange(most + 1)):
+            done.append(rng.choice(list(HARM)))
+            data = HARM[done[-1]](data, rng)
+        files.append(data)
+    return files, done
+
+
+def wanted(files):
+    """("error", words that its message has) or ("pairs", the lines of both sides)."""
+    sides = []
+    for language, data in zip(("en", "de"), files, strict=True):
+        lines, line = [], b""
+        data = data[3:] if data[:3] == b"\xef\xbb\xbf" else data
+        for i in range(len(data)):
+            if data[i] == 10:
+                lines.append(line)
+                line = b""
+            else:
+                line += data[i : i + 1]
+        sides.append(
+            lines + ([line] if line or (not lines and files[len(sides)]) else [])
+        )
+        if not files[len(sides) - 1]:
+            return "error", f"train.{language}: the file is empty"
+    found = []
+    for language, lines in zip(("en", "de"), sides, strict=True):
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return "error", f"train.{language}:{number}: invalid UTF-8"
+        for number, line in enumerate(lines, 1):
+            if b"\0" in line:
+                return "error", f"train.{language}:{number}: NUL character"
+        found.append(
+            [
+                text[:-1] if text.endswith("\r") else text
+                for text in (line.decode() for line in lines)
+            ]
+        )
+    if len(found[0]) != len(found[1]):
+        return "error", f"train.en has {len(found[0])} lines"
+    return "pairs", list(zip(*found, strict=True))
+
+
+def write(folder, files, rng):
+    for language, data in zip(("en", "de"), files, strict=True):
+        path = folder / f"train.{language}"
+        for old in (path, folder / f"train.{language}.gz"):
+            old.unlink(missing_ok=True)
+        if rng.random() < 0.2:
+            (folder / f"train.{language}.gz").write_bytes(gzip.compress(data, 1))
+        else:
+            path.write_bytes(data)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for stem in ("val", "test"):
+        for language in ("en", "de"):
+            (tmp_path / f"{stem}.{language}").write_text("a dog\n")
+    return Data(corpus="files", directory=str(tmp_path), vocabulary=470, max_pieces=80)
+
+
+def test_every_file_is_read_right_or_refused_with_its_place(
+    tmp_path, data, monkeypatch
+):
+    rng = random.Random(0)
+    outcomes = dict(error=0, pairs=0)
+    for case in range(CASES):
+        monkeypatch.setattr(parallel, "BLOCK", rng.choice((1, 2, 5, 8192)))
+        files, done = harmed(rng, most=2)
+        write(
+            tmp_path,
+            [file.replace(b"long " * 5000, b"long " * 500) for file in files],
+            rng,
+        )
+        files = [file.replace(b"long " * 5000, b"long " * 500) for file in files]
+        kind, what = wanted(files)
+        try:
+            blocks = list(corpora.open(data).read("train"))
+            got = (
+                "pairs",
+                [pair for block in blocks for pair in zip(*block, strict=True)],
+            )
+        except CorpusError as error:
+            got = "error", str(error)
+        same = got[0] == kind and (
+            what in got[1].replace(".gz", "") if kind == "error" else got[1] == what
+        )
+        if kind == "error" and not same and got[0] == "error":
+            # Of two things wrong, which of them is found first depends on the blocks.
+            same = (
+                len([name for name in done if name != "none"]) > 1
+                and str(tmp_path) in got[1]
+            )
+        assert same, (
+            f"case {case}, {done}: {got[0]} {str(got[1])[:300]!r}, where {kind} {str(what)[:300]!r} was due"
+        )
+        assert kind == "pairs" or "\n" not in got[1]
+        outcomes[kind] += 1
+    assert min(outcomes.values()) > CASES / 5
+
+
+def test_what_is_read_becomes_pieces_without_loss(tmp_path, data):
+    """Every line is trained on or counted as dropped, and what is trained on reads as it was written."""
+    rng = random.Random(1)
+    used = 0
+    for case in range(60):
+        files, done = harmed(rng)
+        lines = [
+            f"{i} some words that can be cut into pieces: {text}"
+            for i, text in enumerate(TEXTS * 3)
+        ]
+        files = [
+            "".join(f"{line}\n" for line in lines).encode() + file for file in files
+        ]
+        write(tmp_path, files, rng)
+        kind, what = wanted(files)
+        if kind == "error":
+            with pytest.raises(CorpusError):
+                prepare(data)
+            continue
+        found = prepare(data)
+        full = [pair for pair in what if all(side.strip() for side in pair)]
+        assert found.counts["train"] == len(full) and found.counts[
+            "train_empty"
+        ] == len(what) - len(full)
+        vocabulary = found.vocabulary()
+        sides = [
+            [len(ids) < 80 for ids in vocabulary.encode(side)]
+            for side in zip(*full, strict=True)
+        ]
+        short = [pair for pair, *fit in zip(full, *sides, strict=True) if all(fit)]
+        rows = [
+            vocabulary.decode(
+                [
+                    side.ids[start : start + length + 1].tolist()
+                    for start, length in zip(side.starts, side.lengths, strict=True)
+                ]
+            )
+            for side in found.train
+        ]
+        assert list(zip(*rows, strict=True)) == short, f"case {case}, {done}"
+        assert found.counts["train_too_long"] == len(full) - len(short)
+        used += 1
+    assert used > 30
+
+
+def test_a_line_of_a_megabyte(tmp_path, data):
+    """Dropped and counted in training, refused with its place where nothing may be dropped."""
+    lines = [
+        f"{i} words that are to be cut into pieces of some kind, quickly"
+        for i in range(50)
+    ]
+    for language in ("en", "de"):
+        (tmp_path / f"train.{language}").write_text(
+            "\n".join([*lines, "ab " * 350_000, *lines]) + "\n"
+        )
+    found = prepare(data)
+    assert (found.counts["train"], found.counts["train_too_long"]) == (101, 1)
+    assert found.train.source.ids[-1] == EOS
+    (tmp_path / "val.de").write_text("ab " * 350_000 + "\n")
+    with pytest.raises(
+        CorpusError,
+        match=rf"val\.en:1: a held-out sentence of \d+ pieces, and {LONGEST} are the most",
+    ):
+        prepare(data)
