@@ -30,7 +30,7 @@ from experiments.trial.program import (
 )
 
 LONGEST = 2**21
-"""Pieces that a model may read: twice the most of a row."""
+"""Tokens that a model may read: twice the most of a row."""
 
 
 class Trained(NamedTuple):
@@ -74,12 +74,12 @@ def _check(workdir, record, config):
         raise DamagedError(workdir / "config.json", error) from None
     length, needed = (
         record.get("length"),
-        max(settings.training.row_pieces, settings.evaluation.max_pieces),
+        max(settings.training.sequence_length, settings.evaluation.max_length),
     )
     if type(length) is not int or not needed <= length <= LONGEST:
         raise DamagedError(
             workdir / "record.json",
-            f"length={length!r} is none of {needed} to {LONGEST} pieces",
+            f"length={length!r} is none of {needed} to {LONGEST} tokens",
         )
 
 
@@ -142,7 +142,7 @@ class Translator:
         self._states = Lanes().stack([state])
 
     def _how(self, n_best, prefix):
-        e, pieces = (
+        e, tokens = (
             self._settings.evaluation,
             tuple(self._vocabulary.encode([prefix.strip()])[0].tolist()),
         )
@@ -150,12 +150,12 @@ class Translator:
             raise WorkdirError(
                 f"n_best={n_best} translations need a beam of at least {n_best}, and it is {e.beam}"
             )
-        if len(pieces) >= e.max_pieces:
+        if len(tokens) >= e.max_length:
             raise WorkdirError(
-                f"the prefix has {len(pieces)} pieces; a translation has at most {e.max_pieces}, "
+                f"the prefix has {len(tokens)} tokens; a translation has at most {e.max_length}, "
                 "end mark included"
             )
-        return Search(e.beam, e.alpha, e.max_pieces, e.extra, n_best), pieces
+        return Search(e.beam, e.alpha, e.max_length, e.max_extra, n_best), tokens
 
     def __call__(self, lines: list[str]) -> list[str]:
         """The best translation of each line, see `n_best`."""
@@ -171,11 +171,11 @@ class Translator:
         for number, source in enumerate(sources, start=1):
             if len(source) > most:
                 print(
-                    f"line {number} has {len(source)} pieces and is cut to {most}, the most this model reads",
+                    f"line {number} has {len(source)} tokens and is cut to {most}, the most this model reads",
                     file=sys.stderr,
                 )
         cut = [source[:most] for source in sources]
-        rows = min(self._settings.evaluation.rows, max(1, len(cut)))
+        rows = min(self._settings.evaluation.batch_size, max(1, len(cut)))
         (found,) = translate(
             self._search,
             self._states,
@@ -207,7 +207,7 @@ class Writer:
                 f"{workdir} has a model that translates, and writes nothing by itself: "
                 "launch.translate uses it"
             )
-        self._most = settings.evaluation.max_pieces
+        self._most = settings.evaluation.max_length
         self._variables = dict(params=state.params, positions=state.positions)
         self._sample = jax.jit(
             functools.partial(sample, build_model(self._program), bos=BOS, eos=EOS),
@@ -225,10 +225,10 @@ class Writer:
         top_k: int = 0,
         top_p: float = 1.0,
     ) -> list[Text]:
-        """`count` texts that begin with `beginning`, of at most `most` pieces, the end mark included, or as many as the
-        trial's evaluation.max_pieces; the other arguments are those of `attn.sample`.
+        """`count` texts that begin with `beginning`, of at most `most` tokens, the end mark included, or as many as the
+        trial's evaluation.max_length; the other arguments are those of `attn.sample`.
 
-        Raises WorkdirError for more pieces than the model reads, or a beginning that leaves no room.
+        Raises WorkdirError for more tokens than the model reads, or a beginning that leaves no room.
         """
         most, given = (
             most or self._most,
@@ -236,11 +236,11 @@ class Writer:
         )
         if most > self._program.length:
             raise WorkdirError(
-                f"{most} pieces are more than the {self._program.length} that this model reads"
+                f"{most} tokens are more than the {self._program.length} that this model reads"
             )
         if len(given) >= most:
             raise WorkdirError(
-                f"the beginning has {len(given)} pieces; a text has at most {most}, end mark included"
+                f"the beginning has {len(given)} tokens; a text has at most {most}, end mark included"
             )
         rows = np.tile(np.append(given, 0).astype(np.int32), (count, 1))
         found = jax.device_get(

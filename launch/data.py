@@ -6,8 +6,8 @@ python -m launch.data download --config=FILE
 
 `describe` reads the config's corpus and shows how many pairs it has, how long they are, which are repeated or in the
 training set and the test set too, and some of them. `build` writes it as a data set of TensorFlow Datasets, NAME in the
-folder DIR, to be read with --config.data.corpus=tfds --config.data.name=NAME --config.data.directory=DIR. `download`
-lets TensorFlow Datasets fetch and prepare the data set data.name, as array_record.
+folder DIR, to be read with --config.data.corpus=tfds --config.data.dataset=NAME --config.data.directory=DIR. `download`
+lets TensorFlow Datasets fetch and prepare the data set data.dataset, as array_record.
 """
 
 import re
@@ -46,8 +46,8 @@ def describe(settings: Settings) -> None:
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
     print(
-        f"{prepared.vocabulary().size:,} pieces; batches of {settings.training.rows} rows of "
-        f"{settings.training.row_pieces} pieces hold {summary.packing(prepared, settings):.1%} real ones\n"
+        f"{prepared.vocabulary().size:,} tokens; batches of {settings.training.batch_size} rows of "
+        f"{settings.training.sequence_length} tokens hold {summary.packing(prepared, settings):.1%} real ones\n"
         f"kept in {prepared.directory}"
     )
 
@@ -67,7 +67,7 @@ def build(settings: Settings) -> None:
         corpora.open(data), (data.source, data.target), Path(directory), name
     )
     print(
-        f"{path}\nread it with --config.data.corpus=tfds --config.data.name={name} "
+        f"{path}\nread it with --config.data.corpus=tfds --config.data.dataset={name} "
         f"--config.data.directory={directory} --config.data.validation=validation"
     )
 

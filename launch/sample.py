@@ -2,8 +2,8 @@
 
 python -m launch.sample --workdir=runs/language --count=5 --beginning="In the" --temperature=0.8 --top_p=0.95
 
-Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each piece is drawn from
-softmax(logits / temperature), cut to the top_k likeliest pieces, and to the fewest whose probabilities sum to top_p.
+Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each token is drawn from
+softmax(logits / temperature), cut to the top_k likeliest tokens, and to the fewest whose probabilities sum to top_p.
 """
 
 from experiments.system import huge_pages
@@ -29,19 +29,19 @@ _SEED = flags.DEFINE_integer(
 _MOST = flags.DEFINE_integer(
     "most",
     None,
-    "Pieces of a text at most; the trial's evaluation.max_pieces if not given",
+    "Tokens of a text at most; the trial's evaluation.max_length if not given",
     lower_bound=1,
 )
 _TEMPERATURE = flags.DEFINE_float(
-    "temperature", 1.0, "0 for the likeliest piece always", lower_bound=0
+    "temperature", 1.0, "0 for the likeliest token always", lower_bound=0
 )
 _TOP_K = flags.DEFINE_integer(
-    "top_k", 0, "Only so many of the likeliest pieces; 0 for all", lower_bound=0
+    "top_k", 0, "Only so many of the likeliest tokens; 0 for all", lower_bound=0
 )
 _TOP_P = flags.DEFINE_float(
     "top_p",
     1.0,
-    "Only the likeliest pieces that together have this probability",
+    "Only the likeliest tokens that together have this probability",
     lower_bound=0,
     upper_bound=1,
 )

@@ -187,7 +187,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
             )
             for t in (one.settings.training for one in group):
                 check_batch_size(
-                    t.rows,
+                    t.batch_size,
                     pools.machine.devices if schedule.way.lanes == 1 else 1,
                     t.accumulate,
                 )

@@ -5,7 +5,7 @@
 
 The question: does a model that may look at one word at a time learn where to look, and what does it lose? `argmax`
 takes the best key and the gradient of soft attention (straight-through); `sampled` draws a key and learns by REINFORCE,
-with a baseline for each target piece and a bonus for entropy, after Xu et al. (2015, section 4.1); both take the best
+with a baseline for each target token and a bonus for entropy, after Xu et al. (2015, section 4.1); both take the best
 key when they translate. In the recurrent model that is its one attention; in the Transformer the last layer's attention
 to the source, here of one layer with one head, for REINFORCE cannot tell which of several heads that draw at once was
 right. Read the alignment error rate beside perplexity: CLDR's phrases come with alignments.
@@ -28,20 +28,20 @@ def get_config(model="transformer"):
     if model == "rnn":
         config.model.update(kind="rnn", score="bilinear", d_model=104)
         config.training.learning_rate = systems.RATES["cldr"]["rnn"]
-    config.training.entropy = 0.1
+    config.training.entropy_bonus = 0.1
     return config
 
 
 def sweep_choice():
     for choice in ("soft", "argmax", "sampled"):
-        yield {"model.choice": choice}
+        yield {"model.selection": choice}
     yield {
         "label": "sampled, 3 times the steps",
-        "model.choice": "sampled",
+        "model.selection": "sampled",
         "training.steps": 1800,
     }
 
 
 def sweep_entropy():
     for entropy in (0.0, 0.01, 0.1):
-        yield {"model.choice": "sampled", "training.entropy": entropy}
+        yield {"model.selection": "sampled", "training.entropy_bonus": entropy}

@@ -7,7 +7,7 @@
 
 The first trains on German CLDR phrases, in half a minute on one CPU core; the second writes some of its own. The third
 reads FILE in DIR, a text a line, and holds out its last 1,000 lines: 500 for validation, 500 for the test. Lines of
-more than data.max_pieces pieces are cut into parts. Perplexity is per word piece, so it compares models of one
+more than data.max_length tokens are cut into parts. Perplexity is per token, so it compares models of one
 vocabulary alone.
 """
 
@@ -28,20 +28,20 @@ def get_config(corpus="cldr"):
             train="text.txt",
             validation="text.txt",
             test="text.txt",
-            vocabulary=4000,
-            max_pieces=128,
+            vocabulary_size=4000,
+            max_length=128,
         )
         config.model.update(N=4, d_model=128, d_ff=512, h=4, d_k=32, d_v=32, P_drop=0.1)
         config.training.update(
             steps=5000,
             warmup=1000,
             learning_rate=1.0,
-            rows=32,
-            row_pieces=128,
+            batch_size=32,
+            sequence_length=128,
             evaluate_every=500,
             save_every=500,
         )
-        config.evaluation.max_pieces = 128
+        config.evaluation.max_length = 128
     return config
 
 

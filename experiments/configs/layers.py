@@ -12,7 +12,7 @@ without. The third measures what each costs over n and d, beside Table 1's O(·)
 
 The rows have about the same number of parameters (`--dry_run` says): a layer's self-attention has 4·d_model², as
 h·d_k = d_model; GRU cells have 6 (4.5 in both directions), three taps of a convolution 3, a separable one 1. Restricted
-attention reaches `radius` positions to each side, of phrases of 10 pieces on average.
+attention reaches `radius` positions to each side, of phrases of 10 tokens on average.
 
 CLDR phrases, half a minute to a minute a trial on one CPU core.
 """

@@ -9,7 +9,7 @@ Multi30k's authors lower-cased, normalised and Moses-tokenised it, plain or .gz.
 they stand, the basis of the published scores, and `bleu_detokenized` sacreBLEU's default on detokenised text.
 
 The recipe is that of "Tiny" in Wu et al. (2021), which reaches 41.02: 4+4 layers, d_model 128, d_ff 256, 4 heads,
-dropout 0.3, shared embeddings, 10,000 pieces, Adam 0.9/0.98, inverse square root with a peak of 0.005 after 2,000
+dropout 0.3, shared embeddings, 10,000 tokens, Adam 0.9/0.98, inverse square root with a peak of 0.005 after 2,000
 steps, about 8,192 tokens a batch, 8,000 steps, the last 10 checkpoints (an epoch apart) averaged, beam 5.
 
 Notebook, two cores of an AMD EPYC, JAX 0.10.2:
@@ -19,7 +19,7 @@ Notebook, two cores of an AMD EPYC, JAX 0.10.2:
               step 8,000 as it is     41.11  39.86   41.09  39.86   5.226
             Length penalties of 0.2, 0.6, 1.0, 1.4, 1.8 gave 41.40, 41.71, 42.07, 42.03, 42.11 on validation; the best
             of these, 1.8, has 40.59 on test. So 41.02 is not reached: 40.95 with the paper's 0.6.
-2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target pieces, dropout 0.2, 8,000 pieces, in 29
+2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target tokens, dropout 0.2, 8,000 tokens, in 29
             minutes: sacreBLEU's default 36.6 on test_2016_flickr, greedy, one checkpoint.
 """
 
@@ -35,8 +35,8 @@ def get_config():
         validation="val.lc.norm.tok",
         test="test_2016_flickr.lc.norm.tok",
         tokenized=True,
-        vocabulary=10_000,
-        max_pieces=64,
+        vocabulary_size=10_000,
+        max_length=64,
     )
     config.model.update(N=4, d_model=128, d_ff=256, h=4, d_k=32, d_v=32, P_drop=0.3)
     # learning_rate is a factor on the paper's schedule: 2.53 · 128^-0.5 · 2000^-0.5 peaks at 0.005.
@@ -44,14 +44,14 @@ def get_config():
         steps=8000,
         warmup=2000,
         learning_rate=2.53,
-        rows=128,
-        row_pieces=64,
+        batch_size=128,
+        sequence_length=64,
         log_every=50,
         evaluate_every=500,
         save_every=50,
         average=10,
     )
-    config.evaluation.update(max_pieces=64, sentences=1014, beam=5, weights="average")
+    config.evaluation.update(max_length=64, sentences=1014, beam=5, weights="average")
     return config
 
 

@@ -20,12 +20,12 @@ get_config = quick.get_config
 def sweep_heads(config):
     d_v, d_model = config.model.d_v, config.model.d_model
     yield {"label": "concat"}
-    yield {"label": f"mean, W_V of rank {d_v}", "model.heads": "mean"}
-    yield {"label": "mean, full W_V", "model.heads": "mean", "model.d_v": d_model}
+    yield {"label": f"mean, W_V of rank {d_v}", "model.combine": "mean"}
+    yield {"label": "mean, full W_V", "model.combine": "mean", "model.d_v": d_model}
     yield {"label": "concat, ReLU after", "model.head_activation": "relu"}
     yield {
         "label": "mean, full W_V, ReLU after",
-        "model.heads": "mean",
+        "model.combine": "mean",
         "model.d_v": d_model,
         "model.head_activation": "relu",
     }
@@ -34,4 +34,4 @@ def sweep_heads(config):
 def sweep_rank(config):
     """The rank of W_V, up to the full matrix."""
     for d_v in (4, 16, 32, config.model.d_model):
-        yield {"label": f"rank {d_v}", "model.heads": "mean", "model.d_v": d_v}
+        yield {"label": f"rank {d_v}", "model.combine": "mean", "model.d_v": d_v}

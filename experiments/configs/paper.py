@@ -6,7 +6,7 @@
 
 DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*, plain or .gz. The README's
 table says where in the code each statement stands. What the paper leaves open: how sentences are put into batches
-(here: packed, in rows of 256 pieces) and what happens to longer pairs (here: dropped and counted).
+(here: packed, in rows of 256 tokens) and what happens to longer pairs (here: dropped and counted).
 
 Not run here: base took its authors 12 hours on 8 GPUs.
 """
@@ -25,17 +25,21 @@ def get_config(model="base"):
         directory="wmt14",
         validation="newstest2013",
         test="newstest2014",
-        vocabulary=37_000,
-        max_pieces=256,
+        vocabulary_size=37_000,
+        max_length=256,
     )
-    # 104 rows of 256 pieces are 26,600; packed they hold about 25,000 real ones on each side.
+    # 104 rows of 256 tokens are 26,600; packed they hold about 25,000 real ones on each side.
     config.training.update(
-        rows=104, row_pieces=256, steps=100_000, log_every=100, evaluate_every=1500
+        batch_size=104,
+        sequence_length=256,
+        steps=100_000,
+        log_every=100,
+        evaluate_every=1500,
     )
     # The last 5 checkpoints, 10 minutes apart: 1,500 steps of 0.4 s.
     config.training.update(save_every=1500, average=5)
     config.evaluation.update(
-        max_pieces=306, weights="average", beam=4, alpha=0.6, extra=50
+        max_length=306, weights="average", beam=4, alpha=0.6, max_extra=50
     )
     if model == "big":
         config.model.update(d_model=1024, d_ff=4096, h=16, P_drop=0.3)

@@ -34,11 +34,11 @@ def get_config(corpus="cldr"):
     else:
         config = multi30k.get_config()
         config.model.update(N=2, d_model=96, d_ff=192, h=4, d_k=24, d_v=24, P_drop=0.2)
-        config.data.update(vocabulary=4000)
+        config.data.update(vocabulary_size=4000)
         config.training.update(
             steps=800,
             warmup=300,
-            rows=24,
+            batch_size=24,
             evaluate_every=400,
             save_every=400,
             average=0,
@@ -64,8 +64,8 @@ def sweep_systems(config):
 
 def width(config, score) -> int:
     """The even d_model of a recurrent model whose parameters are nearest to the Transformer's."""
-    m, pieces = config.model, config.data.vocabulary
-    wanted = pieces * m.d_model + m.N * (
+    m, tokens = config.model, config.data.vocabulary_size
+    wanted = tokens * m.d_model + m.N * (
         6 * m.d_model * m.h * (m.d_k + m.d_v)
         + 4 * m.d_model * m.d_ff
         + 2 * m.d_ff
@@ -73,11 +73,11 @@ def width(config, score) -> int:
     )
     return min(
         range(2, 2 * m.d_model + 512, 2),
-        key=lambda d: abs(parameters(d, score, pieces) - wanted),
+        key=lambda d: abs(parameters(d, score, tokens) - wanted),
     )
 
 
-def parameters(d, score, pieces):
+def parameters(d, score, tokens):
     """Of one layer of LSTM cells, see `attn.RNN`, with tied embeddings."""
     own = {"bilinear": d**2, "additive": 2 * d**2 + d}.get(score, 0)
-    return pieces * d + 17 * d**2 + 10 * d + pieces + own
+    return tokens * d + 17 * d**2 + 10 * d + tokens + own

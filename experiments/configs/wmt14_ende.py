@@ -5,8 +5,8 @@
     python -m launch.train --config=experiments/configs/wmt14_ende.py --workdir=runs/base
     python -m launch.train --config=experiments/configs/wmt14_ende.py:big --workdir=runs/big
 
-4.5 million pairs, validation newstest2013, test newstest2014; a shared vocabulary of 37,000 pieces; batches of about
-25,000 source and 25,000 target pieces, of sentences of about equal length. `download` needs the network, and what it
+4.5 million pairs, validation newstest2013, test newstest2014; a shared vocabulary of 37,000 tokens; batches of about
+25,000 source and 25,000 target tokens, of sentences of about equal length. `download` needs the network, and what it
 fetches goes to ~/tensorflow_datasets, or to --config.data.directory.
 
 Not run here to its end, see paper.py; on local data sets of the same form the tests train it.
@@ -19,13 +19,13 @@ def get_config(model="base"):
     config = paper.get_config(model)
     config.data.update(
         corpus="tfds",
-        name="wmt14_translate/de-en",
+        dataset="wmt14_translate/de-en",
         directory="",
         train="train",
         validation="validation",
         test="test",
     )
-    config.training.by_length = True
+    config.training.bucket_by_length = True
     return config
 
 

@@ -4,7 +4,7 @@
     python -m launch.train --config=experiments/configs/wmt14_enfr.py:big --workdir=runs/big-fr
 
 As wmt14_ende.py, with 36 million pairs, which tokenised take about 5 GB in ~/.cache/attn/corpora, a vocabulary of
-32,000 pieces, and for big a dropout of 0.1 (section 6.1).
+32,000 tokens, and for big a dropout of 0.1 (section 6.1).
 """
 
 from experiments.configs import wmt14_ende
@@ -12,7 +12,9 @@ from experiments.configs import wmt14_ende
 
 def get_config(model="base"):
     config = wmt14_ende.get_config(model)
-    config.data.update(name="wmt14_translate/fr-en", target="fr", vocabulary=32_000)
+    config.data.update(
+        dataset="wmt14_translate/fr-en", target="fr", vocabulary_size=32_000
+    )
     config.model.P_drop = 0.1
     return config
 

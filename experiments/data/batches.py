@@ -49,7 +49,7 @@ class Corpus(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """int32 arrays, all (rows, row_pieces). The decoder reads `target_in` and is to give `target_out`."""
+    """int32 arrays, all (rows, sequence_length). The decoder reads `target_in` and is to give `target_out`."""
 
     source: np.ndarray
     source_positions: np.ndarray
@@ -95,7 +95,7 @@ def between_marks(ids: np.ndarray, lengths: np.ndarray) -> Sentences:
 
 
 def excerpt(
-    corpus: Corpus, slots: np.ndarray, row_pieces: int
+    corpus: Corpus, slots: np.ndarray, sequence_length: int
 ) -> tuple[Corpus, np.ndarray]:
     """The pairs of slots (L, K, rows, S) alone, in int32 arrays as large as any such slots need, and their slots."""
     pairs = slots[slots >= 0]
@@ -104,7 +104,7 @@ def excerpt(
     rows = slots.size // slots.shape[-1]
     return Corpus(
         *(
-            _chosen(side, pairs, slots.size, rows * row_pieces + slots.size)
+            _chosen(side, pairs, slots.size, rows * sequence_length + slots.size)
             for side in corpus
         )
     ), renumbered
@@ -132,20 +132,18 @@ class Batches:
         self,
         pairs: Encoded | Corpus,
         *,
-        rows: int,
-        row_pieces: int,
+        batch_size: int,
+        sequence_length: int,
         seed: int,
         by_length: bool = False,
     ):
         self._corpus = pairs if isinstance(pairs, Corpus) else corpus(pairs)
-        self._rows, self._row_pieces, self._seed, self._by_length = (
-            rows,
-            row_pieces,
-            seed,
-            by_length,
-        )
-        _check(self._corpus, row_pieces)
-        self._most = most_in_a_row(self._corpus, row_pieces)
+        self._batch_size = batch_size
+        self._sequence_length = sequence_length
+        self._seed = seed
+        self._by_length = by_length
+        _check(self._corpus, sequence_length)
+        self._most = most_in_a_row(self._corpus, sequence_length)
         self._parts = -(-len(self._corpus.source.lengths) // PART)
         self.epoch = None
         self._start(0, 0)
@@ -154,11 +152,11 @@ class Batches:
         return self
 
     def __next__(self) -> Batch:
-        return assemble(self._corpus, self.take(1)[0], self._row_pieces, np)
+        return assemble(self._corpus, self.take(1)[0], self._sequence_length, np)
 
     def take(self, count: int) -> np.ndarray:
         """The next `count` batches, int32 (count, rows, pairs of a row at most): numbers of pairs, −1 for none."""
-        found = np.empty((count, self._rows, self._most), np.int32)
+        found = np.empty((count, self._batch_size, self._most), np.int32)
         for i in range(count):
             if self.batch == self.batches_in_part:
                 self._start(
@@ -195,34 +193,38 @@ class Batches:
             if self._by_length
             else np.arange(len(pairs))
         )
-        plan = pack(order, *lengths, self._row_pieces)
-        self.batches_in_part = -(-(int(plan.row[-1]) + 1) // self._rows)
-        slots = np.full((self.batches_in_part, self._rows, self._most), -1, np.int32)
-        slots[plan.row // self._rows, plan.row % self._rows, plan.segment - 1] = pairs[
-            plan.pair
-        ]
+        plan = pack(order, *lengths, self._sequence_length)
+        self.batches_in_part = -(-(int(plan.row[-1]) + 1) // self._batch_size)
+        slots = np.full(
+            (self.batches_in_part, self._batch_size, self._most), -1, np.int32
+        )
+        slots[
+            plan.row // self._batch_size, plan.row % self._batch_size, plan.segment - 1
+        ] = pairs[plan.pair]
         self._slots = (
             np.random.default_rng((self._seed, epoch, part)).permutation(slots)
             if self._by_length
             else slots
         )
         self.real_tokens = int(sum(side.sum() for side in lengths)) / (
-            2 * slots[..., 0].size * self._row_pieces
+            2 * slots[..., 0].size * self._sequence_length
         )
 
 
-def most_in_a_row(corpus: Corpus, row_pieces: int) -> int:
+def most_in_a_row(corpus: Corpus, sequence_length: int) -> int:
     """No row has room for more pairs, whichever they are."""
     shortest = [int(side.lengths.min()) for side in corpus]
     both = int((corpus.source.lengths + corpus.target.lengths).min())
-    return min(*(row_pieces // length for length in shortest), 2 * row_pieces // both)
+    return min(
+        *(sequence_length // length for length in shortest), 2 * sequence_length // both
+    )
 
 
 def pack(
     order: np.ndarray,
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
-    row_pieces: int,
+    sequence_length: int,
 ) -> Plan:
     """First fit: each pair, in `order`, goes to the oldest open row with room for both of its sides.
 
@@ -247,8 +249,8 @@ def pack(
                 del sources[0], targets[0]
                 first += 1
             k = len(sources)
-            sources.append(row_pieces)
-            targets.append(row_pieces)
+            sources.append(sequence_length)
+            targets.append(sequence_length)
             room = range(len(sources))
         rows.append(first + k)
         sources[k] -= source
@@ -278,11 +280,11 @@ def padded(
         yield indices, assemble(flat, slots, length, np)
 
 
-def assemble(corpus: Corpus, slots, row_pieces: int, xp=jnp) -> Batch:
+def assemble(corpus: Corpus, slots, sequence_length: int, xp=jnp) -> Batch:
     """The batch whose row r holds the pairs `slots[r]`, one after the other, −1 being none; `xp`: numpy or its like."""
-    source, positions, segments = _placed(corpus.source, slots, row_pieces, xp)
+    source, positions, segments = _placed(corpus.source, slots, sequence_length, xp)
     target, target_positions, target_segments = _placed(
-        corpus.target, slots, row_pieces, xp
+        corpus.target, slots, sequence_length, xp
     )
     return Batch(
         _ids(corpus.source, source + 1, segments, xp),
@@ -295,12 +297,12 @@ def assemble(corpus: Corpus, slots, row_pieces: int, xp=jnp) -> Batch:
     )
 
 
-def _placed(sentences, slots, row_pieces, xp):
-    """For each position of rows: where its piece's forerunner is in the flat ids, its position, its segment."""
+def _placed(sentences, slots, sequence_length, xp):
+    """For each position of rows: where its token's forerunner is in the flat ids, its position, its segment."""
     there = slots >= 0
     lengths = xp.where(there, sentences.lengths[slots], 0)
     ends = xp.cumsum(lengths, axis=1, dtype=np.int32)
-    column = xp.arange(row_pieces, dtype=np.int32)
+    column = xp.arange(sequence_length, dtype=np.int32)
     passed = (column[None, :, None] >= ends[:, None]).sum(-1, dtype=np.int32)
     real = column[None] < ends[:, -1:]
     slot = xp.where(real, passed, 0)
@@ -339,7 +341,7 @@ def _chosen(sentences, numbers, most, most_ids) -> Sentences:
     )
 
 
-def _check(corpus, row_pieces):
+def _check(corpus, sequence_length):
     source_lengths, target_lengths = (side.lengths for side in corpus)
     if len(source_lengths) != len(target_lengths):
         raise ValueError(
@@ -347,9 +349,9 @@ def _check(corpus, row_pieces):
         )
     if not len(source_lengths):
         raise ValueError("no pairs to make batches of")
-    if max(source_lengths.max(), target_lengths.max()) > row_pieces:
+    if max(source_lengths.max(), target_lengths.max()) > sequence_length:
         i = int(np.maximum(source_lengths, target_lengths).argmax())
         raise ValueError(
-            f"pair {i} has {source_lengths[i]} source and {target_lengths[i]} target pieces, end mark included, and a "
-            f"row holds row_pieces={row_pieces}; drop long pairs first, or make rows longer"
+            f"pair {i} has {source_lengths[i]} source and {target_lengths[i]} target tokens, end mark included, and a "
+            f"row holds sequence_length={sequence_length}; drop long pairs first, or make rows longer"
         )

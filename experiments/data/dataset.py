@@ -1,4 +1,4 @@
-"""A corpus made ready for a model: cut into word pieces, what cannot be used dropped and counted, and kept on disk.
+"""A corpus made ready for a model: cut into tokens, what cannot be used dropped and counted, and kept on disk.
 
 It is kept by its content, in ~/.cache/attn/corpora (or $XDG_CACHE_HOME/attn/corpora): a second run on the same text
 and the same settings finds it there, and one that comes while the first is at work waits for it. Any of it may be
@@ -41,7 +41,7 @@ SAMPLE = 1_000_000
 
 
 LONGEST = 2048
-"""Pieces of a held-out sentence, end mark included: a model has as many positions as the longest."""
+"""Tokens of a held-out sentence, end mark included: a model has as many positions as the longest."""
 
 
 class Heldout(NamedTuple):
@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
             for side in split.ids
         )
         return max(
-            settings.training.row_pieces, settings.evaluation.max_pieces, longest
+            settings.training.sequence_length, settings.evaluation.max_length, longest
         )
 
     def __reduce__(self):
@@ -94,8 +94,8 @@ def prepare(data: Data) -> Prepared:
             (
                 FORMAT,
                 source.fingerprint(),
-                data.vocabulary,
-                data.max_pieces,
+                data.vocabulary_size,
+                data.max_length,
                 sentencepiece.__version__,
             )
         ).encode()
@@ -179,17 +179,17 @@ def _fill(source, data, directory):
     aside = [directory / f"{side}.text" for side in memmap.SIDES]
     survey = _survey(source, aside)
     model = train_vocabulary(
-        [*survey.sample.source, *survey.sample.target], data.vocabulary
+        [*survey.sample.source, *survey.sample.target], data.vocabulary_size
     )
     vocabulary = Vocabulary(model)
-    cut = data.max_pieces - 1 if data.corpus == "text" else 0  # and the end mark
+    cut = data.max_length - 1 if data.corpus == "text" else 0  # and the end mark
     for split in () if cut else survey.heldout:
         _check_lengths(source, split, vocabulary)
-    dropped = _encode(aside, data.max_pieces, cut, vocabulary, directory)
+    dropped = _encode(aside, data.max_length, cut, vocabulary, directory)
     if dropped == survey.counts["train"]:
         raise CorpusError(
-            f"none of the {dropped} training pairs has at most data.max_pieces={data.max_pieces} "
-            "pieces a side; raise data.max_pieces"
+            f"none of the {dropped} training pairs has at most data.max_length={data.max_length} "
+            "tokens a side; raise data.max_length"
         )
     for path in aside:
         path.unlink()
@@ -281,9 +281,9 @@ def _draw(sample, pairs, seen, rng):
             side[places[i]] = new[room + i]
 
 
-def _encode(aside, max_pieces, cut, vocabulary, directory) -> int:
+def _encode(aside, max_length, cut, vocabulary, directory) -> int:
     """Writes the pairs of the two files that are short enough; returns how many are not. With `cut` all are: texts, the
-    same on both sides, in parts of so many pieces."""
+    same on both sides, in parts of so many tokens."""
     dropped = 0
     with memmap.Writer(directory, vocabulary.size) as writer:
         for pairs in zip(*map(_lines, aside), strict=True):
@@ -294,7 +294,7 @@ def _encode(aside, max_pieces, cut, vocabulary, directory) -> int:
                     for ids, lengths in flat
                 )
             )
-            short = np.maximum(*(side.lengths for side in block)) <= max_pieces
+            short = np.maximum(*(side.lengths for side in block)) <= max_length
             dropped += int((~short).sum())
             writer.append(
                 block
@@ -336,7 +336,7 @@ def _check_lengths(source, split, vocabulary):
         if lengths.max() > LONGEST:
             i = int(lengths.argmax())
             raise CorpusError(
-                f"{source.place(split, before + i)}: a held-out sentence of {lengths[i]} pieces, and "
+                f"{source.place(split, before + i)}: a held-out sentence of {lengths[i]} tokens, and "
                 f"{LONGEST} are the most; remove the pair, or split it"
             )
         before += len(lengths)

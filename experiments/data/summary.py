@@ -30,9 +30,9 @@ class Split(NamedTuple):
     sources_seen: int
     """Pairs whose source training has too, whatever its translation."""
     lengths: tuple[tuple[int, ...], tuple[int, ...]]
-    """For source and target: the lengths in pieces that the QUANTILES of sentences have at most."""
+    """For source and target: the lengths in tokens that the QUANTILES of sentences have at most."""
     bytes: tuple[float, float]
-    """Share of pieces that are single bytes, because the vocabulary has no piece for their characters."""
+    """Share of tokens that are single bytes, because the vocabulary has no token for their characters."""
     examples: list[tuple[str, str]]
 
 
@@ -69,10 +69,10 @@ def packing(prepared: Prepared, settings: Settings) -> float:
     t = settings.training
     return Batches(
         prepared.train,
-        rows=t.rows,
-        row_pieces=t.row_pieces,
+        batch_size=t.batch_size,
+        sequence_length=t.sequence_length,
         seed=settings.seed,
-        by_length=t.by_length,
+        by_length=t.bucket_by_length,
     ).real_tokens
 
 
@@ -90,10 +90,10 @@ def table(found: dict[str, Split], languages: tuple[str, str]) -> rich.table.Tab
         "source also in train": lambda s: _of(s.sources_seen, s.pairs),
     }
     for i, language in enumerate(languages):
-        rows[f"{language}: pieces, 50, 90, 99, 100 %"] = lambda s, i=i: ", ".join(
+        rows[f"{language}: tokens, 50, 90, 99, 100 %"] = lambda s, i=i: ", ".join(
             map(str, s.lengths[i])
         )
-        rows[f"{language}: pieces that are bytes"] = lambda s, i=i: f"{s.bytes[i]:.2%}"
+        rows[f"{language}: tokens that are bytes"] = lambda s, i=i: f"{s.bytes[i]:.2%}"
     for name, text in rows.items():
         drawn.add_row(name, *(text(split) for split in found.values()))
     return drawn

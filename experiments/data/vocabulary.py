@@ -1,4 +1,4 @@
-"""The vocabulary: word pieces shared by both languages (sentencepiece BPE), trained within the run.
+"""The vocabulary: tokens shared by both languages (sentencepiece BPE), trained within the run.
 
 Text is not normalised, and a character outside the vocabulary is spelled in bytes, so decoding gives back what was
 encoded. Digits go in pairs, 1970 as 19 70, and join nothing else: numbers are spelled, not memorised, without being
@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.system import machine
 
 PAD, BOS, EOS, UNK = range(4)
-"""Ids of the control pieces. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
+"""Ids of the control tokens. UNK exists because sentencepiece wants one; with bytes to fall back on it never occurs."""
 
 
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
@@ -29,13 +29,13 @@ class VocabularyError(UserError):
 
 
 def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
-    """A sentencepiece model of exactly `size` pieces, the same bytes for the same sentences.
+    """A sentencepiece model of exactly `size` tokens, the same bytes for the same sentences.
 
     Raises:
-        VocabularyError: the text has too few distinct pieces for `size`, or `size` is too small for its characters.
+        VocabularyError: the text has too few distinct tokens for `size`, or `size` is too small for its characters.
     """
     if not any(sentences := list(sentences)):
-        raise VocabularyError(f"no text to train a vocabulary of {size} pieces on")
+        raise VocabularyError(f"no text to train a vocabulary of {size} tokens on")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -50,7 +50,7 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
             byte_fallback=True,
             split_digits=True,
             user_defined_symbols=PAIRS_OF_DIGITS,
-            character_coverage=0.99999,  # rarer characters go by their bytes and cost no piece
+            character_coverage=0.99999,  # rarer characters go by their bytes and cost no token
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=1
@@ -107,7 +107,7 @@ class Vocabulary:
         ), lengths
 
     def spans(self, sentence: str) -> list[tuple[int, int]]:
-        """(first letter, one after the last) of each of its pieces, white space before a word being of the piece."""
+        """(first letter, one after the last) of each of its tokens, white space before a word being of the token."""
         return self._processor.encode(sentence, return_type="offset_mapping")["offsets"]
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
@@ -118,11 +118,11 @@ class Vocabulary:
         )  # of no rows it would make one ""
 
     def is_byte(self, i: int) -> bool:
-        """Whether piece i is one byte, for characters that have no piece."""
+        """Whether token i is one byte, for characters that have no token."""
         return self._processor.is_byte(i)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, control pieces included; a leading ▁ marks the start of a word."""
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id, control tokens included; a leading ▁ marks the start of a word."""
         return self._processor.id_to_piece(np.asarray(ids).tolist())
 
 

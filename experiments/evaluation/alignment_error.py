@@ -26,7 +26,7 @@ def alignment_error(
         1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
 
     (Och and Ney 2003, section 5), with the sure and possible links S and P of the corpus, and A one link for each
-    target word that has any: the source word with the most attention of the target word's pieces, in the mean over the
+    target word that has any: the source word with the most attention of the target word's tokens, in the mean over the
     heads of the last layer. `weights(state, source, target, lengths)` is a compiled `evaluation.attention_weights`.
     None where the corpus knows no links, or the model has no such attention. `check()` is called between batches.
     """
@@ -68,9 +68,9 @@ def guess(
     target: str,
     spans: Callable[[str], Sequence[tuple[int, int]]],
 ) -> set[tuple[int, int]]:
-    """For each target word the source word (source, target) that its pieces look at most.
+    """For each target word the source word (source, target) that its tokens look at most.
 
-    `weights` (m, n) are of the pieces that follow each query and of those of the source; what is beyond the sentences'
+    `weights` (m, n) are of the tokens that follow each query and of those of the source; what is beyond the sentences'
     own, as end marks and padding, is not looked at.
     """
     inside = [_membership(words(text), spans(text)) for text in (source, target)]
@@ -81,12 +81,12 @@ def guess(
     return {(int(looks[t].argmax()), int(t)) for t in np.flatnonzero(known)}
 
 
-def _membership(words, pieces):
-    """(pieces, words): 1 where a piece has letters of a word."""
+def _membership(words, tokens):
+    """(tokens, words): 1 where a token has letters of a word."""
     return np.array(
         [
             [float(first < end and begin < last) for first, last in words]
-            for begin, end in pieces
+            for begin, end in tokens
         ],
         np.float32,
-    ).reshape(len(pieces), len(words))
+    ).reshape(len(tokens), len(words))

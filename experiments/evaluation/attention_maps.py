@@ -54,7 +54,7 @@ def attention_examples(
     count: int,
     length: int,
 ):
-    """For `count` test sentences of different lengths: texts, pieces and where attention looks.
+    """For `count` test sentences of different lengths: texts, tokens and where attention looks.
 
     `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder reads the translation.
     Returns (records, arrays): what `examples.json` and `examples.npz` hold.
@@ -84,8 +84,8 @@ def attention_examples(
                 source=test.text.source[i],
                 reference=test.text.target[i],
                 translation=translations[i],
-                source_pieces=vocabulary.pieces(batch.source[row, :n]),
-                target_pieces=vocabulary.pieces(batch.target_in[row, :m]),
+                source_tokens=vocabulary.tokens(batch.source[row, :n]),
+                target_tokens=vocabulary.tokens(batch.target_in[row, :m]),
             )
         )
     return records, arrays

@@ -15,7 +15,7 @@ from experiments.trial.program import Program, State, build_model
 
 
 class Search(NamedTuple):
-    """How translations are searched for; at most `most` pieces, and at most `extra` more than the source has."""
+    """How translations are searched for; at most `most` tokens, and at most `extra` more than the source has."""
 
     beam: int
     alpha: float
@@ -44,7 +44,7 @@ def translate(
     """For each of `lanes` the best hypotheses of each source (ids without marks), the best first.
 
     An empty source has an empty one. `search(states, source, lengths)` is a compiled `search` of a population; batches
-    are `rows` sentences of `length` pieces. `check()` is called between batches; what it raises ends this.
+    are `rows` sentences of `length` tokens. `check()` is called between batches; what it raises ends this.
     """
     worth = [i for i, source in enumerate(sources) if len(source)]
     nothing = [np.zeros(0, np.int32)] * len(worth)
@@ -59,12 +59,12 @@ def translate(
     )
     hypotheses = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
     for indices, results in one_ahead(found, check):
-        pieces, scores = map(np.asarray, results)
+        tokens, scores = map(np.asarray, results)
         for of_lane, lane in zip(hypotheses, lanes, strict=True):
-            for i, ids, own in zip(indices, pieces[lane], scores[lane], strict=False):
+            for i, ids, own in zip(indices, tokens[lane], scores[lane], strict=False):
                 there = (
                     own > -np.inf
-                )  # a sentence of few pieces may have fewer translations than were asked for
+                )  # a sentence of few tokens may have fewer translations than were asked for
                 texts = vocabulary.decode(ids[there])
                 # Of a model without numbers there is none.
                 of_lane[worth[i]] = [
@@ -82,7 +82,7 @@ def search_batch(
     source,
     lengths,
 ):
-    """Pieces (B, n_best, T) and scores (B, n_best) of translations that begin with `prefix`, for sources (B, N)."""
+    """Tokens (B, n_best, T) and scores (B, n_best) of translations that begin with `prefix`, for sources (B, N)."""
     variables = dict(params=state.params, positions=state.positions)
     begun = jnp.broadcast_to(
         jnp.asarray(prefix, jnp.int32)[None], (len(source), len(prefix))

@@ -127,8 +127,8 @@ class Judge(NamedTuple):
             self._score_language(states, losses, name, wanted)
             return
         validation, test = self.prepared.validation, self.prepared.test
-        nll, pieces = losses
-        perplexities = perplexity(nll, pieces)
+        nll, tokens = losses
+        perplexities = perplexity(nll, tokens)
         lanes = [one.lane for one, *_ in wanted]
         of_validation, of_test = (
             self._translations(states, self.functions.search, side.ids.source, lanes)
@@ -156,10 +156,10 @@ class Judge(NamedTuple):
                     self.check,
                 )
                 alone |= {} if error is None else dict(alignment_error=error)
-                self._heads(one, states, nll[lane], pieces)
+                self._heads(one, states, nll[lane], tokens)
                 one.directory.write_arrays(
                     "sentences.npz",
-                    self._sentences(one, nll[lane], pieces, of_test[lane]),
+                    self._sentences(one, nll[lane], tokens, of_test[lane]),
                 )
 
     def _score_language(self, states, losses, name, wanted):
@@ -180,15 +180,15 @@ class Judge(NamedTuple):
                     take_lane(states, self.lanes.place(one.lane)),
                     self.prepared.test.text.target,
                 )
-                nll, pieces = losses
+                nll, tokens = losses
                 one.directory.write_arrays(
-                    "sentences.npz", self._of_validation(nll[one.lane], pieces)
+                    "sentences.npz", self._of_validation(nll[one.lane], tokens)
                 )
-                self._heads(one, states, nll[one.lane], pieces)
+                self._heads(one, states, nll[one.lane], tokens)
 
-    def _heads(self, one, states, nll, pieces):
+    def _heads(self, one, states, nll, tokens):
         """Writes what each head does, where the settings ask for it."""
-        if not one.settings.evaluation.heads:
+        if not one.settings.evaluation.head_importance:
             return
         place = self.lanes.place(one.lane)
         state, others = take_lane(states, place), {}
@@ -206,24 +206,24 @@ class Judge(NamedTuple):
             self.check,
         )
         one.directory.write_arrays(
-            "heads.npz", arrays | head_importance.importance(nll, others, pieces)
+            "heads.npz", arrays | head_importance.importance(nll, others, tokens)
         )
 
-    def _of_validation(self, nll, pieces):
+    def _of_validation(self, nll, tokens):
         lengths = np.array(
             [len(s) + 1 for s in self.prepared.validation.ids.source], np.int32
         )
         return dict(
             validation_nll=nll.astype(np.float32),
-            validation_pieces=pieces.astype(np.int32),
+            validation_tokens=tokens.astype(np.int32),
             validation_source=lengths,
         )
 
-    def _sentences(self, one, nll, pieces, translations):
+    def _sentences(self, one, nll, tokens, translations):
         """What each held-out sentence contributes to the scores."""
         test = self.prepared.test
         return dict(
-            self._of_validation(nll, pieces),
+            self._of_validation(nll, tokens),
             test_source=np.array([len(s) + 1 for s in test.ids.source], np.int32),
             test_exact=np.array(
                 [t == r for t, r in zip(translations, test.text.target, strict=True)]

@@ -54,7 +54,7 @@ def looks(
     """Means over all queries of a test set whose references the decoder reads, by "kind/what", each (N, H):
 
     - entropy, −Σ_j w_ij ln w_ij in nats;
-    - distance, Σ_j w_ij·|i − j| in pieces;
+    - distance, Σ_j w_ij·|i − j| in tokens;
     - shares (N, H, places), Σ w_ij over the keys of each of PLACES.
 
     `weights(state, source, target, lengths)` is a compiled `evaluation.attention_weights`; `check()` is called between
@@ -129,23 +129,23 @@ def without(state: State, head: Head) -> State:
 
 
 def importance(
-    losses: np.ndarray, others: Mapping[Head, np.ndarray], pieces: np.ndarray
+    losses: np.ndarray, others: Mapping[Head, np.ndarray], tokens: np.ndarray
 ) -> dict[str, np.ndarray]:
     """What switching off a head adds to the log of perplexity, by "kind/what", each (N, H).
 
-    `losses` (S,) are −log p of the sentences, `others` the same without each head, `pieces` (S,) their numbers.
+    `losses` (S,) are −log p of the sentences, `others` the same without each head, `tokens` (S,) their numbers.
 
-    - importance, r = Σ_s d_s / Σ_s p_s with d_s the difference and p_s the pieces of sentence s;
+    - importance, r = Σ_s d_s / Σ_s p_s with d_s the difference and p_s the tokens of sentence s;
     - error, its standard error over sentences, √(S/(S − 1)·Σ_s (d_s − r·p_s)²) / Σ_s p_s (Cochran 1977, section 2.11);
     - p, two-sided by Student's t with S − 1 degrees of freedom, after Holm's correction over all heads.
     """
     count, found = len(losses), {}
     for head, other in others.items():
         d = other - losses
-        r = d.sum() / pieces.sum()
+        r = d.sum() / tokens.sum()
         error = (
-            count / max(1, count - 1) * ((d - r * pieces) ** 2).sum()
-        ) ** 0.5 / pieces.sum()
+            count / max(1, count - 1) * ((d - r * tokens) ** 2).sum()
+        ) ** 0.5 / tokens.sum()
         p = (
             2 * scipy.stats.t.sf(abs(r) / error, count - 1)
             if error > 0 and count > 1

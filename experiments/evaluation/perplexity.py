@@ -16,12 +16,12 @@ def sentence_losses(
     length: int,
     check: Callable[[], None] = lambda: None,
 ):
-    """(−log p of each target sentence, its end mark included, (L, sentences); how many pieces those are (sentences,)).
+    """(−log p of each target sentence, its end mark included, (L, sentences); how many tokens those are (sentences,)).
 
     `piece_losses(states, batch)` is a compiled `trial.piece_losses` of L lanes. `check()` is called between batches;
     what it raises ends this.
     """
-    nll, pieces = None, np.zeros(len(pairs.target), np.int64)
+    nll, tokens = None, np.zeros(len(pairs.target), np.int64)
     for indices, losses, real in one_ahead(
         (
             (indices, piece_losses(states, batch), batch.target_segments > 0)
@@ -31,13 +31,13 @@ def sentence_losses(
     ):
         rows_of = np.where(real[None], np.asarray(losses, np.float64), 0).sum(-1)
         nll = np.zeros((len(rows_of), len(pairs.target))) if nll is None else nll
-        nll[:, indices], pieces[indices] = (
+        nll[:, indices], tokens[indices] = (
             rows_of[:, : len(indices)],
             real.sum(-1)[: len(indices)],
         )
-    return nll, pieces
+    return nll, tokens
 
 
-def perplexity(nll: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-    """exp of the mean −log p per real target piece, end mark included, for each lane: independent of the batching."""
-    return np.exp(nll.sum(-1) / pieces.sum())
+def perplexity(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """exp of the mean −log p per real target token, end mark included, for each lane: independent of the batching."""
+    return np.exp(nll.sum(-1) / tokens.sum())

@@ -148,7 +148,7 @@ def _runs(group, sentences, draw):
     for seed, trial in trials.items():
         if kept := sentences(trial):
             tables["perplexity"][seed] = np.stack(
-                [kept["validation_nll"], kept["validation_pieces"]], axis=1
+                [kept["validation_nll"], kept["validation_tokens"]], axis=1
             )
             if "test_bleu" in kept:
                 tables["bleu"][seed], tables["exact_match"][seed] = (

@@ -89,8 +89,8 @@ def training_curves(rows: Sequence[tuple[str, Sequence[Trial]]]) -> str | None:
 
 
 _PANELS = {
-    ("validation", "perplexity"): "validation perplexity, per word piece (log scale)",
-    ("train", "loss"): "training loss, nats per word piece",
+    ("validation", "perplexity"): "validation perplexity, per token (log scale)",
+    ("train", "loss"): "training loss, nats per token",
 }
 
 
@@ -233,7 +233,7 @@ def size_and_perplexity(
                 )
             )
             axes.add_line(Line2D([x], [y], color=colour, marker="o", markersize=4))
-        axes.set(title="validation perplexity, per word piece", xlabel="parameters")
+        axes.set(title="validation perplexity, per token", xlabel="parameters")
         axes.margins(0.12, 0.08)
         axes.autoscale_view()
         for name in "xy":
@@ -291,7 +291,7 @@ def by_length(
     mean over seeds.
 
     `rows` are (label, what `ledger.sentences` gives for each seed). The buckets are the same for all rows: about as
-    many sentences in each; or, where there are sentences beyond `trained`, the pieces of the longest in training, parts
+    many sentences in each; or, where there are sentences beyond `trained`, the tokens of the longest in training, parts
     and multiples of that. None where no trial kept its sentences.
     """
     rows = [
@@ -303,7 +303,7 @@ def by_length(
         edges := length_buckets(np.concatenate(lengths), trained=trained)
     ):
         return None
-    panels = [("validation perplexity, per word piece", bucket_perplexities)]
+    panels = [("validation perplexity, per token", bucket_perplexities)]
     if all("test_exact" in found for _, seeds in rows for found in seeds):
         panels.append(("exact match on the test set, %", bucket_exact))
     with matplotlib.rc_context(_STYLE):
@@ -339,7 +339,7 @@ def by_length(
                 axes.axvline(longer[0] - 0.5, color="0.6", linewidth=0.8, linestyle=":")
             axes.set(
                 title=title,
-                xlabel="word pieces of the source, end mark included",
+                xlabel="tokens of the source, end mark included",
                 xticks=range(len(edges)),
                 xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in edges],
             )
@@ -377,12 +377,12 @@ def length_buckets(
 
 
 def bucket_perplexities(found, edges):
-    nll, pieces = (
+    nll, tokens = (
         _in_buckets(found["validation_source"], found[f"validation_{name}"], edges)
-        for name in ("nll", "pieces")
+        for name in ("nll", "tokens")
     )
     return np.exp(
-        np.divide(nll, pieces, out=np.full(len(edges), np.nan), where=pieces > 0)
+        np.divide(nll, tokens, out=np.full(len(edges), np.nan), where=tokens > 0)
     )
 
 
@@ -405,7 +405,7 @@ def _in_buckets(lengths, values, edges):
 
 def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> str | None:
     """SVG: how widely each head looks, see `heads`: −Σ w ln w in nats, the mean over queries, then over examples, 0 for
-    a head that always looks at one piece. None without examples."""
+    a head that always looks at one token. None without examples."""
     return heads(
         [
             (

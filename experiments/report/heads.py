@@ -18,7 +18,7 @@ MEASURES = (
     (
         "distance",
         "Distance of attention",
-        "pieces",
+        "tokens",
         False,
         "How far from its own place each head looks: "
         "Σ w·|i − j|, the mean over the queries of the test set.",
@@ -26,7 +26,7 @@ MEASURES = (
     (
         "importance",
         "Importance of heads",
-        "nats a piece",
+        "nats a token",
         True,
         "What switching off a head adds to the log of "
         "validation perplexity, head by head; red is worse without.",
@@ -37,7 +37,7 @@ MEASURES = (
 HEADINGS = (
     "head",
     "entropy, nats",
-    "distance, pieces",
+    "distance, tokens",
     "looks most at",
     "share, %",
     "perplexity without, %",

@@ -234,7 +234,7 @@ def _row_figures(table, rows) -> list[Figure]:
 def _trained(groups) -> int | None:
     """The longest sentence that training could have, where all rows have the same."""
     longest = {
-        look_up_setting(trial.config, "data.max_pieces")
+        look_up_setting(trial.config, "data.max_length")
         for group in groups
         for trial in group.finished
     }
@@ -251,7 +251,7 @@ def _entropies(examples, there) -> list[Figure]:
     )
     caption = (
         "How widely each head looks: −Σ w ln w, the mean over queries and over the kept test sentences, in one "
-        "run of each row (the heads of two runs do not correspond). 0 is one piece."
+        "run of each row (the heads of two runs do not correspond). 0 is one token."
     )
     return (
         [Figure("Entropy of attention", svg, caption + _first(MOST_HEAT_MAPS, there))]
@@ -301,7 +301,7 @@ def attention_maps(
 
 
 def _attention(name: str, kept: Sequence[Example]) -> dict[str, Any]:
-    """Texts, word pieces, and for each kind the weights of all layers and heads."""
+    """Texts, tokens, and for each kind the weights of all layers and heads."""
     return {
         "name": name,
         "examples": [

@@ -59,8 +59,8 @@ function show() {  // the large map
   const cell = Math.max(13, Math.min(30, Math.floor(460 / Math.max(queries.length, keys.length))));
   large.style.cssText = `--cell: ${cell}px; --n: ${queries.length}; --m: ${keys.length}`;
   large.querySelector("h3").textContent = `${form.kind.value} attention, layer ${layer + 1}, head ${head + 1}`;
-  large.querySelector(".queries").replaceChildren(...queries.map(piece => make("li", piece)));
-  large.querySelector(".keys").replaceChildren(...keys.map(piece => make("li", piece)));
+  large.querySelector(".queries").replaceChildren(...queries.map(token => make("li", token)));
+  large.querySelector(".keys").replaceChildren(...keys.map(token => make("li", token)));
   draw(canvas, layer, head);
   heads.querySelectorAll("button").forEach(button => button.ariaPressed = button.value === `${layer} ${head}`);
 }

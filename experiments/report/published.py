@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Result(NamedTuple):
-    """A printed row: perplexity per word piece, and BLEU from 0 to 100."""
+    """A printed row: perplexity per token, and BLEU from 0 to 100."""
 
     perplexity: float
     bleu: float

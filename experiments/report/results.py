@@ -142,16 +142,16 @@ class Example:
     source: str
     reference: str
     translation: str
-    source_pieces: tuple[str, ...]
-    target_pieces: tuple[str, ...]
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
     """What the decoder read, the start mark first: the m queries of the decoder."""
     attention: Mapping[str, np.ndarray]
 
     def axes(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(queries, keys): the word pieces along the rows and the columns of a map."""
+        """(queries, keys): the tokens along the rows and the columns of a map."""
         return (
-            self.source_pieces if kind == "encoder" else self.target_pieces,
-            self.target_pieces if kind == "decoder" else self.source_pieces,
+            self.source_tokens if kind == "encoder" else self.target_tokens,
+            self.target_tokens if kind == "decoder" else self.source_tokens,
         )
 
 
@@ -184,7 +184,7 @@ def read_results(workdir: str | Path) -> Results:
 def read_examples(trial: Trial) -> list[Example]:
     """The test sentences whose attention `trial` kept; [] where it kept none.
 
-    Raises LedgerError for what is no sentence, and if a map does not fit its word pieces.
+    Raises LedgerError for what is no sentence, and if a map does not fit its tokens.
     """
     texts, arrays = (
         _json(trial.directory / "examples.json", list),
@@ -245,8 +245,8 @@ def read_sentences(trial: Trial) -> dict[str, np.ndarray]:
 
     Trials on the same corpus have the same sentences in the same order.
 
-    - validation_nll (V,) Σ −log p over a sentence's target pieces, validation_pieces (V,) their number, both with the
-      end mark: perplexity is exp(Σ nll / Σ pieces); validation_source (V,) pieces of the source, end mark included;
+    - validation_nll (V,) Σ −log p over a sentence's target tokens, validation_tokens (V,) their number, both with the
+      end mark: perplexity is exp(Σ nll / Σ tokens); validation_source (V,) tokens of the source, end mark included;
     - test_bleu (S, 10) correct 1- to 4-grams, all 1- to 4-grams, length and reference length: BLEU is a function of
       their sums; test_exact (S,) whether the translation is the reference; test_source (S,).
 
@@ -254,7 +254,7 @@ def read_sentences(trial: Trial) -> dict[str, np.ndarray]:
     """
     found = _arrays(trial, "sentences.npz")
     for split, names in (
-        ("validation", ("nll", "pieces", "source")),
+        ("validation", ("nll", "tokens", "source")),
         ("test", ("bleu", "exact", "source")),
     ):
         shapes = {
@@ -270,7 +270,7 @@ def read_sentences(trial: Trial) -> dict[str, np.ndarray]:
         counts = [
             found[f"{split}_{name}"].dtype
             for name in shapes
-            if name in ("pieces", "source", "bleu")
+            if name in ("tokens", "source", "bleu")
         ]
         if found and (
             shapes != wanted or any(dtype.kind not in "iu" for dtype in counts)
@@ -406,15 +406,15 @@ def _metrics(path):
 def _example(path, text, attention):
     text = text if isinstance(text, dict) else {}
     sentences = [text.get(name) for name in ("source", "reference", "translation")]
-    pieces = [text.get(f"{side}_pieces") for side in ("source", "target")]
+    tokens = [text.get(f"{side}_tokens") for side in ("source", "target")]
     if not all(
         isinstance(side, list) and all(isinstance(one, str) for one in side)
-        for side in (sentences, *pieces)
+        for side in (sentences, *tokens)
     ):
         raise ResultsError(
-            f"{path}: no sentence with its word pieces is {one_line(repr(text))[:100]}; remove the file"
+            f"{path}: no sentence with its tokens is {one_line(repr(text))[:100]}; remove the file"
         )
-    return Example(*sentences, *map(tuple, pieces), attention)
+    return Example(*sentences, *map(tuple, tokens), attention)
 
 
 def _arrays(trial, name, only=None):

@@ -207,7 +207,7 @@ def paired_perplexity(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Difference | None:
-    """`paired_scores` of perplexity, from {seed: (nll (S,), pieces (S,))}; `seed` draws the resamples."""
+    """`paired_scores` of perplexity, from {seed: (nll (S,), tokens (S,))}; `seed` draws the resamples."""
     row, base = (
         {seed: np.stack(both, axis=1) for seed, both in side.items()}
         for side in (row, base)
@@ -242,7 +242,7 @@ def bleu_scores(
 def perplexity_scores(
     tables: Mapping[int, np.ndarray], weights: np.ndarray
 ) -> dict[int, Score]:
-    """exp(Σ nll / Σ pieces) on the `resamples` of `weights` (R, S), for {seed: (S, 2) of nll and pieces}."""
+    """exp(Σ nll / Σ tokens) on the `resamples` of `weights` (R, S), for {seed: (S, 2) of nll and tokens}."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _scores(
             lambda sums: np.exp(sums[..., 0] / sums[..., 1]), tables, weights

@@ -349,7 +349,7 @@ def _metrics_note(book, rows):
     if not finished:
         return ""
     sentences = _distinct(trial.result.get("test_sentences") for trial in finished)
-    note = "perplexity: validation, per word piece; BLEU, chrF and exact match: "
+    note = "perplexity: validation, per token; BLEU, chrF and exact match: "
     note += f"{sentences} test sentences" if sentences else "test sentences"
     if any(trial.result.get("alignment_error") is not None for trial in finished):
         note += (

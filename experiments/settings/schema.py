@@ -99,10 +99,10 @@ class Model:
     """Whether embeddings are multiplied by √d_model."""
     biases: bool = fields.flag(False)
     """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
-    heads: str = fields.one_of(HEADS, "concat")
+    combine: str = fields.one_of(HEADS, "concat")
     """concat: Concat(heads) W_O; mean: the mean of heads whose W_V leads to d_model, one full matrix with d_v =
     d_model, otherwise of rank d_v."""
-    choice: str = fields.one_of(CHOICES, "soft")
+    selection: str = fields.one_of(CHOICES, "soft")
     """Of the attention to the source, in a Transformer that of the last layer: soft; argmax, the best key alone, with
     the gradient of soft attention; sampled, a random key in training, by REINFORCE, and the best otherwise."""
     head_activation: str = fields.one_of(("none", *ACTIVATIONS), "none")
@@ -127,7 +127,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where sentence pairs come from and how they are cut into pieces."""
+    """Where sentence pairs come from and how they are cut into tokens."""
 
     corpus: str = fields.one_of(CORPORA, "cldr")
     source: str = fields.name("en")
@@ -137,7 +137,7 @@ class Data:
     """corpus=files: the folder that holds `<train>.<source>`, `<train>.<target>` and so on, plain or .gz; corpus=text:
     that holds the files `<train>`, `<validation>` and `<test>`; corpus=tfds: TFDS's data_dir, its own default where
     empty."""
-    name: str = fields.field(
+    dataset: str = fields.field(
         "",
         "a data set of TFDS, as wmt14_translate/de-en",
         lambda value: bool(re.fullmatch(r"(\w+(/[\w-]+)?(:[\w.*]+)?)?", value)),
@@ -150,13 +150,13 @@ class Data:
     """corpus=cldr: distinct pairs to generate for training; validation and test have `heldout` each. So they have with
     corpus=text where all three are one file: its last lines."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    joined: int = fields.at_least(1, 1, 64)
+    concatenate: int = fields.at_least(1, 1, 64)
     """corpus=cldr: above 1, one to so many held-out pairs in a row are one, and one or two of training, to see what
     happens beyond the lengths of training. There are then fewer pairs."""
     corpus_seed: int = fields.at_least(0, 0)
-    vocabulary: int = fields.at_least(400, 800, 10**6)
-    """Word pieces, shared by both languages."""
-    max_pieces: int = fields.at_least(2, 48, 2**20)
+    vocabulary_size: int = fields.at_least(400, 800, 10**6)
+    """Tokens, shared by both languages."""
+    max_length: int = fields.at_least(2, 48, 2**20)
     """Training pairs with a longer side, end mark included, are dropped and counted; corpus=text: longer lines, also
     those held out, are cut into parts."""
     tokenized: bool = fields.flag(False)
@@ -169,10 +169,10 @@ class Training:
     """One trial's optimisation."""
 
     steps: int = fields.at_least(1, 100_000)
-    rows: int = fields.at_least(1, 16, 2**20)
+    batch_size: int = fields.at_least(1, 16, 2**20)
     """Packed rows in a batch, over all devices."""
-    row_pieces: int = fields.at_least(2, 64, 2**20)
-    """Word pieces in a row, source and target each; a row holds as many whole pairs as fit."""
+    sequence_length: int = fields.at_least(2, 64, 2**20)
+    """Tokens in a row, source and target each; a row holds as many whole pairs as fit."""
     optimizer: str = fields.one_of(OPTIMIZERS, "adam")
     learning_rate: float = fields.positive(1.0)
     """Adam: factor on d_model^-0.5 · min(step^-0.5, step · warmup^-1.5). SGD: the rate itself."""
@@ -183,12 +183,12 @@ class Training:
     """Adam's ε, beside √v̂."""
     eps_ls: float = fields.rate(0.1)
     """Label smoothing."""
-    entropy: float = fields.at_least(0, 0.01, 100)
-    """model.choice=sampled: what a nat of entropy of what is drawn from is worth, in nats of loss."""
+    entropy_bonus: float = fields.at_least(0, 0.01, 100)
+    """model.selection=sampled: what a nat of entropy of what is drawn from is worth, in nats of loss."""
     log_every: int = fields.at_least(1, 25)
     evaluate_every: int = fields.at_least(1, 250)
     save_every: int = fields.at_least(1, 500)
-    by_length: bool = fields.flag(False)
+    bucket_by_length: bool = fields.flag(False)
     """Whether a batch has sentences of about equal lengths, as the paper's, or of all lengths."""
     strategy: str = fields.one_of(STRATEGIES, "pmap")
     accumulate: int = fields.at_least(1, 1)
@@ -215,16 +215,16 @@ class Training:
 class Evaluation:
     """What is measured on validation while training, and on test at the end."""
 
-    rows: int = fields.at_least(1, 64, 2**20)
+    batch_size: int = fields.at_least(1, 64, 2**20)
     """Sentences translated at once."""
-    max_pieces: int = fields.at_least(2, 48, 2**20)
-    """A translation has at most this many pieces, end mark included."""
-    extra: int = fields.at_least(0, 50, 2**20)
+    max_length: int = fields.at_least(2, 48, 2**20)
+    """A translation has at most this many tokens, end mark included."""
+    max_extra: int = fields.at_least(0, 50, 2**20)
     """And at most this many more than its source, section 6.1."""
     beam: int = fields.at_least(1, 4, 1000)
     """Hypotheses kept in the searches at the end; 1 is greedy, as all searches during training are."""
     alpha: float = fields.at_least(0, 0.6, 5)
-    """Length penalty of Wu et al. (2016): log-probabilities are divided by ((5 + pieces) / 6)^alpha."""
+    """Length penalty of Wu et al. (2016): log-probabilities are divided by ((5 + tokens) / 6)^alpha."""
     weights: str = fields.one_of(WEIGHTS, "raw")
     """Whose scores are the trial's own: raw, the last step's; average, of training.average checkpoints; ema; best, of
     training.keep_best."""
@@ -232,7 +232,7 @@ class Evaluation:
     """Validation sentences translated at each evaluation; at the end validation and test are translated whole."""
     examples: int = fields.at_least(0, 3, 1000)
     """Test sentences whose attention is kept for the report."""
-    heads: bool = fields.flag(False)
+    head_importance: bool = fields.flag(False)
     """Whether it is measured at the end what each head does: how it looks over the whole test set, and what perplexity
     on the validation set is without it, which takes another pass for each."""
 
@@ -277,12 +277,12 @@ class Settings:
         )
         attend = mixing & {"attention", "restricted"}
         _require(
-            m.choice == "soft" or m.score != "none",
-            f"model.choice={m.choice} needs a model.score",
+            m.selection == "soft" or m.score != "none",
+            f"model.selection={m.selection} needs a model.score",
         )
         _require(
-            m.choice == "soft" or m.kind == "rnn" or not (t.remat or t.scan),
-            f"model.choice={m.choice} makes the last layer differ: training.remat and training.scan must be False",
+            m.selection == "soft" or m.kind == "rnn" or not (t.remat or t.scan),
+            f"model.selection={m.selection} makes the last layer differ: training.remat and training.scan must be False",
         )
         _require(
             m.positions not in RELATIVE or m.kind == "rnn" or attend,
@@ -290,12 +290,12 @@ class Settings:
             f"{m.encoder_mixing}, model.decoder_mixing={m.decoder_mixing}",
         )
         _require(
-            t.row_pieces >= d.max_pieces,
-            f"training.row_pieces={t.row_pieces} must hold the longest sentence, data.max_pieces={d.max_pieces}",
+            t.sequence_length >= d.max_length,
+            f"training.sequence_length={t.sequence_length} must hold the longest sentence, data.max_length={d.max_length}",
         )
         _require(
-            t.rows * t.row_pieces < 2**31,
-            f"training.rows={t.rows} times training.row_pieces={t.row_pieces} must be below 2^31: pieces of a "
+            t.batch_size * t.sequence_length < 2**31,
+            f"training.batch_size={t.batch_size} times training.sequence_length={t.sequence_length} must be below 2^31: tokens of a "
             "batch are counted in int32",
         )
         _require(
@@ -316,12 +316,12 @@ class Settings:
             f"data.corpus=text has no translations: model.kind={m.kind} must be language",
         )
         _require(
-            m.choice == "soft" or m.kind != "language",
-            f"model.choice={m.choice} is of attention to a source, and model.kind=language has none",
+            m.selection == "soft" or m.kind != "language",
+            f"model.selection={m.selection} is of attention to a source, and model.kind=language has none",
         )
         _require(
-            (d.corpus == "tfds") == bool(d.name),
-            f"data.name={d.name!r} and data.corpus={d.corpus}: corpus=tfds needs the name of a data set, such as "
+            (d.corpus == "tfds") == bool(d.dataset),
+            f"data.dataset={d.dataset!r} and data.corpus={d.corpus}: corpus=tfds needs the name of a data set, such as "
             "wmt14_translate/de-en, and no other corpus has one",
         )
         _require(
@@ -333,12 +333,12 @@ class Settings:
             "data.tokenized=True is for data.corpus=files and tfds, and data.corpus is cldr",
         )
         _require(
-            d.joined == 1 or d.corpus == "cldr",
-            f"data.joined={d.joined} joins phrases of data.corpus=cldr, and data.corpus is {d.corpus}",
+            d.concatenate == 1 or d.corpus == "cldr",
+            f"data.concatenate={d.concatenate} joins phrases of data.corpus=cldr, and data.corpus is {d.corpus}",
         )
         _require(
-            t.rows % t.accumulate == 0,
-            f"training.rows={t.rows} must be divisible by training.accumulate={t.accumulate}",
+            t.batch_size % t.accumulate == 0,
+            f"training.batch_size={t.batch_size} must be divisible by training.accumulate={t.accumulate}",
         )
         _require(
             e.weights in ("raw", "best") or getattr(t, e.weights) > 0,
@@ -352,8 +352,8 @@ class Settings:
             d.source != d.target, f"data.source and data.target are both {d.source!r}"
         )
         _require(
-            e.max_pieces <= max(t.row_pieces, d.max_pieces) + 50,
-            f"evaluation.max_pieces={e.max_pieces} exceeds training.row_pieces={t.row_pieces} + 50",
+            e.max_length <= max(t.sequence_length, d.max_length) + 50,
+            f"evaluation.max_length={e.max_length} exceeds training.sequence_length={t.sequence_length} + 50",
         )
 
     def to_dict(self) -> dict[str, Any]:

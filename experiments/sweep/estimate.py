@@ -79,17 +79,17 @@ def seconds_of_a_step(settings: Settings) -> float:
     accelerator small models take longer: starting its kernels is not reckoned.
     """
     m, t = settings.model, settings.training
-    pieces, inner, outer = (
-        min(2048, t.rows * t.row_pieces),
+    tokens, inner, outer = (
+        min(2048, t.batch_size * t.sequence_length),
         min(m.d_model, WIDE),
         min(m.d_ff, WIDE),
     )
     product = (
         2
-        * pieces
+        * tokens
         * inner
         * outer
-        / _fastest(jnp.matmul, (pieces, inner), (inner, outer), dtype=t.precision)
+        / _fastest(jnp.matmul, (tokens, inner), (inner, outer), dtype=t.precision)
     )
     passes = (
         PASS

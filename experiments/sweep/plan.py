@@ -70,10 +70,10 @@ def lane_key(settings: Settings):
     return (
         program_without_corpus(settings),
         d,
-        t.rows,
+        t.batch_size,
         t.strategy,
         t.ema > 0,
-        (e.rows, e.max_pieces, e.extra, e.beam, e.alpha),
+        (e.batch_size, e.max_length, e.max_extra, e.beam, e.alpha),
     )
 
 
@@ -106,7 +106,8 @@ def check_all(planned: list[Planned]) -> None:
 @functools.cache
 def _loss(program):
     batch = Batch(
-        *[jax.ShapeDtypeStruct((1, program.row_pieces), jnp.int32)] * len(Batch._fields)
+        *[jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)]
+        * len(Batch._fields)
     )
     state = State(0, **_variables(program), moments=())
     jax.eval_shape(functools.partial(token_losses, program), state, batch)

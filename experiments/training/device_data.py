@@ -11,10 +11,10 @@ RESIDENT = 2**28
 
 
 class Feed:
-    """The corpus for the lanes of a population, whose rows have `row_pieces` pieces."""
+    """The corpus for the lanes of a population, whose rows have `sequence_length` tokens."""
 
-    def __init__(self, corpus: Corpus, lanes: Lanes, row_pieces: int):
-        self._corpus, self._lanes, self._row_pieces = corpus, lanes, row_pieces
+    def __init__(self, corpus: Corpus, lanes: Lanes, sequence_length: int):
+        self._corpus, self._lanes, self._row_tokens = corpus, lanes, sequence_length
         self._resident = None
         if 4 * sum(array.size for array in jax.tree.leaves(corpus)) <= RESIDENT:
             self._resident = lanes.share(
@@ -25,5 +25,5 @@ class Feed:
         """(a corpus on the devices, slots in it) for the slots (L, K, rows, S) of the host's corpus."""
         if self._resident is not None:
             return self._resident, slots
-        needed, slots = excerpt(self._corpus, slots, self._row_pieces)
+        needed, slots = excerpt(self._corpus, slots, self._row_tokens)
         return self._lanes.share(needed), slots

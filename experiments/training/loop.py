@@ -121,7 +121,7 @@ def run_all(
     jobs = list(jobs)
     for t in (job.settings.training for job in jobs):
         check_batch_size(
-            t.rows, lanes.mesh.size if lanes.count == 1 else 1, t.accumulate
+            t.batch_size, lanes.mesh.size if lanes.count == 1 else 1, t.accumulate
         )
     with explained(jobs[0].settings, lanes.count, lanes.mesh.size):
         return _Crew(
@@ -138,12 +138,12 @@ def run_all(
 def program(settings: Settings, prepared: Prepared):
     """What trials must have in common to be lanes of one population, apart from their corpus."""
     e, t = settings.evaluation, settings.training
-    how = Search(e.beam, e.alpha, e.max_pieces, e.extra)
+    how = Search(e.beam, e.alpha, e.max_length, e.max_extra)
     return (
         program_of(settings, prepared.vocabulary().size, prepared.length(settings)),
         how,
-        e.rows,
-        t.rows,
+        e.batch_size,
+        t.batch_size,
         t.strategy,
         t.ema > 0,
     )
@@ -159,7 +159,7 @@ def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
     )
     hypers = lanes.stack([jax.device_get(hyper_of(settings))] * count)
     slots = np.stack([batches(prepared, t, i).take(CHUNK) for i in range(count)])
-    fed = Feed(prepared.train, lanes, t.row_pieces)(slots)
+    fed = Feed(prepared.train, lanes, t.sequence_length)(slots)
 
     def timed(steps):
         nonlocal states
@@ -177,11 +177,11 @@ def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
 def _help(settings, prepared, lanes, interruption):
     """What a process does that is not the first: its rows of each batch. Raises Interrupted where the first does."""
     t = settings.training
-    check_batch_size(t.rows, lanes.mesh.size, t.accumulate)
+    check_batch_size(t.batch_size, lanes.mesh.size, t.accumulate)
     own, how, *_ = program(settings, prepared)
     functions, feed = (
         compiled(own, lanes, how),
-        Feed(prepared.train, lanes, t.row_pieces),
+        Feed(prepared.train, lanes, t.sequence_length),
     )
     data, states = batches(prepared, t, settings.seed), None
     while (count := multihost.meet(interruption=interruption)) > 0:
@@ -251,7 +251,7 @@ class _Crew:
         self.judge = Judge(
             self.functions, prepared, lanes, self.program, rows, interruption.check
         )
-        self.feed = Feed(prepared.train, lanes, self.program.row_pieces)
+        self.feed = Feed(prepared.train, lanes, self.program.sequence_length)
         self.seats, self.pending, self.results = [None] * lanes.count, None, []
         self.states = self.hypers = None
         self.limit, self.since, self.shared = 1, None, False

@@ -82,13 +82,13 @@ class Log:
 
     def _train(self, step):
         each = self._each()
-        pieces, seconds = each["pieces"].sum(), time.perf_counter() - self._since
+        tokens, seconds = each["tokens"].sum(), time.perf_counter() - self._since
         numbers = is_finite(each) | (not self._skip)
         if not numbers.any():
             return
         each = {name: x[numbers] for name, x in each.items()}
         mean = {
-            name: float(np.average(each[name], weights=each["pieces"]))
+            name: float(np.average(each[name], weights=each["tokens"]))
             for name in ("loss", "nll")
         }
         line = dict(
@@ -98,7 +98,7 @@ class Log:
             perplexity=float(np.exp(mean["nll"])),
             learning_rate=float(each["learning_rate"][-1]),
             grad_norm=float(each["grad_norm"][-1]),
-            tokens_per_second=float(pieces / seconds),
+            tokens_per_second=float(tokens / seconds),
         )
         if self._skip:
             line["skipped"] = int((~numbers).sum())

@@ -164,10 +164,10 @@ class Seat:
 def batches(prepared: Prepared, training: Training, seed: int) -> Batches:
     return Batches(
         prepared.train,
-        rows=training.rows,
-        row_pieces=training.row_pieces,
+        batch_size=training.batch_size,
+        sequence_length=training.sequence_length,
         seed=seed,
-        by_length=training.by_length,
+        by_length=training.bucket_by_length,
     )
 
 

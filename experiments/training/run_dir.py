@@ -139,7 +139,7 @@ class Directory:
         )
 
     def speed(self) -> float:
-        """Median target pieces a second: the first lines include compilation."""
+        """Median target tokens a second: the first lines include compilation."""
         return float(
             np.median(
                 [

@@ -23,10 +23,10 @@ from experiments.trial.program import State, position_encoding
 
 ORDER = (
     "seed",
-    "training.rows",
-    "training.row_pieces",
-    "training.by_length",
-    "data.max_pieces",
+    "training.batch_size",
+    "training.sequence_length",
+    "training.bucket_by_length",
+    "data.max_length",
 )
 """What the order of the data depends on, beside the data themselves."""
 
@@ -89,7 +89,7 @@ def _initialised(workdir, state, settings, prepared):
     if there != here:
         raise WorkdirError(
             f"--init_from={workdir} has another vocabulary: {there}, and {here} here; its weights mean "
-            "other word pieces"
+            "other tokens"
         )
     theirs = resolve(config)
     name = theirs.evaluation.weights

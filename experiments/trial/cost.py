@@ -42,7 +42,7 @@ def parameters(settings: Settings) -> int:
 def flops_of_a_step(settings: Settings) -> int:
     """As `flops.of_training` counts, for rows that one pair fills each: packed pairs need less for attention."""
     t = settings.training
-    whole = [t.row_pieces] * t.rows
+    whole = [t.sequence_length] * t.batch_size
     return flops.of_training(program_without_corpus(settings), whole, whole)
 
 
@@ -64,17 +64,17 @@ def decoding_memory(settings: Settings) -> int:
 
         4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
 
-    B sentences at once, K = beam, T pieces of a translation, L of a source, Y = vocabulary.
+    B sentences at once, K = beam, T tokens of a translation, L of a source, Y = vocabulary.
     """
     m, e, length = (
         settings.model,
         settings.evaluation,
         program_without_corpus(settings).length,
     )
-    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_pieces * e.beam + length)
-    return 4 * parameters(settings) + e.rows * (
-        4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary)
-        + e.max_pieces * e.beam**2
+    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
+    return 4 * parameters(settings) + e.batch_size * (
+        4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary_size)
+        + e.max_length * e.beam**2
     )
 
 
@@ -122,7 +122,7 @@ def check_memory(
     shown = attention_maps_memory(settings)
     if searched > have:
         raise SettingsError(
-            f"translating evaluation.rows={e.rows} sentences with evaluation.beam={e.beam} needs "
+            f"translating evaluation.batch_size={e.batch_size} sentences with evaluation.beam={e.beam} needs "
             f"{format_bytes(searched)} of memory or more {there}; lower one of them"
         )
     if shown > have:
@@ -135,36 +135,36 @@ def check_memory(
 def remedy(settings: Settings, lacking: int, devices: int) -> str:
     """The least change with which training that lacks so many bytes on each device should fit."""
     t, now = settings.training, activation_memory(settings) // devices
-    for parts in range(t.accumulate + 1, t.rows // devices + 1):
-        if t.rows % (devices * parts) == 0:
+    for parts in range(t.accumulate + 1, t.batch_size // devices + 1):
+        if t.batch_size % (devices * parts) == 0:
             smaller = dataclasses.replace(
                 settings, training=dataclasses.replace(t, accumulate=parts)
             )
             if now - activation_memory(smaller) // devices >= lacking:
                 return f"training.accumulate={parts} should fit"
-    return "a smaller model should fit, or a smaller training.rows times training.row_pieces"
+    return "a smaller model should fit, or a smaller training.batch_size times training.sequence_length"
 
 
 def activation_memory(settings: Settings) -> int:
     """Bytes that the forward pass keeps for the backward pass.
 
-    With S pieces a side of what is computed at once (rows · row_pieces / accumulate), T = row_pieces, D = d_model,
+    With S tokens a side of what is computed at once (rows · sequence_length / accumulate), T = sequence_length, D = d_model,
     Y = vocabulary, b = 4 bytes or 2 in bfloat16:
 
         b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
 
-    The term with T is of textbook attention, and not there for rows of more than 256 pieces; the last is of the logits,
+    The term with T is of textbook attention, and not there for rows of more than 256 tokens; the last is of the logits,
     in chunks. With remat one layer stands in the place of N, and N inputs, 2·D each, beside it. The factors are fitted
     to what XLA says of quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %.
     But on a CPU bfloat16 is computed in float32, and remat undone: there they need as much as without.
     """
     m, t = settings.model, settings.training
-    pieces = t.rows * t.row_pieces // t.accumulate
-    weights = 2.5 * t.row_pieces if t.row_pieces**2 <= SMALL else 0
+    tokens = t.batch_size * t.sequence_length // t.accumulate
+    weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
     layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)
     floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
-    logits = min(pieces * settings.data.vocabulary, LOGITS)
-    return int(pieces * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
+    logits = min(tokens * settings.data.vocabulary_size, LOGITS)
+    return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
 
 
 def format_bytes(count):
@@ -175,7 +175,9 @@ def program_without_corpus(settings: Settings) -> Program:
     """The trial's program, as far as it is known without its corpus, which may have longer sentences."""
     t, data = settings.training, settings.data
     return program_of(
-        settings, data.vocabulary, max(t.row_pieces, settings.evaluation.max_pieces)
+        settings,
+        data.vocabulary_size,
+        max(t.sequence_length, settings.evaluation.max_length),
     )
 
 

@@ -45,7 +45,7 @@ def peak(kind: str, precision: str) -> float | None:
 def of_training(program: Program, source_lengths, target_lengths) -> int:
     """FLOPs of training once on pairs of these lengths; the backward pass counts twice the forward pass.
 
-    For a sentence of n source and m target pieces, end marks included, D = d_model, Y = vocabulary, a Transformer has
+    For a sentence of n source and m target tokens, end marks included, D = d_model, Y = vocabulary, a Transformer has
 
         6 · [(n + m)·N·(3·D·h·(d_k + d_v) + 2·D·d_ff) + m·D·Y + N·(n² + m·(m + 1)/2 + n·m)·h·(d_k + d_v)]
 

@@ -209,8 +209,8 @@ def check_batch_size(rows: int, devices: int, accumulate: int = 1) -> None:
     if spare := -rows % (devices * accumulate):
         parts = f" times training.accumulate={accumulate}" if accumulate > 1 else ""
         raise DeviceError(
-            f"training.rows={rows} must be divisible by the number of devices, {devices}{parts}: "
-            f"set training.rows to {rows + spare}"
+            f"training.batch_size={rows} must be divisible by the number of devices, {devices}{parts}: "
+            f"set training.batch_size to {rows + spare}"
         )
 
 

@@ -1,6 +1,6 @@
 """What training minimises: the label-smoothed cross-entropy of a tied vocabulary head.
 
-T target pieces, D = d_model, Y vocabulary.
+T target tokens, D = d_model, Y vocabulary.
 """
 
 import jax
@@ -22,8 +22,8 @@ def cross_entropy(
     """Σ_t weights_t · H(q_t, p_t), with p = softmax(hidden · embeddingᵀ) and q = (1 − ε)·onehot(label) + ε/Y
     (Szegedy et al. 2016, section 7; the paper's section 5.4), in nats.
 
-    Returns that sum and the same with ε = 0, whose exponential per piece is the perplexity; the second has no
-    gradient. Walks the pieces in chunks and makes the gradients on the way, so T·Y is never held whole, nor computed
+    Returns that sum and the same with ε = 0, whose exponential per token is the perplexity; the second has no
+    gradient. Walks the tokens in chunks and makes the gradients on the way, so T·Y is never held whole, nor computed
     twice. First-order reverse mode only. hidden and embedding may be bfloat16; all sums are float32 even so.
     """
     return _walk(hidden, embedding, labels, weights, eps_ls, with_gradients=False)[0]
@@ -45,18 +45,18 @@ cross_entropy.defvjp(_forward, _backward)
 def negative_log_likelihood(
     hidden: Float[Array, "T D"], embedding: Float[Array, "Y D"], labels: Int[Array, "T"]
 ) -> Float[Array, "T"]:
-    """−log softmax(hidden · embeddingᵀ)[label] of each piece, in nats and float32, in chunks as `cross_entropy`."""
-    pieces = len(hidden)
-    chunks = _chunks(pieces, embedding.shape[0])
+    """−log softmax(hidden · embeddingᵀ)[label] of each token, in nats and float32, in chunks as `cross_entropy`."""
+    tokens = len(hidden)
+    chunks = _chunks(tokens, embedding.shape[0])
     found = jax.lax.map(
         lambda chunk: _softmax(chunk[0], embedding, chunk[1])[-1],
         (_cut(hidden, chunks), _cut(labels, chunks)),
     )
-    return found.reshape(-1)[:pieces]
+    return found.reshape(-1)[:tokens]
 
 
-def _chunks(pieces, vocabulary):
-    return min(pieces, -(-pieces * vocabulary // _LOGITS))
+def _chunks(tokens, vocabulary):
+    return min(tokens, -(-tokens * vocabulary // _LOGITS))
 
 
 def _cut(x, chunks):
@@ -78,8 +78,8 @@ def _softmax(h, embedding, label):
 
 
 def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
-    (pieces, width), vocabulary = hidden.shape, embedding.shape[0]
-    chunks = _chunks(pieces, vocabulary)
+    (tokens, width), vocabulary = hidden.shape, embedding.shape[0]
+    chunks = _chunks(tokens, vocabulary)
 
     def one(carry, chunk):
         losses, d_embedding = carry
@@ -108,6 +108,6 @@ def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
     if not with_gradients:
         return losses, None
     return losses, (
-        d_hidden.reshape(-1, width)[:pieces],
+        d_hidden.reshape(-1, width)[:tokens],
         d_embedding.astype(embedding.dtype),
     )

@@ -1,7 +1,7 @@
 """The pure core of one trial: parameters, loss, optimizer, one step. No files, no loops, no devices.
 
 What a compiled program depends on is a `Program`; what may differ between trials that share one is a `Hyper`.
-B rows of a batch, T pieces of a row.
+B rows of a batch, T tokens of a row.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class Program(NamedTuple):
     """Where dropout happens beside the paper's places: "attention", "ff"."""
     vocabulary: int
     length: int
-    row_pieces: int
+    sequence_length: int
     optimizer: str
     betas: tuple[float, float]
     eps: float
@@ -81,7 +81,7 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     if m.kind == "rnn":
         shape, drops = Shape(m.N, m.d_model, 0, 1, m.d_model, m.d_model), ()
         design = Design(
-            embeddings=m.embeddings, score=m.score, choice=m.choice, cell=m.cell
+            embeddings=m.embeddings, score=m.score, choice=m.selection, cell=m.cell
         )
     else:
         shape = Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v)
@@ -98,8 +98,8 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
             m.activation,
             m.score,
             "none" if m.positions in POSITIONS else m.positions,
-            heads=m.heads,
-            choice=m.choice,
+            heads=m.combine,
+            choice=m.selection,
             head_activation=m.head_activation,
             encoder_mixing=m.encoder_mixing,
             decoder_mixing=m.decoder_mixing,
@@ -112,7 +112,7 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         drops,
         vocabulary,
         length,
-        t.row_pieces,
+        t.sequence_length,
         t.optimizer,
         (t.beta_1, t.beta_2),
         t.eps,
@@ -146,7 +146,7 @@ def hyper_of(settings: Settings) -> Hyper:
         m.P_attention,
         m.P_ff,
         t.eps_ls,
-        t.entropy,
+        t.entropy_bonus,
         position_encoding(settings).trained,
         t.ema,
     )
@@ -205,7 +205,7 @@ def build_model(
 def call_model(
     function, program: Program, first, source, target, places, masks, **options
 ):
-    """`function(first, ...)`, apply or init of the program's model, on pieces (*B, N) and (*B, M) of source and target,
+    """`function(first, ...)`, apply or init of the program's model, on tokens (*B, N) and (*B, M) of source and target,
     their positions, and the masks of source, target and between them, as far as the model looks at them."""
     if program.kind == "language":
         return function(first, target, places[1], masks[1], **options)

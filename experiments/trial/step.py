@@ -23,7 +23,7 @@ from experiments.trial.program import (
     optimizer_of,
 )
 
-STEP_METRICS = ("loss", "nll", "learning_rate", "pieces", "grad_norm")
+STEP_METRICS = ("loss", "nll", "learning_rate", "tokens", "grad_norm")
 
 
 def train_steps(
@@ -34,7 +34,7 @@ def train_steps(
     def one(i, carry):
         state, kept = carry
         state, metrics = train_step(
-            program, state, hyper, assemble(corpus, slots[i], program.row_pieces)
+            program, state, hyper, assemble(corpus, slots[i], program.sequence_length)
         )
         return state, {
             name: kept[name].at[i].set(metrics[name]) for name in STEP_METRICS
@@ -48,7 +48,7 @@ def train_steps(
 def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """One update on this device's rows of the batch. Returns the new state and the step's metrics.
 
-    Gradients are sums over all devices' pieces divided by the number of all devices' real pieces: the same numbers
+    Gradients are sums over all devices' tokens divided by the number of all devices' real tokens: the same numbers
     whatever the number of devices and of parts that a device's rows are walked in. Dropout is keyed by the row's
     place in the whole batch, for the same reason.
     """
@@ -58,9 +58,9 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row)
     trainable = dict(params=state.params, positions=state.positions)
     gradients, loss, nll = summed_gradients(program, trainable, hyper, batch, keys)
-    pieces = (batch.target_segments > 0).sum().astype(jnp.float32)
-    gradients, loss, nll, pieces = jax.lax.psum((gradients, loss, nll, pieces), AXIS)
-    gradients = jax.tree.map(lambda g: g / pieces, gradients)
+    tokens = (batch.target_segments > 0).sum().astype(jnp.float32)
+    gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
+    gradients = jax.tree.map(lambda g: g / tokens, gradients)
     gradients["positions"] = jax.tree.map(
         lambda g: g * hyper.train_positions, gradients["positions"]
     )
@@ -72,10 +72,10 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
         jax.tree.map(lambda p, u: p - rate * u, trainable, updates),
     )
     metrics = dict(
-        loss=loss / pieces,
-        nll=nll / pieces,
+        loss=loss / tokens,
+        nll=nll / tokens,
         learning_rate=rate,
-        pieces=pieces,
+        tokens=tokens,
         grad_norm=optax.tree.norm(gradients),
     )
     if program.skip:
@@ -99,7 +99,7 @@ def is_finite(metrics, xp=np):
 
 
 def summed_gradients(program, trainable, hyper, batch, keys):
-    """(∂ loss / ∂ trainable, loss, nll), each summed over the real pieces of `batch` in float32."""
+    """(∂ loss / ∂ trainable, loss, nll), each summed over the real tokens of `batch` in float32."""
     # Cast once a step, not at every use; the gradients of parts are summed in float32 all the same.
     light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
 
@@ -161,7 +161,7 @@ def learning_rate_at(program: Program, hyper: Hyper, step):
 
 
 def token_losses(program: Program, state: State, batch: Batch):
-    """−log p of each target piece (rows, row_pieces), without dropout or smoothing: for perplexity.
+    """−log p of each target token (rows, sequence_length), without dropout or smoothing: for perplexity.
 
     In float32 with exact products, whatever the precision of training, so that a perplexity does not depend on how
     sentences are put into batches.
@@ -169,9 +169,9 @@ def token_losses(program: Program, state: State, batch: Batch):
     trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
         hidden, _ = jax.vmap(lambda row: hidden_states(program, trainable, row))(batch)
-        pieces = hidden.reshape(-1, hidden.shape[-1])
+        tokens = hidden.reshape(-1, hidden.shape[-1])
         losses = negative_log_likelihood(
-            pieces, output_matrix(state.params), batch.target_out.reshape(-1)
+            tokens, output_matrix(state.params), batch.target_out.reshape(-1)
         )
     return losses.reshape(batch.target_out.shape)
 
@@ -209,8 +209,8 @@ def hidden_states(program, trainable, row, hyper=None, key=None):
 
 
 def summed_loss(params, hidden, batch, eps_ls):
-    pieces = hidden.reshape(-1, hidden.shape[-1])
+    tokens = hidden.reshape(-1, hidden.shape[-1])
     weights = (batch.target_segments > 0).astype(jnp.float32).reshape(-1)
     return cross_entropy(
-        pieces, output_matrix(params), batch.target_out.reshape(-1), weights, eps_ls
+        tokens, output_matrix(params), batch.target_out.reshape(-1), weights, eps_ls
     )

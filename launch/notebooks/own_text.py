@@ -91,8 +91,8 @@ command("launch.data", "describe", *settings)
 # ## Training
 #
 # `experiments/configs/quick.py` is a small model; `experiments/settings.py` lists all that can be set, as
-# `--config.model.d_model=256`. For longer sentences raise `data.max_pieces` and `training.row_pieces`, for more text
-# `data.vocabulary` and `training.steps`. Stopped, the same command goes on where it was.
+# `--config.model.d_model=256`. For longer sentences raise `data.max_length` and `training.sequence_length`, for more text
+# `data.vocabulary_size` and `training.steps`. Stopped, the same command goes on where it was.
 
 # %%
 workdir = f"runs/notebook/{'small' if SMALL else 'own'}-translator"

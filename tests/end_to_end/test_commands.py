@@ -147,7 +147,7 @@ def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
         "--seeds=30",
         "--only=h=|seed=.$",
         "--dry_run",
-        "--config.evaluation.rows=1000000",
+        "--config.evaluation.batch_size=1000000",
         "--config.evaluation.beam=100",
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -165,7 +165,7 @@ def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
         groups,
     )
     assert re.findall(
-        "not here: (h=.) seed=0: translating evaluation.rows=1000000 .* this machine has",
+        "not here: (h=.) seed=0: translating evaluation.batch_size=1000000 .* this machine has",
         groups,
     ) == ["h=2", "h=1"]
     assert "60 trials in 2 groups, each builds; about " in groups

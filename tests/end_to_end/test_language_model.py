@@ -53,9 +53,9 @@ def settings(folder, **changes):
                 data__validation="all.txt",
                 data__test="all.txt",
                 data__heldout=20,
-                data__vocabulary=400,
-                data__max_pieces=24,
-                training__row_pieces=24,
+                data__vocabulary_size=400,
+                data__max_length=24,
+                training__sequence_length=24,
             ),
             **changes,
         }
@@ -77,7 +77,7 @@ def test_a_trial_of_text(trained):
     found = read_sentences(read_results(workdir).trials[0])
     assert {name.partition("_")[0] for name in found} == {"validation"}
     assert np.exp(
-        found["validation_nll"].sum() / found["validation_pieces"].sum()
+        found["validation_nll"].sum() / found["validation_tokens"].sum()
     ) == pytest.approx(result["perplexity"], rel=1e-5)
     page = write_report(workdir).html.read_text("utf-8")
     assert "decoder" in page and f"{result['perplexity']:.3f}" in page
@@ -122,7 +122,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
             np.asarray(hidden, np.float64)
             @ np.asarray(state.params["embedding"], np.float64).T
         )
-        total -= sum(each_[t, piece] for t, piece in enumerate([*ids, 2]))
+        total -= sum(each_[t, token] for t, token in enumerate([*ids, 2]))
     count = sum(len(ids) + 1 for ids in corpus.validation.ids.target)
     assert perplexity(*found)[0] == pytest.approx(
         float(np.exp(total / count)), rel=1e-4
@@ -137,18 +137,18 @@ def test_long_lines_are_cut_and_nothing_is_lost(folder):
         corpus.counts["train_too_long"] == 0 and corpus.train.source.lengths.max() == 24
     )
     lines = vocabulary.encode(LINES)
-    wanted = [piece for line in lines[:360] for piece in line.tolist()]
+    wanted = [token for line in lines[:360] for token in line.tolist()]
     sides = corpus.train.source
     inside = [
         sides.ids[start + 1 : start + length].tolist()
         for start, length in zip(sides.starts, sides.lengths, strict=True)
     ]
-    assert [piece for part in inside for piece in part] == wanted
+    assert [token for part in inside for token in part] == wanted
     assert max(map(len, inside)) == 23 and len(inside) > 360
     for split, first in ((corpus.validation, 360), (corpus.test, 380)):
-        parts = [piece for ids in split.ids.target for piece in ids.tolist()]
+        parts = [token for ids in split.ids.target for token in ids.tolist()]
         assert parts == [
-            piece for line in lines[first : first + 20] for piece in line.tolist()
+            token for line in lines[first : first + 20] for token in line.tolist()
         ]
         assert split.text.target == vocabulary.decode(split.ids.target)
         assert len(split.text.target) == len(split.ids.target)
@@ -211,8 +211,8 @@ def test_text_that_is_not_there(folder, changes, message):
         ),
         (dict(data__directory=""), "data.corpus=text needs data.directory"),
         (
-            dict(model__choice="argmax"),
-            "model.choice=argmax is of attention to a source",
+            dict(model__selection="argmax"),
+            "model.selection=argmax is of attention to a source",
         ),
         (
             dict(model__positions="alibi", model__decoder_mixing="recurrence"),
@@ -238,10 +238,10 @@ def test_what_it_writes(trained):
     (one,), (two,) = (writer(1, temperature=0.0, seed=seed) for seed in (1, 2))
     assert one == two
     with pytest.raises(
-        WorkdirError, match=r"the beginning has \d+ pieces; a text has at most 12"
+        WorkdirError, match=r"the beginning has \d+ tokens; a text has at most 12"
     ):
         writer(1, beginning="very " * 30)
-    with pytest.raises(WorkdirError, match=r"99 pieces are more than the \d\d that"):
+    with pytest.raises(WorkdirError, match=r"99 tokens are more than the \d\d that"):
         writer(1, most=99)
     with pytest.raises(
         WorkdirError,

@@ -265,9 +265,12 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
             "process 1 has another config",
         ),
         (
-            {0: ["--config.training.rows=9"], 1: ["--config.training.rows=9"]},
-            "training.rows=9 must be divisible",
-            "training.rows=9 must be divisible",
+            {
+                0: ["--config.training.batch_size=9"],
+                1: ["--config.training.batch_size=9"],
+            },
+            "training.batch_size=9 must be divisible",
+            "training.batch_size=9 must be divisible",
         ),
         (
             {0: ["--resume=nowhere"]},

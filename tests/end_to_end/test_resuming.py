@@ -207,7 +207,7 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
             r"checkpoints/12 does not fit: \w+/.* is float32 \(.*24.*\) there, and float32 .*20",
         ),
         (dict(seed=1), "in another order: seed is 0 there, and 1 here"),
-        (dict(training__rows=8), "training.rows is 4 there, and 8 here"),
+        (dict(training__batch_size=8), "training.batch_size is 4 there, and 8 here"),
         (
             dict(training__steps=8),
             "at step 12 already; set training.steps to more than that, not 8",
@@ -360,7 +360,7 @@ def test_steps_without_numbers_are_skipped_and_too_many_end_the_trial(tmp_path):
 
 def test_a_log_counts_what_is_skipped(tmp_path):
     def steps(*losses):
-        fixed = dict(pieces=2.0, nll=1.0, learning_rate=0.1)
+        fixed = dict(tokens=2.0, nll=1.0, learning_rate=0.1)
         return {
             name: np.full(len(losses), value, np.float32)
             for name, value in fixed.items()
@@ -406,7 +406,7 @@ def test_when_steps_without_numbers_are_too_many(nonfinite, finite, ends):
 
 
 def test_the_batch_without_numbers_is_named():
-    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    source = Batches(tiny.corpus().train, batch_size=4, sequence_length=48, seed=1)
     source.take(2)
     drawn = Drawn(before=source.get_state(), slots=source.take(5))
     for i in range(5):

@@ -184,7 +184,7 @@ def sentences(rng, count, skill):
     nll = lengths * (hard * np.exp(-0.3 * skill) + rng.normal(0, 0.05, count))
     return {
         "validation_nll": nll.astype(np.float32),
-        "validation_pieces": lengths.astype(np.int32),
+        "validation_tokens": lengths.astype(np.int32),
         "validation_source": source.astype(np.int32),
         "test_bleu": np.column_stack([right, total, lengths, lengths]).astype(np.int32),
         "test_exact": rng.random(count) < 0.3 + 0.1 * skill,
@@ -195,7 +195,7 @@ def sentences(rng, count, skill):
 def scores(kept):
     """What result.json says of the sentences that `sentences` made."""
     perplexity = np.exp(
-        kept["validation_nll"].sum(dtype=float) / kept["validation_pieces"].sum()
+        kept["validation_nll"].sum(dtype=float) / kept["validation_tokens"].sum()
     )
     bleu, exact = statistics.bleu(kept["test_bleu"].sum(0)), kept["test_exact"].mean()
     return {
@@ -205,12 +205,12 @@ def scores(kept):
     }
 
 
-def pieces(text):
-    """Word pieces of at most four letters, U+2581 before a word."""
+def tokens(text):
+    """Tokens of at most four letters, U+2581 before a word."""
     return [
-        piece
+        token
         for word in re.findall(r"\S+", text)
-        for piece in re.findall(r"\u2581?\w{1,4}|\W", "\u2581" + word)
+        for token in re.findall(r"\u2581?\w{1,4}|\W", "\u2581" + word)
     ]
 
 
@@ -244,7 +244,7 @@ def _metrics(rng, logged):
 def _examples(rng, directory, model, pairs):
     arrays, texts, heads = {}, [], (model["N"], model["h"])
     for i, (source, target) in enumerate(pairs):
-        queries, keys = ["<s>", *pieces(target)], [*pieces(source), "</s>"]
+        queries, keys = ["<s>", *tokens(target)], [*tokens(source), "</s>"]
         arrays[f"{i}/encoder"] = _attention(rng, heads, len(keys), len(keys))
         arrays[f"{i}/decoder"] = _attention(
             rng, heads, len(queries), len(queries), causal=True
@@ -255,8 +255,8 @@ def _examples(rng, directory, model, pairs):
                 "source": source,
                 "reference": target,
                 "translation": target,
-                "source_pieces": keys,
-                "target_pieces": queries,
+                "source_tokens": keys,
+                "target_tokens": queries,
             }
         )
     if model["positions"] == "sinusoidal":

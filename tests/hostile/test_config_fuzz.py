@@ -273,7 +273,8 @@ def largest() -> Settings:
         if key.startswith("model.") and field.type is int
     }
     return resolve(
-        base("quick"), numbers | {"training.row_pieces": 2**20, "training.rows": 2**10}
+        base("quick"),
+        numbers | {"training.sequence_length": 2**20, "training.batch_size": 2**10},
     )
 
 
@@ -464,7 +465,7 @@ def test_a_preset_that_is_none(given, message, monkeypatch, capsys):
     [
         (
             lambda: 1 / 0,
-            r"sweep 'x' gives no points: ZeroDivisionError: division by zero \(test_fuzz.py, line \d+\)",
+            r"sweep 'x' gives no points: ZeroDivisionError: division by zero \(test_config_fuzz.py, line \d+\)",
         ),
         (lambda: [{"model.h": 1}, 3], "sweep 'x' gives no points: TypeError"),
         (lambda: 3, "TypeError"),
@@ -534,11 +535,14 @@ def test_what_becomes_a_files_name_leads_nowhere(name, value):
 def test_the_numbers_of_a_batch_fit_int32():
     with pytest.raises(
         SettingsError,
-        match=r"training.rows=65536 times training.row_pieces=32768 must be below 2\^31",
+        match=r"training.batch_size=65536 times training.sequence_length=32768 must be below 2\^31",
     ):
-        resolve(base("quick"), {"training.rows": 2**16, "training.row_pieces": 2**15})
+        resolve(
+            base("quick"),
+            {"training.batch_size": 2**16, "training.sequence_length": 2**15},
+        )
     assert resolve(
-        base("quick"), {"training.rows": 2**15, "training.row_pieces": 2**15}
+        base("quick"), {"training.batch_size": 2**15, "training.sequence_length": 2**15}
     )
 
 

@@ -146,7 +146,9 @@ def data(tmp_path, monkeypatch):
     for stem in ("val", "test"):
         for language in ("en", "de"):
             (tmp_path / f"{stem}.{language}").write_text("a dog\n")
-    return Data(corpus="files", directory=str(tmp_path), vocabulary=470, max_pieces=80)
+    return Data(
+        corpus="files", directory=str(tmp_path), vocabulary_size=470, max_length=80
+    )
 
 
 def test_every_file_is_read_right_or_refused_with_its_place(
@@ -189,14 +191,14 @@ def test_every_file_is_read_right_or_refused_with_its_place(
     assert min(outcomes.values()) > CASES / 5
 
 
-def test_what_is_read_becomes_pieces_without_loss(tmp_path, data):
+def test_what_is_read_becomes_tokens_without_loss(tmp_path, data):
     """Every line is trained on or counted as dropped, and what is trained on reads as it was written."""
     rng = random.Random(1)
     used = 0
     for case in range(60):
         files, done = harmed(rng)
         lines = [
-            f"{i} some words that can be cut into pieces: {text}"
+            f"{i} some words that can be cut into tokens: {text}"
             for i, text in enumerate(TEXTS * 3)
         ]
         files = [
@@ -237,7 +239,7 @@ def test_what_is_read_becomes_pieces_without_loss(tmp_path, data):
 def test_a_line_of_a_megabyte(tmp_path, data):
     """Dropped and counted in training, refused with its place where nothing may be dropped."""
     lines = [
-        f"{i} words that are to be cut into pieces of some kind, quickly"
+        f"{i} words that are to be cut into tokens of some kind, quickly"
         for i in range(50)
     ]
     for language in ("en", "de"):
@@ -250,6 +252,6 @@ def test_a_line_of_a_megabyte(tmp_path, data):
     (tmp_path / "val.de").write_text("ab " * 350_000 + "\n")
     with pytest.raises(
         CorpusError,
-        match=rf"val\.en:1: a held-out sentence of \d+ pieces, and {LONGEST} are the most",
+        match=rf"val\.en:1: a held-out sentence of \d+ tokens, and {LONGEST} are the most",
     ):
         prepare(data)

@@ -176,9 +176,9 @@ PLACES = {
         "0",
         "0.source",
         "0.translation",
-        "0.source_pieces",
-        "0.source_pieces.0",
-        "0.target_pieces",
+        "0.source_tokens",
+        "0.source_tokens.0",
+        "0.target_tokens",
         "x",
     ),
 }
@@ -297,7 +297,7 @@ def test_metrics_of_wrong_types_and_sizes(tmp_path):
             "sentences.npz",
             {
                 "validation_nll": np.ones(3),
-                "validation_pieces": np.ones(3, int),
+                "validation_tokens": np.ones(3, int),
                 "validation_source": np.full(3, np.nan),
             },
             "what is counted is of int64, float64",

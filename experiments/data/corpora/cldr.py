@@ -107,7 +107,7 @@ class Source:
             data.heldout,
             data.corpus_seed,
         )
-        self._joined = data.joined
+        self._joined = data.concatenate
         for language in self._arguments[:2]:
             _locale(language)
 

@@ -26,7 +26,7 @@ FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 
 
 class Source:
-    """`data.name`, in `data.directory` or TFDS's own place; `data.train` and so on are splits, "train[:10%]" too.
+    """`data.dataset`, in `data.directory` or TFDS's own place; `data.train` and so on are splits, "train[:10%]" too.
 
     Raises CorpusError for a data set or split that is unknown or not prepared, for languages that it has not, and where
     fewer pairs can be read than it says that it has.
@@ -42,7 +42,7 @@ class Source:
             if language not in languages
         ]:
             raise CorpusError(
-                f"data.name={data.name} has no {' and no '.join(missing)} (it has "
+                f"data.dataset={data.dataset} has no {' and no '.join(missing)} (it has "
                 f"{', '.join(sorted(languages))}); set data.source and data.target"
             )
         for split, name in zip(
@@ -76,7 +76,7 @@ class Source:
         records, promised = self._splits[split]
         if len(records) != promised:
             raise CorpusError(
-                f"{self._data.name}, {split}: {len(records)} pairs can be read of the {promised} that it "
+                f"{self._data.dataset}, {split}: {len(records)} pairs can be read of the {promised} that it "
                 "is said to have; prepare the data set again"
             )
         for first in range(0, promised, BLOCK):
@@ -89,7 +89,7 @@ class Source:
             )
 
     def place(self, split: str, i: int) -> str:
-        return f"{self._data.name}, {split}, pair {i}"
+        return f"{self._data.dataset}, {split}, pair {i}"
 
     def counts(self) -> dict[str, int]:
         return {}
@@ -143,7 +143,7 @@ def build(
 
 
 def download(data: Data) -> Path:
-    """Fetches and prepares `data.name` as array_record where that is not done, and returns its folder.
+    """Fetches and prepares `data.dataset` as array_record where that is not done, and returns its folder.
 
     Raises CorpusError for a data set that is unknown, prepared in another format already, or not to be had.
     """
@@ -152,7 +152,7 @@ def download(data: Data) -> Path:
         builder.download_and_prepare()
     except (OSError, DownloadError) as error:
         raise CorpusError(
-            f"data.name={data.name} cannot be fetched and prepared in {builder.data_dir}: "
+            f"data.dataset={data.dataset} cannot be fetched and prepared in {builder.data_dir}: "
             f"{_line(error)}; the same command tries again"
         ) from None
     return Path(builder.data_dir)
@@ -161,11 +161,11 @@ def download(data: Data) -> Path:
 def _builder(data, **how):
     directory = data.directory or None
     try:
-        builder = tfds.builder(data.name, data_dir=directory, **how)
+        builder = tfds.builder(data.dataset, data_dir=directory, **how)
     except ValueError as error:  # of which DatasetNotFoundError is one
         where = f"in data.directory={directory} or " if directory else ""
         raise CorpusError(
-            f"data.name={data.name!r}: no such data set {where}among those of TensorFlow Datasets: "
+            f"data.dataset={data.dataset!r}: no such data set {where}among those of TensorFlow Datasets: "
             f"{_line(error)}"
         ) from None
     if builder.info.splits and builder.info.file_format != FORMAT:
@@ -177,16 +177,16 @@ def _builder(data, **how):
 
 def _missing(data, builder, split, name):
     if not builder.info.splits:
-        return f"data.name={data.name} is not prepared in {builder.data_dir}; {_prepare(data)}"
+        return f"data.dataset={data.dataset} is not prepared in {builder.data_dir}; {_prepare(data)}"
     return (
-        f"data.{split}={name}: no such split of {data.name} (it has {', '.join(sorted(builder.info.splits))}); "
+        f"data.{split}={name}: no such split of {data.dataset} (it has {', '.join(sorted(builder.info.splits))}); "
         f"set data.{split}"
     )
 
 
 def _prepare(data):
     return (
-        f"prepare it as array_record: python -m launch.data download --config.data.name={data.name}"
+        f"prepare it as array_record: python -m launch.data download --config.data.dataset={data.dataset}"
         + (f" --config.data.directory={data.directory}" if data.directory else "")
     )
 

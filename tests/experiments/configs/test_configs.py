@@ -102,10 +102,13 @@ def test_wmt14_is_the_papers():
         assert german.model == paper.model and german.evaluation == paper.evaluation
         assert (
             german.training
-            == dataclasses.replace(paper.training, by_length=True)
+            == dataclasses.replace(paper.training, bucket_by_length=True)
             == french.training
         )
-        assert (german.data.vocabulary, french.data.vocabulary) == (37_000, 32_000)
+        assert (german.data.vocabulary_size, french.data.vocabulary_size) == (
+            37_000,
+            32_000,
+        )
         assert french.model == dataclasses.replace(paper.model, P_drop=0.1)
 
 
@@ -189,7 +192,7 @@ def test_sweeps_of_kinds_leave_none_out():
     module, base = config("scores")
     grid = plan_trials(base, expand(sweeps_of(module), ["score", "d_k"], base))
     assert len(grid) == 16 and base.model.score == "additive"
-    assert positions.get_config().data.max_pieces == 20
+    assert positions.get_config().data.max_length == 20
 
 
 @pytest.mark.parametrize("corpus", systems.CORPORA)
@@ -200,6 +203,6 @@ def test_recurrent_models_are_as_large_as_the_transformer(corpus):
     for one, found in zip(planned[1:], others, strict=True):
         m = one.settings.model
         assert found == systems.parameters(
-            m.d_model, m.score, one.settings.data.vocabulary
+            m.d_model, m.score, one.settings.data.vocabulary_size
         )
         assert abs(found / first - 1) < 0.015

@@ -101,8 +101,8 @@ def test_the_models_are_the_papers():
             t.ema,
         ) == ("adam", 1, 4000, 0.9, 0.98, 1e-9, 0.1, 0)
         assert (t.steps, t.average, e.weights) == (steps, average, "average")
-        assert (e.beam, e.alpha, e.extra) == (4, 0.6, 50)
-        assert 25_000 <= t.rows * t.row_pieces < 27_000
+        assert (e.beam, e.alpha, e.max_extra) == (4, 0.6, 50)
+        assert 25_000 <= t.batch_size * t.sequence_length < 27_000
 
 
 def test_an_unknown_model_is_named():

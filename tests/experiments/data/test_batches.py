@@ -76,16 +76,16 @@ def equal(a, b):
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "row_pieces"),
+    ("count", "rows", "sequence_length"),
     [(1, 3, 11), (101, 7, 11), (499, 3, 37), (23, 1, 211)],
 )
-def test_every_pair_comes_exactly_once_an_epoch(count, rows, row_pieces):
+def test_every_pair_comes_exactly_once_an_epoch(count, rows, sequence_length):
     pairs = some_pairs(count)
-    stream = Batches(pairs, rows=rows, row_pieces=row_pieces, seed=5)
+    stream = Batches(pairs, batch_size=rows, sequence_length=sequence_length, seed=5)
     for _ in range(2):
         whole = epoch(stream)
         assert all(
-            array.shape == (rows, row_pieces) and array.dtype == np.int32
+            array.shape == (rows, sequence_length) and array.dtype == np.int32
             for batch in whole
             for array in batch
         )
@@ -98,7 +98,7 @@ def test_every_pair_comes_exactly_once_an_epoch(count, rows, row_pieces):
 
 def test_a_batch_by_hand():
     pairs = Encoded([np.array([7, 8], np.int32)], [np.array([9], np.int32)])
-    batch = next(Batches(pairs, rows=1, row_pieces=4, seed=0))
+    batch = next(Batches(pairs, batch_size=1, sequence_length=4, seed=0))
     assert batch == Batch(*map(as_rows, ([7, 8, EOS, PAD], [0, 1, 2, 0], [1, 1, 1, 0], [BOS, 9, PAD, PAD],
                                          [9, EOS, PAD, PAD], [0, 1, 0, 0], [1, 1, 0, 0])))  # fmt: skip
 
@@ -117,20 +117,28 @@ class as_rows(np.ndarray):
 
 def test_epochs_and_seeds_differ_in_order():
     pairs = some_pairs(101)
-    stream = Batches(pairs, rows=5, row_pieces=31, seed=1)
+    stream = Batches(pairs, batch_size=5, sequence_length=31, seed=1)
     first, second = epoch(stream), next(stream)
     assert not equal(first[0], second)
-    assert not equal(first[0], next(Batches(pairs, rows=5, row_pieces=31, seed=2)))
-    assert equal(first[0], next(Batches(pairs, rows=5, row_pieces=31, seed=1)))
+    assert not equal(
+        first[0], next(Batches(pairs, batch_size=5, sequence_length=31, seed=2))
+    )
+    assert equal(
+        first[0], next(Batches(pairs, batch_size=5, sequence_length=31, seed=1))
+    )
 
 
 def test_state_restores_exactly_from_every_place():
     pairs = some_pairs(101)
-    stream, states, seen = Batches(pairs, rows=5, row_pieces=31, seed=1), [], []
+    stream, states, seen = (
+        Batches(pairs, batch_size=5, sequence_length=31, seed=1),
+        [],
+        [],
+    )
     for _ in range(2 * stream.batches_in_part + 3):
         states.append(stream.get_state())
         seen.append(next(stream))
-    other = Batches(pairs, rows=5, row_pieces=31, seed=1)
+    other = Batches(pairs, batch_size=5, sequence_length=31, seed=1)
     for i in np.random.default_rng(0).permutation(len(seen)):
         other.set_state(states[i])
         assert other.get_state() == states[i]
@@ -141,7 +149,7 @@ def test_state_restores_exactly_from_every_place():
 
 
 def test_state_of_other_pairs_is_refused():
-    stream = Batches(some_pairs(11), rows=5, row_pieces=31, seed=1)
+    stream = Batches(some_pairs(11), batch_size=5, sequence_length=31, seed=1)
     for state in (
         {"batch": 99},
         {"part": 0, "batch": 2},
@@ -161,7 +169,7 @@ def test_parts_of_an_epoch(monkeypatch, by_length):
     monkeypatch.setattr(batches, "PART", 43)
     pairs, how = (
         some_pairs(101),
-        dict(rows=5, row_pieces=31, seed=1, by_length=by_length),
+        dict(batch_size=5, sequence_length=31, seed=1, by_length=by_length),
     )
     stream, states, seen, parts = Batches(pairs, **how), [], [], []
     while stream.epoch < 2:
@@ -195,7 +203,10 @@ def test_parts_of_an_epoch(monkeypatch, by_length):
 
 def test_batches_by_length():
     """The lengths within a batch are close, and the batches in no order of them."""
-    pairs, how = some_pairs(1009, longest=30), dict(rows=4, row_pieces=64, seed=0)
+    pairs, how = (
+        some_pairs(1009, longest=30),
+        dict(batch_size=4, sequence_length=64, seed=0),
+    )
     lengths = corpus_lengths(pairs)
     stream = Batches(pairs, **how, by_length=True)
     slots = stream.take(stream.batches_in_part)
@@ -217,7 +228,9 @@ def test_an_excerpt_gives_the_same_batches():
     flat = batches.corpus(pairs)
     slots = np.full((3, 4, 5, batches.most_in_a_row(flat, 31)), -1, np.int32)
     for lane in (0, 1):
-        slots[lane, :3] = Batches(flat, rows=5, row_pieces=31, seed=lane).take(3)
+        slots[lane, :3] = Batches(
+            flat, batch_size=5, sequence_length=31, seed=lane
+        ).take(3)
     small = flat._replace(
         source=flat.source._replace(ids=flat.source.ids.astype(np.uint16))
     )
@@ -241,28 +254,33 @@ def test_an_excerpt_gives_the_same_batches():
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "row_pieces"), [(1, 3, 11), (101, 7, 11), (203, 3, 37)]
+    ("count", "rows", "sequence_length"), [(1, 3, 11), (101, 7, 11), (203, 3, 37)]
 )
-def test_a_device_assembles_what_the_host_does(count, rows, row_pieces):
+def test_a_device_assembles_what_the_host_does(count, rows, sequence_length):
     """Over the end of an epoch, with the slots that one row can have at most all but used up by empty sentences."""
     pairs = some_pairs(count, longest=3)
     flat = batches.corpus(pairs)
     stream, other = (
-        Batches(flat, rows=rows, row_pieces=row_pieces, seed=5) for _ in range(2)
+        Batches(flat, batch_size=rows, sequence_length=sequence_length, seed=5)
+        for _ in range(2)
     )
     count = stream.batches_in_part + 1
     slots = stream.take(count)
-    assert slots.shape == (count, rows, row_pieces if count > 2 else slots.shape[2])
+    assert slots.shape == (
+        count,
+        rows,
+        sequence_length if count > 2 else slots.shape[2],
+    )
     assert stream.get_state() == {"epoch": 1, "part": 0, "batch": 1}
     made = jax.jit(batches.assemble, static_argnums=2)
     on_device = jax.tree.map(jnp.asarray, flat)
     for own in slots:
-        host, device = next(other), made(on_device, own, row_pieces)
+        host, device = next(other), made(on_device, own, sequence_length)
         assert all(array.dtype == np.int32 for array in device) and equal(host, device)
 
 
 def test_real_tokens_counts_what_is_no_padding():
-    stream = Batches(some_pairs(101), rows=5, row_pieces=31, seed=1)
+    stream = Batches(some_pairs(101), batch_size=5, sequence_length=31, seed=1)
     whole = epoch(stream)
     real = sum(
         np.count_nonzero(a)
@@ -274,7 +292,9 @@ def test_real_tokens_counts_what_is_no_padding():
 
 def test_packing_leaves_little_padding():
     """Although the two lengths of a pair are independent here; in translations they go together."""
-    stream = Batches(some_pairs(4001, longest=20), rows=16, row_pieces=64, seed=0)
+    stream = Batches(
+        some_pairs(4001, longest=20), batch_size=16, sequence_length=64, seed=0
+    )
     assert stream.real_tokens > 0.92
 
 
@@ -304,7 +324,7 @@ def test_a_closed_row_is_never_filled(monkeypatch):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda p: Batches(p, rows=2, row_pieces=4, seed=0),
+        lambda p: Batches(p, batch_size=2, sequence_length=4, seed=0),
         lambda p: next(padded(p, 2, 4)),
     ],
 )
@@ -312,16 +332,16 @@ def test_a_pair_longer_than_a_row_is_refused(make):
     pairs = Encoded([np.arange(3), np.arange(2)], [np.arange(3), np.arange(4)])
     with pytest.raises(
         ValueError,
-        match=r"pair 1 has 3 source and 5 target pieces, end mark included.*row_pieces=4",
+        match=r"pair 1 has 3 source and 5 target tokens, end mark included.*sequence_length=4",
     ):
         make(pairs)
 
 
 def test_unequal_sides_and_no_pairs_are_refused():
     with pytest.raises(ValueError, match="1 sources but 0 targets"):
-        Batches(Encoded([np.arange(3)], []), rows=1, row_pieces=9, seed=0)
+        Batches(Encoded([np.arange(3)], []), batch_size=1, sequence_length=9, seed=0)
     with pytest.raises(ValueError, match="no pairs"):
-        Batches(Encoded([], []), rows=1, row_pieces=9, seed=0)
+        Batches(Encoded([], []), batch_size=1, sequence_length=9, seed=0)
 
 
 def test_padded_has_one_pair_a_row_and_its_index():

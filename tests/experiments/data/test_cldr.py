@@ -51,7 +51,9 @@ def test_every_sentence_is_one_line_of_plain_spaces(corpus):
 def test_phrases_in_a_row():
     """One or two in training, one to three held out, each phrase in its place; links count words from the first."""
     arguments = dict(pairs=200, heldout=20)
-    single, joined = (corpora.open(Data(**arguments, joined=most)) for most in (1, 3))
+    single, joined = (
+        corpora.open(Data(**arguments, concatenate=most)) for most in (1, 3)
+    )
     assert single.fingerprint() != joined.fingerprint()
     for split, most in (("train", 2), ("test", 3)):
         ((alone,), (together,)) = (
@@ -279,7 +281,7 @@ def test_the_fingerprint_is_known_without_the_text(monkeypatch):
             {"pairs": 2001},
             {"corpus_seed": 1},
             {"target": "fr"},
-            {"vocabulary": 900},
+            {"vocabulary_size": 900},
         )
     }
     assert len(prints) == 4

@@ -44,7 +44,12 @@ def folder(tmp_path):
 def data(folder, **more):
     return Data(
         **(
-            dict(corpus="files", directory=str(folder), vocabulary=400, max_pieces=80)
+            dict(
+                corpus="files",
+                directory=str(folder),
+                vocabulary_size=400,
+                max_length=80,
+            )
             | more
         )
     )
@@ -96,8 +101,8 @@ def test_all_that_can_be_used_is_there_in_order_and_the_rest_is_counted(
 def test_the_longest_that_may_be(folder):
     lengths = np.maximum(*(side.lengths for side in prepare(data(folder)).train))
     longest = int(lengths.max())
-    assert prepare(data(folder, max_pieces=longest)).counts["train_too_long"] == 1
-    shorter = prepare(data(folder, max_pieces=longest - 1))
+    assert prepare(data(folder, max_length=longest)).counts["train_too_long"] == 1
+    shorter = prepare(data(folder, max_length=longest - 1))
     assert shorter.counts["train_too_long"] == 1 + (lengths == longest).sum()
     assert (
         np.maximum(*(side.lengths for side in shorter.train)).tolist()
@@ -128,7 +133,7 @@ def test_a_second_time_nothing_is_read(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(max_pieces=79), dict(vocabulary=401), dict(test="val"), "text"]
+    "change", [dict(max_length=79), dict(vocabulary_size=401), dict(test="val"), "text"]
 )
 def test_what_would_be_kept_otherwise_is_made_anew(folder, change):
     first = prepare(data(folder))
@@ -207,12 +212,12 @@ def test_no_room_is_one_clear_line(folder, monkeypatch):
         (
             "train.en",
             "seven " * 100 + "\n" + ("eight " * 100 + "\n") * 299,
-            r"none of the 299 training pairs has at most data.max_pieces=80 pieces a side",
+            r"none of the 299 training pairs has at most data.max_length=80 tokens a side",
         ),
         (
             "test.en",
             "a\n\n" + "seven " * 3000 + "\nb\nc\n",
-            r"test\.en:3: a held-out sentence of \d+ pieces, and 2048 are",
+            r"test\.en:3: a held-out sentence of \d+ tokens, and 2048 are",
         ),
     ],
 )

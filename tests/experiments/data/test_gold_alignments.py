@@ -163,24 +163,24 @@ def test_links_are_kept_with_the_corpus():
 
 
 def spans(text):
-    """Pieces of two letters."""
+    """Tokens of two letters."""
     return [(i, min(i + 2, len(text))) for i in range(0, len(text), 2)]
 
 
 def test_what_a_target_word_looks_at_most():
-    # "abcd ef" has pieces ab|cd| e|f, of the words 0, 0, 1, 1; "gh i" has gh| i.
+    # "abcd ef" has tokens ab|cd| e|f, of the words 0, 0, 1, 1; "gh i" has gh| i.
     weights = np.array(
         [[0.3, 0.3, 0.4, 0.0], [0.1, 0.0, 0.5, 0.4], [0.0, 0.0, 0.0, 1.0]]
     )
     assert guess(weights, "abcd ef", "gh i", spans) == {(0, 0), (1, 1)}
-    # A piece that has letters of two words speaks for both; a word of two pieces for the mean of them.
+    # A token that has letters of two words speaks for both; a word of two tokens for the mean of them.
     assert guess(np.array([[0.6, 0.4]]), "ab c", "a.", spans) == {(0, 0), (0, 1)}
     assert guess(np.array([[0.6, 0.4], [0.1, 0.9]]), "ab c", "abcd", spans) == {(1, 0)}
     assert guess(np.ones((1, 1)), "", "a", spans) == set()
 
 
 class Alphabet:
-    """A vocabulary of pieces of one letter."""
+    """A vocabulary of tokens of one letter."""
 
     @staticmethod
     def spans(text):

@@ -44,8 +44,8 @@ def settings(tmp_path, monkeypatch):
         {
             "data.corpus": "files",
             "data.directory": str(tmp_path),
-            "data.vocabulary": 400,
-            "training.rows": 2,
+            "data.vocabulary_size": 400,
+            "training.batch_size": 2,
         },
     )
 
@@ -66,8 +66,8 @@ def test_every_number(settings):
     lengths = sorted(len(ids) + 1 for ids in prepared.validation.ids.source)
     assert validation.lengths[0] == (lengths[2], lengths[4], lengths[4], lengths[4])
     # "日" is three bytes beside the mark of a word's begin; nothing else of this text has bytes.
-    pieces = sum(map(len, prepared.validation.ids.source))
-    assert validation.bytes[0] == pytest.approx(3 / pieces) and train.bytes == (0, 0)
+    tokens = sum(map(len, prepared.validation.ids.source))
+    assert validation.bytes[0] == pytest.approx(3 / tokens) and train.bytes == (0, 0)
     assert train.examples == [
         (f"{i} cats walk around", f"{i} Katzen laufen umher") for i in range(3)
     ]
@@ -84,12 +84,12 @@ def test_it_is_shown(settings):
     assert (
         "1 (20.0%)" in shown
         and "2 (40.0%)" in shown
-        and "en: pieces that are bytes" in shown
+        and "en: tokens that are bytes" in shown
     )
     assert "validation: 7 cats walk around → anders" in shown
 
 
-def test_marks_are_no_pieces_and_a_quantile_is_a_length_that_occurs():
+def test_marks_are_no_tokens_and_a_quantile_is_a_length_that_occurs():
     single = np.arange(12) == 9
     assert summary._share(np.array([1, 9, 2, 1, 5, 7, 8, 2]), single, 12) == 0.25
     assert summary._quantiles(np.array([3, 1, 2, 10])) == (2, 10, 10, 10)

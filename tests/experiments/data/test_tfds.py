@@ -38,10 +38,10 @@ def built(tmp_path_factory):
     return folder / "sets", tfds.build(files, ("en", "de"), folder / "sets", "mine")
 
 
-def data(directory, name="mine", validation="validation", **more):
+def data(directory, dataset="mine", validation="validation", **more):
     return Data(
         corpus="tfds",
-        name=name,
+        dataset=dataset,
         directory=str(directory),
         validation=validation,
         **more,
@@ -95,7 +95,9 @@ def test_wmt14_as_tfds_knows_it(monkeypatch):
     )
     with tensorflow_datasets.testing.mock_data(num_examples=5):
         source = corpora.open(
-            Data(corpus="tfds", name="wmt14_translate/de-en", validation="validation")
+            Data(
+                corpus="tfds", dataset="wmt14_translate/de-en", validation="validation"
+            )
         )
         for split in SPLITS:
             pairs = read(source, split)
@@ -114,7 +116,7 @@ def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
     config.update_from_flattened_dict(
         tiny.POINT
         | {
-            "data.name": "phrases",
+            "data.dataset": "phrases",
             "data.directory": str(tmp_path),
             "training.steps": 4,
             "training.average": 1,
@@ -164,17 +166,20 @@ def test_fewer_records_than_promised_are_an_error(built, monkeypatch):
     ("more", "message"),
     [
         (
-            dict(name="nine"),
-            r"data.name='nine': no such data set in data.directory=.* or among",
+            dict(dataset="nine"),
+            r"data.dataset='nine': no such data set in data.directory=.* or among",
         ),
-        (dict(name="wmt14_translate/de-em"), r"data.name='wmt14_translate/de-em'"),
         (
-            dict(name="wmt14_translate/de-en"),
+            dict(dataset="wmt14_translate/de-em"),
+            r"data.dataset='wmt14_translate/de-em'",
+        ),
+        (
+            dict(dataset="wmt14_translate/de-en"),
             r"wmt14_translate/de-en is not prepared in .*launch.data download",
         ),
         (
             dict(source="fr"),
-            r"data.name=mine has no fr \(it has de, en\); set data.source",
+            r"data.dataset=mine has no fr \(it has de, en\); set data.source",
         ),
         (
             dict(test="tset"),

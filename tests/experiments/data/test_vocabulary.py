@@ -29,10 +29,10 @@ def vocabulary(sentences):
     return Vocabulary(train_vocabulary(sentences, 500))
 
 
-def test_size_and_control_pieces(vocabulary):
+def test_size_and_control_tokens(vocabulary):
     assert vocabulary.size == 500
     assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
-    assert vocabulary.pieces([PAD, BOS, EOS, UNK]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert vocabulary.tokens([PAD, BOS, EOS, UNK]) == ["<pad>", "<s>", "</s>", "<unk>"]
 
 
 def test_round_trip_of_the_corpus(vocabulary, sentences):
@@ -63,16 +63,16 @@ def test_encode_gives_int32_arrays_without_marks(vocabulary):
     first, empty = vocabulary.encode(["in 3 minutes", ""])
     assert first.dtype == empty.dtype == np.int32
     assert len(empty) == 0
-    assert vocabulary.pieces(first)[:3] == ["▁in", "▁", "3"]
+    assert vocabulary.tokens(first)[:3] == ["▁in", "▁", "3"]
 
 
 @pytest.mark.parametrize(
-    ("number", "pieces"),
+    ("number", "tokens"),
     [("1999", ["19", "99"]), ("7,305.2", ["7", ",", "30", "5", ".", "2"])],
 )
-def test_digits_go_in_pairs(vocabulary, number, pieces):
+def test_digits_go_in_pairs(vocabulary, number, tokens):
     [ids] = vocabulary.encode([number])
-    assert vocabulary.pieces(ids) == ["▁", *pieces]
+    assert vocabulary.tokens(ids) == ["▁", *tokens]
 
 
 def test_decode_cuts_at_the_end_mark_and_skips_padding(vocabulary):
@@ -106,7 +106,7 @@ def test_digest_names_the_model(vocabulary, sentences):
     assert vocabulary.digest == Vocabulary(vocabulary.model).digest
 
 
-def test_more_pieces_than_the_text_has(sentences):
+def test_more_tokens_than_the_text_has(sentences):
     with pytest.raises(
         VocabularyError,
         match=r"vocabulary=90000 is more than .* the largest possible is \d{3,4}$",
@@ -115,7 +115,7 @@ def test_more_pieces_than_the_text_has(sentences):
 
 
 @pytest.mark.parametrize("size", [100, 400])
-def test_fewer_pieces_than_the_text_has_characters(sentences, size):
+def test_fewer_tokens_than_the_text_has_characters(sentences, size):
     with pytest.raises(
         VocabularyError,
         match=rf"vocabulary={size} is too small .* needs at least 4\d\d$",
@@ -126,6 +126,6 @@ def test_fewer_pieces_than_the_text_has_characters(sentences, size):
 @pytest.mark.parametrize("nothing", [[], ["", ""]])
 def test_no_text(nothing):
     with pytest.raises(
-        VocabularyError, match="no text to train a vocabulary of 300 pieces on"
+        VocabularyError, match="no text to train a vocabulary of 300 tokens on"
     ):
         train_vocabulary(nothing, 300)

@@ -120,21 +120,21 @@ def test_statistics_of_sentences_sum_up_to_bleu():
     assert sentence_statistics([], []).shape == (0, 10)
 
 
-def test_perplexity_is_over_pieces_not_batches():
+def test_perplexity_is_over_tokens_not_batches():
     pairs = tiny.corpus().test.ids
 
     def losses(
         state, batch
-    ):  # each real piece costs its position, each other far too much
+    ):  # each real token costs its position, each other far too much
         found = np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
         return np.stack([found, 2 * found])
 
     lengths = np.array([len(t) + 1 for t in pairs.target])
     wanted = np.exp((lengths * (lengths - 1) / 2).sum() / 10 / lengths.sum())
     for rows in (1, 5, 64):
-        nll, pieces = sentence_losses(losses, None, pairs, rows, 48)
+        nll, tokens = sentence_losses(losses, None, pairs, rows, 48)
         np.testing.assert_allclose(nll[0], lengths * (lengths - 1) / 20, rtol=1e-12)
-        assert pieces.tolist() == lengths.tolist()
+        assert tokens.tolist() == lengths.tolist()
         np.testing.assert_allclose(
-            perplexity(nll, pieces), [wanted, wanted**2], rtol=1e-12
+            perplexity(nll, tokens), [wanted, wanted**2], rtol=1e-12
         )

@@ -41,11 +41,11 @@ def test_how_heads_look():
             found[row, 0, 0, :n, :n] = np.eye(n)
             found[row, 0, 1, :n, :n] = 1 / max(n, 1)
         cross = np.zeros((3, 1, 1, 6, 6), np.float32)
-        cross[..., 0] = 1  # every query looks at the first piece
+        cross[..., 0] = 1  # every query looks at the first token
         return dict(encoder=found, cross=cross)
 
     found = head_importance.looks(weights, None, heldout(), 3, 6)
-    # The sources have 2 and 3 pieces, the decoder reads 4 and 2.
+    # The sources have 2 and 3 tokens, the decoder reads 4 and 2.
     np.testing.assert_allclose(
         found["encoder/entropy"], [[0, (2 * np.log(2) + 3 * np.log(3)) / 5]], rtol=1e-6
     )
@@ -142,27 +142,27 @@ def test_a_head_that_is_off_is_one_whose_output_is_cut(built):
 
 def test_importance_by_hand():
     draw = np.random.default_rng(0)
-    pieces = draw.integers(3, 20, 200)
-    before = pieces * draw.normal(2, 0.3, 200)
+    tokens = draw.integers(3, 20, 200)
+    before = tokens * draw.normal(2, 0.3, 200)
     others = {
-        Head("cross", 0, 0): before + pieces * draw.normal(0.5, 0.1, 200),
+        Head("cross", 0, 0): before + tokens * draw.normal(0.5, 0.1, 200),
         Head("cross", 1, 1): before + draw.normal(0, 1, 200),
         Head("encoder", 0, 0): before,
     }
-    found = head_importance.importance(before, others, pieces)
+    found = head_importance.importance(before, others, tokens)
     d = others[Head("cross", 0, 0)] - before
     assert found["cross/importance"][0, 0] == pytest.approx(
-        d.sum() / pieces.sum(), rel=1e-5
+        d.sum() / tokens.sum(), rel=1e-5
     )
     drawn = [draw.integers(0, 200, 200) for _ in range(4000)]
     for head in ((0, 0), (1, 1)):
         d = others[Head("cross", *head)] - before
-        spread = np.std([d[i].sum() / pieces[i].sum() for i in drawn])
+        spread = np.std([d[i].sum() / tokens[i].sum() for i in drawn])
         assert found["cross/error"][head] == pytest.approx(spread, rel=0.1)
     assert np.isnan(found["cross/importance"][0, 1]) and found["encoder/p"][0, 0] == 1
     assert found["cross/p"][0, 0] < 1e-6 < 0.05 < found["cross/p"][1, 1]
     plain = head_importance.importance(
-        before, {Head("cross", 1, 1): others[Head("cross", 1, 1)]}, pieces
+        before, {Head("cross", 1, 1): others[Head("cross", 1, 1)]}, tokens
     )["cross/p"][1, 1]
     assert found["cross/p"][1, 1] == pytest.approx(holm([0.0, plain, 1.0])[1], rel=1e-5)
 
@@ -170,7 +170,7 @@ def test_importance_by_hand():
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("heads")
-    settings = tiny.resolve(evaluation__heads=True)
+    settings = tiny.resolve(evaluation__head_importance=True)
     return workdir, settings, loop.run(settings, tiny.corpus(), workdir)
 
 

@@ -53,13 +53,13 @@ def kept(trial, S=S):
     total = np.maximum(0, reference[:, None] - np.arange(4))
     correct = rng.binomial(total, (0.9 if good else 0.7) ** np.arange(1, 5))
     lengths = reference[:, None].repeat(2, axis=1)
-    pieces = np.random.default_rng(1).integers(1, 20, V)
-    nll = pieces * rng.gamma(9, (0.1 if good else 0.2), V)
+    tokens = np.random.default_rng(1).integers(1, 20, V)
+    nll = tokens * rng.gamma(9, (0.1 if good else 0.2), V)
     return {
         "test_bleu": np.concatenate([correct, total, lengths], 1).astype(np.int32),
         "test_exact": rng.random(S) < (0.8 if good else 0.4),
         "validation_nll": nll.astype(np.float32),
-        "validation_pieces": pieces.astype(np.int32),
+        "validation_tokens": tokens.astype(np.int32),
     }
 
 
@@ -208,7 +208,7 @@ def test_sentences_are_used_where_both_sides_kept_them():
     assert found.perplexity == statistics.paired_perplexity(
         *[
             {
-                seed: (arrays["validation_nll"], arrays["validation_pieces"])
+                seed: (arrays["validation_nll"], arrays["validation_tokens"])
                 for seed, arrays in side.items()
             }
             for side in sides

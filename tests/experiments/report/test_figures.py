@@ -79,7 +79,7 @@ def test_buckets_beyond_training_are_parts_of_its_longest(lengths, trained, buck
 def test_exact_match_by_length():
     found = {
         "validation_source": np.array([1, 9]),
-        "validation_pieces": np.array([1, 1]),
+        "validation_tokens": np.array([1, 1]),
         "validation_nll": np.log([2.0, 8.0]),
         "test_source": np.array([1, 2, 5, 5, 30]),
         "test_exact": np.array([True, False, True, True, False]),
@@ -100,7 +100,7 @@ def test_exact_match_by_length():
 def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
     found = {
         "validation_source": np.array([1, 2, 5, 9, 30]),
-        "validation_pieces": np.array([1, 3, 2, 4, 5]),
+        "validation_tokens": np.array([1, 3, 2, 4, 5]),
         "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
     }
     values = figures.bucket_perplexities(found, [(1, 2), (3, 5), (6, 8), (9, 20)])
@@ -108,9 +108,7 @@ def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
         values, [2, 3, np.nan, 2]
     )  # 30 counts to the last bucket
     svg = figures.by_length([("a", [found]), ("b", []), ("c", [{}])])
-    assert {"a", "b", "c", "word pieces of the source, end mark included"} <= set(
-        texts(svg)
-    )
+    assert {"a", "b", "c", "tokens of the source, end mark included"} <= set(texts(svg))
     assert figures.by_length([("b", []), ("c", [{}])]) is None
 
 

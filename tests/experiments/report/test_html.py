@@ -87,7 +87,7 @@ def test_markdown(sweep):
 
 base: h=4, positions=sinusoidal (experiments/configs/quick.py)
 
-perplexity: validation, per word piece; BLEU, chrF and exact match: 500 test sentences; ±: sample standard \
+perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences; ±: sample standard \
 deviation over seeds
 
 ## Trials without a result
@@ -578,7 +578,7 @@ def test_a_single_run(tmp_path):
     )
     assert written.table.differences == {} and written.table.difference_notes == ()
     assert written.table.notes == (
-        "perplexity: validation, per word piece; BLEU, chrF and exact match: 500 test sentences",
+        "perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences",
     )
     assert written.csv.read_text().splitlines()[
         0
@@ -598,9 +598,9 @@ def test_a_sweep_that_has_nothing_yet(tmp_path, trials):
 
 def test_short_names():
     assert short_names(["model.h", "seed"]) == {"model.h": "h", "seed": "seed"}
-    known = ["evaluation.rows", "training.rows", "training.steps"]
-    assert short_names(["training.rows", "training.steps"], known) == {
-        "training.rows": "training.rows",
+    known = ["evaluation.batch_size", "training.batch_size", "training.steps"]
+    assert short_names(["training.batch_size", "training.steps"], known) == {
+        "training.batch_size": "training.batch_size",
         "training.steps": "steps",
     }
 

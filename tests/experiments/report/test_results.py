@@ -203,26 +203,26 @@ def test_missing_and_half_written_files_count_as_not_there(tmp_path, file, conte
     assert (read_positions(trial) is None) == (file == "examples.npz")
 
 
-def test_examples_give_each_map_the_pieces_of_its_axes(tmp_path):
+def test_examples_give_each_map_the_tokens_of_its_axes(tmp_path):
     fakes.sweep(
         tmp_path, [({"model.h": 2}, fakes.finished(), {"pairs": fakes.PAIRS[1:2]})]
     )
     (trial,) = read_results(tmp_path).trials
     (example,) = read_examples(trial)
-    n, m = len(example.source_pieces), len(example.target_pieces)
+    n, m = len(example.source_tokens), len(example.target_tokens)
     assert n != m
     assert {kind: weights.shape for kind, weights in example.attention.items()} == {
         "encoder": (2, 2, n, n),
         "decoder": (2, 2, m, m),
         "cross": (2, 2, m, n),
     }
-    assert example.axes("encoder") == (example.source_pieces, example.source_pieces)
-    assert example.axes("decoder") == (example.target_pieces, example.target_pieces)
-    assert example.axes("cross") == (example.target_pieces, example.source_pieces)
+    assert example.axes("encoder") == (example.source_tokens, example.source_tokens)
+    assert example.axes("decoder") == (example.target_tokens, example.target_tokens)
+    assert example.axes("cross") == (example.target_tokens, example.source_tokens)
     assert read_positions(trial).shape == (48, 64)
 
 
-def test_a_map_that_does_not_fit_its_pieces_is_an_error(tmp_path):
+def test_a_map_that_does_not_fit_its_tokens_is_an_error(tmp_path):
     fakes.sweep(tmp_path, [({}, fakes.finished(), {"pairs": fakes.PAIRS[:1]})])
     np.savez(tmp_path / "trials/00/examples.npz", **{"0/cross": np.zeros((2, 4, 3, 5))})
     with pytest.raises(

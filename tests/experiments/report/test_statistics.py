@@ -277,20 +277,20 @@ def test_resamples_draw_as_many_sentences_with_replacement():
 def test_scores_are_of_the_test_set_and_of_its_resamples():
     rng = np.random.default_rng(0)
     weights, truth = statistics.resamples(11, count=13), rng.random((2, 11)) < 0.4
-    nll, pieces = rng.gamma(2, 3, (2, 11)), rng.integers(1, 9, (2, 11))
+    nll, tokens = rng.gamma(2, 3, (2, 11)), rng.integers(1, 9, (2, 11))
     rates = statistics.rate_scores(by_seed(truth), weights)
     perplexities = statistics.perplexity_scores(
-        by_seed(np.stack([nll, pieces], -1)), weights
+        by_seed(np.stack([nll, tokens], -1)), weights
     )
     for seed in (0, 1):
         assert rates[seed].value == truth[seed].mean()
         assert perplexities[seed].value == pytest.approx(
-            math.exp(nll[seed].sum() / pieces[seed].sum())
+            math.exp(nll[seed].sum() / tokens[seed].sum())
         )
         for draw in range(13):
             again = np.repeat(np.arange(11), weights[draw].astype(int))
             assert rates[seed].draws[draw] == pytest.approx(truth[seed][again].mean())
-            expected = math.exp(nll[seed][again].sum() / pieces[seed][again].sum())
+            expected = math.exp(nll[seed][again].sum() / tokens[seed][again].sum())
             assert perplexities[seed].draws[draw] == pytest.approx(expected)
     assert statistics.rate_scores({}, weights) == {}
 
@@ -323,9 +323,9 @@ def test_variances_are_of_seeds_and_of_sentences_in_common(n):
 def test_bleu_and_perplexity_draw_their_own_resamples():
     rng, n, S = np.random.default_rng(0), 3, 17
     bleu = sentences(rng, trials=1, n=n, S=S, seeds=0.3, rows=0.4, both=0.4)[0]
-    nll, pieces = rng.gamma(2, 3, (2, n, S)), rng.integers(1, 9, (2, n, S))
+    nll, tokens = rng.gamma(2, 3, (2, n, S)), rng.integers(1, 9, (2, n, S))
     perplexity = [
-        {seed: (nll[side, seed], pieces[side, seed]) for seed in range(n)}
+        {seed: (nll[side, seed], tokens[side, seed]) for seed in range(n)}
         for side in (0, 1)
     ]
     for seed in (0, 5):
@@ -336,7 +336,7 @@ def test_bleu_and_perplexity_draw_their_own_resamples():
             *[statistics.bleu_scores(by_seed(side), weights) for side in bleu],
             level=0.01,
         )
-        tables = [by_seed(np.stack([nll[side], pieces[side]], -1)) for side in (0, 1)]
+        tables = [by_seed(np.stack([nll[side], tokens[side]], -1)) for side in (0, 1)]
         assert statistics.paired_perplexity(
             *perplexity, seed=seed
         ) == statistics.paired_scores(

@@ -34,7 +34,7 @@ def test_defaults_are_the_papers_base():
         100_000,
     )
     e = settings.evaluation
-    assert (e.beam, e.alpha, e.extra, e.weights) == (4, 0.6, 50, "raw")
+    assert (e.beam, e.alpha, e.max_extra, e.weights) == (4, 0.6, 50, "raw")
 
 
 def test_a_point_goes_on_top_and_leaves_the_config_alone():
@@ -86,9 +86,9 @@ def test_digest_tells_settings_apart_and_survives_json():
             "training.warmup=200000 must not exceed training.steps=100000",
         ),
         (
-            "data.max_pieces",
+            "data.max_length",
             65,
-            "training.row_pieces=64 must hold the longest sentence, data.max_pieces=65",
+            "training.sequence_length=64 must hold the longest sentence, data.max_length=65",
         ),
         ("data.corpus", "files", "needs data.directory"),
         (
@@ -106,7 +106,7 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "training.accumulate",
             3,
-            "training.rows=16 must be divisible by training.accumulate=3",
+            "training.batch_size=16 must be divisible by training.accumulate=3",
         ),
         ("training.ema", 1.0, "training.ema=1.0 must be at least 0 and below 1"),
         (

@@ -52,13 +52,13 @@ def test_parameters_are_those_of_the_whole_model(changes):
     [
         (dict(), 46_556_560),
         (dict(model__N=1), 25_420_960),
-        (dict(training__rows=32), 91_752_336),
+        (dict(training__batch_size=32), 91_752_336),
         (dict(model__d_ff=512), 55_469_456),
         (dict(model__d_model=128), 58_926_736),
         (dict(model__h=8), 69_281_168),
         (dict(model__h=1), 29_509_008),
-        (dict(training__row_pieces=128), 116_950_672),
-        (dict(data__vocabulary=1600), 50_242_960),
+        (dict(training__sequence_length=128), 116_950_672),
+        (dict(data__vocabulary_size=1600), 50_242_960),
     ],
 )
 def test_memory_is_near_what_xla_needed(changes, found):
@@ -101,7 +101,7 @@ def test_parts_remat_and_bfloat16_keep_less():
         == layers / 3 + 4 * 4 * 48 * 6 * 16 + logits
     )
     # Rows too long for textbook attention have no weights to keep.
-    longer = cost.activation_memory(tiny.resolve(training__row_pieces=257))
+    longer = cost.activation_memory(tiny.resolve(training__sequence_length=257))
     assert longer == 4 * 4 * 257 * ((20 * 16 + 4 * 24 + 6 * 2 * 16) + 500)
 
 
@@ -129,7 +129,7 @@ def test_time_is_products_and_passes(monkeypatch):
         )
         > 0
     )
-    # A pair that fills a row of 48: 96 pieces through 16·(3·32 + 2·24) numbers, 48 through the vocabulary's 500.
+    # A pair that fills a row of 48: 96 tokens through 16·(3·32 + 2·24) numbers, 48 through the vocabulary's 500.
     pairs = 48 * 48 * 2 + 48 * 49 // 2
     assert cost.flops_of_a_step(settings) == 6 * 4 * (
         96 * 16 * (3 * 32 + 48) + 48 * 16 * 500 + pairs * 32
@@ -147,7 +147,7 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
         {"model.h": 1, "training.learning_rate": 3.0},
         {"data.pairs": 400},
         {"evaluation.beam": 2},
-        {"training.rows": 8},
+        {"training.batch_size": 8},
         {"training.ema": 0.5},
     ]
     found = list(
@@ -161,7 +161,7 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
         (("h=1", "h=1 learning_rate=3.0"), 2),
         (("pairs=400",), 1),
         (("beam=2",), 1),
-        (("rows=8",), 1),
+        (("batch_size=8",), 1),
         (("ema=0.5",), 1),
     ]
     first = found[0]
@@ -212,9 +212,12 @@ def refused(settings, machine, **way):
 
 
 def test_what_does_not_fit_is_refused_with_what_would():
-    """64 rows of 256 pieces through 8 layers of d_model 64 keep about 5.3 GiB."""
+    """64 rows of 256 tokens through 8 layers of d_model 64 keep about 5.3 GiB."""
     large = changed(
-        quick.get_config(), model__N=8, training__rows=64, training__row_pieces=256
+        quick.get_config(),
+        model__N=8,
+        training__batch_size=64,
+        training__sequence_length=256,
     )
     need = cost.memory(large)
     assert refused(large, CPU) == (
@@ -236,14 +239,14 @@ def test_what_does_not_fit_is_refused_with_what_would():
     assert cost.memory(large, 4) < need / 3
     wide = changed(quick.get_config(), model__d_ff=2**20)
     assert refused(wide, CPU).endswith(
-        "; a smaller model should fit, or a smaller training.rows times "
-        "training.row_pieces"
+        "; a smaller model should fit, or a smaller training.batch_size times "
+        "training.sequence_length"
     )
     cost.check_memory(wide, CPU._replace(memory=None))
 
 
 def test_trials_side_by_side_need_their_sum():
-    settings = changed(quick.get_config(), training__rows=64)
+    settings = changed(quick.get_config(), training__batch_size=64)
     together = -(-MEMORY // cost.memory(settings))
     for way in (dict(workers=together), dict(lanes=together)):
         assert f"{together} trials at once need about 1.0 GiB" in refused(
@@ -260,15 +263,15 @@ def test_trials_side_by_side_need_their_sum():
     ("changes", "message"),
     [
         (
-            dict(evaluation__rows=2**16),
-            "translating evaluation.rows=65536 sentences with evaluation.beam=1 needs",
+            dict(evaluation__batch_size=2**16),
+            "translating evaluation.batch_size=65536 sentences with evaluation.beam=1 needs",
         ),
         (
             dict(evaluation__beam=1000),
-            "translating evaluation.rows=64 sentences with evaluation.beam=1000 needs",
+            "translating evaluation.batch_size=64 sentences with evaluation.beam=1000 needs",
         ),
         (
-            dict(evaluation__examples=1000, training__row_pieces=256),
+            dict(evaluation__examples=1000, training__sequence_length=256),
             "the attention of evaluation.examples=1000 takes",
         ),
     ],
@@ -283,14 +286,17 @@ def test_a_search_needs_its_caches_at_least():
     e, m, shapes = settings.evaluation, settings.model, []
     length = program_without_corpus(settings).length
     shapes += [
-        (e.rows, m.h, n, d)
-        for n in (e.max_pieces * e.beam, length)
+        (e.batch_size, m.h, n, d)
+        for n in (e.max_length * e.beam, length)
         for d in (m.d_k, m.d_v)
     ] * m.N
-    shapes += [(e.rows, length, m.d_ff), (e.rows, e.beam, settings.data.vocabulary)]
+    shapes += [
+        (e.batch_size, length, m.d_ff),
+        (e.batch_size, e.beam, settings.data.vocabulary_size),
+    ]
     wanted = (
         4 * sum(math.prod(shape) for shape in shapes)
-        + e.rows * e.beam * e.beam * e.max_pieces
+        + e.batch_size * e.beam * e.beam * e.max_length
     )
     assert cost.decoding_memory(settings) - 4 * cost.parameters(settings) == wanted
 

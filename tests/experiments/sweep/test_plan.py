@@ -202,7 +202,7 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
             "model.N": N,
             "model.P_drop": P,
             "training.warmup": w,
-            "data.vocabulary": 507,
+            "data.vocabulary_size": 507,
         }
         for d_ff in (29, 31)
         for N in (1, 3)

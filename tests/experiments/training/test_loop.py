@@ -100,7 +100,7 @@ def test_files_say_everything(finished):
         json.loads((workdir / "examples.json").read_text()),
     )
     assert len(examples) == 2
-    n, m = len(examples[0]["source_pieces"]), len(examples[0]["target_pieces"])
+    n, m = len(examples[0]["source_tokens"]), len(examples[0]["target_tokens"])
     assert arrays["0/encoder"].shape == (1, 2, n, n) and arrays["0/cross"].shape == (
         1,
         2,
@@ -110,7 +110,7 @@ def test_files_say_everything(finished):
     np.testing.assert_allclose(arrays["0/cross"].astype(float).sum(-1), 1, atol=5e-3)
     sentences = np.load(workdir / "sentences.npz")
     perplexity = np.exp(
-        sentences["validation_nll"].sum() / sentences["validation_pieces"].sum()
+        sentences["validation_nll"].sum() / sentences["validation_tokens"].sum()
     )
     assert perplexity == pytest.approx(result["perplexity"], rel=1e-6)
     assert (
@@ -334,7 +334,7 @@ def test_utilisation_is_work_over_what_could_be_done(tmp_path):
     log = Log(directory, lambda: 0.0, said.append, peak=1e12)
     metrics = {
         name: np.ones(1, np.float32)
-        for name in ("pieces", "loss", "nll", "learning_rate", "grad_norm")
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
     }
     log.steps(1, metrics, 3e9, due=False)
     log.steps(2, metrics, 5e9, due=True)
@@ -363,7 +363,7 @@ def test_translator_keeps_order_and_empty_lines(with_ema, capsys):
     found = translate(["", *lines, "  ", lines[0], "5 " * 100])
     assert found[0] == found[-3] == "" and found[-2] == found[1]
     assert found[1:-3] == (workdir / "translations.txt").read_text().split("\n")[:-1]
-    assert "line 16 has 200 pieces and is cut to 47" in capsys.readouterr().err
+    assert "line 16 has 200 tokens and is cut to 47" in capsys.readouterr().err
     assert translate([]) == []
 
 
@@ -382,7 +382,7 @@ def test_translator_gives_the_n_best_from_a_prefix(finished):
     ):
         Translator(workdir, n_best=4)
     with pytest.raises(
-        WorkdirError, match="the prefix has 28 pieces; a translation has at most 12"
+        WorkdirError, match="the prefix has 28 tokens; a translation has at most 12"
     ):
         Translator(workdir, prefix="5 " * 14)
 
@@ -462,7 +462,7 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
         rf"diverged: loss .* at step {results[0]['step']}", results[0]["error"]
     )
     assert 2 <= results[0]["step"] <= 4
-    source = Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=1)
+    source = Batches(tiny.corpus().train, batch_size=4, sequence_length=48, seed=1)
     pairs = source.take(4)[results[0]["step"] - 1]
     assert results[0]["batch"] == dict(
         epoch=0, part=0, batch=results[0]["step"] - 1, pairs=pairs[pairs >= 0].tolist()

@@ -27,11 +27,13 @@ def test_an_error_of_the_device_becomes_advice():
 
 
 def test_advice_names_the_least_change_that_fits():
-    settings = tiny.resolve(training__rows=12, training__row_pieces=400)
+    settings = tiny.resolve(training__batch_size=12, training__sequence_length=400)
     by_parts = {
         parts: cost.memory(
             tiny.resolve(
-                training__rows=12, training__row_pieces=400, training__accumulate=parts
+                training__batch_size=12,
+                training__sequence_length=400,
+                training__accumulate=parts,
             )
         )
         for parts in (1, 2, 3, 4, 6, 12)
@@ -49,7 +51,9 @@ def test_advice_names_the_least_change_that_fits():
         2,
         cost.memory(
             tiny.resolve(
-                training__rows=12, training__row_pieces=400, training__accumulate=4
+                training__batch_size=12,
+                training__sequence_length=400,
+                training__accumulate=4,
             ),
             2,
         ),

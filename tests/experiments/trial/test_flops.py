@@ -17,7 +17,7 @@ def by_hand(lengths, vocabulary):
     N, D, d_ff, h, d_k, d_v = SHAPE
     total = 0
     for n, m in lengths:
-        project = lambda pieces, width: pieces * D * h * width
+        project = lambda tokens, width: tokens * D * h * width
         attend = lambda seen: seen * h * (d_k + d_v)
         encoder = (
             2 * project(n, d_k) + 2 * project(n, d_v) + attend(n * n) + 2 * n * D * d_ff
@@ -82,7 +82,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     ("changes", "beside"),
     [
         (dict(), 3 * 2 * 8),
-        (dict(model__heads="mean", model__d_v=16), 3 * 2 * (8 + 4)),
+        (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
         (
             dict(
                 model__encoder_mixing="recurrence",
@@ -104,7 +104,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     ],
 )
 def test_matrices_are_the_models(changes, beside):
-    """Of one piece a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
+    """Of one token a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
     settings = tiny.resolve(**changes)
     program = program_of(settings, 500, 48)
     params = jax.eval_shape(

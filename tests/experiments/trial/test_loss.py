@@ -75,7 +75,7 @@ def test_loss_of_each_piece(problem):
 
 
 def test_sums_of_bfloat16_are_float32(monkeypatch):
-    """A sum over 2,000 equal pieces, 4 to a chunk: in bfloat16 it would stop half way, where 4 more are nothing."""
+    """A sum over 2,000 equal tokens, 4 to a chunk: in bfloat16 it would stop half way, where 4 more are nothing."""
     monkeypatch.setattr(loss, "_LOGITS", 4 * Y)
     h, e = np.linspace(-1, 1, D, dtype=np.float32), np.zeros((Y, D), np.float32)
     many = np.ones(2000, np.int32)
@@ -93,7 +93,7 @@ def test_sums_of_bfloat16_are_float32(monkeypatch):
     )
 
 
-def test_pieces_of_no_weight_may_be_anything(problem):
+def test_tokens_of_no_weight_may_be_anything(problem):
     hidden, embedding, labels, weights = problem
     other = np.where(weights[:, None] > 0, hidden, 100.0).astype(np.float32)
     for h in (hidden, other):

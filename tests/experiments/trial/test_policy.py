@@ -29,11 +29,11 @@ def setting(**changes):
         **{
             **dict(
                 model__kind="rnn",
-                model__choice="sampled",
+                model__selection="sampled",
                 model__score="bilinear",
                 model__P_drop=0.0,
                 training__eps_ls=0.0,
-                training__entropy=0.0,
+                training__entropy_bonus=0.0,
             ),
             **changes,
         }
@@ -43,7 +43,7 @@ def setting(**changes):
 def one_row(settings):
     """A batch of one row with one pair, and padding after it."""
     flat = tiny.corpus().train
-    slots = Batches(flat, rows=1, row_pieces=48, seed=0).take(1)[0]
+    slots = Batches(flat, batch_size=1, sequence_length=48, seed=0).take(1)[0]
     return jax.tree.map(
         jnp.asarray,
         assemble(flat, np.where(np.arange(slots.shape[-1]) == 0, slots, -1), 20, np),
@@ -51,7 +51,7 @@ def one_row(settings):
 
 
 def built(settings):
-    program = program_of(settings, settings.data.vocabulary, 48)
+    program = program_of(settings, settings.data.vocabulary_size, 48)
     state = jax.device_get(
         initial_state(program, settings, jax.jit(initial_variables, static_argnums=0))
     )
@@ -92,9 +92,9 @@ def expected_loss(program, params, batch, w):
     )
     model = build_model(program)
     seen = dict(source_mask=Mask(), target_mask=Mask.causal(), cross_mask=Mask())
-    pieces = row.source[:n], row.target_in[:m]
+    tokens = row.source[:n], row.target_in[:m]
     _, kept = model.apply(
-        {"params": params}, *pieces, *pieces, **seen, capture_intermediates=True
+        {"params": params}, *tokens, *tokens, **seen, capture_intermediates=True
     )
     h, u = (
         kept["intermediates"][name]["__call__"][0]
@@ -209,7 +209,7 @@ def test_entropy_is_worth_what_the_setting_says():
     program, trainable = built(settings)
     batch = one_row(settings)
     plain, worth = (
-        gradients(program, trainable, setting(training__entropy=e), batch, 1)
+        gradients(program, trainable, setting(training__entropy_bonus=e), batch, 1)
         for e in (0.0, 0.5)
     )
     difference = (
@@ -245,13 +245,13 @@ def test_entropy_is_worth_what_the_setting_says():
 def test_without_a_key_the_best_is_chosen(kind):
     """What validation sees is that of argmax attention with the same parameters."""
     sampled, best = (
-        setting(model__kind=kind, model__choice=choice)
+        setting(model__kind=kind, model__selection=choice)
         for choice in ("sampled", "argmax")
     )
     program, trainable = built(sampled)
     batch = one_row(sampled)
     state = State(np.int32(0), **trainable, moments=())
-    other = program_of(best, best.data.vocabulary, 48)
+    other = program_of(best, best.data.vocabulary_size, 48)
     params = jax.tree.map(lambda x: x, trainable["params"])
     name = "cross_attention" if kind == "rnn" else "decoder_0"
     inner = params[name] if kind == "rnn" else params[name]["cross_attention"]

@@ -42,7 +42,7 @@ def stepper(program, lanes):
 
 
 def program_and_state(settings):
-    program = program_of(settings, settings.data.vocabulary, 48)
+    program = program_of(settings, settings.data.vocabulary_size, 48)
     return program, jax.device_get(initial_state(program, settings, INIT))
 
 
@@ -73,11 +73,14 @@ def train_lanes(all_settings, lanes, counts):
     )
     streams = [
         Batches(
-            flat, rows=s.training.rows, row_pieces=s.training.row_pieces, seed=s.seed
+            flat,
+            batch_size=s.training.batch_size,
+            sequence_length=s.training.sequence_length,
+            seed=s.seed,
         )
         for s in all_settings
     ]
-    found, feed = [], Feed(flat, lanes, program.row_pieces)
+    found, feed = [], Feed(flat, lanes, program.sequence_length)
     for count in counts:
         slots = np.stack([stream.take(max(counts)) for stream in streams])
         for stream in streams:
@@ -234,7 +237,7 @@ def test_perplexity_is_independent_of_packing():
     )  # for sizeable losses
     piece_losses = over_lanes(functools.partial(token_losses, program))
     pairs = tiny.corpus().validation.ids
-    batches = Batches(pairs, rows=4, row_pieces=48, seed=0)
+    batches = Batches(pairs, batch_size=4, sequence_length=48, seed=0)
     packed = [
         np.asarray(piece_losses(states, batch), np.float64)[0][
             batch.target_segments > 0
@@ -243,9 +246,9 @@ def test_perplexity_is_independent_of_packing():
     ]
     wanted = np.exp(np.concatenate(packed).mean())
     for rows, length in ((4, 48), (13, 41)):
-        nll, pieces = sentence_losses(piece_losses, states, pairs, rows, length)
-        assert pieces.tolist() == [len(t) + 1 for t in pairs.target]
-        np.testing.assert_allclose(perplexity(nll, pieces), [wanted], rtol=1e-6)
+        nll, tokens = sentence_losses(piece_losses, states, pairs, rows, length)
+        assert tokens.tolist() == [len(t) + 1 for t in pairs.target]
+        np.testing.assert_allclose(perplexity(nll, tokens), [wanted], rtol=1e-6)
 
 
 def test_bfloat16_and_the_moving_average(alone):
@@ -289,7 +292,7 @@ def test_sentences_in_a_row_do_not_see_each_other():
     settings = tiny.resolve()
     program, state = program_and_state(settings)
     state = jax.device_put(state)
-    batch = next(Batches(tiny.corpus().train, rows=4, row_pieces=48, seed=0))
+    batch = next(Batches(tiny.corpus().train, batch_size=4, sequence_length=48, seed=0))
     row = jax.tree.map(lambda x: jnp.asarray(x[0]), batch)
     assert row.source_segments.max() >= 2
     first, second = row.target_segments == 1, row.source_segments == 2
@@ -311,11 +314,13 @@ def test_schedule():
 
 def test_rows_that_do_not_split_are_refused():
     with pytest.raises(
-        DeviceError, match=r"rows=6 must be divisible .* 4: set training\.rows to 8"
+        DeviceError,
+        match=r"batch_size=6 must be divisible .* 4: set training\.batch_size to 8",
     ):
         check_batch_size(6, 4)
     with pytest.raises(
-        DeviceError, match=r"rows=8 must .* 4 times training\.accumulate=3: .* to 12"
+        DeviceError,
+        match=r"batch_size=8 must .* 4 times training\.accumulate=3: .* to 12",
     ):
         check_batch_size(8, 4, 3)
     check_batch_size(24, 4, 3)
