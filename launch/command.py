@@ -30,14 +30,18 @@ DISK = {
     errno.EIO: "look after the disk",
     errno.ELOOP: "remove the link",
 }
-"""The remedy for what goes wrong with files and is no mistake of this program."""
+"""The remedy for errors of the file system, which are no mistake of this program."""
+
+HELP = {"--help", "-help", "-h", "-?"}
 
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
-    logging.getLogger("jax").setLevel(
-        logging.WARNING
-    )  # at INFO it tells of every accelerator that is not there
+    # At INFO, JAX reports every accelerator that is not there.
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    if HELP & set(sys.argv[1:]):
+        print(_help(sys.modules[getattr(main, "func", main).__module__]))
+        return
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
@@ -68,6 +72,20 @@ def mistake(message: object) -> None:
     """Says what is wrong and ends the process with status 2."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(2)
+
+
+def _help(module) -> str:
+    """Returns the description of a command and its flags, those shared by commands first."""
+    values = flags.FLAGS
+    shared = [values[name] for name in ("config", "workdir") if name in values]
+    own = values.get_key_flags_for_module(module.__name__)
+    lines = [module.__doc__.strip(), "", "Flags:"]
+    for flag in {flag.name: flag for flag in [*shared, *own]}.values():
+        default = "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+        lines.append(f"  --{flag.name}: {flag.help}{default}")
+    if "config" in values:
+        lines.append("  --config.GROUP.NAME=VALUE: any setting of the config")
+    return "\n".join(lines)
 
 
 def _without_traceback(main):

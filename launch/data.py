@@ -10,6 +10,7 @@ folder DIR, to be read with --config.data.corpus=tfds --config.data.dataset=NAME
 lets TensorFlow Datasets fetch and prepare the data set data.dataset, as array_record.
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -78,16 +79,22 @@ def download(settings: Settings) -> None:
     print(tfds.download(settings.data))
 
 
-if __name__ == "__main__":
-    NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
+def cli() -> None:
+    """Runs the command `attn-data`; the first argument names what to do."""
+    name = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     command.define_config()
-    if NAME == "build":
-        flags.DEFINE_string("name", None, "What the data set is called")
+    if name == "build":
+        flags.DEFINE_string("name", None, "The name of the data set")
         flags.DEFINE_string(
             "directory", None, "The folder for data sets, TFDS's data_dir"
         )
-    if not NAME and not [word for word in sys.argv[1:] if word.startswith("--help")]:
+    asks_for_help = any(word.startswith("--help") for word in sys.argv[1:])
+    if not name and not asks_for_help:
         command.mistake(
             f"python -m launch.data COMMAND, where COMMAND is {' or '.join(COMMANDS)}"
         )
-    command.start(lambda: main(NAME))
+    command.start(functools.partial(main, name))
+
+
+if __name__ == "__main__":
+    cli()

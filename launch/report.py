@@ -58,5 +58,10 @@ def split(text: str) -> list[str]:
     return found
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-report`."""
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

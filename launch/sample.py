@@ -9,7 +9,8 @@ softmax(logits / temperature), cut to the top_k likeliest tokens, and to the few
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import sys
 from pathlib import Path
@@ -69,5 +70,11 @@ def main():
         print(f"{log_prob:.4f}\t{text}" if _SCORES.value else text)
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-sample`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

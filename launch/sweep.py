@@ -207,6 +207,12 @@ def _wish(machine):
         command.mistake(error)
 
 
-if __name__ == "__main__":
-    huge_pages.use_huge_pages()  # for the workers
+def cli() -> None:
+    """Runs the command `attn-sweep`."""
+    # The workers inherit it; this process only plans.
+    huge_pages.use_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -18,7 +18,8 @@ command. Only the first, which is numbered 0, needs to see --workdir.
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import functools
 import importlib.util
@@ -126,5 +127,11 @@ def _listed(scores):
     return "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-train`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

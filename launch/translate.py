@@ -10,7 +10,8 @@ the length penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fe
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import math
 import sys
@@ -67,5 +68,11 @@ def main():
             print(f"{score:.4f}\t{text}")
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-translate`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

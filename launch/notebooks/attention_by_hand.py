@@ -11,16 +11,15 @@
 # ---
 
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/attention_by_hand.ipynb)
-#
 # # Attention by hand
 #
 # From three tokens to multi-head attention: each formula in a few lines of numpy, and beside it the library's function,
 # which has to give the same.
 
 # %% [markdown]
-# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
-# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
+# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
+# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -32,14 +31,16 @@ import pathlib
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/attn-research/attn"
-
-if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
-    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
-folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
-os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
-sys.path.insert(0, os.getcwd())
+above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
+checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
+archives = sorted([*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")])
+if checkouts:
+    os.chdir(checkouts[0])
+    sys.path.insert(0, str(checkouts[0]))
+elif archives:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(archives[-1])], check=True)
+    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
 from launch.notebooks.start import start
 
 devices = start(DEVICE)

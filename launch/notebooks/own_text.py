@@ -11,15 +11,14 @@
 # ---
 
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/own_text.ipynb)
-#
 # # Your own parallel text
 #
 # From two text files, line i of one translated by line i of the other, to a translator with its scores and its attention.
 
 # %% [markdown]
-# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
-# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
+# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
+# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -31,14 +30,16 @@ import pathlib
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/attn-research/attn"
-
-if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
-    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
-folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
-os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
-sys.path.insert(0, os.getcwd())
+above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
+checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
+archives = sorted([*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")])
+if checkouts:
+    os.chdir(checkouts[0])
+    sys.path.insert(0, str(checkouts[0]))
+elif archives:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(archives[-1])], check=True)
+    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
 from launch.notebooks.start import start
 
 devices = start(DEVICE)
@@ -72,6 +73,9 @@ for path in sorted(FOLDER.iterdir()):
 # or is no UTF-8, is told by its name and line.
 
 # %%
+from experiments.configs import quick
+
+
 def command(*words, **more):
     """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
     done = subprocess.run([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
@@ -81,7 +85,7 @@ def command(*words, **more):
 
 
 steps = 50 if SMALL else 400
-settings = ["--config=experiments/configs/quick.py", "--config.data.corpus=files", f"--config.data.directory={FOLDER}",
+settings = [f"--config={quick.__file__}", "--config.data.corpus=files", f"--config.data.directory={FOLDER}",
             f"--config.data.source={SOURCE}", f"--config.data.target={TARGET}", f"--config.training.steps={steps}",
             f"--config.training.warmup={steps // 4}", f"--config.training.evaluate_every={steps // 2}",
             f"--config.training.save_every={steps // 2}"]
@@ -90,7 +94,7 @@ command("launch.data", "describe", *settings)
 # %% [markdown]
 # ## Training
 #
-# `experiments/configs/quick.py` is a small model; `experiments/settings.py` lists all that can be set, as
+# `experiments/configs/quick.py` is a small model; `experiments/settings/schema.py` lists all that can be set, as
 # `--config.model.d_model=256`. For longer sentences raise `data.max_length` and `training.sequence_length`, for more text
 # `data.vocabulary_size` and `training.steps`. Stopped, the same command goes on where it was.
 
