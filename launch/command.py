@@ -1,4 +1,4 @@
-"""What every command has in common: flags, and errors of one clear line.
+"""Flags and errors that all commands share.
 
 A user's mistake ends as `error: ...` on stderr with exit status 2, before any work where that is possible.
 """
@@ -81,7 +81,9 @@ def _help(module) -> str:
     own = values.get_key_flags_for_module(module.__name__)
     lines = [module.__doc__.strip(), "", "Flags:"]
     for flag in {flag.name: flag for flag in [*shared, *own]}.values():
-        default = "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+        default = (
+            "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+        )
         lines.append(f"  --{flag.name}: {flag.help}{default}")
     if "config" in values:
         lines.append("  --config.GROUP.NAME=VALUE: any setting of the config")
@@ -114,7 +116,7 @@ def _parse(arguments):
         left = flags.FLAGS(arguments)
         _check_config(arguments)
     except Exception as error:  # a config file is a program, and may raise anything
-        mistake(_told(error, _config_given(arguments)))
+        mistake(_message_of(error, _config_given(arguments)))
     if len(left) > 1:
         mistake(
             f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
@@ -139,15 +141,16 @@ def _check_config(arguments):
         return
     config = flags.FLAGS["config"].value
     if not isinstance(config, ml_collections.ConfigDict):
-        getattr(config, "model", None)  # which raises what was kept
+        # ml_collections keeps an OSError of the file and raises it at the first access.
+        getattr(config, "model", None)
         mistake(
             f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}"
         )
 
 
 def _config_given(arguments) -> str:
-    """The value of --config; "" where there is none."""
-    found = [
+    """Returns the value of --config, "" where there is none."""
+    values = [
         following if argument.lstrip("-") == "config" else argument.partition("=")[2]
         for argument, following in zip(
             arguments[1:], [*arguments[2:], ""], strict=False
@@ -155,28 +158,18 @@ def _config_given(arguments) -> str:
         if argument.startswith("-")
         and argument.lstrip("-").partition("=")[0] == "config"
     ]
-    return found[-1] if found else ""
+    return values[-1] if values else ""
 
 
-def _told(error, given) -> str:
-    """What is wrong with the flags, or where in the config file they name, in a line."""
-    path, chain = os.path.abspath(given.split(":")[0]), [error]
+def _message_of(error, given) -> str:
+    """Returns one line that says what is wrong with the flags, or where in the config file."""
+    path = os.path.abspath(given.split(":")[0])
+    chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    for one in chain:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(one.__traceback__)
-            if os.path.abspath(frame.filename) == path
-        ]
-        if (
-            isinstance(one, SyntaxError)
-            and one.filename
-            and os.path.abspath(one.filename) == path
-        ):
-            lines.append(one.lineno)
-        if lines:
-            return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
+    for link in chain:
+        if lines := _lines_in(path, link):
+            return f"--config={given}: line {lines[-1]}: {type(link).__name__}: {link}"
     if isinstance(error, UserError):
         return str(error)
     if "config file" in str(error):  # ml_collections' message is a whole traceback
@@ -186,6 +179,17 @@ def _told(error, given) -> str:
         if isinstance(error, flags.Error)
         else f"--config={given}: {error}"
     )
+
+
+def _lines_in(path, error):
+    """Returns the lines of the file `path` that an error passed through, the last one last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
+    ]
+    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
+        lines.append(error.lineno)
+    return lines
 
 
 def _known_configs():

@@ -24,7 +24,8 @@ from experiments.settings import Settings, resolve
 from launch import command
 
 COMMANDS = ("describe", "build", "download")
-WIDTH = 140  # of tables where they are not drawn on a terminal
+WIDTH = 140
+"""Characters a line where output is no terminal."""
 
 
 def main(name: str) -> None:
@@ -37,10 +38,9 @@ def main(name: str) -> None:
 
 
 def describe(settings: Settings) -> None:
-    data, console = (
-        settings.data,
-        rich.console.Console(width=None if sys.stdout.isatty() else WIDTH),
-    )
+    """Prints a corpus: sizes, lengths, what is repeated, samples, and how well it packs."""
+    data = settings.data
+    console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
     sides = ("text",) if data.corpus == "text" else (data.source, data.target)
@@ -54,7 +54,9 @@ def describe(settings: Settings) -> None:
 
 
 def build(settings: Settings) -> None:
-    name, directory = flags.FLAGS.name, flags.FLAGS.directory
+    """Writes the corpus as a data set of TensorFlow Datasets."""
+    name = flags.FLAGS.name
+    directory = flags.FLAGS.directory
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name or ""):
         command.mistake(
             f"--name={name or ''}: a data set's name has small letters, digits and _, such as --name=news"
@@ -74,6 +76,7 @@ def build(settings: Settings) -> None:
 
 
 def download(settings: Settings) -> None:
+    """Lets TensorFlow Datasets fetch and prepare the data set."""
     from experiments.data.corpora import tfds
 
     print(tfds.download(settings.data))

@@ -67,9 +67,8 @@ def main():
             "--config=FILE is needed, such as --config=experiments/configs/quick.py"
         )
     if _DRY_RUN.value:
-        os.environ.setdefault(
-            "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
-        )  # a sweep may run beside it
+        # A sweep may run beside it on the same accelerator.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
@@ -78,7 +77,8 @@ def main():
     points = select_points(
         expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
     )
-    if both := command.overridden() & {key for point in points for key in point}:
+    keys = set().union(*points)
+    if both := command.overridden() & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
@@ -144,9 +144,8 @@ def run(planned, workdir, console, interruption):
         already = len(planned) - len(todo)
         if todo:
             check_all(todo)
-            prepared = {
-                data: prepare(data) for data in {one.settings.data for one in todo}
-            }
+            corpora = {trial.settings.data for trial in todo}
+            prepared = {data: prepare(data) for data in corpora}
         open_workdir(
             workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
         )
