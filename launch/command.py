@@ -1,6 +1,7 @@
 """Flags and errors that all commands share.
 
-A user's mistake ends as `error: ...` on stderr with exit status 2, before any work where that is possible.
+A user's mistake ends as `error: ...` on stderr with exit status 2, before any work
+where that is possible.
 """
 
 import errno
@@ -100,7 +101,8 @@ def _without_traceback(main):
             raise
         where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
         mistake(
-            f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here"
+            f"{where}: {error.strerror}; {DISK[error.errno]}, "
+            "and the same command goes on from here"
         )
     except Interrupted:
         print(LINE, file=sys.stderr)
@@ -125,7 +127,7 @@ def _parse(arguments):
 
 
 def _check_config_arguments(arguments):
-    """ml_collections' own complaint about a mistyped key names nothing that is known; this one does."""
+    """Refuses a mistyped key with the keys that are known, which ml_collections leaves out."""
     for argument in arguments[1:]:
         name, _, _ = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name.startswith("config."):

@@ -4,10 +4,12 @@ python -m launch.data describe --config=FILE
 python -m launch.data build --config=FILE --name=NAME --directory=DIR
 python -m launch.data download --config=FILE
 
-`describe` reads the config's corpus and shows how many pairs it has, how long they are, which are repeated or in the
-training set and the test set too, and some of them. `build` writes it as a data set of TensorFlow Datasets, NAME in the
-folder DIR, to be read with --config.data.corpus=tfds --config.data.dataset=NAME --config.data.directory=DIR. `download`
-lets TensorFlow Datasets fetch and prepare the data set data.dataset, as array_record.
+`describe` reads the config's corpus and shows how many pairs it has, how long they are,
+which are repeated or in the training set and the test set too, and some of them.
+`build` writes it as a data set of TensorFlow Datasets, NAME in the folder DIR, to be
+read with --config.data.corpus=tfds --config.data.dataset=NAME
+--config.data.directory=DIR. `download` lets TensorFlow Datasets fetch and prepare the
+data set data.dataset, as array_record.
 """
 
 import functools
@@ -47,8 +49,10 @@ def describe(settings: Settings) -> None:
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
     print(
-        f"{prepared.vocabulary().size:,} tokens; batches of {settings.training.batch_size} rows of "
-        f"{settings.training.sequence_length} tokens hold {summary.packing(prepared, settings):.1%} real ones\n"
+        f"{prepared.vocabulary().size:,} tokens; "
+        f"batches of {settings.training.batch_size} rows of "
+        f"{settings.training.sequence_length} tokens "
+        f"hold {summary.packing(prepared, settings):.1%} real ones\n"
         f"kept in {prepared.directory}"
     )
 
@@ -59,7 +63,8 @@ def build(settings: Settings) -> None:
     directory = flags.FLAGS.directory
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name or ""):
         command.mistake(
-            f"--name={name or ''}: a data set's name has small letters, digits and _, such as --name=news"
+            f"--name={name or ''}: a data set's name has small letters, digits and _, "
+            "such as --name=news"
         )
     if not directory:
         command.mistake("--directory=DIR is needed, the folder for the data set")

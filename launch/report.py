@@ -1,10 +1,12 @@
-"""Writes the report of a sweep or of a single run, or answers a question about the trials of several.
+"""Writes the report of a sweep or of a single run, or answers a question about the
+trials of several.
 
-python -m launch.report --workdir=runs/quick
-python -m launch.report --workdir=runs/quick,runs/mine --sql='select label, avg(bleu) from trials group by all'
+python -m launch.report --workdir=runs/quick python -m launch.report
+--workdir=runs/quick,runs/mine --sql='select label, avg(bleu) from trials group by all'
 
-The first prints the table and the paths of report.md, report.csv, report.tex and report.html, which stand in the
-workdir. The second writes nothing; experiments/report/sql.py lists the tables.
+The first prints the table and the paths of report.md, report.csv, report.tex and
+report.html, which stand in the workdir. The second writes nothing;
+experiments/report/sql.py lists the tables.
 """
 
 from pathlib import Path
@@ -37,8 +39,8 @@ def main():
             command.mistake(f"--sql: {error}")
     if len(workdirs) > 1:
         command.mistake(
-            f"--workdir names {len(workdirs)} directories and a report is of one: name one, or ask all of "
-            "them with --sql='select ...'"
+            f"--workdir names {len(workdirs)} directories and a report is of one: "
+            "name one, or ask all of them with --sql='select ...'"
         )
     written = write_report(workdirs[0])
     print_table(written.table)

@@ -1,9 +1,11 @@
 """Writes texts with a trained language model.
 
-python -m launch.sample --workdir=runs/language --count=5 --beginning="In the" --temperature=0.8 --top_p=0.95
+python -m launch.sample --workdir=runs/language --count=5 --beginning="In the"
+--temperature=0.8 --top_p=0.95
 
-Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each token is drawn from
-softmax(logits / temperature), cut to the top_k likeliest tokens, and to the fewest whose probabilities sum to top_p.
+Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each
+token is drawn from softmax(logits / temperature), cut to the top_k likeliest tokens,
+and to the fewest whose probabilities sum to top_p.
 """
 
 from experiments.system import huge_pages

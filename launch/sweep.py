@@ -1,11 +1,13 @@
 """Runs a sweep: the product of the named sweeps of a config.
 
-python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed
+--workdir=runs/quick
 
-Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. SIGTERM and
-Ctrl-C save the trials that run and leave, with exit status 75; a second one leaves at once. --seeds=5 runs each point
-with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point, shows what
-there is and estimates what it will take, and trains nothing.
+Finished trials are skipped and interrupted ones go on, so the same command again
+finishes what is left. SIGTERM and Ctrl-C save the trials that run and leave, with exit
+status 75; a second one leaves at once. --seeds=5 runs each point with five seeds,
+--only='(A)' only the points with that in their label or name. --dry_run checks every
+point, shows what there is and estimates what it will take, and trains nothing.
 """
 
 import os

@@ -2,9 +2,10 @@
 
 echo "3 days ago" | python -m launch.translate --workdir=runs/one --beam=4
 
-Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line. With
---n_best=N, N lines for each line read, score<TAB>translation, the best first; the score is the log-probability over
-the length penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fewer translations.
+Reads standard input, writes standard output: one translation a line, in order, an empty
+line for an empty line. With --n_best=N, N lines for each line read,
+score<TAB>translation, the best first; the score is the log-probability over the length
+penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fewer translations.
 """
 
 from experiments.system import huge_pages
