@@ -150,7 +150,9 @@ class Torch:
         for i in range(len(xs["q"])):
             example = {name: a[i] for name, a in xs.items()}
             examples.append(_tensors(example, dtype))
-        stacked = {name: torch.stack([x[name] for x in examples]) for name in xs}
+        stacked = {}
+        for name in xs:
+            stacked[name] = torch.stack([example[name] for example in examples])
         with warnings.catch_warnings():
             # PyTorch warns that it works off a batch in a loop.
             warnings.simplefilter("ignore")
@@ -158,7 +160,10 @@ class Torch:
         parts = []
         for i in range(len(examples)):
             parts.append(_arrays({name: a[i] for name, a in gradients.items()}))
-        return {name: np.stack([part[name] for part in parts]) for name in xs}
+        results = {}
+        for name in xs:
+            results[name] = np.stack([part[name] for part in parts])
+        return results
 
     def memory(self, x, call: Call) -> int | None:
         """Returns how far memory grows in a gradient, less the gradient itself."""

@@ -218,7 +218,9 @@ def _sharp():
     numbers that bfloat16 holds exactly.
     """
     generator = np.random.default_rng(4)
-    b, n, m, h, k = (2, 16, 32, 2, 32)
+    b = h = 2
+    n = 16
+    m = k = 32
     signs = generator.choice([-1.0, 1.0], size=(b, 1, h, k))
     base = signs * (64 * k**-0.5) ** 0.5
     x = {
@@ -404,7 +406,10 @@ def under_vmap(library):
 
 
 def _stacked(examples):
-    return {name: np.stack([x[name] for x in examples]) for name in examples[0]}
+    stacked = {}
+    for name in examples[0]:
+        stacked[name] = np.stack([x[name] for x in examples])
+    return stacked
 
 
 def value_width(library):

@@ -163,7 +163,8 @@ def run_case(
 def _prepared(case, name, worker, samples):
     """Returns the cell of a library, and puts its sample into `samples`."""
     if worker is None:
-        return Cell("left out", f"{name} is not installed")
+        package, _, _ = name.partition(":")
+        return Cell("left out", f"{package} is not installed")
     if case.only is not None and name.partition(":")[0] not in case.only:
         names = ", ".join(case.only)
         return Cell("left out", f"timed at this length: {names} only")

@@ -18,8 +18,6 @@ from launch.bench.harness.table import Table, show
 from launch.bench.table1.kinds import KINDS, TINY, Kind
 from launch.bench.table1.measures import exponent, path, sequential, timed
 
-SHORT = (16, 32, 64, 128)
-"""Lengths at which sequential operations are counted, and the first three for paths."""
 EXPONENTS = (
     "exponent ± standard error, in brackets that of the paper's term; attention of "
     "either form keeps blocks of its weights alone, so that its memory grows with n "
@@ -73,17 +71,18 @@ def table(seconds: dict[Kind, dict], memory: dict[Kind, dict]) -> Table:
     """
     over = ("time over n", "time over d", "memory over n")
     filled = Table("layers", ("", "paper", *over, "sequential", "path"))
+    lengths = next(iter(seconds)).lengths
     filled.notes += [
         EXPONENTS,
-        f"for n = {_listed(SHORT)}, in brackets the paper's",
-        "the same, for the first three",
+        f"for n = {_listed(lengths)}, in brackets the paper's",
+        "the same, without the last n",
     ]
     for kind in seconds:
         n_exponent, d_exponent = kind.expected
         over_n = _fit(_medians(seconds[kind], kind.over_n))
         over_d = _fit(_medians(seconds[kind], kind.over_d))
-        trips = _listed(sequential(kind, n) for n in SHORT)
-        paths = _listed(path(kind, n) for n in SHORT[:3])
+        trips = _listed(sequential(kind, n) for n in kind.lengths)
+        paths = _listed(path(kind, n) for n in kind.lengths[:-1])
         row = (
             kind.name,
             kind.complexity,
