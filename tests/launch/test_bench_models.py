@@ -1,4 +1,4 @@
-"""The benchmarks of training and decoding: the same work for all, what passes for it, starts, tables, and real runs."""
+"""The benchmarks of training and decoding: equal work, what passes, and real runs."""
 
 import dataclasses
 import importlib.util
@@ -61,16 +61,15 @@ def test_packed_rows_hold_the_pairs_that_others_get_padded():
         and (target_in[:, 0] == BOS).all()
         and (target_out[:, -1] == EOS).all()
     )
-    assert (target_in[:, 1:] == target_out[:, :-1]).all() and len(
-        np.unique(source)
-    ) > STEP.tokens
+    assert (target_in[:, 1:] == target_out[:, :-1]).all()
+    assert len(np.unique(source)) > STEP.tokens
 
 
 def test_weights_are_those_of_the_transformer():
-    """Every name and shape; and that into_heads() and out_of_heads() are what other libraries multiply by."""
+    """Compares every name and shape, and the matrices that other libraries get."""
     model = decoding_attn.transformer(SEARCH)
     row = jnp.zeros((1, 2), jnp.int32)
-    wanted = jax.eval_shape(
+    expected = jax.eval_shape(
         lambda: model.init(
             jax.random.key(0),
             row,
@@ -82,22 +81,20 @@ def test_weights_are_those_of_the_transformer():
             cross_mask=Mask(),
         )
     )
-    found = {
+    variables = {
         "params": searches.weights(SEARCH),
         "positions": {
-            name: {"table": searches.positions(SEARCH)} for name in wanted["positions"]
+            name: {"table": searches.positions(SEARCH)}
+            for name in expected["positions"]
         },
     }
-    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)
-    assert (found["params"]["embedding"] == 0).all(-1).nonzero()[
-        0
-    ].tolist() == searches.MARKS
+    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, expected)
+    silent = (variables["params"]["embedding"] == 0).all(-1)
+    assert silent.nonzero()[0].tolist() == searches.MARKS
     draw = np.random.default_rng(0)
-    x, w, heads = (
-        draw.normal(size=5),
-        draw.normal(size=(5, 2, 3)),
-        draw.normal(size=(2, 3)),
-    )
+    x = draw.normal(size=5)
+    w = draw.normal(size=(5, 2, 3))
+    heads = draw.normal(size=(2, 3))
     np.testing.assert_allclose(
         searches.into_heads(w) @ x, np.einsum("d,dhk->hk", x, w).ravel()
     )
@@ -128,7 +125,9 @@ def test_a_step_must_learn(losses, wrong):
 
 def test_a_search_must_find_the_first_library_s_tokens():
     tokens = searches.sources(SEARCH)
-    other_mark, one_other, another = tokens.copy(), tokens.copy(), tokens + 1
+    other_mark = tokens.copy()
+    one_other = tokens.copy()
+    another = tokens + 1
     other_mark[:, -1] = 0
     one_other[2, 3] = 0
     samples = {
@@ -148,14 +147,19 @@ def test_a_search_must_find_the_first_library_s_tokens():
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A module with a peer that notes its environment and takes 0.2 s, and one that fails."""
+    """Writes a module with an adapter that takes 0.2 s, and one that fails.
+
+    The first notes its environment.
+    """
     (tmp_path / "toy_peers.py").write_text(f"""
 import os, pathlib, time
 from launch.bench.harness.program import Adapter, Program
 
 def slow(case):
     assert case["is"] == "pickled" and "JAX_COMPILATION_CACHE_DIR" not in os.environ
-    pathlib.Path({str(tmp_path)!r}, "caches").open("a").write(os.environ["XDG_CACHE_HOME"] + os.environ["NPROC"] + " ")
+    line = os.environ["XDG_CACHE_HOME"] + os.environ["NPROC"] + " "
+    with pathlib.Path({str(tmp_path)!r}, "caches").open("a") as file:
+        file.write(line)
     return Program(lambda: time.sleep(0.2), None)
 
 ADAPTERS = {{"slow": Adapter(slow), "failing": Adapter(lambda case: 1 / 0)}}
@@ -166,12 +170,22 @@ ADAPTERS = {{"slow": Adapter(slow), "failing": Adapter(lambda case: 1 / 0)}}
 
 
 def test_starts_are_timed_in_processes_of_their_own(toy):
-    found = cold_start.measure("toy_peers", "slow", {"is": "pickled"}, 3)
-    assert (
-        0.2 <= found.call < 0.3 < found.cold and found.cached > 0.2 and found.why == ""
-    )
-    one, other = (toy / "caches").read_text().split()
-    assert one == other and one.endswith("3") and not one.startswith("somewhere")
+    start = cold_start.measure("toy_peers", "slow", {"is": "pickled"}, 3)
+    assert 0.2 <= start.call < 0.3 < start.cold
+    assert start.cached > 0.2
+    assert start.why == ""
+
+
+def test_both_starts_share_a_cache_of_their_own(toy):
+    cold_start.measure("toy_peers", "slow", {"is": "pickled"}, 3)
+    cold, cached = (toy / "caches").read_text().split()
+    assert cold == cached
+    assert cold.endswith("3")
+    assert not cold.startswith("somewhere")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_failing_start_says_so():
     assert cold_start.measure("toy_peers", "failing", {}, 1) == Start(
         why="the process ended with status 1"
     )
@@ -275,11 +289,11 @@ def test_attn_trains_in_a_worker_and_is_written_down(monkeypatch, tmp_path):
         {"attn": steps.JAX}, 2, tmp_path, rich.console.Console(quiet=True), case
     )
     record = json.loads(files[1].read_text())
-    found = record["peers"]["attn"]
+    entry = record["peers"]["attn"]
     assert (
-        found["status"] == "timed"
-        and len(found["seconds"]) == 2
-        and 5 < found["error"] < 6.5
+        entry["status"] == "timed"
+        and len(entry["seconds"]) == 2
+        and 5 < entry["error"] < 6.5
     )
     assert (
         record["starts"]["attn"]["cached"] == 1.0
@@ -320,13 +334,15 @@ case = steps.Case(N=1, d_model=12, d_ff=10, h=3, vocabulary=50, pairs=2, tokens=
 for as_paper in (False, True):
     model = training_torch.model(case, as_paper)
     kinds = nn.Dropout | nn.MultiheadAttention
-    rates = [m.p if isinstance(m, nn.Dropout) else m.dropout for m in model.modules() if isinstance(m, kinds)]
+    modules = [m for m in model.modules() if isinstance(m, kinds)]
+    rates = [m.p if isinstance(m, nn.Dropout) else m.dropout for m in modules]
     print(sum(rate == case.P_drop for rate in rates), sum(rate == 0 for rate in rates))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True
     )
-    # Sums of embeddings and positions 1, sub-layer outputs 2 + 3; inside, 1 + 2 attentions and 1 + 1 hidden layers.
+    # Sums of embeddings and positions 1, sub-layer outputs 2 + 3; inside, 1 + 2
+    # attentions and 1 + 1 hidden layers.
     assert done.stdout.split() == ["11", "0", "6", "5"]
 
 
@@ -335,23 +351,23 @@ for as_paper in (False, True):
 @needs("torch", "transformers", "ctranslate2")
 def test_all_libraries_find_the_same_translations(beam, monkeypatch):
     monkeypatch.setenv("NPROC", "1")
-    case, names = dataclasses.replace(SEARCH, beam=beam), list(searches.LIBRARIES)
+    case = dataclasses.replace(SEARCH, beam=beam)
+    names = list(searches.LIBRARIES)
     with run.workers(searches.LIBRARIES) as running:
         cells = run.run_case(case, names, running, 1)
     assert [cell.status for cell in cells.values()] == ["timed"] * 3
-    assert cells["transformers"].error == 0.0 and cells["ctranslate2"].error <= (
-        0.0 if beam == 1 else 0.1
-    )
+    assert cells["transformers"].error == 0.0
+    assert cells["ctranslate2"].error <= (0.0 if beam == 1 else 0.1)
 
 
 @pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.ci), 3])
 def test_attn_searches_for_as_many_tokens(beam):
-    found = decoding_attn.search(dataclasses.replace(SEARCH, beam=beam)).sample()[
+    tokens = decoding_attn.search(dataclasses.replace(SEARCH, beam=beam)).sample()[
         "tokens"
     ]
-    assert found.shape == (5, 7) and (found[:, -1] == EOS).all()
+    assert tokens.shape == (5, 7) and (tokens[:, -1] == EOS).all()
     assert (
-        not np.isin(found[:, :-1], searches.MARKS).any() and len(np.unique(found)) > 3
+        not np.isin(tokens[:, :-1], searches.MARKS).any() and len(np.unique(tokens)) > 3
     )
 
 

@@ -21,7 +21,7 @@ def planned():
 
 
 def test_ways_do_the_same_trials(tmp_path, monkeypatch):
-    """Each way's commands, without running them: every trial is looked for where its way has put it."""
+    """Looks for every trial where its way puts it, without running the commands."""
     called = []
 
     def call(words, cache):
@@ -123,8 +123,8 @@ def test_overhead_of_the_tiny_trial(tmp_path):
     written = overhead.time_steps(
         tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO())
     )
-    found = json.loads(written[1].read_text())["seconds"]
-    assert found["bare step"][0] > 0 and found["runner"][0] > 0
+    seconds = json.loads(written[1].read_text())["seconds"]
+    assert seconds["bare step"][0] > 0 and seconds["runner"][0] > 0
 
 
 @pytest.mark.ci

@@ -1,4 +1,4 @@
-"""The fidelity command: what counts as agreement, what it shows, and that the Transformer is PyTorch's."""
+"""Fidelity: what counts as agreement, and that the Transformer is PyTorch's."""
 
 import importlib.util
 import json

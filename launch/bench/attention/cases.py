@@ -14,7 +14,7 @@ from launch.bench.harness.libraries import Library
 
 PASSES = ("forward", "gradient")
 CHECKED_ROWS = 8
-"""How many queries are checked."""
+"""The number of queries that are checked."""
 TOLERANCE = 1e-4
 """In parts of the largest exact value: float32 stays below 1e-5 of it, and a wrong mask
 or scale does not."""
