@@ -12,8 +12,8 @@ from launch.bench.attention import command as attention
 from launch.bench.attention import jax as jax_libraries
 from launch.bench.attention.call import Call
 from launch.bench.attention.jax import Jax
-from launch.bench.conformance import inputs, probes
-from launch.bench.conformance.probes import Verdict
+from launch.bench.conformance import contract, inputs
+from launch.bench.conformance.contract import Verdict
 from launch.bench.harness import libraries, run
 from launch.bench.harness.run import Cell
 from tests.attn import oracle as textbook_oracle
@@ -140,7 +140,7 @@ def test_torch_passes_the_check_in_its_process(monkeypatch):
                 assert cell.by_hand == (score != "scaled_dot")
                 assert cell.error < 1e-5
         line = "a mask that is not boolean is an error"
-        verdict = running["torch"].call(probes.attempt, line)
+        verdict = running["torch"].call(contract.attempt, line)
         assert verdict == Verdict("breaks", "adds it to the scores")
 
 

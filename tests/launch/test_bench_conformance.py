@@ -5,8 +5,8 @@ import pytest
 from launch.bench.attention import jax as jax_libraries
 from launch.bench.attention.jax import Jax
 from launch.bench.conformance import command as conformance
-from launch.bench.conformance import probes
-from launch.bench.conformance.probes import Verdict
+from launch.bench.conformance import contract, probes
+from launch.bench.conformance.contract import Verdict
 from tests.launch.bench_toys import careless, crooked
 
 
@@ -36,14 +36,14 @@ MEMORY = "a window of 64 at n = 4096 takes less than n² memory"
 @pytest.mark.usefixtures("fast_probes")
 def test_the_reference_keeps_every_line_but_that_on_memory():
     verdicts = {
-        line: probes.attempt(jax_libraries.ADAPTERS["attn:reference"], line)
-        for line in probes.LINES
+        line: contract.attempt(jax_libraries.ADAPTERS["attn:reference"], line)
+        for line in contract.LINES
     }
     assert verdicts.pop(MEMORY).kind == "breaks"
     assert {
         line: verdict for line, verdict in verdicts.items() if verdict.kind != "keeps"
     } == {}
-    assert probes.attempt(jax_libraries.ADAPTERS["attn:tiled"], MEMORY) == Verdict(
+    assert contract.attempt(jax_libraries.ADAPTERS["attn:tiled"], MEMORY) == Verdict(
         "keeps"
     )
 
@@ -51,7 +51,7 @@ def test_the_reference_keeps_every_line_but_that_on_memory():
 @pytest.mark.ci
 @pytest.mark.usefixtures("fast_probes")
 def test_what_is_careless_breaks_what_it_should():
-    verdicts = {line: probes.attempt(Jax(careless), line) for line in probes.LINES}
+    verdicts = {line: contract.attempt(Jax(careless), line) for line in contract.LINES}
     kept = {line for line, verdict in verdicts.items() if verdict.kind == "keeps"}
     assert kept == KEPT_BY_THE_CARELESS
     findings = {line: verdict.finding for line, verdict in verdicts.items()}
@@ -75,7 +75,7 @@ def test_what_is_careless_breaks_what_it_should():
 @pytest.mark.usefixtures("fast_probes")
 def test_what_is_wrong_breaks_the_lines_that_the_careless_keeps():
     kinds = {
-        line: probes.attempt(Jax(crooked), line).kind for line in KEPT_BY_THE_CARELESS
+        line: contract.attempt(Jax(crooked), line).kind for line in KEPT_BY_THE_CARELESS
     }
     assert kinds == dict.fromkeys(KEPT_BY_THE_CARELESS, "breaks")
 
@@ -84,7 +84,7 @@ def test_what_a_library_refuses_it_neither_keeps_nor_breaks():
     def refuses(x, call):
         raise ValueError("not today")
 
-    kinds = {probes.attempt(Jax(refuses), line).kind for line in probes.LINES}
+    kinds = {contract.attempt(Jax(refuses), line).kind for line in contract.LINES}
     assert kinds == {"cannot"}
 
 

@@ -6,7 +6,7 @@ No verdict is written down anywhere: each is computed when the command runs.
 import dataclasses
 
 from launch.bench.attention.cases import LIBRARIES
-from launch.bench.conformance.probes import LINES, TINY, Verdict, attempt
+from launch.bench.conformance.contract import LINES, TINY, Verdict, attempt
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.process import Failed

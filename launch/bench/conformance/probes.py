@@ -1,10 +1,9 @@
-"""Tries the lines of attention's contract, each by a probe for any library.
+"""Probes a library for one line of attention's contract each; `contract` lists them.
 
 A probe returns None where the library keeps the line, or else what it saw, in a few
 words. It raises Unsupported where the library does not offer what the line is about.
 """
 
-import dataclasses
 import itertools
 
 import ml_dtypes
@@ -27,7 +26,6 @@ from launch.bench.conformance.inputs import (
     N,
 )
 from launch.bench.harness.libraries import Unsupported
-from launch.bench.harness.process import one_line
 
 STEP = 1e-30
 """Step of complex-step derivatives: nothing is subtracted, so nothing is lost however
@@ -471,58 +469,3 @@ def window_memory(library):
     if used < n**2:
         return None
     return f"takes {used / 2**20:.0f} MiB; a boolean of n² is {n**2 // 2**20}"
-
-
-LINES = {
-    "output equals float64 to rounding: full, causal, window, padding": equals_float64,
-    "output equals float64 to rounding: dense mask": dense_mask,
-    "a query that sees nothing: output 0": empty_output,
-    "a query that sees nothing: no gradient through it": empty_gradient,
-    "a query that sees nothing: LSE −inf, no gradient through it": empty_lse,
-    "a row of bias −inf: output 0, no gradient through it": empty_bias,
-    "NaN or Inf in a hidden key or value reaches no output": hidden_output,
-    "NaN or Inf in a hidden key or value reaches no gradient": hidden_gradient,
-    "causal alignment is explicit where N ≠ M": causal_offset,
-    "a mask that is not boolean is an error": number_mask,
-    "float64 in, float64 out, exact to 1e-12": float64_exact,
-    "bfloat16: softmax in float32": bfloat16_softmax,
-    "bfloat16: LSE in float32": bfloat16_lse,
-    "LSE is differentiable": lse_gradient,
-    "dropout differs between heads and examples": dropout_differs,
-    "dropout without a key is an error": dropout_without_key,
-    "no argument is ignored in silence": nothing_ignored,
-    "forward mode": forward_mode,
-    "second order": second_order,
-    "gradients under vmap": under_vmap,
-    "d_v ≠ d_k": value_width,
-    "gradient to the bias": bias_gradient,
-    "more hidden keys change the output by rounding only": longer_padding,
-    "a window of 64 at n = 4096 takes less than n² memory": window_memory,
-    "additive score, with gradients to its parameters": additive,
-    "bilinear score, with gradients to its parameters": bilinear,
-}
-
-
-TINY = ("a query that sees nothing: output 0", "gradient to the bias")
-"""Lines that take a second."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """Says whether a library keeps a line."""
-
-    kind: str
-    """"keeps", "breaks", "cannot" (the library does not offer it, or refuses it), or
-    "absent" (it is not installed)."""
-    finding: str = ""
-
-
-def attempt(library, line: str) -> Verdict:
-    """Returns the verdict on one line."""
-    try:
-        finding = LINES[line](library)
-    except Unsupported as error:
-        return Verdict("cannot", str(error))
-    except Exception as error:
-        return Verdict("cannot", f"raises {one_line(error)}")
-    return Verdict("keeps") if finding is None else Verdict("breaks", finding)
