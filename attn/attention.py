@@ -26,10 +26,20 @@ SMALL = 2**16
 """Scores of a head up to which implementation=None takes the textbook form: 256 KiB in float32."""
 
 
-def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"], *,
-              score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
-              dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None,
-              implementation: str | None = None, return_lse: bool = False, return_weights: bool | str = False):
+def attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+    implementation: str | None = None,
+    return_lse: bool = False,
+    return_weights: bool | str = False,
+):
     """softmax(score(q, k) + bias) v, over the keys that the mask shows ("Attention Is All You Need", section 3.2).
 
     B batch (any leading axes, none too), N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or additive
@@ -58,16 +68,30 @@ def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], 
     """
     check_shapes(q, k, v, score)
     if return_weights not in (False, True, "before", "after"):
-        raise ValueError(f"return_weights={return_weights!r} must be 'before' or 'after' dropout, True or False")
-    mask, drop = mask or Mask(), make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
+        raise ValueError(
+            f"return_weights={return_weights!r} must be 'before' or 'after' dropout, True or False"
+        )
+    mask, drop = (
+        mask or Mask(),
+        make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2])),
+    )
     kernel = _choose(implementation, q, k, score, return_weights)
     if kernel == "jax_nn":
         asked = dict(score=score, mask=mask, bias=bias, drop=drop)
-        if reason := why_not(q, v, **asked, return_lse=return_lse, return_weights=return_weights):
-            raise ValueError(f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can")
+        if reason := why_not(
+            q, v, **asked, return_lse=return_lse, return_weights=return_weights
+        ):
+            raise ValueError(
+                f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can"
+            )
         return _by_jax_nn(q, k, v, score, mask)
     # What is not asked for is not computed: the compiler drops what a jitted function does not return.
-    wanted = (True, return_lse, return_weights in (True, "before"), return_weights == "after")
+    wanted = (
+        True,
+        return_lse,
+        return_weights in (True, "before"),
+        return_weights == "after",
+    )
     found = _mapped(q, k, v, score, mask, bias, drop, kernel=kernel, wanted=wanted)
     return found if len(found) > 1 else found[0]
 
@@ -78,9 +102,13 @@ def _choose(implementation, q, k, score, return_weights):
         short = q.shape[-3] * k.shape[-3] <= SMALL and isinstance(score, PRODUCTS)
         return "reference" if return_weights or short else "tiled"
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown implementation {implementation!r}; known: {', '.join(IMPLEMENTATIONS)}")
+        raise ValueError(
+            f"unknown implementation {implementation!r}; known: {', '.join(IMPLEMENTATIONS)}"
+        )
     if implementation == "tiled" and return_weights:
-        raise ValueError("implementation='tiled' never has all weights at once; use 'reference' for return_weights")
+        raise ValueError(
+            "implementation='tiled' never has all weights at once; use 'reference' for return_weights"
+        )
     return implementation
 
 
@@ -89,16 +117,31 @@ def _mapped(q, k, v, score, mask, bias, drop, *, kernel, wanted):
     """The kernel over every head of every example: those of its results that are wanted."""
     limits = {}
     if kernel == "tiled":
-        limits = dict(at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
-    out, lse, *weights = over_heads(KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits)
-    return tuple(itertools.compress((out, lse, *(jnp.moveaxis(x, -2, -3) for x in weights)), wanted))
+        limits = dict(
+            at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED
+        )
+    out, lse, *weights = over_heads(
+        KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits
+    )
+    return tuple(
+        itertools.compress(
+            (out, lse, *(jnp.moveaxis(x, -2, -3) for x in weights)), wanted
+        )
+    )
 
 
 @jax.jit
 def _by_jax_nn(q, k, v, score, mask):
     batch = q.shape[:-3]
-    mask = Mask(tuple(jax.tree.map(lambda x: jnp.broadcast_to(x, batch).reshape(-1), part) for part in mask.parts))
-    out = jax_nn(*(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)), score=score, mask=mask)
+    mask = Mask(
+        tuple(
+            jax.tree.map(lambda x: jnp.broadcast_to(x, batch).reshape(-1), part)
+            for part in mask.parts
+        )
+    )
+    out = jax_nn(
+        *(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)), score=score, mask=mask
+    )
     return out.reshape(*batch, *out.shape[1:])
 
 
@@ -117,10 +160,21 @@ def make_drop(rate, key, shape):
 def check_shapes(q, k, v, score):
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
     if not q.ndim == k.ndim == v.ndim >= 3:
-        raise ValueError(f"q, k and v must be (*B, length, H, d), with the same number of axes; got {shapes}")
-    if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3] or not q.shape[-2] == k.shape[-2] == v.shape[-2]:
-        raise ValueError(f"q, k and v must share the batch axes and the number of heads; got {shapes}")
+        raise ValueError(
+            f"q, k and v must be (*B, length, H, d), with the same number of axes; got {shapes}"
+        )
+    if (
+        not q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+        or not q.shape[-2] == k.shape[-2] == v.shape[-2]
+    ):
+        raise ValueError(
+            f"q, k and v must share the batch axes and the number of heads; got {shapes}"
+        )
     if k.shape[-3] != v.shape[-3]:
-        raise ValueError(f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; got {shapes}")
+        raise ValueError(
+            f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; got {shapes}"
+        )
     if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
-        raise ValueError(f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; got {shapes}")
+        raise ValueError(
+            f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; got {shapes}"
+        )

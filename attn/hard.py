@@ -22,9 +22,16 @@ from attn.masks import Mask
 from attn.scores import ScaledDot
 
 
-def argmax_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"],
-                     *, score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
-                     straight_through: bool = False) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"]]:
+def argmax_attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    straight_through: bool = False,
+) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"]]:
     """The value of the key with the highest score(q, k) + bias, and its index; of equals the first key.
 
     Args:
@@ -37,10 +44,17 @@ def argmax_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M 
     return _through(out, q, k, v, score, mask, bias) if straight_through else out, index
 
 
-def sampled_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"],
-                      *, key: Array, score=ScaledDot(), mask: Mask | None = None,
-                      bias: Any = None, straight_through: bool = False,
-                      ) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"], Float[Array, "*B N H"]]:
+def sampled_attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    key: Array,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    straight_through: bool = False,
+) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"], Float[Array, "*B N H"]]:
     """The value of a random key, drawn with the probabilities softmax(score(q, k) + bias).
 
     The hard attention of "Show, attend and tell" (Xu et al. 2015, section 4.1).
@@ -69,12 +83,18 @@ def sampled_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M
     keys = jax.random.split(key, (*q.shape[:-3], q.shape[-2]))
     index, log_prob = _random_keys(q, k, score, mask or Mask(), bias, keys)
     out = _taken(v, index, jnp.isnan(log_prob))
-    return _through(out, q, k, v, score, mask, bias) if straight_through else out, index, log_prob
+    return (
+        _through(out, q, k, v, score, mask, bias) if straight_through else out,
+        index,
+        log_prob,
+    )
 
 
 @jax.jit
 def _best_keys(q, k, score, mask, bias):
-    return by_heads(functools.partial(over_blocks, _best), q, k, score=score, mask=mask, bias=bias)
+    return by_heads(
+        functools.partial(over_blocks, _best), q, k, score=score, mask=mask, bias=bias
+    )
 
 
 def _best(tile):

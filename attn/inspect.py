@@ -23,8 +23,14 @@ from attn.masks import Mask
 from attn.scores import ScaledDot
 
 
-def entropy(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], *, score=ScaledDot(),
-            mask: Mask | None = None, bias: Any = None) -> Float[Array, "*B N H"]:
+def entropy(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+) -> Float[Array, "*B N H"]:
     """−Σ_j w_ij log w_ij in nats: 0 for a query that attends to one key or sees none, log M for even weights."""
     check_shapes(q, k, k, score)
     return _entropy(q, k, score, mask or Mask(), bias)
@@ -32,7 +38,14 @@ def entropy(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], *,
 
 @jax.jit
 def _entropy(q, k, score, mask, bias):
-    return by_heads(functools.partial(over_blocks, _entropy_of), q, k, score=score, mask=mask, bias=bias)
+    return by_heads(
+        functools.partial(over_blocks, _entropy_of),
+        q,
+        k,
+        score=score,
+        mask=mask,
+        bias=bias,
+    )
 
 
 def _entropy_of(tile):
@@ -42,9 +55,15 @@ def _entropy_of(tile):
     return (jnp.log(total) + far[:, None] / total)[:, 0]
 
 
-def top_weights(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], *, score=ScaledDot(),
-                mask: Mask | None = None, bias: Any = None, top: int = 5,
-                ) -> tuple[Float[Array, "*B N H top"], Int[Array, "*B N H top"]]:
+def top_weights(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    top: int = 5,
+) -> tuple[Float[Array, "*B N H top"], Int[Array, "*B N H top"]]:
     """The largest weights of each query in descending order, and the keys they are on; of equals the first key first.
 
     A query that sees fewer keys than `top` has weights 0 and indices −1 after them.
@@ -56,7 +75,9 @@ def top_weights(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"]
 @functools.partial(jax.jit, static_argnames="top")
 def _top_weights(q, k, score, mask, bias, *, top):
     block = functools.partial(_top_of, top=top)
-    return by_heads(functools.partial(over_blocks, block), q, k, score=score, mask=mask, bias=bias)
+    return by_heads(
+        functools.partial(over_blocks, block), q, k, score=score, mask=mask, bias=bias
+    )
 
 
 def _top_of(tile, top):
@@ -64,26 +85,52 @@ def _top_of(tile, top):
     best, at = jax.lax.top_k(below, min(top, below.shape[-1]))
     rest = ((0, 0), (0, top - best.shape[-1]))
     index = jnp.where(best == -jnp.inf, -1, tile.j[at]).astype(jnp.int32)
-    return jnp.pad(jnp.exp(best) / total, rest), jnp.pad(index, rest, constant_values=-1)
+    return jnp.pad(jnp.exp(best) / total, rest), jnp.pad(
+        index, rest, constant_values=-1
+    )
 
 
-def received(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], *, score=ScaledDot(),
-             mask: Mask | None = None, bias: Any = None,
-             dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None) -> Float[Array, "*B M H"]:
+def received(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+) -> Float[Array, "*B M H"]:
     """Σ_i w_ij: how much attention each key receives. With dropout, of the weights after the same dropout.
 
     (1 − Σ_i w_ij)² is the penalty on overlooked keys of "Show, attend and tell" (Xu et al. 2015, section 4.2.1).
     """
     # Outputs are linear in the values: for values of width 1 this is the gradient of their sum.
     values = jnp.zeros((*k.shape[:-1], 1), jnp.promote_types(k.dtype, jnp.float32))
-    return jax.grad(lambda v: attention(q, k, v, score=score, mask=mask, bias=bias, dropout_rate=dropout_rate,
-                                        dropout_key=dropout_key).sum())(values)[..., 0]
+    return jax.grad(
+        lambda v: attention(
+            q,
+            k,
+            v,
+            score=score,
+            mask=mask,
+            bias=bias,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+        ).sum()
+    )(values)[..., 0]
 
 
-def chosen_rows(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"],
-                queries: Sequence[int] | Int[ArrayLike, "R"], *, score=ScaledDot(), mask: Mask | None = None,
-                bias: Any = None, dropout_rate: float | Float[Array, ""] = 0.0,
-                dropout_key: Array | None = None) -> Float[Array, "*B H R M"]:
+def chosen_rows(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    queries: Sequence[int] | Int[ArrayLike, "R"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+) -> Float[Array, "*B H R M"]:
     """The weights of the queries at some positions only, in R·M memory; of one that sees nothing they are 0.
 
     Without dropout the weights before it, with a rate and key the weights after the dropout that `attention` does.
@@ -94,7 +141,9 @@ def chosen_rows(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"]
     check_shapes(q, k, k, score)
     n, queries = q.shape[-3], np.asarray(queries, int)
     if not ((queries >= 0) & (queries < n)).all():
-        raise ValueError(f"queries={queries.tolist()} must be positions of the {n} queries, 0 to {n - 1}")
+        raise ValueError(
+            f"queries={queries.tolist()} must be positions of the {n} queries, 0 to {n - 1}"
+        )
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     return _chosen_rows(q, k, queries, score, mask or Mask(), bias, drop)
 
@@ -109,7 +158,19 @@ def _chosen_rows(q, k, queries, score, mask, bias, drop):
         # Each for itself, at its true position, which mask, bias and dropout go by: they take runs of neighbours only.
         def row(i, q, bias):
             bias = bias[None] if dense else bias
-            tile = Tile(score, q[None], k.T, v.T, taint, bias, mask, drop, i[None], keys, keys.size)
+            tile = Tile(
+                score,
+                q[None],
+                k.T,
+                v.T,
+                taint,
+                bias,
+                mask,
+                drop,
+                i[None],
+                keys,
+                keys.size,
+            )
             _, e, total = softmax_parts(tile.scores())
             return tile.dropped(e / total)[0]
 
@@ -117,17 +178,37 @@ def _chosen_rows(q, k, queries, score, mask, bias, drop):
 
     if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:
         bias = jnp.take(bias, queries, axis=-2)
-    rows = by_heads(of_one_head, jnp.take(q, queries, axis=-3), k, score=score, mask=mask, bias=bias, drop=drop)
+    rows = by_heads(
+        of_one_head,
+        jnp.take(q, queries, axis=-3),
+        k,
+        score=score,
+        mask=mask,
+        bias=bias,
+        drop=drop,
+    )
     return jnp.moveaxis(rows, -3, -2)
 
 
 def by_heads(function, q, k, *, score, mask, bias, drop=None):
     """`over_heads` of a function that needs no values, its derivatives keeping what is named SAVED."""
-    return over_heads(function, q, k, k[..., :0], score=score, mask=mask, bias=bias, drop=drop,
-                      at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
+    return over_heads(
+        function,
+        q,
+        k,
+        k[..., :0],
+        score=score,
+        mask=mask,
+        bias=bias,
+        drop=drop,
+        at_once=near_the_caches(q.shape[-3], k.shape[-3], score),
+        saved=SAVED,
+    )
 
 
-def softmax_parts(s: Float[Array, "n m"]) -> tuple[Float[Array, "n m"], Float[Array, "n m"], Float[Array, "n 1"]]:
+def softmax_parts(
+    s: Float[Array, "n m"],
+) -> tuple[Float[Array, "n m"], Float[Array, "n m"], Float[Array, "n 1"]]:
     """s − max s, its exponential e, and the total of that, so that the weights are e / total; 0 in rows of −inf."""
     top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
     # A row of −inf: subtracting its maximum would be −inf − (−inf) = NaN, in the value and in every gradient.

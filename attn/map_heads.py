@@ -13,7 +13,9 @@ from attn.masks import spread
 from attn.scores import PRODUCTS
 
 
-def over_heads(function, q, k, v, *, score, mask, bias=None, drop=None, at_once=None, saved=None):
+def over_heads(
+    function, q, k, v, *, score, mask, bias=None, drop=None, at_once=None, saved=None
+):
     """`function(q, k, v, score=, mask=, taint=, bias=, drop=)` of one head, for q (*B, N, H, K), k and v.
 
     It gives arrays with a row for each query, (N, …), which come back as (*B, N, H, …). `at_once` heads are computed
@@ -25,11 +27,20 @@ def over_heads(function, q, k, v, *, score, mask, bias=None, drop=None, at_once=
     count = math.prod(batch)
     at_once = at_once or count * h
     if bias is not None:
-        bias = _parameters(bias) if hasattr(bias, "tile") else spread(jnp.asarray(bias), batch, core=3)
+        bias = (
+            _parameters(bias)
+            if hasattr(bias, "tile")
+            else spread(jnp.asarray(bias), batch, core=3)
+        )
     mask, score = mask.flat(batch), _parameters(score)
     _check_axes(count, h, mask=mask, bias=bias, score=score)
-    rows = (*(x.reshape(count, *x.shape[-3:]) for x in (q, k, v)), score, mask, bias,
-            jax.tree.map(lambda x: x.reshape(count, h), drop))
+    rows = (
+        *(x.reshape(count, *x.shape[-3:]) for x in (q, k, v)),
+        score,
+        mask,
+        bias,
+        jax.tree.map(lambda x: x.reshape(count, h), drop),
+    )
 
     def one_example(q, k, v, *rest):
         heads_first = (jnp.moveaxis(x, -2, 0) for x in (q, k, v))
@@ -41,11 +52,16 @@ def over_heads(function, q, k, v, *, score, mask, bias=None, drop=None, at_once=
             bias = jnp.broadcast_to(bias, (n, m))
         # Where nothing is hidden, NaN and Inf find their way by themselves.
         k, v, taint = _cleaned(k, v) if mask.parts else (k, v, None)
-        return function(q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop)
+        return function(
+            q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
+        )
 
     if saved is not None:
         keep = jax.checkpoint_policies.save_only_these_names(saved)
-        one_head, one_example = (jax.checkpoint(f, policy=keep, prevent_cse=False) for f in (one_head, one_example))
+        one_head, one_example = (
+            jax.checkpoint(f, policy=keep, prevent_cse=False)
+            for f in (one_head, one_example)
+        )
     found = _over(one_example, count, max(1, at_once // h), rows)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
 
@@ -53,7 +69,11 @@ def over_heads(function, q, k, v, *, score, mask, bias=None, drop=None, at_once=
 def near_the_caches(n, m, score):
     """Heads to take at once: on a CPU as many as keep a block of scores in the caches, with what they are made from."""
     on_cpu = 2**21 if isinstance(score, PRODUCTS) else 2**19
-    return max(1, (on_cpu if jax.default_backend() == "cpu" else 2**30) // (4 * min(n, BLOCK) * m))
+    return max(
+        1,
+        (on_cpu if jax.default_backend() == "cpu" else 2**30)
+        // (4 * min(n, BLOCK) * m),
+    )
 
 
 def _over(function, count, at_once, rows):
@@ -63,8 +83,12 @@ def _over(function, count, at_once, rows):
 
     def one(mapped):
         mapped = iter(mapped)
-        return function(*tree.unflatten(next(mapped) if is_own else leaf[0]
-                                        for leaf, is_own in zip(leaves, own, strict=True)))
+        return function(
+            *tree.unflatten(
+                next(mapped) if is_own else leaf[0]
+                for leaf, is_own in zip(leaves, own, strict=True)
+            )
+        )
 
     mapped = [leaf for leaf, is_own in zip(leaves, own, strict=True) if is_own]
     if at_once >= count:
@@ -76,8 +100,10 @@ def _check_axes(count, h, **values):
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
             if leaf.shape[0] not in (1, count) or leaf.shape[1] not in (1, h):
-                raise ValueError(f"{name} has an array for {leaf.shape[0]} examples and {leaf.shape[1]} heads; there "
-                                 f"are {count} examples and {h} heads, and 1 stands for all of them")
+                raise ValueError(
+                    f"{name} has an array for {leaf.shape[0]} examples and {leaf.shape[1]} heads; there "
+                    f"are {count} examples and {h} heads, and 1 stands for all of them"
+                )
 
 
 def _cleaned(k, v):
@@ -89,5 +115,9 @@ def _cleaned(k, v):
 
 def _parameters(value):
     """Parameters, one number or with an axis H, with one more axis for the examples, which share them."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None], value)
-
+    return jax.tree.map(
+        lambda leaf: (
+            jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
+        ),
+        value,
+    )

@@ -25,8 +25,14 @@ def _part(**core_ndim):
 
     def decorate(cls):
         cls = dataclasses.dataclass(frozen=True)(cls)
-        static = [field.name for field in dataclasses.fields(cls) if field.name not in core_ndim]
-        cls = jax.tree_util.register_dataclass(cls, data_fields=list(core_ndim), meta_fields=static)
+        static = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.name not in core_ndim
+        ]
+        cls = jax.tree_util.register_dataclass(
+            cls, data_fields=list(core_ndim), meta_fields=static
+        )
         cls.core_ndim = core_ndim
         return cls
 
@@ -82,8 +88,14 @@ class _Dense:
 
     def tile(self, i, j):
         n, m = self.array.shape
-        rows = self.array if n == 1 else jnp.take(self.array, i[:, 0], axis=0, mode="clip")
-        return rows if m == 1 else jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
+        rows = (
+            self.array if n == 1 else jnp.take(self.array, i[:, 0], axis=0, mode="clip")
+        )
+        return (
+            rows
+            if m == 1
+            else jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -114,7 +126,9 @@ class Mask:
         return cls((Padding(_integers("lengths", lengths)),))
 
     @classmethod
-    def segments(cls, q_ids: Int[ArrayLike, "*B N"], k_ids: Int[ArrayLike, "*B M"]) -> "Mask":
+    def segments(
+        cls, q_ids: Int[ArrayLike, "*B N"], k_ids: Int[ArrayLike, "*B M"]
+    ) -> "Mask":
         """A query sees the keys of equal id: several sentences in one row do not see each other."""
         return cls((_Segments(_integers("q_ids", q_ids), _integers("k_ids", k_ids)),))
 
@@ -123,8 +137,10 @@ class Mask:
         """Any boolean array broadcastable to (*B, H, N, M), True = may attend."""
         array = jnp.asarray(array)
         if array.dtype != jnp.bool_:
-            raise TypeError(f"a dense mask must be boolean (True = may attend), not {array.dtype}; "
-                            "for additive values use bias=")
+            raise TypeError(
+                f"a dense mask must be boolean (True = may attend), not {array.dtype}; "
+                "for additive values use bias="
+            )
         return cls((_Dense(array),))
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -147,17 +163,17 @@ class Mask:
     def picture(self, n: int, m: int) -> str:
         """The mask of n queries (rows) and m keys (columns) as text, for the first example and head.
 
-            >>> print(Mask.causal().picture(3, 4))
-            ●···
-            ●●··
-            ●●●·
+        >>> print(Mask.causal().picture(3, 4))
+        ●···
+        ●●··
+        ●●●·
         """
 
         def first(leaf, ndim):
             """Of all examples and heads."""
             core = min(ndim, 2)  # an axis of heads comes with a dense mask only
             leaf = leaf.reshape((1,) * (core - leaf.ndim) + leaf.shape)
-            return leaf.reshape(-1, *leaf.shape[leaf.ndim - core:])[0]
+            return leaf.reshape(-1, *leaf.shape[leaf.ndim - core :])[0]
 
         seen = self._replaced(first).tile(jnp.arange(n), jnp.arange(m))
         return "\n".join("".join("●" if cell else "·" for cell in row) for row in seen)
@@ -174,16 +190,24 @@ class Mask:
 
     def _replaced(self, function) -> "Mask":
         """With `function(leaf, core_ndim)` for every leaf."""
-        return Mask(tuple(
-            dataclasses.replace(part, **{name: function(getattr(part, name), ndim)
-                                         for name, ndim in part.core_ndim.items()})
-            for part in self.parts))
+        return Mask(
+            tuple(
+                dataclasses.replace(
+                    part,
+                    **{
+                        name: function(getattr(part, name), ndim)
+                        for name, ndim in part.core_ndim.items()
+                    },
+                )
+                for part in self.parts
+            )
+        )
 
 
 def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     """x (*b, …) of `core` axes after the batch's, with one axis for all of those: of length 1, or the examples."""
     x = x.reshape((1,) * (len(batch) + core - x.ndim) + x.shape)
-    lead, rest = x.shape[:len(batch)], x.shape[len(batch):]
+    lead, rest = x.shape[: len(batch)], x.shape[len(batch) :]
     if math.prod(lead) > 1:
         x, lead = jnp.broadcast_to(x, (*batch, *rest)), batch
     return x.reshape(math.prod(lead), *rest)

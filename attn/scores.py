@@ -40,7 +40,9 @@ def score(cls):
 class Dot:
     """score(q, k) = q · k (Luong et al. 2015, section 3.1, "dot")."""
 
-    def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
 
@@ -50,7 +52,9 @@ class ScaledDot:
 
     scale: Any = None  # a number, or one for each head
 
-    def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
@@ -78,7 +82,9 @@ class Bilinear:
         left, right = jax.random.split(key)
         return cls(_glorot(left, (h, d_q, rank)), _glorot(right, (h, rank, d_k)))
 
-    def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
@@ -97,14 +103,29 @@ class Additive:
     b: Any = None  # Float[Array, "A"]
 
     @classmethod
-    def init(cls, key: Array, h: int, d_q: int, d_k: int, *, d_a: int | None = None, bias: bool = False):
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        d_q: int,
+        d_k: int,
+        *,
+        d_a: int | None = None,
+        bias: bool = False,
+    ):
         """Of h heads with hidden width A = d_a, d_k unless given; with a bias it starts at 0."""
         d_a = d_k if d_a is None else d_a
         for_q, for_k, for_v = jax.random.split(key, 3)
-        return cls(_glorot(for_q, (h, d_q, d_a)), _glorot(for_k, (h, d_k, d_a)), _glorot(for_v, (h, d_a, 1))[..., 0],
-                   jnp.zeros((h, d_a)) if bias else None)
+        return cls(
+            _glorot(for_q, (h, d_q, d_a)),
+            _glorot(for_k, (h, d_k, d_a)),
+            _glorot(for_v, (h, d_a, 1))[..., 0],
+            jnp.zeros((h, d_a)) if bias else None,
+        )
 
-    def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         hidden, a, b = self.prepare(q, k)
         return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
 
@@ -112,7 +133,11 @@ class Additive:
         dtype = _at_least_float32(q)
         a = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
         b = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
-        return TanhSum(self.v.astype(dtype)), a if self.b is None else a + self.b.astype(dtype)[None], b
+        return (
+            TanhSum(self.v.astype(dtype)),
+            a if self.b is None else a + self.b.astype(dtype)[None],
+            b,
+        )
 
 
 @score
@@ -121,7 +146,9 @@ class TanhSum:
 
     v: Any  # Float[Array, "A"]
 
-    def __call__(self, q: Float[Array, "N A"], k: Float[Array, "M A"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N A"], k: Float[Array, "M A"]
+    ) -> Float[Array, "N M"]:
         return tanh_sum(q.T, k.T, self.v)
 
 

@@ -32,20 +32,42 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(count, n, -1)
 
     # Else the keys that each block sees would be kept for its derivative, a copy for every block.
-    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(SAVED), prevent_cse=False,
-                       static_argnums=0)
+    @functools.partial(
+        jax.checkpoint,
+        policy=jax.checkpoint_policies.save_only_these_names(SAVED),
+        prevent_cse=False,
+        static_argnums=0,
+    )
     def one(width, start, t, q, rows):
         """Block t, with so many keys from start on: all arrays but q are cut to them here."""
-        cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1)
+        cut = functools.partial(
+            jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1
+        )
         i, j = t * n + jnp.arange(n), start + jnp.arange(width)
         own = cut(rows) if dense else bias
-        return function(Tile(score, q, cut(k), cut(v), None if taint is None else cut(taint), own, mask, drop, i, j, m))
+        return function(
+            Tile(
+                score,
+                q,
+                cut(k),
+                cut(v),
+                None if taint is None else cut(taint),
+                own,
+                mask,
+                drop,
+                i,
+                j,
+                m,
+            )
+        )
 
     rows = jnp.arange(count), blocks(q), blocks(bias) if dense else None
     left, right = mask.reach()
     if left is not None and right is not None and n + left + right < m:
         width = max(1, n + left + right)
-        found = _map(lambda t, *x: one(width, jnp.clip(t * n - left, 0, m - width), t, *x), rows)
+        found = _map(
+            lambda t, *x: one(width, jnp.clip(t * n - left, 0, m - width), t, *x), rows
+        )
     else:
         runs = []
         for run, (start, width) in _runs(count, n, m, left, right):
@@ -70,7 +92,9 @@ _in_turn.defjvp(lambda primals, tangents: (_in_turn(*primals), tangents))
 def _map(function, rows):
     """lax.map over the blocks; a single block is called as it is, for the compiler to fuse with what surrounds it."""
     if rows[0].shape[0] == 1:
-        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], rows)))
+        return jax.tree.map(
+            lambda x: x[None], function(*jax.tree.map(lambda x: x[0], rows))
+        )
     return jax.lax.map(lambda x: function(*x), rows)
 
 

@@ -20,17 +20,24 @@ LARGEST = 5000.0
 
 
 @jax.custom_jvp
-def tanh_sum(a: Float[ArrayLike, "A N"], b: Float[ArrayLike, "A M"],
-             v: Float[ArrayLike, "A"]) -> Float[Array, "N M"]:
+def tanh_sum(
+    a: Float[ArrayLike, "A N"], b: Float[ArrayLike, "A M"], v: Float[ArrayLike, "A"]
+) -> Float[Array, "N M"]:
     """Σ_f v_f tanh(a_f + b_f). Equal to that to rounding, for all a and b of size up to 5,000."""
     n, features = a.shape[1], v.shape[0]
     groups = -(-features // GROUP)
     fill = (0, groups * GROUP - features)
-    tables = jax.tree.map(lambda x: jnp.pad(x, (fill, (0, 0))).reshape(groups, GROUP, -1), _tables(a, b, v))
+    tables = jax.tree.map(
+        lambda x: jnp.pad(x, (fill, (0, 0))).reshape(groups, GROUP, -1),
+        _tables(a, b, v),
+    )
 
     def add(s, t):
         rows = _picked(t, tables)
-        pairs = [[jax.tree.map(lambda x, f=f: x[f], rows) for f in (f, f + 1)] for f in range(0, GROUP, 2)]
+        pairs = [
+            [jax.tree.map(lambda x, f=f: x[f], rows) for f in (f, f + 1)]
+            for f in range(0, GROUP, 2)
+        ]
         return s + functools.reduce(jnp.add, [_two(n, *pair) for pair in pairs]), None
 
     return jax.lax.scan(add, jnp.zeros((n, b.shape[1]), v.dtype), jnp.arange(groups))[0]
@@ -57,10 +64,14 @@ def _tangent(a, b, v, d_a, d_b, d_v):
         # vmap takes for data, or it would transpose r.
         ones = (1 + 0 * row[0][:n])[:, None]
         d_x = jnp.matmul(d_a[:, None], across) + jnp.matmul(ones, d_b[None])
-        return s + 4 * w * (r - r * r) * d_x + (1 - 2 * r) * jnp.matmul(d_v * ones, across)
+        return (
+            s + 4 * w * (r - r * r) * d_x + (1 - 2 * r) * jnp.matmul(d_v * ones, across)
+        )
 
     features = jnp.arange(v.shape[0]), a, b, v, d_a, d_b, d_v
-    return jax.lax.scan(lambda s, feature: (add(s, feature), None), jnp.zeros((n, m), v.dtype), features)[0]
+    return jax.lax.scan(
+        lambda s, feature: (add(s, feature), None), jnp.zeros((n, m), v.dtype), features
+    )[0]
 
 
 @jax.custom_jvp
@@ -85,9 +96,14 @@ def _two(n, row, other):
 def _y(n, row):
     """e^{2(a + b)} (N, M) from a row of the tables, cut where tanh is ±1 to rounding."""
     m, k = row
-    integer, bits, bias, top = {4: (jnp.int32, 23, 127, 30), 8: (jnp.int64, 52, 1023, 56)}[m.dtype.itemsize]
+    integer, bits, bias, top = {
+        4: (jnp.int32, 23, 127, 30),
+        8: (jnp.int64, 52, 1023, 56),
+    }[m.dtype.itemsize]
     exponent = jnp.clip(k[:n, None] + k[None, n:] + bias, 1, bias + top).astype(integer)
-    return (m[:n, None] * m[None, n:-1]) * jax.lax.bitcast_convert_type(exponent << bits, m.dtype)
+    return (m[:n, None] * m[None, n:-1]) * jax.lax.bitcast_convert_type(
+        exponent << bits, m.dtype
+    )
 
 
 def _tables(a, b, v):
@@ -108,8 +124,11 @@ def _picked(t, tables):
     XLA's CPU compiler puts a slice into the loop over the pairs of tokens, which it then does not vectorise: five times
     slower. A product stays outside. One table holds queries and keys, so that no part of a row can be hoisted.
     """
+
     def pick(x):
         hot = (jnp.arange(x.shape[0]) == t).astype(x.dtype)
-        return jnp.matmul(hot, x.reshape(x.shape[0], -1), precision="highest").reshape(x.shape[1:])
+        return jnp.matmul(hot, x.reshape(x.shape[0], -1), precision="highest").reshape(
+            x.shape[1:]
+        )
 
     return jax.tree.map(pick, tables)

@@ -36,12 +36,22 @@ class Tile(NamedTuple):
         """
         s = self.score(self.q, self.k.T)
         if self.bias is not None:
-            bias = self.bias.tile(self.i, self.j) if hasattr(self.bias, "tile") else self.bias
+            bias = (
+                self.bias.tile(self.i, self.j)
+                if hasattr(self.bias, "tile")
+                else self.bias
+            )
             s = s + bias.astype(s.dtype)
         if self.taint is None:
             return s
-        return jnp.where(self.mask.tile(self.i, self.j), s + self.taint.astype(s.dtype)[None], -jnp.inf)
+        return jnp.where(
+            self.mask.tile(self.i, self.j),
+            s + self.taint.astype(s.dtype)[None],
+            -jnp.inf,
+        )
 
     def dropped(self, x: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """x with the dropout of these queries and keys."""
-        return x if self.drop is None else self.drop.tile(x, self.i, self.j, self.columns)
+        return (
+            x if self.drop is None else self.drop.tile(x, self.i, self.j, self.columns)
+        )

@@ -15,14 +15,25 @@ from jaxtyping import Array, Float
 from attn.kernels.blocks import SAVED, over_blocks
 
 
-def tiled(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M V"], *, score, mask, taint, bias=None,
-          drop=None):
+def tiled(
+    q: Float[Array, "N K"],
+    k: Float[Array, "M L"],
+    v: Float[Array, "M V"],
+    *,
+    score,
+    mask,
+    taint,
+    bias=None,
+    drop=None,
+):
     """softmax(score(q, k) + bias) v over the keys that `mask` shows. Returns the output (N, V) and the LSE (N,).
 
     Memory beside the arguments: one block of scores, n·M, or n·(n + left + right) within a window. Under a causal mask
     at most 1/RUNS of the work goes to hidden keys. Equal to `reference`, to rounding, and with the same dropout.
     """
-    out, lse = over_blocks(_block, q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop)
+    out, lse = over_blocks(
+        _block, q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
+    )
     return out.astype(v.dtype), lse
 
 
@@ -61,7 +72,11 @@ def _tangent(tile, changes, out, lse):
     w = jnp.exp(s - jnp.where(lse == -jnp.inf, 0.0, lse)[:, None])
     w_ds = w * d_s
     d_lse = w_ds.sum(-1)
-    d_out = _times(tile.dropped(w_ds), tile.v) - out * d_lse[:, None] + _times(tile.dropped(w), d_v)
+    d_out = (
+        _times(tile.dropped(w_ds), tile.v)
+        - out * d_lse[:, None]
+        + _times(tile.dropped(w), d_v)
+    )
     return d_out, d_lse
 
 

@@ -40,9 +40,18 @@ class Found(NamedTuple):
     """Natural log of the model's probability of the pieces, `eos` included."""
 
 
-def greedy(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, most: int,
-           bos: int, eos: int, limits: Int[ArrayLike, "B"] | None = None,
-           prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None) -> Int[Array, "B T"]:
+def greedy(
+    model: Transformer | RNN,
+    variables,
+    source: Int[Array, "B N"],
+    lengths: Int[Array, "B"],
+    *,
+    most: int,
+    bos: int,
+    eos: int,
+    limits: Int[ArrayLike, "B"] | None = None,
+    prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None,
+) -> Int[Array, "B T"]:
     """The likeliest piece, one after another, until `eos`; zeros after it. The arguments are those of `beam_search`.
 
     Equal to taking the argmax of the full forward pass again for every piece; the cache only saves the work. At its
@@ -61,7 +70,9 @@ def greedy(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengt
         t, caches, pieces, done = state
         own = jnp.broadcast_to(jnp.arange(most) <= t, (batch, 1, most))
         logits, caches = step(pieces[:, t][:, None], t, caches, own)
-        piece = jnp.where(must(t) == PAD, _first_best(logits[:, 0] + allowed[None]), must(t))
+        piece = jnp.where(
+            must(t) == PAD, _first_best(logits[:, 0] + allowed[None]), must(t)
+        )
         pieces = pieces.at[:, t + 1].set(jnp.where(done, PAD, piece))
         return t + 1, caches, pieces, done | (piece == eos)
 
@@ -69,10 +80,21 @@ def greedy(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengt
     return jax.lax.while_loop(going, next_piece, start)[2][:, 1:]
 
 
-def beam_search(model: Transformer | RNN, variables, source: Int[Array, "B N"], lengths: Int[Array, "B"], *, beam: int,
-                most: int, bos: int, eos: int, alpha: float | Float[Array, ""] = 0.6,
-                limits: Int[ArrayLike, "B"] | None = None,
-                prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None, n_best: int = 1) -> Found:
+def beam_search(
+    model: Transformer | RNN,
+    variables,
+    source: Int[Array, "B N"],
+    lengths: Int[Array, "B"],
+    *,
+    beam: int,
+    most: int,
+    bos: int,
+    eos: int,
+    alpha: float | Float[Array, ""] = 0.6,
+    limits: Int[ArrayLike, "B"] | None = None,
+    prefix: tuple[Int[Array, "B P"], Int[Array, "B"]] | None = None,
+    n_best: int = 1,
+) -> Found:
     """The best translations y by log P(y | x) / lp(|y|), lp(n) = ((5 + n) / 6)^alpha, that a beam of K finds.
 
     The length penalty is that of Wu et al. 2016, section 7, and |y| counts `eos`. In each step all hypotheses are
@@ -111,7 +133,9 @@ def beam_search(model: Transformer | RNN, variables, source: Int[Array, "B N"], 
     def extend(state):
         t, caches, going, finished, done = state
         logits, caches = step(going.pieces[..., t], t, caches, going.own)
-        log_probs, parent, piece = _best_extensions(logits, going.log_probs, must(t), vocabulary)
+        log_probs, parent, piece = _best_extensions(
+            logits, going.log_probs, must(t), vocabulary
+        )
         pieces = _rows(going.pieces, parent).at[..., t + 1].set(piece)
         ends = piece == eos
         ended = jnp.where(ends & ~done[:, None], log_probs, NEVER)[:, :beam]
@@ -121,13 +145,28 @@ def beam_search(model: Transformer | RNN, variables, source: Int[Array, "B N"], 
         own = _rows(going.own, _rows(parent, order)) | _entries(t + 1, beam, most)
         # Between here and the limit lp changes one way only, and log-probabilities can only fall.
         hope = jnp.maximum(log_probs[:, 0] / lp(t + 2), log_probs[:, 0] / lp(limits))
-        done |= (finished.scores[:, -1] > NEVER) | (finished.scores[:, n_best - 1] >= hope) | (t + 1 >= limits)
-        return t + 1, caches, _Going(log_probs, _rows(pieces, order), own), finished, done
+        done |= (
+            (finished.scores[:, -1] > NEVER)
+            | (finished.scores[:, n_best - 1] >= hope)
+            | (t + 1 >= limits)
+        )
+        return (
+            t + 1,
+            caches,
+            _Going(log_probs, _rows(pieces, order), own),
+            finished,
+            done,
+        )
 
     going, nothing = _Going.start(source.shape[0], beam, most, bos)
     start = jnp.int32(0), caches, going, nothing, jnp.zeros(source.shape[0], bool)
-    pieces, scores, log_probs = (x[:, :n_best] for x in jax.lax.while_loop(unfinished, extend, start)[3])
-    return Found(pieces[..., 1:], *(jnp.where(scores > NEVER, x, -jnp.inf) for x in (scores, log_probs)))
+    pieces, scores, log_probs = (
+        x[:, :n_best] for x in jax.lax.while_loop(unfinished, extend, start)[3]
+    )
+    return Found(
+        pieces[..., 1:],
+        *(jnp.where(scores > NEVER, x, -jnp.inf) for x in (scores, log_probs)),
+    )
 
 
 class _Going(NamedTuple):
@@ -157,30 +196,48 @@ class _Vocabulary(NamedTuple):
 
     def allowed(self):
         """To be added to logits: 0 for what may be chosen, −inf for the others."""
-        return jnp.zeros(self.y + -self.y % BLOCK).at[self.barred()].set(-jnp.inf).at[self.y:].set(-jnp.inf)
+        return (
+            jnp.zeros(self.y + -self.y % BLOCK)
+            .at[self.barred()]
+            .set(-jnp.inf)
+            .at[self.y :]
+            .set(-jnp.inf)
+        )
 
 
 def _decoder(model, variables, source, lengths, beam, most):
     """`step` and its first caches: step(pieces (B, K), t, caches, own) gives logits, in whole blocks, and caches."""
     if most > model.length:
-        raise ValueError(f"most={most} is more than the length={model.length} of the model's position table")
+        raise ValueError(
+            f"most={most} is more than the length={model.length} of the model's position table"
+        )
     batch, n = source.shape
 
     def call(method, *args):
         return model.apply(variables, *args, method=method)
 
-    memory = call("encode", source, jnp.broadcast_to(jnp.arange(n), (batch, n)), Mask.padding(lengths))
+    memory = call(
+        "encode",
+        source,
+        jnp.broadcast_to(jnp.arange(n), (batch, n)),
+        Mask.padding(lengths),
+    )
     cross = call("remember", memory)
     seen = (jnp.arange(n)[None] < lengths[:, None])[:, None]
     matrix = output_matrix(variables["params"])
     matrix = jnp.pad(matrix, ((0, -len(matrix) % BLOCK), (0, 0)))  # in whole blocks
-    if (many := batch * beam > 1):
+    if many := batch * beam > 1:
         matrix = matrix.T  # here, because XLA would do it in every step
 
     def step(pieces, t, caches, own):
         hidden, caches = call("step", pieces, t, caches, cross, own, seen)
         exact = jnp.promote_types(hidden.dtype, jnp.float32)
-        logits = jnp.einsum("bkd,dy->bky" if many else "bkd,yd->bky", hidden, matrix, preferred_element_type=exact)
+        logits = jnp.einsum(
+            "bkd,dy->bky" if many else "bkd,yd->bky",
+            hidden,
+            matrix,
+            preferred_element_type=exact,
+        )
         return logits, caches
 
     return step, call("empty_caches", (batch,), most * beam, memory.dtype)
@@ -188,14 +245,20 @@ def _decoder(model, variables, source, lengths, beam, most):
 
 def _musts(lengths, most, eos, limits, prefix):
     """must(t): the piece (B,) that each sentence has to have at position t, PAD where it may choose; and the limits."""
-    limits = jnp.full(lengths.shape, most) if limits is None else jnp.clip(jnp.asarray(limits), 1, most)
+    limits = (
+        jnp.full(lengths.shape, most)
+        if limits is None
+        else jnp.clip(jnp.asarray(limits), 1, most)
+    )
     limits = jnp.where(lengths > 0, limits, 1)
 
     def must(t):
         begin = PAD
         if prefix is not None:
             ids, numbers = prefix
-            begin = jnp.where(t < numbers, ids[:, jnp.minimum(t, ids.shape[1] - 1)], PAD)
+            begin = jnp.where(
+                t < numbers, ids[:, jnp.minimum(t, ids.shape[1] - 1)], PAD
+            )
         return jnp.where(t + 1 >= limits, eos, begin)
 
     return must, limits
@@ -215,42 +278,68 @@ def _best_extensions(logits, log_probs, must, vocabulary):
     blocks = (maxima + relative[..., None]).reshape(batch, -1)
     _, best = jax.lax.top_k(blocks, min(2 * beam, blocks.shape[1]))
     parent, block = jnp.divmod(best, width // BLOCK)
-    near = _rows(logits.reshape(batch, -1, BLOCK), best) + allowed.reshape(-1, BLOCK)[block]
-    top, at = jax.lax.top_k((near + _rows(relative, parent)[..., None]).reshape(batch, -1), 2 * beam)
-    parent, piece = _rows(parent, at // BLOCK), _rows(block, at // BLOCK) * BLOCK + at % BLOCK
+    near = (
+        _rows(logits.reshape(batch, -1, BLOCK), best)
+        + allowed.reshape(-1, BLOCK)[block]
+    )
+    top, at = jax.lax.top_k(
+        (near + _rows(relative, parent)[..., None]).reshape(batch, -1), 2 * beam
+    )
+    parent, piece = (
+        _rows(parent, at // BLOCK),
+        _rows(block, at // BLOCK) * BLOCK + at % BLOCK,
+    )
     # Not above the parent's, by rounding: the early stop counts on that.
     found = jnp.clip(top + base, NEVER, _rows(log_probs, parent))
     only = jnp.take_along_axis(logits, must[:, None, None], axis=-1)[..., 0] + offset
-    only = jnp.pad(jnp.clip(only, NEVER, log_probs), ((0, 0), (0, beam)), constant_values=NEVER)
+    only = jnp.pad(
+        jnp.clip(only, NEVER, log_probs), ((0, 0), (0, beam)), constant_values=NEVER
+    )
     free = (must == PAD)[:, None]
     itself = jnp.minimum(jnp.arange(2 * beam), beam - 1)[None]
-    return tuple(jnp.where(free, a, b) for a, b in ((found, only), (parent, itself), (piece, must[:, None])))
+    return tuple(
+        jnp.where(free, a, b)
+        for a, b in ((found, only), (parent, itself), (piece, must[:, None]))
+    )
 
 
 def _log_sum_exp(logits, maxima, vocabulary):
     """Over all pieces, those too that may not be chosen; `maxima` are of the blocks of those that may."""
-    top = jnp.maximum(maxima.max(-1), logits[..., vocabulary.barred()].max(-1))[..., None]
+    top = jnp.maximum(maxima.max(-1), logits[..., vocabulary.barred()].max(-1))[
+        ..., None
+    ]
     inside = (jnp.arange(logits.shape[-1]) < vocabulary.y)[None, None]
-    return (top + jnp.log(jnp.where(inside, jnp.exp(logits - top), 0).sum(-1, keepdims=True)))[..., 0]
+    return (
+        top
+        + jnp.log(jnp.where(inside, jnp.exp(logits - top), 0).sum(-1, keepdims=True))
+    )[..., 0]
 
 
 def _first_best(x):
     """argmax over the last axis, for which XLA's own takes half as long as the model on a CPU."""
     width = x.shape[-1]
-    found = jnp.where(x == x.max(-1, keepdims=True), jnp.arange(width).reshape((1,) * (x.ndim - 1) + (-1,)), width)
+    found = jnp.where(
+        x == x.max(-1, keepdims=True),
+        jnp.arange(width).reshape((1,) * (x.ndim - 1) + (-1,)),
+        width,
+    )
     return found.min(-1) % width  # 0 if all is NaN
 
 
 def _best_of(finished, new):
     """The K best of two times K, in order; of equals those that finished first."""
-    both = Found(*(jnp.concatenate(pair, axis=1) for pair in zip(finished, new, strict=True)))
+    both = Found(
+        *(jnp.concatenate(pair, axis=1) for pair in zip(finished, new, strict=True))
+    )
     scores, order = jax.lax.top_k(both.scores, finished.scores.shape[1])
     return Found(_rows(both.pieces, order), scores, _rows(both.log_probs, order))
 
 
 def _entries(t, beam, most):
     """The entry (1, K, T·K) of the cache that each of K hypotheses writes to at position t."""
-    return (jnp.arange(most * beam)[None] == (t * beam + jnp.arange(beam))[:, None])[None]
+    return (jnp.arange(most * beam)[None] == (t * beam + jnp.arange(beam))[:, None])[
+        None
+    ]
 
 
 def _rows(x, index):
@@ -268,4 +357,6 @@ def _check_beam(beam, n_best):
     if beam < 1:
         raise ValueError(f"beam={beam} must be at least 1")
     if not 1 <= n_best <= beam:
-        raise ValueError(f"n_best={n_best} must be from 1 to beam={beam}: no more hypotheses are kept")
+        raise ValueError(
+            f"n_best={n_best} must be from 1 to beam={beam}: no more hypotheses are kept"
+        )

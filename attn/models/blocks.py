@@ -23,12 +23,24 @@ from attn.positions import Learned, NoPositions, Sinusoidal
 from attn.scores import SCORES
 
 NORMS = ("post", "post_final", "pre")
-EMBEDDINGS = {"tied": ("embedding",), "target": ("embedding", "source_embedding"),
-              "separate": ("embedding", "source_embedding", "output")}
+EMBEDDINGS = {
+    "tied": ("embedding",),
+    "target": ("embedding", "source_embedding"),
+    "separate": ("embedding", "source_embedding", "output"),
+}
 """The matrices that each kind of embeddings has."""
-ACTIVATIONS = {"relu": nn.relu, "gelu": functools.partial(nn.gelu, approximate=False), "silu": nn.silu}
-MIXING = {"attention": "self_attention", "restricted": "self_attention", "recurrence": "recurrence",
-          "convolution": "convolution", "separable": "convolution"}
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "gelu": functools.partial(nn.gelu, approximate=False),
+    "silu": nn.silu,
+}
+MIXING = {
+    "attention": "self_attention",
+    "restricted": "self_attention",
+    "recurrence": "recurrence",
+    "convolution": "convolution",
+    "separable": "convolution",
+}
 """What mixes positions within a sentence, and the name that it has in a layer."""
 RELATIVE = ("none", "rotary", "relative", "t5", "alibi")
 REACH = 16
@@ -93,7 +105,9 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N F"]:
-        kernel = self.param("kernel", nn.initializers.glorot_uniform(), (x.shape[-1], self.features))
+        kernel = self.param(
+            "kernel", nn.initializers.glorot_uniform(), (x.shape[-1], self.features)
+        )
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # As if for one head: XLA on a CPU then takes half as long for the gradient to the kernel as with x @ kernel.
         y = jnp.einsum("...nd,dhf->...nhf", x, kernel[:, None])[..., 0, :]
@@ -111,7 +125,9 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
         hidden = ACTIVATIONS[self.activation](Linear(self.d_ff, name="w_1")(x))
-        return Linear(self.d_model, name="w_2")(Dropout(self.P_drop, name="drop")(hidden))
+        return Linear(self.d_model, name="w_2")(
+            Dropout(self.P_drop, name="drop")(hidden)
+        )
 
 
 class AddAndNorm(nn.Module):
@@ -128,7 +144,9 @@ class AddAndNorm(nn.Module):
         """What the sub-layer reads: x, or LayerNorm(x) with norm="pre"."""
         return self.norm(x) if self.design.norm == "pre" else x
 
-    def __call__(self, x: Float[Array, "*B N D"], y: Float[Array, "*B N D"]) -> Float[Array, "*B N D"]:
+    def __call__(
+        self, x: Float[Array, "*B N D"], y: Float[Array, "*B N D"]
+    ) -> Float[Array, "*B N D"]:
         """LayerNorm(x + Dropout(y)), without the LayerNorm for norm="pre"."""
         x = x + self.drop(y)
         return x if self.design.norm == "pre" else self.norm(x)
@@ -150,9 +168,19 @@ class Layer(nn.Module):
         """Self-attention, causal or not; attention to the other side where that is None."""
         _, d_model, _, h, d_k, d_v = self.shape
         own = {} if causal is None else _relative(self.design.relative, causal)
-        return MultiHeadAttention(d_model, h, d_k, d_v, SCORES[self.design.score], self.design.heads,
-                                  ACTIVATIONS.get(self.design.head_activation), biases=self.design.biases,
-                                  choice=choice, P_drop=self.P_attention, **own)
+        return MultiHeadAttention(
+            d_model,
+            h,
+            d_k,
+            d_v,
+            SCORES[self.design.score],
+            self.design.heads,
+            ACTIVATIONS.get(self.design.head_activation),
+            biases=self.design.biases,
+            choice=choice,
+            P_drop=self.P_attention,
+            **own,
+        )
 
     @property
     def _kind(self):
@@ -170,24 +198,34 @@ class Layer(nn.Module):
         elif name == "recurrence":
             mixing = Recurrence(d_model, design.cell, both_ways=not self.causal)
         else:
-            mixing = Convolution(d_model, design.radius, self.causal, separable=self._kind == "separable")
+            mixing = Convolution(
+                d_model, design.radius, self.causal, separable=self._kind == "separable"
+            )
         setattr(self, name, mixing)
 
     def _mixed(self, x, mask):
         if self._kind == "restricted":
             mask = mask & Mask.window(self.design.radius, self.design.radius)
-        return self.mixing(x, x, mask) if MIXING[self._kind] == "self_attention" else self.mixing(x, mask)
+        return (
+            self.mixing(x, x, mask)
+            if MIXING[self._kind] == "self_attention"
+            else self.mixing(x, mask)
+        )
 
     def _mixed_step(self, x, t, cache, own):
         """x with what it sees of the positions before, and the new cache."""
         if self._kind == "restricted":
             near = jnp.arange(own.shape[-1]) // x.shape[-2] >= t - self.design.radius
             own = own & near.reshape((1,) * (own.ndim - 1) + (-1,))
-        y, cache = self.mixing.step_side_by_side(self.self_norm.before(x), t, cache, own)
+        y, cache = self.mixing.step_side_by_side(
+            self.self_norm.before(x), t, cache, own
+        )
         return self.self_norm(x, y), cache
 
     def _feed_forward(self):
-        return FeedForward(self.shape.d_model, self.shape.d_ff, self.design.activation, self.P_ff)
+        return FeedForward(
+            self.shape.d_model, self.shape.d_ff, self.design.activation, self.P_ff
+        )
 
     def _around(self):
         return AddAndNorm(self.design, self.P_drop)
@@ -203,7 +241,9 @@ class EncoderLayer(Layer):
 
     def __call__(self, x: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B N D"]:
         x = self.self_norm(x, self._mixed(self.self_norm.before(x), mask))
-        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
+        return self.feed_forward_norm(
+            x, self.feed_forward(self.feed_forward_norm.before(x))
+        )
 
 
 class LanguageLayer(EncoderLayer):
@@ -211,10 +251,18 @@ class LanguageLayer(EncoderLayer):
 
     causal = True
 
-    def step(self, x: Float[Array, "*B K D"], t: Int[Array, ""], cache, own: Bool[Array, "*B K T"]):
+    def step(
+        self,
+        x: Float[Array, "*B K D"],
+        t: Int[Array, ""],
+        cache,
+        own: Bool[Array, "*B K T"],
+    ):
         """The pieces at position t of K texts side by side, see `Transformer.step`."""
         x, cache = self._mixed_step(x, t, cache, own)
-        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x))), cache
+        return self.feed_forward_norm(
+            x, self.feed_forward(self.feed_forward_norm.before(x))
+        ), cache
 
 
 class DecoderLayer(Layer):
@@ -228,21 +276,44 @@ class DecoderLayer(Layer):
     def setup(self):
         self._set_mixing()
         self.self_norm = self._around()
-        self.cross_attention, self.cross_norm = self._attention(choice=self.choice), self._around()
+        self.cross_attention, self.cross_norm = (
+            self._attention(choice=self.choice),
+            self._around(),
+        )
         self.feed_forward, self.feed_forward_norm = self._feed_forward(), self._around()
 
-    def __call__(self, x: Float[Array, "*B M D"], memory: Float[Array, "*B N D"], mask: Mask,
-                 cross_mask: Mask) -> Float[Array, "*B M D"]:
+    def __call__(
+        self,
+        x: Float[Array, "*B M D"],
+        memory: Float[Array, "*B N D"],
+        mask: Mask,
+        cross_mask: Mask,
+    ) -> Float[Array, "*B M D"]:
         x = self.self_norm(x, self._mixed(self.self_norm.before(x), mask))
-        x = self.cross_norm(x, self.cross_attention(self.cross_norm.before(x), memory, cross_mask))
-        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x)))
+        x = self.cross_norm(
+            x, self.cross_attention(self.cross_norm.before(x), memory, cross_mask)
+        )
+        return self.feed_forward_norm(
+            x, self.feed_forward(self.feed_forward_norm.before(x))
+        )
 
-    def step(self, x: Float[Array, "*B K D"], t: Int[Array, ""], cache, cross, own: Bool[Array, "*B K T"],
-             seen: Bool[Array, "*B n N"]):
+    def step(
+        self,
+        x: Float[Array, "*B K D"],
+        t: Int[Array, ""],
+        cache,
+        cross,
+        own: Bool[Array, "*B K T"],
+        seen: Bool[Array, "*B n N"],
+    ):
         """The target pieces at position t of K hypotheses, see `Transformer.step`."""
         x, cache = self._mixed_step(x, t, cache, own)
-        x = self.cross_norm(x, self.cross_attention.recall(self.cross_norm.before(x), cross, seen))
-        return self.feed_forward_norm(x, self.feed_forward(self.feed_forward_norm.before(x))), cache
+        x = self.cross_norm(
+            x, self.cross_attention.recall(self.cross_norm.before(x), cross, seen)
+        )
+        return self.feed_forward_norm(
+            x, self.feed_forward(self.feed_forward_norm.before(x))
+        ), cache
 
 
 class LayeredModel(nn.Module):
@@ -274,9 +345,14 @@ class LayeredModel(nn.Module):
 
     def _embed(self, matrix, pieces, positions, drop):
         x = matrix[pieces]
-        return drop((x * self.shape.d_model**0.5 if self.design.scale_embeddings else x) + positions)
+        return drop(
+            (x * self.shape.d_model**0.5 if self.design.scale_embeddings else x)
+            + positions
+        )
 
-    def _through(self, layers, x: Float[Array, "*B N D"], *rest) -> Float[Array, "*B N D"]:
+    def _through(
+        self, layers, x: Float[Array, "*B N D"], *rest
+    ) -> Float[Array, "*B N D"]:
         """x after all `layers`, which are alike, each called with `rest` too, by `remat` and `scan`."""
         watched = self.is_initializing() or self.is_mutable_collection("weights")
         if watched or not (self.remat or self.scan):
@@ -287,17 +363,38 @@ class LayeredModel(nn.Module):
 
         def one(x, own):
             params, key = own
-            return pure.apply({"params": params}, x, *rest, rngs={} if key is None else {"dropout": key}), None
+            return pure.apply(
+                {"params": params},
+                x,
+                *rest,
+                rngs={} if key is None else {"dropout": key},
+            ), None
 
-        params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layer.variables["params"] for layer in layers))
-        keys = jax.random.split(self.make_rng("dropout"), len(layers)) if self.has_rng("dropout") else None
+        params = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves),
+            *(layer.variables["params"] for layer in layers),
+        )
+        keys = (
+            jax.random.split(self.make_rng("dropout"), len(layers))
+            if self.has_rng("dropout")
+            else None
+        )
         one = jax.checkpoint(one) if self.remat else one
-        return jax.lax.scan(one, x, (params, keys), unroll=1 if self.scan else len(layers))[0]
+        return jax.lax.scan(
+            one, x, (params, keys), unroll=1 if self.scan else len(layers)
+        )[0]
 
 
-def embedding_matrices(module: nn.Module, names: Iterable[str], vocabulary: int, d_model: int):
+def embedding_matrices(
+    module: nn.Module, names: Iterable[str], vocabulary: int, d_model: int
+):
     """Parameters of `module` by name, each (Y, D), from N(0, 1/d_model)."""
-    return {name: module.param(name, nn.initializers.normal(d_model**-0.5), (vocabulary, d_model)) for name in names}
+    return {
+        name: module.param(
+            name, nn.initializers.normal(d_model**-0.5), (vocabulary, d_model)
+        )
+        for name in names
+    }
 
 
 def output_matrix(params) -> Float[Array, "Y E"]:
@@ -310,9 +407,19 @@ def output_matrix(params) -> Float[Array, "Y E"]:
 
 
 def check_design(design: Design) -> None:
-    known = dict(norm=NORMS, embeddings=EMBEDDINGS, activation=ACTIVATIONS, score=SCORES, relative=RELATIVE,
-                 heads=HEADS, choice=CHOICES, head_activation=("none", *ACTIVATIONS), encoder_mixing=MIXING,
-                 decoder_mixing=MIXING, cell=CELLS)
+    known = dict(
+        norm=NORMS,
+        embeddings=EMBEDDINGS,
+        activation=ACTIVATIONS,
+        score=SCORES,
+        relative=RELATIVE,
+        heads=HEADS,
+        choice=CHOICES,
+        head_activation=("none", *ACTIVATIONS),
+        encoder_mixing=MIXING,
+        decoder_mixing=MIXING,
+        cell=CELLS,
+    )
     for name, choices in known.items():
         if (value := getattr(design, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")
@@ -324,6 +431,8 @@ def _relative(name, causal):
         "none": dict(),
         "rotary": dict(rotary=True),
         "relative": dict(relative=lambda key, h: RelativeTable.init(key, h, REACH)),
-        "t5": dict(relative=lambda key, h: T5Buckets.init(key, h, bidirectional=not causal)),
+        "t5": dict(
+            relative=lambda key, h: T5Buckets.init(key, h, bidirectional=not causal)
+        ),
         "alibi": dict(relative=lambda key, h: ALiBi(jnp.asarray(alibi_slopes(h)))),
     }[name]

@@ -27,12 +27,17 @@ def mixed_bits(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 def _mixed(key, counter):
     cheap = jax.random.key_impl(key) == _CHEAP
-    return _of_words(jax.random.key_data(key) if cheap else jax.random.bits(key, (2,), jnp.uint32), counter)
+    return _of_words(
+        jax.random.key_data(key) if cheap else jax.random.bits(key, (2,), jnp.uint32),
+        counter,
+    )
 
 
 def _counter(shape):
     if math.prod(shape) > 2**32:
-        raise ValueError(f"dropout over {shape}: more than 2^32 elements would repeat their random bits")
+        raise ValueError(
+            f"dropout over {shape}: more than 2^32 elements would repeat their random bits"
+        )
     return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
 
 
@@ -58,12 +63,16 @@ def _of_words(words, counter):
 
 def _folded(words, number):
     """The factor makes order matter, and a number folded in twice not cancel."""
-    return words * jnp.uint32(0x9E3779B1) ^ mix(jnp.asarray(number).astype(jnp.uint32)[None] ^ _APART)
+    return words * jnp.uint32(0x9E3779B1) ^ mix(
+        jnp.asarray(number).astype(jnp.uint32)[None] ^ _APART
+    )
 
 
 def _split(words, shape):
     # Not of `words` itself: its children by `fold_in` are others.
-    return jax.vmap(_folded, (None, 0))(~words, _counter(shape).reshape(-1)).reshape(*shape, 2)
+    return jax.vmap(_folded, (None, 0))(~words, _counter(shape).reshape(-1)).reshape(
+        *shape, 2
+    )
 
 
 def _bits(words, width, shape):
@@ -74,9 +83,14 @@ def _bits(words, width, shape):
 
 _APART = np.array([0x85EBCA6B, 0xC2B2AE35], np.uint32)
 _CHEAP = jax.extend.random.define_prng_impl(
-    key_shape=(2,), random_bits=_bits, fold_in=_folded, name="attn_mix", tag="mix",
+    key_shape=(2,),
+    random_bits=_bits,
+    fold_in=_folded,
+    name="attn_mix",
+    tag="mix",
     seed=lambda seed: _folded(jnp.zeros(2, jnp.uint32), seed),
-    split=_split)
+    split=_split,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -90,15 +104,22 @@ class Drop:
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         return self._drop(x, _counter(x.shape))
 
-    def tile(self, x: Float[Array, "n m"], i: Int[Array, "n"], j: Int[Array, "m"],
-             columns: int | Int[Array, ""]) -> Float[Array, "n m"]:
+    def tile(
+        self,
+        x: Float[Array, "n m"],
+        i: Int[Array, "n"],
+        j: Int[Array, "m"],
+        columns: int | Int[Array, ""],
+    ) -> Float[Array, "n m"]:
         """What a call on a whole (rows, columns) array does to its rows i and columns j, whose cells x holds."""
         row = i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32)
         return self._drop(x, row + j.astype(jnp.uint32)[None])
 
     def _drop(self, x, counter):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not near it.
-        threshold = jnp.ceil(jnp.asarray(self.rate, jnp.float32) * 2**24).astype(jnp.uint32)
+        threshold = jnp.ceil(jnp.asarray(self.rate, jnp.float32) * 2**24).astype(
+            jnp.uint32
+        )
         keep = (_mixed(self.key, counter) >> 8) >= threshold
         return jnp.where(keep, x * (1 / (1 - jnp.asarray(self.rate, x.dtype))), 0)
 

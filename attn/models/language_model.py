@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.dropout import Dropout
-from attn.layers import EMBEDDINGS, LanguageLayer, LayeredModel, check_design, embedding_matrices, output_matrix
+from attn.layers import (
+    EMBEDDINGS,
+    LanguageLayer,
+    LayeredModel,
+    check_design,
+    embedding_matrices,
+    output_matrix,
+)
 from attn.masks import Mask
 from attn.positions import PositionTable
 
@@ -31,8 +38,14 @@ class LanguageModel(LayeredModel):
     def setup(self):
         check_design(self.design)
         d_model = self.shape.d_model
-        names = [name for name in EMBEDDINGS[self.design.embeddings] if name != "source_embedding"]
-        for name, matrix in embedding_matrices(self, names, self.vocabulary, d_model).items():
+        names = [
+            name
+            for name in EMBEDDINGS[self.design.embeddings]
+            if name != "source_embedding"
+        ]
+        for name, matrix in embedding_matrices(
+            self, names, self.vocabulary, d_model
+        ).items():
             setattr(self, name, matrix)
         self.target_positions = PositionTable(self.positions, self.length, d_model)
         self.drop = Dropout(self.P_drop)
@@ -40,19 +53,34 @@ class LanguageModel(LayeredModel):
         if self.design.norm != "post":
             self.decoder_norm = nn.LayerNorm(self.design.norm_epsilon)
 
-    def __call__(self, pieces: Int[Array, "*B N"], positions: Int[Array, "*B N"],
-                 mask: Mask = Mask.causal()) -> Float[Array, "*B N D"]:
+    def __call__(
+        self,
+        pieces: Int[Array, "*B N"],
+        positions: Int[Array, "*B N"],
+        mask: Mask = Mask.causal(),
+    ) -> Float[Array, "*B N D"]:
         """The last hidden states; their product with `output_matrix` gives the logits of the pieces that follow."""
-        return self._normed(self._through(self.decoder, self._embedded(pieces, positions), mask))
+        return self._normed(
+            self._through(self.decoder, self._embedded(pieces, positions), mask)
+        )
 
     def logits(self, hidden: Float[Array, "*B N D"]) -> Float[Array, "*B N Y"]:
         return hidden @ output_matrix(self.variables["params"]).T
 
     def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
         """Room for each layer's own: an entry for each position and text."""
-        return tuple(layer.mixing.empty_cache(batch_shape, entries, dtype) for layer in self.decoder)
+        return tuple(
+            layer.mixing.empty_cache(batch_shape, entries, dtype)
+            for layer in self.decoder
+        )
 
-    def step(self, pieces: Int[Array, "*B K"], t: Int[Array, ""], caches, own: Bool[Array, "*B K T"]):
+    def step(
+        self,
+        pieces: Int[Array, "*B K"],
+        t: Int[Array, ""],
+        caches,
+        own: Bool[Array, "*B K T"],
+    ):
         """The hidden states (*B, K, D) after `pieces`, which stand at position t, and the new caches; the rest as for
         `Transformer.step`."""
         x, kept = self._embedded(pieces, jnp.broadcast_to(t, pieces.shape)), []
@@ -62,7 +90,9 @@ class LanguageModel(LayeredModel):
         return self._normed(x), tuple(kept)
 
     def _embedded(self, pieces, positions):
-        return self._embed(self.embedding, pieces, self.target_positions(positions), self.drop)
+        return self._embed(
+            self.embedding, pieces, self.target_positions(positions), self.drop
+        )
 
     def _normed(self, x):
         return x if self.design.norm == "post" else self.decoder_norm(x)

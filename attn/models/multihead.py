@@ -74,33 +74,50 @@ class MultiHeadAttention(nn.Module):
         if self.heads not in HEADS:
             raise ValueError(f"unknown heads {self.heads!r}; known: {', '.join(HEADS)}")
         if self.choice not in CHOICES:
-            raise ValueError(f"unknown choice {self.choice!r}; known: {', '.join(CHOICES)}")
+            raise ValueError(
+                f"unknown choice {self.choice!r}; known: {', '.join(CHOICES)}"
+            )
         if self.choice == "sampled":
             self.baseline = Baseline()
         glorot = nn.initializers.glorot_uniform
         into_heads, out_of_heads = glorot(0, (1, 2)), glorot((0, 1), 2)
         self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
         self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
-        into_values = into_heads if self.heads == "concat" else glorot(0, 2, batch_axis=1)
+        into_values = (
+            into_heads if self.heads == "concat" else glorot(0, 2, batch_axis=1)
+        )
         self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
         if self._widens:
             out = out_of_heads if self.heads == "concat" else glorot(1, 2, batch_axis=0)
             self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
         if self.biases:
             zeros = nn.initializers.zeros
-            self.b_q, self.b_k = (self.param(name, zeros, (self.h, self.d_k)) for name in ("b_q", "b_k"))
+            self.b_q, self.b_k = (
+                self.param(name, zeros, (self.h, self.d_k)) for name in ("b_q", "b_k")
+            )
             self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
             if self._widens:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
-        self.compare = with_parameters(self, "score", lambda key: self.score(key, self.h, self.d_k, self.d_k))
-        self.nearness = self.relative and with_parameters(self, "relative", lambda key: self.relative(key, self.h))
+        self.compare = with_parameters(
+            self, "score", lambda key: self.score(key, self.h, self.d_k, self.d_k)
+        )
+        self.nearness = self.relative and with_parameters(
+            self, "relative", lambda key: self.relative(key, self.h)
+        )
 
-    def __call__(self, x: Float[Array, "*B N D"], memory: Float[Array, "*B M D"], mask: Mask,
-                 bias=None) -> Float[Array, "*B N D"]:
+    def __call__(
+        self,
+        x: Float[Array, "*B N D"],
+        memory: Float[Array, "*B M D"],
+        mask: Mask,
+        bias=None,
+    ) -> Float[Array, "*B N D"]:
         """Attention from x to memory; self-attention when they are the same. `bias` is added to the scores."""
         return self.attend(x, *self.keys_and_values(memory), mask, bias)
 
-    def keys_and_values(self, memory: Float[Array, "*B M D"], places: Int[Array, "M"] | None = None):
+    def keys_and_values(
+        self, memory: Float[Array, "*B M D"], places: Int[Array, "M"] | None = None
+    ):
         """The projected keys (*B, M, H, K) and values (*B, M, H, V): what a decoder keeps from step to step.
 
         `places`, from 0 on unless given, matter to rotary attention only.
@@ -110,25 +127,46 @@ class MultiHeadAttention(nn.Module):
             k, v = _plus(k, self.b_k), _plus(v, self.b_v)
         return self._turned(k, places), v
 
-    def attend(self, x: Float[Array, "*B N D"], k: Float[Array, "*B M H K"], v: Float[Array, "*B M H V"], mask: Mask,
-               bias=None) -> Float[Array, "*B N D"]:
+    def attend(
+        self,
+        x: Float[Array, "*B N D"],
+        k: Float[Array, "*B M H K"],
+        v: Float[Array, "*B M H V"],
+        mask: Mask,
+        bias=None,
+    ) -> Float[Array, "*B N D"]:
         """Attention from x to projected keys and values; `bias` in place of the module's own."""
-        what = dict(score=self.compare, mask=mask, bias=self.nearness if bias is None else bias)
-        return self._merged(attend(self, x, self._queries(x), k, v, what, self._dropout()))
+        what = dict(
+            score=self.compare, mask=mask, bias=self.nearness if bias is None else bias
+        )
+        return self._merged(
+            attend(self, x, self._queries(x), k, v, what, self._dropout())
+        )
 
     def remember(self, memory: Float[Array, "*B M D"]):
         """The keys (*B, H, K, M) and values (*B, H, M, V) of `memory`, as `recall` wants them."""
         return as_cached(*self.keys_and_values(memory))
 
-    def recall(self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]) -> Float[Array, "*B N D"]:
+    def recall(
+        self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]
+    ) -> Float[Array, "*B N D"]:
         """Attention from x to what `remember` gave, `visible` (n = N or 1) saying which keys; without dropout."""
-        return self._merged(over_cache(self._queries(x), *memory, score=self.compare, visible=visible,
-                                       best=self.choice != "soft"))
+        return self._merged(
+            over_cache(
+                self._queries(x),
+                *memory,
+                score=self.compare,
+                visible=visible,
+                best=self.choice != "soft",
+            )
+        )
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
         """Room for the keys (*B, H, K, T) and values (*B, H, T, V) of T = length places."""
-        return (jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype),
-                jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype))
+        return (
+            jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype),
+            jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype),
+        )
 
     def step(self, x: Float[Array, "*B N D"], t: Int[ArrayLike, ""], cache):
         """Causal self-attention of the tokens at places t to t + N − 1 ≤ T − 1, those before them being in `cache`.
@@ -139,11 +177,26 @@ class MultiHeadAttention(nn.Module):
         visible = jnp.arange(cache[0].shape[-1])[None] <= places[:, None]
         bias = None
         if self.nearness is not None:
-            bias = jnp.stack([self._row_of_bias(place, visible.shape[-1]) for place in places], axis=1)
-        return self._step(x, t, cache, places, jnp.broadcast_to(visible, (*x.shape[:-2], *visible.shape)), bias)
+            bias = jnp.stack(
+                [self._row_of_bias(place, visible.shape[-1]) for place in places],
+                axis=1,
+            )
+        return self._step(
+            x,
+            t,
+            cache,
+            places,
+            jnp.broadcast_to(visible, (*x.shape[:-2], *visible.shape)),
+            bias,
+        )
 
-    def step_side_by_side(self, x: Float[Array, "*B N D"], t: Int[ArrayLike, ""], cache,
-                          visible: Bool[Array, "*B N T"]):
+    def step_side_by_side(
+        self,
+        x: Float[Array, "*B N D"],
+        t: Int[ArrayLike, ""],
+        cache,
+        visible: Bool[Array, "*B N T"],
+    ):
         """Self-attention of N tokens that all stand at place t, each of another hypothesis of one sentence.
 
         Their keys and values go to entries t·N … t·N + N − 1 of the cache, so that entry e stands at place e // N;
@@ -152,15 +205,25 @@ class MultiHeadAttention(nn.Module):
         n = x.shape[-2]
         bias = None
         if self.nearness is not None:
-            bias = self._row_of_bias(t, visible.shape[-1] // n).repeat(n, axis=-1)[:, None]
+            bias = self._row_of_bias(t, visible.shape[-1] // n).repeat(n, axis=-1)[
+                :, None
+            ]
         return self._step(x, t * n, cache, jnp.full(n, t), visible, bias)
 
     def _step(self, x, start, cache, places, visible, bias):
         """Attention from x, at `places`, to the cache with its own keys and values from entry `start` on."""
         k, v = as_cached(*self.keys_and_values(x, places))
-        cache = (jax.lax.dynamic_update_slice_in_dim(cache[0], k, start, axis=-1),
-                 jax.lax.dynamic_update_slice_in_dim(cache[1], v, start, axis=-2))
-        out = over_cache(self._queries(x, places), *cache, score=self.compare, visible=visible, bias=bias)
+        cache = (
+            jax.lax.dynamic_update_slice_in_dim(cache[0], k, start, axis=-1),
+            jax.lax.dynamic_update_slice_in_dim(cache[1], v, start, axis=-2),
+        )
+        out = over_cache(
+            self._queries(x, places),
+            *cache,
+            score=self.compare,
+            visible=visible,
+            bias=bias,
+        )
         return self._merged(out), cache
 
     def _row_of_bias(self, place, entries):
@@ -177,7 +240,11 @@ class MultiHeadAttention(nn.Module):
 
     def _merged(self, out):
         """One vector a token from those of its heads."""
-        out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o) if self._widens else out.sum(-2)
+        out = (
+            jnp.einsum("...nhv,hvd->...nd", out, self.w_o)
+            if self._widens
+            else out.sum(-2)
+        )
         out = out / self.h if self.heads == "mean" else out
         if self.biases and self._widens:
             out = _plus(out, self.b_o)
@@ -189,7 +256,9 @@ class MultiHeadAttention(nn.Module):
         return rotary(x, jnp.arange(x.shape[-3]) if places is None else places)
 
     def _dropout(self):
-        if not self.has_rng("dropout") or (isinstance(self.P_drop, float | int) and self.P_drop == 0):
+        if not self.has_rng("dropout") or (
+            isinstance(self.P_drop, float | int) and self.P_drop == 0
+        ):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
 
@@ -203,8 +272,15 @@ class Baseline(nn.Module):
         return x @ w + self.param("c", nn.initializers.zeros, ())
 
 
-def attend(module: nn.Module, x: Float[Array, "*B N D"], q: Float[Array, "*B N H K"], k: Float[Array, "*B M H L"],
-           v: Float[Array, "*B M H V"], what: dict[str, Any], dropout: dict[str, Any]) -> Float[Array, "*B N H V"]:
+def attend(
+    module: nn.Module,
+    x: Float[Array, "*B N D"],
+    q: Float[Array, "*B N H K"],
+    k: Float[Array, "*B M H L"],
+    v: Float[Array, "*B M H V"],
+    what: dict[str, Any],
+    dropout: dict[str, Any],
+) -> Float[Array, "*B N H V"]:
     """Attention by the `choice` of `module`, with score, mask and bias in `what`; `x` is what the queries are made of.
 
     Sampled attention, with an rng named "sample" and the collection "policy" mutable, keeps there what REINFORCE needs
@@ -212,7 +288,9 @@ def attend(module: nn.Module, x: Float[Array, "*B N D"], q: Float[Array, "*B N H
     the baseline has "foretold", which sends x no gradient.
     """
     watched = module.is_mutable_collection("weights") and not module.is_initializing()
-    keep = functools.partial(module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    keep = functools.partial(
+        module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None
+    )
     if watched or module.choice == "soft":
         out = attention(q, k, v, return_weights=watched, **what, **dropout)
         if watched:
@@ -221,12 +299,16 @@ def attend(module: nn.Module, x: Float[Array, "*B N D"], q: Float[Array, "*B N H
     if module.choice == "sampled":
         baseline = module.baseline(jax.lax.stop_gradient(x))
     if module.choice == "sampled" and module.has_rng("sample"):
-        out, _, log_prob = sampled_attention(q, k, v, key=module.make_rng("sample"), **what)
+        out, _, log_prob = sampled_attention(
+            q, k, v, key=module.make_rng("sample"), **what
+        )
         keep("policy", "log_prob", log_prob.sum(-1))
         keep("policy", "entropy", inside.entropy(q, k, **what).sum(-1))
         keep("policy", "foretold", baseline)
     elif module.choice != "soft":
-        out, _ = argmax_attention(q, k, v, straight_through=module.choice == "argmax", **what)
+        out, _ = argmax_attention(
+            q, k, v, straight_through=module.choice == "argmax", **what
+        )
     return out
 
 
@@ -242,14 +324,20 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
     if names or module.has_variable("params", name):
         own = module.param(name, lambda key: _arrays(make(key)))
     if sorted(own) != sorted(names):
-        raise ValueError(f"the parameters are of another {name}: they have {sorted(own)}, it has {sorted(names)}")
+        raise ValueError(
+            f"the parameters are of another {name}: they have {sorted(own)}, it has {sorted(names)}"
+        )
     return jax.tree.map_with_path(lambda path, leaf: own.get(_name(path), leaf), made)
 
 
 def _arrays(value):
     """The arrays of a score or bias, each by the name of its field."""
     leaves = jax.tree.leaves_with_path(value)
-    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)}
+    return {
+        _name(path): leaf
+        for path, leaf in leaves
+        if isinstance(leaf, jax.Array | np.ndarray)
+    }
 
 
 def _name(path):

@@ -35,19 +35,33 @@ class SingleHead(nn.Module):
     choice: str = "soft"
 
     def setup(self):
-        self.compare = with_parameters(self, "score", lambda key: SCORES[self.score](
-            key, 1, self.d_model, self.d_model))
+        self.compare = with_parameters(
+            self,
+            "score",
+            lambda key: SCORES[self.score](key, 1, self.d_model, self.d_model),
+        )
         if self.choice == "sampled":
             self.baseline = Baseline()
 
-    def __call__(self, u: Float[Array, "*B M D"], h: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B M D"]:
+    def __call__(
+        self, u: Float[Array, "*B M D"], h: Float[Array, "*B N D"], mask: Mask
+    ) -> Float[Array, "*B M D"]:
         q, k = u[..., None, :], h[..., None, :]
-        return attend(self, u, q, k, k, dict(score=self.compare, mask=mask), {})[..., 0, :]
+        return attend(self, u, q, k, k, dict(score=self.compare, mask=mask), {})[
+            ..., 0, :
+        ]
 
-    def recall(self, u: Float[Array, "*B K D"], memory, seen: Bool[Array, "*B n N"]) -> Float[Array, "*B K D"]:
+    def recall(
+        self, u: Float[Array, "*B K D"], memory, seen: Bool[Array, "*B n N"]
+    ) -> Float[Array, "*B K D"]:
         """The same of what `as_cached` made of h."""
-        return over_cache(u[..., None, :], *memory, score=self.compare, visible=seen,
-                          best=self.choice != "soft")[..., 0, :]
+        return over_cache(
+            u[..., None, :],
+            *memory,
+            score=self.compare,
+            visible=seen,
+            best=self.choice != "soft",
+        )[..., 0, :]
 
 
 class RNN(nn.Module):
@@ -77,10 +91,16 @@ class RNN(nn.Module):
     def setup(self):
         _check(self)
         names = EMBEDDINGS[self.embeddings]
-        for name, matrix in embedding_matrices(self, names, self.vocabulary, self.d_model).items():
+        for name, matrix in embedding_matrices(
+            self, names, self.vocabulary, self.d_model
+        ).items():
             setattr(self, name, matrix)
-        self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary,))
-        self.encoder = [Recurrence(self.d_model, self.cell, both_ways=True) for _ in range(self.N)]
+        self.output_bias = self.param(
+            "output_bias", nn.initializers.zeros, (self.vocabulary,)
+        )
+        self.encoder = [
+            Recurrence(self.d_model, self.cell, both_ways=True) for _ in range(self.N)
+        ]
         self.decoder = [Recurrence(self.d_model, self.cell) for _ in range(self.N)]
         self.start = [Linear(self.d_model) for _ in range(self.N)]
         self.drops = [Dropout(self.P_drop) for _ in range(2 * self.N + 1)]
@@ -88,21 +108,43 @@ class RNN(nn.Module):
             self.cross_attention = SingleHead(self.d_model, self.score, self.choice)
         self.combine = Linear(self.d_model)
 
-    def __call__(self, source: Int[Array, "*B N"], target: Int[Array, "*B M"],
-                 source_positions: Int[Array, "*B N"], target_positions: Int[Array, "*B M"], *,
-                 source_mask: Mask, target_mask: Mask, cross_mask: Mask) -> Float[Array, "*B M E"]:
+    def __call__(
+        self,
+        source: Int[Array, "*B N"],
+        target: Int[Array, "*B M"],
+        source_positions: Int[Array, "*B N"],
+        target_positions: Int[Array, "*B M"],
+        *,
+        source_mask: Mask,
+        target_mask: Mask,
+        cross_mask: Mask,
+    ) -> Float[Array, "*B M E"]:
         """[z; 1], whose product with `output_matrix` gives the logits. Positions are not looked at."""
         memory = self.encode(source, source_positions, source_mask)
-        summary = _summary(memory, whole(cross_mask, source.shape[:-1], target.shape[-1], source.shape[-1]))
+        summary = _summary(
+            memory,
+            whole(cross_mask, source.shape[:-1], target.shape[-1], source.shape[-1]),
+        )
         u = self._embed(self.embedding, target)
         for i, layer in enumerate(self.decoder):
             u = layer(self.drops[self.N + i](u), target_mask, self._start(i, summary))
-        context = summary if self.score == "none" else self.cross_attention(u, memory, cross_mask)
+        context = (
+            summary
+            if self.score == "none"
+            else self.cross_attention(u, memory, cross_mask)
+        )
         return self._combined(context, u)
 
-    def encode(self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask) -> Float[Array, "*B N D"]:
+    def encode(
+        self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask
+    ) -> Float[Array, "*B N D"]:
         """h, the top layer's states; the first half of D of those that read forwards."""
-        h = self._embed(getattr(self, "embedding" if self.embeddings == "tied" else "source_embedding"), source)
+        h = self._embed(
+            getattr(
+                self, "embedding" if self.embeddings == "tied" else "source_embedding"
+            ),
+            source,
+        )
         for drop, layer in zip(self.drops, self.encoder, strict=False):
             h = layer(drop(h), mask)
         return h
@@ -116,19 +158,33 @@ class RNN(nn.Module):
 
     def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
         """Room for each decoder layer's states: an entry for each position and hypothesis."""
-        return tuple(layer.empty_cache(batch_shape, entries, dtype) for layer in self.decoder)
+        return tuple(
+            layer.empty_cache(batch_shape, entries, dtype) for layer in self.decoder
+        )
 
-    def step(self, pieces: Int[Array, "*B K"], t: Int[Array, ""], caches, cross, own: Bool[Array, "*B K T"],
-             seen: Bool[Array, "*B 1 N"]):
-        """[z; 1] (*B, K, D + 1) after `pieces`, which stand at position t, and the new caches; see `Transformer.step`.
-        """
+    def step(
+        self,
+        pieces: Int[Array, "*B K"],
+        t: Int[Array, ""],
+        caches,
+        cross,
+        own: Bool[Array, "*B K T"],
+        seen: Bool[Array, "*B 1 N"],
+    ):
+        """[z; 1] (*B, K, D + 1) after `pieces`, which stand at position t, and the new caches; see `Transformer.step`."""
         u = self._embed(self.embedding, pieces)
         summary = jnp.broadcast_to(_summary(cross[1][..., 0, :, :], seen), u.shape)
         kept = []
         for i, (layer, cache) in enumerate(zip(self.decoder, caches, strict=True)):
-            u, cache = layer.step_side_by_side(self.drops[self.N + i](u), t, cache, own, self._start(i, summary))
+            u, cache = layer.step_side_by_side(
+                self.drops[self.N + i](u), t, cache, own, self._start(i, summary)
+            )
             kept.append(cache)
-        context = summary if self.score == "none" else self.cross_attention.recall(u, cross, seen)
+        context = (
+            summary
+            if self.score == "none"
+            else self.cross_attention.recall(u, cross, seen)
+        )
         return self._combined(context, u), tuple(kept)
 
     def _embed(self, matrix, pieces):
@@ -140,20 +196,33 @@ class RNN(nn.Module):
         return jax.tree.map(lambda _: start, self.decoder[i].forward.zeros(start))
 
     def _combined(self, context, u):
-        z = self.drops[-1](jnp.tanh(self.combine(jnp.concatenate([context, u], axis=-1))))
+        z = self.drops[-1](
+            jnp.tanh(self.combine(jnp.concatenate([context, u], axis=-1)))
+        )
         return jnp.concatenate([z, jnp.ones_like(z[..., :1])], axis=-1)
 
 
 def _summary(memory, visible):
     """For each query the last states (*B, M, D) of both directions over the run of positions (*B, M, N) it sees."""
     forward, backward = jnp.split(memory, 2, axis=-1)
-    first, last = visible.argmax(-1), visible.shape[-1] - 1 - jnp.flip(visible, -1).argmax(-1)
-    ends = [jnp.take_along_axis(x, at[..., None], axis=-2) for x, at in ((forward, last), (backward, first))]
+    first, last = (
+        visible.argmax(-1),
+        visible.shape[-1] - 1 - jnp.flip(visible, -1).argmax(-1),
+    )
+    ends = [
+        jnp.take_along_axis(x, at[..., None], axis=-2)
+        for x, at in ((forward, last), (backward, first))
+    ]
     return jnp.concatenate(ends, axis=-1)
 
 
 def _check(model):
-    known = dict(choice=CHOICES, score=("none", *SCORES), cell=tuple(CELLS), embeddings=EMBEDDINGS)
+    known = dict(
+        choice=CHOICES,
+        score=("none", *SCORES),
+        cell=tuple(CELLS),
+        embeddings=EMBEDDINGS,
+    )
     for name, choices in known.items():
         if (value := getattr(model, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(choices)}")

@@ -24,9 +24,20 @@ class Sampled(NamedTuple):
     """Natural log of the model's own probability, at temperature 1 and without a cut, of what was drawn."""
 
 
-def sample(model: LanguageModel, variables, key: Array, beginning: Int[Array, "B P"], numbers: Int[Array, "B"], *,
-           most: int, bos: int, eos: int, temperature: float | Float[Array, ""] = 1.0,
-           top_k: int | Int[Array, ""] = 0, top_p: float | Float[Array, ""] = 1.0) -> Sampled:
+def sample(
+    model: LanguageModel,
+    variables,
+    key: Array,
+    beginning: Int[Array, "B P"],
+    numbers: Int[Array, "B"],
+    *,
+    most: int,
+    bos: int,
+    eos: int,
+    temperature: float | Float[Array, ""] = 1.0,
+    top_k: int | Int[Array, ""] = 0,
+    top_p: float | Float[Array, ""] = 1.0,
+) -> Sampled:
     """Draws each piece from softmax(logits / temperature), cut to its likeliest, until `eos` or `most` pieces.
 
     Padding and `bos` are never drawn. What a text becomes depends on its own row of `beginning`, its place b and the
@@ -46,7 +57,9 @@ def sample(model: LanguageModel, variables, key: Array, beginning: Int[Array, "B
       ValueError: more pieces than the model has positions.
     """
     if most > model.length:
-        raise ValueError(f"most={most} is more than the length={model.length} of the model's position table")
+        raise ValueError(
+            f"most={most} is more than the length={model.length} of the model's position table"
+        )
     batch = beginning.shape[0]
     keys = jax.random.split(key, batch)
     matrix = output_matrix(variables["params"])
@@ -59,13 +72,26 @@ def sample(model: LanguageModel, variables, key: Array, beginning: Int[Array, "B
     def next_piece(state):
         t, caches, pieces, log_probs, done = state
         own = jnp.broadcast_to(jnp.arange(most) <= t, (batch, 1, most))
-        hidden, caches = model.apply(variables, pieces[:, t][:, None], t, caches, own, method="step")
-        logits = jnp.einsum("bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32)
+        hidden, caches = model.apply(
+            variables, pieces[:, t][:, None], t, caches, own, method="step"
+        )
+        logits = jnp.einsum(
+            "bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32
+        )
         drawn = jax.vmap(_draw, (0, 0, None, None, None))(
-            jax.vmap(jax.random.fold_in, (0, None))(keys, t), logits + barred[None], temperature, top_k, top_p)
+            jax.vmap(jax.random.fold_in, (0, None))(keys, t),
+            logits + barred[None],
+            temperature,
+            top_k,
+            top_p,
+        )
         given = t < numbers
-        piece = jnp.where(given, beginning[:, jnp.minimum(t, beginning.shape[1] - 1)], drawn)
-        own_log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), piece[:, None], axis=-1)[:, 0]
+        piece = jnp.where(
+            given, beginning[:, jnp.minimum(t, beginning.shape[1] - 1)], drawn
+        )
+        own_log_prob = jnp.take_along_axis(
+            jax.nn.log_softmax(logits), piece[:, None], axis=-1
+        )[:, 0]
         log_probs += jnp.where(done | given, 0, own_log_prob)
         pieces = pieces.at[:, t + 1].set(jnp.where(done, PAD, piece))
         return t + 1, caches, pieces, log_probs, done | (piece == eos)
@@ -77,7 +103,12 @@ def sample(model: LanguageModel, variables, key: Array, beginning: Int[Array, "B
     return Sampled(pieces[:, 1:], log_probs)
 
 
-def kept(logits: Float[Array, "Y"], temperature: ArrayLike, top_k: ArrayLike, top_p: ArrayLike) -> Bool[Array, "Y"]:
+def kept(
+    logits: Float[Array, "Y"],
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+) -> Bool[Array, "Y"]:
     """Which pieces may be drawn: of equals those of lower number count as likelier."""
     order = jnp.argsort(-logits, stable=True)
     probabilities = jax.nn.softmax(logits[order] / temperature)

@@ -48,7 +48,9 @@ class RelativeTable:
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         table = _of_one_head("table", self.table, ndim=1)
         if table.shape[0] % 2 == 0:
-            raise ValueError(f"a table of {table.shape[0]} numbers has no middle: 2r + 1 are needed, for −r to r")
+            raise ValueError(
+                f"a table of {table.shape[0]} numbers has no middle: 2r + 1 are needed, for −r to r"
+            )
         r = table.shape[0] // 2
         # Not table[j − i]: the gradient of that would scatter n·m numbers.
         diagonals = j[0] - i[0] - self.offset + jnp.arange(1 - i.shape[0], j.shape[0])
@@ -66,7 +68,14 @@ class T5Buckets:
     max_distance: int = dataclasses.field(default=128, metadata={"static": True})
 
     @classmethod
-    def init(cls, key: Array, h: int, buckets: int = 32, bidirectional: bool = True, max_distance: int = 128):
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        buckets: int = 32,
+        bidirectional: bool = True,
+        max_distance: int = 128,
+    ):
         """For h heads, Glorot-uniform over (h, buckets), as in t5x."""
         table = jax.nn.initializers.glorot_uniform()(key, (h, buckets))
         return cls(table, bidirectional=bidirectional, max_distance=max_distance)
@@ -89,18 +98,26 @@ def t5_buckets(buckets: int, bidirectional: bool, max_distance: int) -> tuple[in
       ValueError: buckets or a max_distance too small for this, an odd number of buckets in two directions.
     """
     if bidirectional and buckets % 2:
-        raise ValueError(f"buckets={buckets} must be even: half of them are for each direction")
+        raise ValueError(
+            f"buckets={buckets} must be even: half of them are for each direction"
+        )
     b = buckets // 2 if bidirectional else buckets
     e = b // 2
     if e < 1 or max_distance <= e:
-        raise ValueError(f"buckets={buckets}, max_distance={max_distance}: a direction needs 2 buckets, and a "
-                         "max_distance above half their number")
+        raise ValueError(
+            f"buckets={buckets}, max_distance={max_distance}: a direction needs 2 buckets, and a "
+            "max_distance above half their number"
+        )
 
     def bucket(d):
         if d < e:
             return d
         # In integers: the powers of two fall on the edges of buckets, where a logarithm's rounding would decide.
-        return e + max(t for t in range(b - e) if d ** (b - e) * e**t >= max_distance**t * e ** (b - e))
+        return e + max(
+            t
+            for t in range(b - e)
+            if d ** (b - e) * e**t >= max_distance**t * e ** (b - e)
+        )
 
     before = [bucket(d) for d in range(max_distance + 1)]
     behind = [b + x for x in before[1:]] if bidirectional else [0] * max_distance
@@ -132,19 +149,25 @@ def alibi_slopes(h: int) -> Float[np.ndarray, "H"]:
     return (2.0 ** (-8 * np.array(exponents))).astype(np.float32)
 
 
-def for_query(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array, "H m"]:
+def for_query(
+    bias, h: int, position: Int[ArrayLike, ""], m: int
+) -> Float[Array, "H m"]:
     """What h heads add to the scores of one query at `position` and m keys: a row, for a decoder with a cache."""
     leaves, tree = jax.tree.flatten(dataclasses.replace(bias, offset=position))
     leaves = [jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:])) for leaf in leaves]
-    return jax.vmap(lambda *own: tree.unflatten(own).tile(jnp.arange(1), jnp.arange(m))[0])(*leaves)
+    return jax.vmap(
+        lambda *own: tree.unflatten(own).tile(jnp.arange(1), jnp.arange(m))[0]
+    )(*leaves)
 
 
 def _of_one_head(name, parameter, ndim):
     """In float32 at least: a diagonal's gradient is a sum of many."""
     parameter = jnp.asarray(parameter)
     if parameter.ndim != ndim:
-        raise ValueError(f"a head's share of {name} must have {ndim} axes, not shape {parameter.shape}; before them "
-                         "comes one for the heads, of length 1 where they share it")
+        raise ValueError(
+            f"a head's share of {name} must have {ndim} axes, not shape {parameter.shape}; before them "
+            "comes one for the heads, of length 1 where they share it"
+        )
     return parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
 
 
@@ -154,10 +177,14 @@ def _toeplitz(diagonals: Float[Array, "w"], n: int) -> Float[Array, "n m"]:
     Made of slices, so that its gradient is made of sums of rows: no gather and no scatter of n·m numbers.
     """
     levels = ((n - 1).bit_length() + 1) // 2
-    x = jnp.pad(diagonals, (0, 4**levels - n))[None]  # only the rows that are cut off reach the padding
+    x = jnp.pad(diagonals, (0, 4**levels - n))[
+        None
+    ]  # only the rows that are cut off reach the padding
     for shift in (4**level for level in reversed(range(levels))):
         width = x.shape[1] - 3 * shift
         # Side by side and not stacked: with that XLA takes a fifth longer for the gradient of attention on a CPU.
-        x = jnp.concatenate([x[:, c * shift:c * shift + width] for c in (3, 2, 1, 0)], axis=1)
-        x = x.reshape(-1, width)[-((n - 1) // shift + 1):]
+        x = jnp.concatenate(
+            [x[:, c * shift : c * shift + width] for c in (3, 2, 1, 0)], axis=1
+        )
+        x = x.reshape(-1, width)[-((n - 1) // shift + 1) :]
     return x

@@ -43,7 +43,9 @@ CELLS = {"gru": (gru, 1), "lstm": (lstm, 2), "tanh": (elman, 1)}
 def run(p, cell, xs, start=None, backwards=False):
     """All states, (N, F)."""
     one, arrays = CELLS[cell]
-    features = next(v["kernel"].shape[1] for k, v in p["rnn"].items() if k.startswith("h"))
+    features = next(
+        v["kernel"].shape[1] for k, v in p["rnn"].items() if k.startswith("h")
+    )
     state = (np.zeros(features) if start is None else start,) * arrays
     found = []
     for x in xs[::-1] if backwards else xs:
@@ -53,21 +55,35 @@ def run(p, cell, xs, start=None, backwards=False):
 
 
 def both_ways(p, cell, xs):
-    return np.concatenate([run(p["forward"], cell, xs), run(p["backward"], cell, xs, backwards=True)], -1)
+    return np.concatenate(
+        [run(p["forward"], cell, xs), run(p["backward"], cell, xs, backwards=True)], -1
+    )
 
 
 def encoder_decoder(p, source, target, *, cell, score):
     """Logits (M, Y); `score(u, h)` of two vectors, or None for no attention."""
     scale = p["embedding"].shape[1] ** 0.5
-    h, layers = p.get("source_embedding", p["embedding"])[source] * scale, sum("encoder" in name for name in p)
+    h, layers = (
+        p.get("source_embedding", p["embedding"])[source] * scale,
+        sum("encoder" in name for name in p),
+    )
     for i in range(layers):
         h = both_ways(p[f"encoder_{i}"], cell, h)
     half = h.shape[1] // 2
     summary = np.concatenate([h[-1, :half], h[0, half:]])
     u = p["embedding"][target] * scale
     for i in range(layers):
-        u = run(p[f"decoder_{i}"]["forward"], cell, u, np.tanh(dense(p[f"start_{i}"], summary)))
+        u = run(
+            p[f"decoder_{i}"]["forward"],
+            cell,
+            u,
+            np.tanh(dense(p[f"start_{i}"], summary)),
+        )
     everything = np.ones((len(target), len(source)), bool)
-    context = np.tile(summary, (len(target), 1)) if score is None else oracle.attention(u, h, h, everything, score)[0]
+    context = (
+        np.tile(summary, (len(target), 1))
+        if score is None
+        else oracle.attention(u, h, h, everything, score)[0]
+    )
     z = np.tanh(dense(p["combine"], np.concatenate([context, u], -1)))
     return z @ p.get("output", p["embedding"]).T + p["output_bias"]

@@ -8,7 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import RNN, SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, decoding
+from attn import (
+    RNN,
+    SCORES,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Shape,
+    Sinusoidal,
+    Transformer,
+    decoding,
+)
 from attn.decoding import beam_search, greedy
 from attn.layers import MIXING, NORMS, RELATIVE
 from attn.positions import POSITIONS
@@ -29,51 +40,95 @@ def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design(), model=
     """A model of random parameters, biases and norms too."""
     model = model or Transformer(SHAPE, vocabulary, LENGTH, positions, 0.0, design)
     ids = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(functools.partial(model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()),
-                            jax.random.key(0), ids, ids, ids, ids)["params"]
-    draw = np.random.default_rng(10)  # with these weights sentences end early, late and not at all
-    params = jax.tree.map_with_path(lambda path, x: jnp.asarray(
-        0.7 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32), shapes)
+    shapes = jax.eval_shape(
+        functools.partial(
+            model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()
+        ),
+        jax.random.key(0),
+        ids,
+        ids,
+        ids,
+        ids,
+    )["params"]
+    draw = np.random.default_rng(
+        10
+    )  # with these weights sentences end early, late and not at all
+    params = jax.tree.map_with_path(
+        lambda path, x: jnp.asarray(
+            0.7 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32
+        ),
+        shapes,
+    )
     table = positions.init(jax.random.key(0), LENGTH, SHAPE.d_model)
-    variables = dict(params=params, positions=dict(source_positions={"table": table},
-                                                   target_positions={"table": table}))
-    return model, (rescaled(variables, LIKELY, 3) if vocabulary == VOCABULARY else variables)
+    variables = dict(
+        params=params,
+        positions=dict(
+            source_positions={"table": table}, target_positions={"table": table}
+        ),
+    )
+    return model, (
+        rescaled(variables, LIKELY, 3) if vocabulary == VOCABULARY else variables
+    )
 
 
 def rescaled(variables, pieces, factor):
     """With logits of some pieces that are as many times larger."""
     params = variables["params"]
     name = "output" if "output" in params else "embedding"
-    return {**variables, "params": {**params, name: params[name].at[jnp.array(pieces)].multiply(factor)}}
+    return {
+        **variables,
+        "params": {**params, name: params[name].at[jnp.array(pieces)].multiply(factor)},
+    }
 
 
 def sentences(count=40, vocabulary=VOCABULARY, seed=0):
     draw = np.random.default_rng(seed)
-    return jnp.asarray(draw.integers(3, vocabulary, (count, N))), jnp.asarray(draw.integers(1, N + 1, count))
+    return jnp.asarray(draw.integers(3, vocabulary, (count, N))), jnp.asarray(
+        draw.integers(1, N + 1, count)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def full(model, variables, source, lengths, target):
     """log P of every piece after each of the pieces of `target`, from one pass over all of it."""
-    at = [jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) for ids in (source, target)]
+    at = [
+        jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        for ids in (source, target)
+    ]
     seen = Mask.padding(lengths)
-    hidden = model.apply(variables, source, target, *at, source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
-    return jax.nn.log_softmax(model.apply(variables, hidden, method="logits").astype(jnp.float32))
+    hidden = model.apply(
+        variables,
+        source,
+        target,
+        *at,
+        source_mask=seen,
+        target_mask=Mask.causal(),
+        cross_mask=seen,
+    )
+    return jax.nn.log_softmax(
+        model.apply(variables, hidden, method="logits").astype(jnp.float32)
+    )
 
 
 def log_probs_of(model, variables, source, lengths, targets):
     """log P of every piece after each place of the targets (B, K, T), bos before them: (B, K, T, Y)."""
     count, k, t = targets.shape
-    read = np.concatenate([np.full((count, k, 1), BOS), targets[..., :-1]], -1).reshape(count * k, t)
+    read = np.concatenate([np.full((count, k, 1), BOS), targets[..., :-1]], -1).reshape(
+        count * k, t
+    )
     rows = np.resize(np.arange(count * k), ROWS)
-    found = full(model, variables, source[rows // k], lengths[rows // k], jnp.asarray(read[rows]))[:count * k]
+    found = full(
+        model, variables, source[rows // k], lengths[rows // k], jnp.asarray(read[rows])
+    )[: count * k]
     return np.asarray(found, np.float64).reshape(count, k, t, -1)
 
 
 def log_prob_of(model, variables, source, lengths, targets):
     """log P of the targets (B, K, T) up to their padding."""
     each = log_probs_of(model, variables, source, lengths, targets)
-    return np.where(targets > 0, np.take_along_axis(each, targets[..., None], -1)[..., 0], 0).sum(-1)
+    return np.where(
+        targets > 0, np.take_along_axis(each, targets[..., None], -1)[..., 0], 0
+    ).sum(-1)
 
 
 def lp(n, alpha):
@@ -87,7 +142,7 @@ def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
         table = np.zeros((len(source), beam, MOST), np.int32)
         for b, k in itertools.product(range(len(source)), range(beam)):
             if k < len(going[b]):
-                table[b, k, :len(going[b][k][1])] = going[b][k][1]
+                table[b, k, : len(going[b][k][1])] = going[b][k][1]
         log_probs = log_probs_of(model, variables, source, lengths, table)[:, :, n - 1]
         for b, limit in enumerate(limits):
             if n > limit or len(finished[b]) >= beam:
@@ -97,12 +152,20 @@ def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
                 may = {prefixes[b][n - 1]}
             if n == limit:
                 may = {EOS}
-            longer = [(total + log_probs[b, k, y], (*pieces, y)) for k, (total, pieces) in enumerate(going[b])
-                      for y in may]
-            longer = sorted(longer, reverse=True)[:2 * beam]
-            finished[b] += [(total / lp(n, alpha), total, pieces) for total, pieces in longer[:beam]
-                            if pieces[-1] == EOS]
-            going[b] = [(total, pieces) for total, pieces in longer if pieces[-1] != EOS][:beam]
+            longer = [
+                (total + log_probs[b, k, y], (*pieces, y))
+                for k, (total, pieces) in enumerate(going[b])
+                for y in may
+            ]
+            longer = sorted(longer, reverse=True)[: 2 * beam]
+            finished[b] += [
+                (total / lp(n, alpha), total, pieces)
+                for total, pieces in longer[:beam]
+                if pieces[-1] == EOS
+            ]
+            going[b] = [
+                (total, pieces) for total, pieces in longer if pieces[-1] != EOS
+            ][:beam]
     return [sorted(of, reverse=True) for of in finished]
 
 
@@ -111,27 +174,51 @@ def check(found, wanted, n_best):
     for b, best in enumerate(wanted):
         best = best[:n_best]
         for k, (score, log_prob, pieces) in enumerate(best):
-            assert tuple(found.pieces[b, k].tolist()) == pieces + (PAD,) * (MOST - len(pieces))
+            assert tuple(found.pieces[b, k].tolist()) == pieces + (PAD,) * (
+                MOST - len(pieces)
+            )
             np.testing.assert_allclose(found.scores[b, k], score, rtol=2e-5, atol=1e-5)
-            np.testing.assert_allclose(found.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5)
-        assert (found.scores[b, len(best):] == -np.inf).all()
-        assert (found.log_probs[b, len(best):] == -np.inf).all()
-        assert (found.pieces[b, len(best):] == PAD).all()
+            np.testing.assert_allclose(
+                found.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5
+            )
+        assert (found.scores[b, len(best) :] == -np.inf).all()
+        assert (found.log_probs[b, len(best) :] == -np.inf).all()
+        assert (found.pieces[b, len(best) :] == PAD).all()
 
 
 @functools.cache
 def searcher(model, beam, n_best):
     """As a function (variables, source, lengths, alpha, limits, prefix); a beam of 0 is greedy search."""
-    def search(variables, source, lengths, alpha=0.6, limits=np.array([MOST] * 40), prefix=begun([()] * 40)):
+
+    def search(
+        variables,
+        source,
+        lengths,
+        alpha=0.6,
+        limits=np.array([MOST] * 40),
+        prefix=begun([()] * 40),
+    ):
         told = dict(most=MOST, bos=BOS, eos=EOS, limits=limits, prefix=prefix)
         if not beam:
             return greedy(model, variables, source, lengths, **told)
-        return beam_search(model, variables, source, lengths, beam=beam, alpha=alpha, n_best=n_best, **told)
+        return beam_search(
+            model,
+            variables,
+            source,
+            lengths,
+            beam=beam,
+            alpha=alpha,
+            n_best=n_best,
+            **told,
+        )
+
     return jax.jit(search)
 
 
 def begun(prefixes):
-    return jnp.array([(*ids, 0, 0)[:2] for ids in prefixes]), jnp.array([len(ids) for ids in prefixes])
+    return jnp.array([(*ids, 0, 0)[:2] for ids in prefixes]), jnp.array(
+        [len(ids) for ids in prefixes]
+    )
 
 
 @pytest.mark.parametrize(("beam", "n_best"), [(2, 1), (3, 3)])
@@ -141,8 +228,19 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
     source, lengths = sentences()
     limits = np.array([MOST, 3, 1, MOST + 2, 5, 2, MOST, MOST] * 5)
     prefixes = [(), (), (), (71,), (72, 9), (3, 4), (), ()] * 5
-    found = searcher(model, beam, n_best)(variables, source, lengths, alpha, limits, begun(prefixes))
-    wanted = slow(model, variables, source, lengths, beam, alpha, np.minimum(limits, MOST), prefixes)
+    found = searcher(model, beam, n_best)(
+        variables, source, lengths, alpha, limits, begun(prefixes)
+    )
+    wanted = slow(
+        model,
+        variables,
+        source,
+        lengths,
+        beam,
+        alpha,
+        np.minimum(limits, MOST),
+        prefixes,
+    )
     assert len({len(best[0][2]) for best in wanted}) > 3
     check(found, wanted, n_best)
 
@@ -150,23 +248,52 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
 def test_a_wide_beam_finds_everything():
     model, variables = build(6)
     source, lengths = sentences(3, 6)
-    everything = [(*pieces, EOS) for n in range(4) for pieces in itertools.product([3, 4, 5], repeat=n)]
-    targets = np.array([(*pieces, *(PAD,) * (4 - len(pieces))) for pieces in everything])
+    everything = [
+        (*pieces, EOS)
+        for n in range(4)
+        for pieces in itertools.product([3, 4, 5], repeat=n)
+    ]
+    targets = np.array(
+        [(*pieces, *(PAD,) * (4 - len(pieces))) for pieces in everything]
+    )
     targets = np.broadcast_to(targets, (3, *targets.shape))
     totals = log_prob_of(model, variables, source, lengths, targets)
     scores = totals / lp((targets > 0).sum(-1), 0.6)
     order = np.argsort(-scores, axis=1)
-    found = jax.jit(functools.partial(beam_search, model, beam=len(everything), most=4, bos=BOS, eos=EOS,
-                                      n_best=len(everything)))(variables, source, lengths)
-    np.testing.assert_allclose(found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5)
-    np.testing.assert_allclose(found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5)
-    np.testing.assert_array_equal(found.pieces, np.take_along_axis(targets, order[..., None], 1))
+    found = jax.jit(
+        functools.partial(
+            beam_search,
+            model,
+            beam=len(everything),
+            most=4,
+            bos=BOS,
+            eos=EOS,
+            n_best=len(everything),
+        )
+    )(variables, source, lengths)
+    np.testing.assert_allclose(
+        found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5
+    )
+    np.testing.assert_allclose(
+        found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
+    )
+    np.testing.assert_array_equal(
+        found.pieces, np.take_along_axis(targets, order[..., None], 1)
+    )
 
 
 def test_a_beam_of_one_is_greedy():
     model, variables = build()
-    args = variables, *sentences(seed=1), 0.6, np.arange(40) % MOST + 1, begun([(), (71,), (72, 9), ()] * 10)
-    np.testing.assert_array_equal(searcher(model, 1, 1)(*args).pieces[:, 0], searcher(model, 0, 1)(*args))
+    args = (
+        variables,
+        *sentences(seed=1),
+        0.6,
+        np.arange(40) % MOST + 1,
+        begun([(), (71,), (72, 9), ()] * 10),
+    )
+    np.testing.assert_array_equal(
+        searcher(model, 1, 1)(*args).pieces[:, 0], searcher(model, 0, 1)(*args)
+    )
 
 
 def test_greedy_equals_the_search_without_a_cache():
@@ -178,7 +305,9 @@ def test_greedy_equals_the_search_without_a_cache():
         log_probs = log_probs_of(model, variables, source, lengths, target)[:, :, t]
         log_probs[..., [PAD, BOS]] = -np.inf
         ended = (target == EOS).any(-1)
-        target[:, :, t] = np.where(ended, PAD, EOS if t == MOST - 1 else log_probs.argmax(-1))
+        target[:, :, t] = np.where(
+            ended, PAD, EOS if t == MOST - 1 else log_probs.argmax(-1)
+        )
     np.testing.assert_array_equal(found, target[:, 0])
     assert len(set((target > 0).sum(-1)[:, 0].tolist())) > 3
 
@@ -200,7 +329,10 @@ def test_logits_may_all_be_negative():
     table = (variables["params"]["embedding"] - 5).at[:2].set(0)
     ones = {"norm": {"scale": jnp.ones(SHAPE.d_model), "bias": jnp.ones(SHAPE.d_model)}}
     layer = {**variables["params"]["decoder_0"], "feed_forward_norm": ones}
-    variables = {**variables, "params": {**variables["params"], "embedding": table, "decoder_0": layer}}
+    variables = {
+        **variables,
+        "params": {**variables["params"], "embedding": table, "decoder_0": layer},
+    }
     source, lengths = sentences()
     wanted = slow(model, variables, source, lengths, 3, 0.6, [MOST] * 40, [()] * 40)
     assert max(best[0][1] for best in wanted) < -20
@@ -213,7 +345,9 @@ def test_an_empty_sentence_has_the_empty_translation():
     found = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
     np.testing.assert_array_equal(found.pieces[1, :, 0], [EOS, PAD, PAD])
     assert (found.pieces[1, :, 1:] == PAD).all()
-    np.testing.assert_array_equal(np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]])
+    np.testing.assert_array_equal(
+        np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]]
+    )
 
 
 def test_a_sentence_is_translated_as_if_alone():
@@ -232,24 +366,49 @@ def test_a_sentence_is_translated_as_if_alone():
 def scripted(first, later):
     """A model whose next piece depends on its position only: eos with these probabilities, else 3, seldom 4."""
     model, variables = build(6, design=Design(embeddings="separate"))
-    params = jax.tree.map_with_path(lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
-                                    variables["params"])
+    params = jax.tree.map_with_path(
+        lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
+        variables["params"],
+    )
     places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
     hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
     eos = np.array([first] + [later] * (MOST - 1))
     never, seldom = np.full(MOST, 1e-6), np.full(MOST, 0.01)
-    wanted = np.log(np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1))
-    params["output"] = jnp.asarray((np.linalg.pinv(hidden[:MOST]) @ wanted).T, jnp.float32)
+    wanted = np.log(
+        np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1)
+    )
+    params["output"] = jnp.asarray(
+        (np.linalg.pinv(hidden[:MOST]) @ wanted).T, jnp.float32
+    )
     table = {"table": jnp.asarray(places, jnp.float32)}
-    return model, dict(params=params, positions=dict(source_positions=table, target_positions=table))
+    return model, dict(
+        params=params, positions=dict(source_positions=table, target_positions=table)
+    )
 
 
-@pytest.mark.parametrize(("first", "later", "alpha", "size", "steps"), [
-    (0.9, 0.5, 0.6, 1, 1),    # nothing longer can be better: log 0.09 / lp(7) < log 0.9
-    (0.7, 0.001, 5.0, 7, 7),  # a translation of two pieces cannot be better than that of one, one of seven can
-    (0.3, 0.98, -3.0, 2, 2),  # one of seven cannot be better, one of two can
-])
-def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, later, alpha, size, steps):
+@pytest.mark.parametrize(
+    ("first", "later", "alpha", "size", "steps"),
+    [
+        (
+            0.9,
+            0.5,
+            0.6,
+            1,
+            1,
+        ),  # nothing longer can be better: log 0.09 / lp(7) < log 0.9
+        (
+            0.7,
+            0.001,
+            5.0,
+            7,
+            7,
+        ),  # a translation of two pieces cannot be better than that of one, one of seven can
+        (0.3, 0.98, -3.0, 2, 2),  # one of seven cannot be better, one of two can
+    ],
+)
+def test_it_stops_when_nothing_can_change_and_not_before(
+    monkeypatch, first, later, alpha, size, steps
+):
     model, variables = scripted(first, later)
     reached, step = [], Transformer.step
 
@@ -258,8 +417,11 @@ def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, lat
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(decoding.Transformer, "step", watched)
-    found = jax.jit(functools.partial(beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha))(
-        variables, *sentences(2, 6))
+    found = jax.jit(
+        functools.partial(
+            beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha
+        )
+    )(variables, *sentences(2, 6))
     jax.effects_barrier()
     np.testing.assert_array_equal((found.pieces > 0).sum(-1), size)
     assert max(reached) == steps
@@ -268,20 +430,59 @@ def test_it_stops_when_nothing_can_change_and_not_before(monkeypatch, first, lat
 # Each value of each choice is in one of them.
 DESIGNS = [
     (Sinusoidal(), Design(relative="none", score="dot", norm="pre")),
-    (Learned(), Design(relative="rotary", score="scaled_dot", norm="post_final", biases=True)),
+    (
+        Learned(),
+        Design(relative="rotary", score="scaled_dot", norm="post_final", biases=True),
+    ),
     (NoPositions(), Design(relative="alibi", score="additive", embeddings="target")),
-    (NoPositions(), Design(relative="relative", score="bilinear", embeddings="separate", scale_embeddings=False)),
-    (POSITIONS["sinusoidal_halves"], Design(relative="t5", score="scaled_dot", activation="gelu")),
-    (Sinusoidal(), Design(encoder_mixing="recurrence", decoder_mixing="recurrence", cell="lstm")),
-    (Sinusoidal(), Design(encoder_mixing="restricted", decoder_mixing="convolution", radius=1)),
-    (Sinusoidal(), Design(encoder_mixing="convolution", decoder_mixing="separable", radius=1)),
-    (NoPositions(), Design(encoder_mixing="separable", decoder_mixing="restricted", relative="alibi", radius=1)),
+    (
+        NoPositions(),
+        Design(
+            relative="relative",
+            score="bilinear",
+            embeddings="separate",
+            scale_embeddings=False,
+        ),
+    ),
+    (
+        POSITIONS["sinusoidal_halves"],
+        Design(relative="t5", score="scaled_dot", activation="gelu"),
+    ),
+    (
+        Sinusoidal(),
+        Design(encoder_mixing="recurrence", decoder_mixing="recurrence", cell="lstm"),
+    ),
+    (
+        Sinusoidal(),
+        Design(encoder_mixing="restricted", decoder_mixing="convolution", radius=1),
+    ),
+    (
+        Sinusoidal(),
+        Design(encoder_mixing="convolution", decoder_mixing="separable", radius=1),
+    ),
+    (
+        NoPositions(),
+        Design(
+            encoder_mixing="separable",
+            decoder_mixing="restricted",
+            relative="alibi",
+            radius=1,
+        ),
+    ),
 ]
-RECURRENT = [RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"), RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none")]
+RECURRENT = [
+    RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"),
+    RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none"),
+]
 
 
-@pytest.mark.parametrize("how", [*((*design, None) for design in DESIGNS),
-                                 *((Sinusoidal(), Design(), model) for model in RECURRENT)])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *((*design, None) for design in DESIGNS),
+        *((Sinusoidal(), Design(), model) for model in RECURRENT),
+    ],
+)
 def test_incremental_equals_full(how):
     """Of what was found, log P from the cache is that of the full forward pass."""
     model, variables = build(VOCABULARY, *how)
@@ -311,17 +512,31 @@ def test_bfloat16():
     targets = np.asarray(found.pieces)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
-    assert np.abs(found.log_probs - log_prob_of(model, exact, source, lengths, targets)).mean() < 0.2  # of 5
+    assert (
+        np.abs(
+            found.log_probs - log_prob_of(model, exact, source, lengths, targets)
+        ).mean()
+        < 0.2
+    )  # of 5
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    (dict(beam=0), "beam=0 must be at least 1"),
-    (dict(beam=2, n_best=3), "n_best=3 must be from 1 to beam=2"),
-    (dict(beam=2, n_best=0), "n_best=0 must be from 1 to beam=2"),
-    (dict(beam=2, most=LENGTH + 1), "most=14 is more than the length=13"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(beam=0), "beam=0 must be at least 1"),
+        (dict(beam=2, n_best=3), "n_best=3 must be from 1 to beam=2"),
+        (dict(beam=2, n_best=0), "n_best=0 must be from 1 to beam=2"),
+        (dict(beam=2, most=LENGTH + 1), "most=14 is more than the length=13"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(wrong, message):
     model, variables = build()
     source, lengths = sentences(2)
     with pytest.raises(ValueError, match=message):
-        beam_search(model, variables, source, lengths, **{**dict(most=MOST, bos=BOS, eos=EOS), **wrong})
+        beam_search(
+            model,
+            variables,
+            source,
+            lengths,
+            **{**dict(most=MOST, bos=BOS, eos=EOS), **wrong},
+        )

@@ -34,7 +34,9 @@ def test_successive_words_are_uncorrelated(lag):
 def test_words_fill_their_range_evenly():
     counts, _ = np.histogram(words(11), bins=256, range=(0, 2**32))
     chi_squared = ((counts - N / 256) ** 2 / (N / 256)).sum()
-    assert 160 < chi_squared < 370  # 255 degrees of freedom: mean 255, standard deviation 22.6
+    assert (
+        160 < chi_squared < 370
+    )  # 255 degrees of freedom: mean 255, standard deviation 22.6
 
 
 def test_keys_are_independent():
@@ -47,23 +49,47 @@ def test_keys_are_independent():
 
 def test_cheap_keys_are_independent():
     """Rows of a batch, and in each row the places of dropout, numbered one after the other or by large hashes."""
-    rows = jax.vmap(cheap_key)(jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(6)))
-    places = jnp.array([0, 1, 2, 3, 2**31, 2**31 + 1, 0xFFFFFFFF, 0x9E3779B1], jnp.uint32)
-    keys = jax.vmap(lambda row: jax.vmap(lambda place: jax.random.fold_in(row, place))(places))(rows).reshape(-1)
+    rows = jax.vmap(cheap_key)(
+        jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(6))
+    )
+    places = jnp.array(
+        [0, 1, 2, 3, 2**31, 2**31 + 1, 0xFFFFFFFF, 0x9E3779B1], jnp.uint32
+    )
+    keys = jax.vmap(
+        lambda row: jax.vmap(lambda place: jax.random.fold_in(row, place))(places)
+    )(rows).reshape(-1)
     keys = jnp.concatenate([keys, jax.random.split(rows[0], (4, 4)).reshape(-1)])
-    streams = np.asarray(jax.vmap(lambda key: mixed_bits(key, (1 << 14,)))(keys)) / 2**32
+    streams = (
+        np.asarray(jax.vmap(lambda key: mixed_bits(key, (1 << 14,)))(keys)) / 2**32
+    )
     for lag in (0, 1, 128):
-        correlation = np.abs(np.corrcoef(streams[:, lag:], streams[:, :streams.shape[1] - lag])[:64, 64:])
-        assert (correlation - (np.eye(64) if lag == 0 else 0)).max() < 5.5 / np.sqrt(1 << 14)
+        correlation = np.abs(
+            np.corrcoef(streams[:, lag:], streams[:, : streams.shape[1] - lag])[
+                :64, 64:
+            ]
+        )
+        assert (correlation - (np.eye(64) if lag == 0 else 0)).max() < 5.5 / np.sqrt(
+            1 << 14
+        )
 
 
 def test_cheap_keys_fold_in_order():
     key = cheap_key(jax.random.key(0))
 
     def words(*numbers):
-        return jax.random.key_data(functools.reduce(jax.random.fold_in, numbers, key)).tolist()
+        return jax.random.key_data(
+            functools.reduce(jax.random.fold_in, numbers, key)
+        ).tolist()
 
-    assert len({tuple(words(*numbers)) for numbers in ((), (1,), (2,), (1, 2), (2, 1), (1, 1), (2, 2))}) == 7
+    assert (
+        len(
+            {
+                tuple(words(*numbers))
+                for numbers in ((), (1,), (2,), (1, 2), (2, 1), (1, 1), (2, 2))
+            }
+        )
+        == 7
+    )
     assert jax.random.bits(key, (3,)).tolist() == mixed_bits(key, (3,)).tolist()
     with pytest.raises(ValueError, match="words of 32 bits, not 16"):
         jax.random.bits(key, (3,), jnp.uint16)

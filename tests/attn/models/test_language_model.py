@@ -17,39 +17,60 @@ SHAPE = Shape(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 VOCABULARY, LENGTH = 23, 15
 BOS, EOS = 1, 2
 DESIGNS = [
-    Design(), Design(norm="pre", embeddings="separate", relative="rotary", biases=True),
-    Design(norm="post_final", relative="alibi", scale_embeddings=False), Design(relative="t5", score="additive"),
-    Design(relative="relative", decoder_mixing="restricted", radius=2), Design(decoder_mixing="convolution", radius=1),
-    Design(decoder_mixing="recurrence", cell="lstm"), Design(decoder_mixing="separable", heads="mean"),
+    Design(),
+    Design(norm="pre", embeddings="separate", relative="rotary", biases=True),
+    Design(norm="post_final", relative="alibi", scale_embeddings=False),
+    Design(relative="t5", score="additive"),
+    Design(relative="relative", decoder_mixing="restricted", radius=2),
+    Design(decoder_mixing="convolution", radius=1),
+    Design(decoder_mixing="recurrence", cell="lstm"),
+    Design(decoder_mixing="separable", heads="mean"),
 ]
 
 
 @functools.cache
 def build(design=DESIGNS[0], **options):
     """Random parameters, biases and norms too."""
-    model, ids = LanguageModel(SHAPE, VOCABULARY, LENGTH, design=design, **options), jnp.zeros((1, 2), jnp.int32)
+    model, ids = (
+        LanguageModel(SHAPE, VOCABULARY, LENGTH, design=design, **options),
+        jnp.zeros((1, 2), jnp.int32),
+    )
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
     draw = np.random.default_rng(2)
-    params = jax.tree.map_with_path(lambda path, x: jnp.asarray(
-        0.4 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32), shapes)
+    params = jax.tree.map_with_path(
+        lambda path, x: jnp.asarray(
+            0.4 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32
+        ),
+        shapes,
+    )
     table = Sinusoidal().init(jax.random.key(0), LENGTH, SHAPE.d_model)
     return model, dict(params=params, positions=dict(target_positions={"table": table}))
 
 
 def text(count=1, length=9, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).integers(3, VOCABULARY, (count, length)))
+    return jnp.asarray(
+        np.random.default_rng(seed).integers(3, VOCABULARY, (count, length))
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits(model, variables, pieces, mask=Mask.causal()):
-    hidden = model.apply(variables, pieces, jnp.broadcast_to(jnp.arange(pieces.shape[-1]), pieces.shape), mask)
+    hidden = model.apply(
+        variables,
+        pieces,
+        jnp.broadcast_to(jnp.arange(pieces.shape[-1]), pieces.shape),
+        mask,
+    )
     return model.apply(variables, hidden, method="logits")
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_equal_the_oracle(norm):
     model, variables = build(Design(norm=norm))
-    exact, (pieces,) = jax.tree.map(lambda x: np.asarray(x, np.float64), variables), text()
+    exact, (pieces,) = (
+        jax.tree.map(lambda x: np.asarray(x, np.float64), variables),
+        text(),
+    )
     p, n = exact["params"], len(pieces)
 
     def around(own, x, sublayer):
@@ -57,29 +78,53 @@ def test_logits_equal_the_oracle(norm):
             return x + sublayer(numpy_transformer.layer_norm(own["norm"], x, 1e-6))
         return numpy_transformer.layer_norm(own["norm"], x + sublayer(x), 1e-6)
 
-    x = p["embedding"][pieces] * SHAPE.d_model**0.5 + exact["positions"]["target_positions"]["table"][:n]
+    x = (
+        p["embedding"][pieces] * SHAPE.d_model**0.5
+        + exact["positions"]["target_positions"]["table"][:n]
+    )
     for i in range(SHAPE.N):
         layer = p[f"decoder_{i}"]
-        x = around(layer["self_norm"], x, numpy_transformer.multi_head(layer["self_attention"], np.tri(n)))
-        x = around(layer["feed_forward_norm"], x, numpy_transformer.feed_forward(layer["feed_forward"], "relu"))
-    x = x if norm == "post" else numpy_transformer.layer_norm(p["decoder_norm"], x, 1e-6)
-    np.testing.assert_allclose(logits(model, variables, text())[0], x @ p["embedding"].T, rtol=1e-4, atol=1e-4)
+        x = around(
+            layer["self_norm"],
+            x,
+            numpy_transformer.multi_head(layer["self_attention"], np.tri(n)),
+        )
+        x = around(
+            layer["feed_forward_norm"],
+            x,
+            numpy_transformer.feed_forward(layer["feed_forward"], "relu"),
+        )
+    x = (
+        x
+        if norm == "post"
+        else numpy_transformer.layer_norm(p["decoder_norm"], x, 1e-6)
+    )
+    np.testing.assert_allclose(
+        logits(model, variables, text())[0], x @ p["embedding"].T, rtol=1e-4, atol=1e-4
+    )
 
 
-@pytest.mark.parametrize("design", [*DESIGNS[:2], *(pytest.param(one, marks=pytest.mark.ci) for one in DESIGNS[2:])])
+@pytest.mark.parametrize(
+    "design",
+    [*DESIGNS[:2], *(pytest.param(one, marks=pytest.mark.ci) for one in DESIGNS[2:])],
+)
 def test_all_in_one_pass_are_one_by_one(design):
     """After each beginning by itself, and piece after piece over the cache, two texts side by side."""
     model, variables = build(design)
     pieces = text(2)
     wanted = logits(model, variables, pieces)
     for t in (0, 3, 8):
-        found = logits(model, variables, pieces[:, :t + 1])[:, t]
+        found = logits(model, variables, pieces[:, : t + 1])[:, t]
         np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
     caches = model.apply(variables, (1,), 2 * 9, jnp.float32, method="empty_caches")
     step = jax.jit(functools.partial(model.apply, method="step"))
     for t in range(9):
-        own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (jnp.arange(18)[None] < 2 * (t + 1))
-        hidden, caches = step(variables, pieces[None, :, t], jnp.int32(t), caches, own[None])
+        own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (
+            jnp.arange(18)[None] < 2 * (t + 1)
+        )
+        hidden, caches = step(
+            variables, pieces[None, :, t], jnp.int32(t), caches, own[None]
+        )
         found = model.apply(variables, hidden, method="logits")[0]
         np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
 
@@ -93,7 +138,9 @@ def test_packed_texts_do_not_see_each_other():
     hidden = model.apply(variables, jnp.concatenate([first, second]), places, mask)
     found = model.apply(variables, hidden, method="logits")
     for part, own in ((found[:4], first), (found[4:], second)):
-        np.testing.assert_allclose(part, logits(model, variables, own[None])[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            part, logits(model, variables, own[None])[0], rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.ci
@@ -106,20 +153,29 @@ def test_remat_and_scan_change_nothing(options):
         square = lambda v: (logits.__wrapped__(model, v, text()) ** 2).sum()
         return jax.jit(jax.value_and_grad(square))(variables)
 
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), loss(model), loss(other))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
+        loss(model),
+        loss(other),
+    )
 
 
 def test_parameters():
     _, variables = build()
     N, d_model, d_ff, h, d_k, d_v = SHAPE
-    assert sum(x.size for x in jax.tree.leaves(variables["params"])) == VOCABULARY * d_model + N * (
-        2 * d_model * h * (d_k + d_v) + 2 * d_model * d_ff + d_ff + 5 * d_model)
+    assert sum(
+        x.size for x in jax.tree.leaves(variables["params"])
+    ) == VOCABULARY * d_model + N * (
+        2 * d_model * h * (d_k + d_v) + 2 * d_model * d_ff + d_ff + 5 * d_model
+    )
 
 
 def test_a_design_that_makes_no_sense_is_refused():
     ids = jnp.zeros((1, 2), jnp.int32)
     with pytest.raises(ValueError, match="unknown decoder_mixing 'lstm'"):
-        LanguageModel(SHAPE, 5, 5, design=Design(decoder_mixing="lstm")).init(jax.random.key(0), ids, ids)
+        LanguageModel(SHAPE, 5, 5, design=Design(decoder_mixing="lstm")).init(
+            jax.random.key(0), ids, ids
+        )
 
 
 # Sampling
@@ -133,19 +189,36 @@ def sampler(most=8):
 
 def draw(count, key=0, beginning=(), **cut):
     row = jnp.asarray([*beginning, 0])[None]
-    return sampler()(build()[1], jax.random.key(key), jnp.repeat(row, count, 0), jnp.full(count, len(beginning)), **cut)
+    return sampler()(
+        build()[1],
+        jax.random.key(key),
+        jnp.repeat(row, count, 0),
+        jnp.full(count, len(beginning)),
+        **cut,
+    )
 
 
 @functools.cache
 def next_probabilities(beginning):
     """Of each piece after `bos` and the beginning, those that are never drawn left out."""
-    found = np.asarray(logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64)
+    found = np.asarray(
+        logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
+    )
     found[[0, BOS]] = -np.inf
     return found
 
 
-@pytest.mark.parametrize("cut", [dict(), dict(temperature=0.5), dict(top_k=3), dict(top_p=0.6),
-                                 dict(top_k=4, top_p=0.8), dict(temperature=2.0, top_p=0.5)])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        dict(),
+        dict(temperature=0.5),
+        dict(top_k=3),
+        dict(top_p=0.6),
+        dict(top_k=4, top_p=0.8),
+        dict(temperature=2.0, top_p=0.5),
+    ],
+)
 def test_pieces_are_drawn_with_their_probabilities(cut):
     count, beginning = 20_000, (5, 9)
     found = np.asarray(draw(count, beginning=beginning, **cut).pieces)
@@ -153,7 +226,10 @@ def test_pieces_are_drawn_with_their_probabilities(cut):
     scores = next_probabilities(beginning) / cut.get("temperature", 1.0)
     wanted = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     order = np.argsort(-wanted, kind="stable")
-    few = min(cut.get("top_k", 99), 1 + np.searchsorted(np.cumsum(wanted[order]), cut.get("top_p", 1.0)))
+    few = min(
+        cut.get("top_k", 99),
+        1 + np.searchsorted(np.cumsum(wanted[order]), cut.get("top_p", 1.0)),
+    )
     wanted[order[few:]] = 0
     wanted /= wanted.sum()
     seen = np.bincount(found[:, 2], minlength=VOCABULARY) / count
@@ -166,7 +242,9 @@ def test_a_temperature_of_zero_takes_the_likeliest():
     found = np.asarray(draw(2, temperature=0.0).pieces)
     np.testing.assert_array_equal(found[0], found[1])
     before = []
-    for piece in found[0][:np.argmax(found[0] == EOS) + 1 if EOS in found[0] else None]:
+    for piece in found[0][
+        : np.argmax(found[0] == EOS) + 1 if EOS in found[0] else None
+    ]:
         assert piece == next_probabilities(tuple(before)).argmax()
         before.append(piece)
 
@@ -176,26 +254,45 @@ def test_a_text_has_the_probability_that_the_model_gives_it():
     ended = 0
     for row, log_prob in zip(np.asarray(found.pieces), found.log_probs, strict=True):
         size = int((row > 0).sum())
-        assert (row[size:] == 0).all() and (row[:size - 1] != EOS).all() and row[0] == 7
+        assert (
+            (row[size:] == 0).all() and (row[: size - 1] != EOS).all() and row[0] == 7
+        )
         ended += row[size - 1] == EOS
         assert size == 8 or row[size - 1] == EOS
         each = jax.nn.log_softmax(logits(*build(), jnp.asarray([[BOS, *row[:-1]]]))[0])
-        np.testing.assert_allclose(log_prob, sum(each[t, row[t]] for t in range(1, size)), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            log_prob, sum(each[t, row[t]] for t in range(1, size)), rtol=1e-4, atol=1e-4
+        )
     assert 0 < ended < 50
 
 
 def test_neighbours_do_not_matter_and_keys_do():
     one = draw(6).pieces
-    other = sampler()(build()[1], jax.random.key(0), jnp.array([[0], [5], [0], [0], [0], [0]]),
-                      jnp.array([0, 1, 0, 0, 0, 0])).pieces
+    other = sampler()(
+        build()[1],
+        jax.random.key(0),
+        jnp.array([[0], [5], [0], [0], [0], [0]]),
+        jnp.array([0, 1, 0, 0, 0, 0]),
+    ).pieces
     keep = np.array([0, 2, 3, 4, 5])
     np.testing.assert_array_equal(one[keep], other[keep])
-    assert (draw(6, key=1).pieces != one).any() and len({tuple(row) for row in np.asarray(one).tolist()}) > 1
+    assert (draw(6, key=1).pieces != one).any() and len(
+        {tuple(row) for row in np.asarray(one).tolist()}
+    ) > 1
 
 
-@pytest.mark.parametrize(("cut", "wanted"), [
-    (dict(), [0, 1, 2, 4]), (dict(top_k=2), [1, 2]), (dict(top_p=0.5), [1]), (dict(top_p=0.75), [1, 2]),
-    (dict(top_p=0.0), [1]), (dict(top_k=3, top_p=0.5), [1]), (dict(top_k=1), [1])])
+@pytest.mark.parametrize(
+    ("cut", "wanted"),
+    [
+        (dict(), [0, 1, 2, 4]),
+        (dict(top_k=2), [1, 2]),
+        (dict(top_p=0.5), [1]),
+        (dict(top_p=0.75), [1, 2]),
+        (dict(top_p=0.0), [1]),
+        (dict(top_k=3, top_p=0.5), [1]),
+        (dict(top_k=1), [1]),
+    ],
+)
 def test_what_may_be_drawn(cut, wanted):
     """Of 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
@@ -204,7 +301,9 @@ def test_what_may_be_drawn(cut, wanted):
 
 
 def test_of_equals_the_first_are_kept():
-    np.testing.assert_array_equal(np.flatnonzero(kept(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1])
+    np.testing.assert_array_equal(
+        np.flatnonzero(kept(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1]
+    )
 
 
 def test_without_a_cut_the_unlikeliest_are_kept_too():
@@ -221,12 +320,26 @@ def test_the_pieces_of_a_text_are_drawn_each_for_itself():
 def test_more_pieces_than_positions_are_refused():
     model, variables = build()
     with pytest.raises(ValueError, match="most=16 is more than the length=15"):
-        sample(model, variables, jax.random.key(0), jnp.zeros((1, 1), int), jnp.zeros(1, int), most=16, bos=BOS,
-               eos=EOS)
+        sample(
+            model,
+            variables,
+            jax.random.key(0),
+            jnp.zeros((1, 1), int),
+            jnp.zeros(1, int),
+            most=16,
+            bos=BOS,
+            eos=EOS,
+        )
 
 
 def test_learned_positions_are_looked_up():
     assert {"learned", "none"} <= POSITIONS.keys()
     model, variables = build()
-    shifted = {**variables, "positions": jax.tree.map(lambda x: x + 1, variables["positions"])}
-    assert np.abs(logits(model, variables, text()) - logits(model, shifted, text())).max() > 1e-3
+    shifted = {
+        **variables,
+        "positions": jax.tree.map(lambda x: x + 1, variables["positions"]),
+    }
+    assert (
+        np.abs(logits(model, variables, text()) - logits(model, shifted, text())).max()
+        > 1e-3
+    )

@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import SCORES, Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer, sinusoidal
+from attn import (
+    SCORES,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Shape,
+    Sinusoidal,
+    Transformer,
+    sinusoidal,
+)
 from attn.dropout import cheap_key
 from attn.layers import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
 from attn.positions import LAYOUTS
@@ -32,7 +42,9 @@ def masks(lengths=None):
 def build(encoding=Sinusoidal(), shape=SHAPE, P_drop=0.1, **options):
     model = Transformer(shape, VOCABULARY, LENGTH, encoding, P_drop, **options)
     ids = jnp.zeros((1, 2), jnp.int32)
-    return model, jax.jit(model.init)(cheap_key(jax.random.key(0)), ids, ids, ids, ids, **masks())
+    return model, jax.jit(model.init)(
+        cheap_key(jax.random.key(0)), ids, ids, ids, ids, **masks()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +57,15 @@ def pair():
 def test_logits_equal_the_oracle(pair, encoding):
     model, variables = build(encoding)
     source, target = (jnp.asarray(x) for x in pair)
-    hidden = model.apply(variables, source, target, places(source), places(target), **masks())
+    hidden = model.apply(
+        variables, source, target, places(source), places(target), **masks()
+    )
     logits = model.apply(variables, hidden, method=Transformer.logits)
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), variables)
-    tables = [exact["positions"][side]["table"] for side in ("source_positions", "target_positions")]
+    tables = [
+        exact["positions"][side]["table"]
+        for side in ("source_positions", "target_positions")
+    ]
     wanted = numpy_transformer.transformer(exact["params"], tables, *pair)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-5)
 
@@ -56,10 +73,19 @@ def test_logits_equal_the_oracle(pair, encoding):
 def test_padding_and_batch_change_nothing(pair):
     model, variables = build()
     source, target = (jnp.asarray(x) for x in pair)
-    alone = model.apply(variables, source, target, places(source), places(target), **masks())
+    alone = model.apply(
+        variables, source, target, places(source), places(target), **masks()
+    )
     padded = jnp.stack([jnp.pad(source, (0, 3), constant_values=9), jnp.arange(14)])
     targets = jnp.stack([target, target])
-    batch = model.apply(variables, padded, targets, places(padded), places(targets), **masks(jnp.array([11, 14])))
+    batch = model.apply(
+        variables,
+        padded,
+        targets,
+        places(padded),
+        places(targets),
+        **masks(jnp.array([11, 14])),
+    )
     np.testing.assert_allclose(batch[0], alone, rtol=1e-4, atol=1e-5)
 
 
@@ -68,13 +94,23 @@ def test_no_piece_sees_the_future(pair):
     source, target = (jnp.asarray(x) for x in pair)
 
     def hidden(table):
-        changed = {**variables, "positions": {**variables["positions"], "target_positions": {"table": table}}}
-        return model.apply(changed, source, target, places(source), places(target), **masks())
+        changed = {
+            **variables,
+            "positions": {
+                **variables["positions"],
+                "target_positions": {"table": table},
+            },
+        }
+        return model.apply(
+            changed, source, target, places(source), places(target), **masks()
+        )
 
     # One table row feeds one target place, so its gradient is that place's reach. Weighted, because the plain sum of
     # what a LayerNorm gives is constant.
     weights = jnp.arange(SHAPE.d_model, dtype=jnp.float32)
-    reach = jax.jacobian(lambda t: hidden(t) @ weights)(variables["positions"]["target_positions"]["table"])
+    reach = jax.jacobian(lambda t: hidden(t) @ weights)(
+        variables["positions"]["target_positions"]["table"]
+    )
     seen = np.abs(np.asarray(reach)).sum(-1)[:, : len(target)] > 0
     np.testing.assert_array_equal(seen, np.tri(len(target)) > 0)
 
@@ -86,7 +122,9 @@ def test_sinusoids():
     # PE(pos + k) is PE(pos) turned by an angle that depends on k alone (the paper's section 3.5).
     turn = 3 * 10_000.0 ** (-np.arange(0, 8, 2) / 8)
     sin, cos = table[:-3, ::2], table[:-3, 1::2]
-    np.testing.assert_allclose(table[3:, ::2], sin * np.cos(turn) + cos * np.sin(turn), atol=2e-6)
+    np.testing.assert_allclose(
+        table[3:, ::2], sin * np.cos(turn) + cos * np.sin(turn), atol=2e-6
+    )
     with pytest.raises(ValueError, match="d_model=7 must be even"):
         sinusoidal(50, 7)
 
@@ -97,7 +135,9 @@ def test_the_layouts_of_the_sinusoids(layout):
     angle = 7 / 10_000 ** (i / 3 if layout == "tensor2tensor" else 2 * i / 8)
     row = np.zeros(8)
     row[slice(0, None, 2) if layout == "interleaved" else slice(4)] = np.sin(angle)
-    row[slice(1, None, 2) if layout == "interleaved" else slice(4, None)] = np.cos(angle)
+    row[slice(1, None, 2) if layout == "interleaved" else slice(4, None)] = np.cos(
+        angle
+    )
     np.testing.assert_allclose(sinusoidal(50, 8, layout)[7], row, rtol=1e-6)
 
 
@@ -108,12 +148,25 @@ def test_layouts_that_make_no_sense():
         sinusoidal(50, 2, "tensor2tensor")
 
 
-RICH = Design(norm="pre", embeddings="separate", biases=True, activation="gelu", score="bilinear", relative="t5")
+RICH = Design(
+    norm="pre",
+    embeddings="separate",
+    biases=True,
+    activation="gelu",
+    score="bilinear",
+    relative="t5",
+)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("design", "scan", "remat"), [(Design(), False, True), (RICH, True, False),
-                                                       (Design(norm="post_final"), True, True)])
+@pytest.mark.parametrize(
+    ("design", "scan", "remat"),
+    [
+        (Design(), False, True),
+        (RICH, True, False),
+        (Design(norm="post_final"), True, True),
+    ],
+)
 def test_scan_and_remat_change_no_number(pair, design, scan, remat):
     """Neither parameters, nor the output, nor a gradient; what is kept is less."""
     source, target = (jnp.asarray(x) for x in pair)
@@ -123,29 +176,55 @@ def test_scan_and_remat_change_no_number(pair, design, scan, remat):
 
     def loss(model):
         def weighted(params):
-            hidden = model.apply({**variables, "params": params}, source, target, places(source), places(target),
-                                 **masks())
-            return (hidden * jnp.cos(jnp.arange(hidden.size)).reshape(hidden.shape)).sum()
+            hidden = model.apply(
+                {**variables, "params": params},
+                source,
+                target,
+                places(source),
+                places(target),
+                **masks(),
+            )
+            return (
+                hidden * jnp.cos(jnp.arange(hidden.size)).reshape(hidden.shape)
+            ).sum()
+
         return jax.jit(jax.value_and_grad(weighted))
 
     wanted, found = loss(plain)(variables["params"]), loss(other)(variables["params"])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        found,
+        wanted,
+    )
 
 
 def test_scanned_layers_draw_dropout_each_for_itself(pair):
     """Two layers without weights, so that all they do is to normalise: with one draw they would drop the same."""
     source = jnp.asarray(pair[0])
-    model, variables = build(Sinusoidal(), P_drop=0.5, design=Design(norm="pre"), scan=True)
+    model, variables = build(
+        Sinusoidal(), P_drop=0.5, design=Design(norm="pre"), scan=True
+    )
     # Each feed-forward network gives 1 everywhere, so that what is not embedding counts the layers that kept it.
-    layers = {name: jax.tree.map(jnp.zeros_like, variables["params"][name]) for name in ("encoder_0", "encoder_1")}
+    layers = {
+        name: jax.tree.map(jnp.zeros_like, variables["params"][name])
+        for name in ("encoder_0", "encoder_1")
+    }
     for layer in layers.values():
         layer["feed_forward"]["w_2"]["bias"] = jnp.ones(SHAPE.d_model)
     nothing = jnp.zeros_like(variables["params"]["embedding"])
     tables = jax.tree.map(jnp.zeros_like, variables["positions"])
 
     encode = jax.jit(functools.partial(model.apply, method=Transformer.encode))
-    found = encode({"params": {**variables["params"], **layers, "embedding": nothing}, "positions": tables}, source,
-                   places(source), Mask(), rngs={"dropout": cheap_key(jax.random.key(0))})
+    found = encode(
+        {
+            "params": {**variables["params"], **layers, "embedding": nothing},
+            "positions": tables,
+        },
+        source,
+        places(source),
+        Mask(),
+        rngs={"dropout": cheap_key(jax.random.key(0))},
+    )
     # Sums of two draws of 0 or 2 are 0, 2 or 4; of one draw taken twice, 0 or 4. The norm keeps distinct ones distinct.
     assert len(set(np.round(np.asarray(found)[0], 4))) == 3
 
@@ -156,7 +235,9 @@ def test_what_is_compiled_with_scan_does_not_grow_with_layers(pair):
     def size(layers, scan):
         model = Transformer(SHAPE._replace(N=layers), VOCABULARY, LENGTH, scan=scan)
         args = source, target, places(source), places(target)
-        variables = jax.eval_shape(lambda key: model.init(key, *args, **masks()), jax.random.key(0))
+        variables = jax.eval_shape(
+            lambda key: model.init(key, *args, **masks()), jax.random.key(0)
+        )
         return len(jax.jit(model.apply).lower(variables, *args, **masks()).as_text())
 
     assert size(4, scan=True) < 1.3 * size(2, scan=True)
@@ -170,11 +251,21 @@ def test_dropout_at_other_places(pair, where):
     model, variables = build(P_drop=0.0, **{where: 0.5})
 
     def hidden(model, **rngs):
-        return jax.jit(model.apply)(variables, source, target, places(source), places(target), **masks(), rngs=rngs)
+        return jax.jit(model.apply)(
+            variables,
+            source,
+            target,
+            places(source),
+            places(target),
+            **masks(),
+            rngs=rngs,
+        )
 
     plain = hidden(build(P_drop=0.0)[0])
     np.testing.assert_array_equal(hidden(model), plain)
-    np.testing.assert_array_equal(hidden(build(P_drop=0.0)[0], dropout=cheap_key(jax.random.key(0))), plain)
+    np.testing.assert_array_equal(
+        hidden(build(P_drop=0.0)[0], dropout=cheap_key(jax.random.key(0))), plain
+    )
     assert not jnp.allclose(hidden(model, dropout=cheap_key(jax.random.key(0))), plain)
 
 
@@ -185,19 +276,36 @@ def test_untied_matrices_are_used_where_they_belong(pair):
     def reach(name):
         def logits(matrix):
             own = {**variables, "params": {**variables["params"], name: matrix}}
-            hidden = model.apply(own, source, target, places(source), places(target), **masks())
+            hidden = model.apply(
+                own, source, target, places(source), places(target), **masks()
+            )
             return model.apply(own, hidden, method=Transformer.logits).std()
-        return set(np.flatnonzero(np.abs(jax.jit(jax.grad(logits))(variables["params"][name])).sum(-1)))
+
+        return set(
+            np.flatnonzero(
+                np.abs(jax.jit(jax.grad(logits))(variables["params"][name])).sum(-1)
+            )
+        )
 
     assert reach("source_embedding") == set(source.tolist())
     assert reach("embedding") == set(target.tolist())
     assert reach("output") == set(range(VOCABULARY))
 
 
-@pytest.mark.parametrize(("name", "known"), [("norm", NORMS), ("embeddings", EMBEDDINGS), ("activation", ACTIVATIONS),
-                                             ("score", SCORES), ("relative", RELATIVE)])
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("norm", NORMS),
+        ("embeddings", EMBEDDINGS),
+        ("activation", ACTIVATIONS),
+        ("score", SCORES),
+        ("relative", RELATIVE),
+    ],
+)
 def test_an_unknown_design_is_named(name, known):
-    with pytest.raises(ValueError, match=f"unknown {name} 'nope'; known: {', '.join(known)}"):
+    with pytest.raises(
+        ValueError, match=f"unknown {name} 'nope'; known: {', '.join(known)}"
+    ):
         build(design=Design(**{name: "nope"}))
 
 
@@ -206,10 +314,21 @@ def test_dropout_happens_with_an_rng_only(pair):
     source, target = (jnp.asarray(x) for x in pair)
 
     def hidden(**rngs):
-        return jax.jit(model.apply)(variables, source, target, places(source), places(target), **masks(), rngs=rngs)
+        return jax.jit(model.apply)(
+            variables,
+            source,
+            target,
+            places(source),
+            places(target),
+            **masks(),
+            rngs=rngs,
+        )
 
     assert (hidden() == hidden()).all()
-    assert not jnp.allclose(hidden(dropout=cheap_key(jax.random.key(0))), hidden(dropout=cheap_key(jax.random.key(1))))
+    assert not jnp.allclose(
+        hidden(dropout=cheap_key(jax.random.key(0))),
+        hidden(dropout=cheap_key(jax.random.key(1))),
+    )
 
 
 def test_weights_are_kept_when_asked(pair):

@@ -19,8 +19,8 @@ def turned(x, positions, base=10_000.0):
     for index in np.ndindex(*x.shape[:-1]):
         for i in range(x.shape[-1] // 2):
             angle = positions[index[:-1]] * base ** (-2 * i / x.shape[-1])
-            z = complex(*x[index][2 * i:2 * i + 2]) * np.exp(1j * angle)
-            out[index][2 * i:2 * i + 2] = z.real, z.imag
+            z = complex(*x[index][2 * i : 2 * i + 2]) * np.exp(1j * angle)
+            out[index][2 * i : 2 * i + 2] = z.real, z.imag
     return out
 
 
@@ -31,17 +31,25 @@ def x():
 
 @pytest.mark.parametrize("base", [10_000.0, 7.0])
 def test_equals_complex_multiplication(x, base):
-    np.testing.assert_allclose(rotary(x, jnp.asarray(POSITIONS), base), turned(x, POSITIONS, base), atol=3e-4)
+    np.testing.assert_allclose(
+        rotary(x, jnp.asarray(POSITIONS), base), turned(x, POSITIONS, base), atol=3e-4
+    )
     near = POSITIONS % 7  # float32 angles are right to position · 1e-7
-    np.testing.assert_allclose(rotary(x, jnp.asarray(near), base), turned(x, near, base), atol=3e-6)
+    np.testing.assert_allclose(
+        rotary(x, jnp.asarray(near), base), turned(x, near, base), atol=3e-6
+    )
     with jax.enable_x64(True):
-        exact = rotary(jnp.asarray(np.asarray(x, np.float64)), jnp.asarray(POSITIONS), base)
+        exact = rotary(
+            jnp.asarray(np.asarray(x, np.float64)), jnp.asarray(POSITIONS), base
+        )
         np.testing.assert_allclose(exact, turned(x, POSITIONS, base), atol=1e-12)
 
 
 def test_positions_may_be_shared_by_the_examples(x):
     shared = rotary(x, jnp.asarray(POSITIONS[1]))
-    np.testing.assert_array_equal(shared, rotary(x, jnp.asarray(np.stack([POSITIONS[1]] * B))))
+    np.testing.assert_array_equal(
+        shared, rotary(x, jnp.asarray(np.stack([POSITIONS[1]] * B)))
+    )
     np.testing.assert_array_equal(shared[0], rotary(x[0], jnp.asarray(POSITIONS[1])))
     np.testing.assert_array_equal(shared, rotary(x[None], jnp.asarray(POSITIONS[1]))[0])
 
@@ -61,7 +69,9 @@ def test_scores_depend_on_the_distance_only():
 
 def test_norms_are_kept_and_position_0_turns_nothing(x):
     pairs = lambda x: np.linalg.norm(np.asarray(x).reshape(B, N, H, -1, 2), axis=-1)
-    np.testing.assert_allclose(pairs(rotary(x, jnp.asarray(POSITIONS))), pairs(x), rtol=1e-5)
+    np.testing.assert_allclose(
+        pairs(rotary(x, jnp.asarray(POSITIONS))), pairs(x), rtol=1e-5
+    )
     np.testing.assert_array_equal(rotary(x, jnp.zeros(N, int)), x)
 
 
@@ -69,14 +79,19 @@ def test_a_step_of_a_decoder_equals_its_row_of_the_whole(x):
     whole = rotary(x, jnp.arange(N))
     step = jax.jit(lambda x, t: rotary(x, t + jnp.arange(1)))
     for t in range(N):
-        np.testing.assert_allclose(step(x[:, t:t + 1], t), whole[:, t:t + 1], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            step(x[:, t : t + 1], t), whole[:, t : t + 1], rtol=1e-6, atol=1e-6
+        )
 
 
 def test_bfloat16_is_turned_in_float32(x):
     low = x.astype(jnp.bfloat16)
     out = rotary(low, jnp.asarray(POSITIONS))
     assert out.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(out, rotary(low.astype(jnp.float32), jnp.asarray(POSITIONS)).astype(jnp.bfloat16))
+    np.testing.assert_array_equal(
+        out,
+        rotary(low.astype(jnp.float32), jnp.asarray(POSITIONS)).astype(jnp.bfloat16),
+    )
 
 
 def test_an_odd_width_is_named(x):
