@@ -1,4 +1,4 @@
-"""Every head of every example: a function of one head, mapped.
+"""Maps a function of one head over every head of every example.
 
 B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v.
 """
@@ -8,89 +8,121 @@ import math
 import jax
 import jax.numpy as jnp
 
-from attn.kernels.blocks import BLOCK
+from attn.kernels.blocks import BLOCK, SAVED
 from attn.masks import spread
-from attn.scores import PRODUCTS
 
 
-def over_heads(
-    function, q, k, v, *, score, mask, bias=None, drop=None, at_once=None, saved=None
+def map_heads(
+    function,
+    q,
+    k,
+    v,
+    *,
+    score,
+    mask,
+    bias=None,
+    drop=None,
+    at_once=None,
+    saved=None,
 ):
-    """`function(q, k, v, score=, mask=, taint=, bias=, drop=)` of one head, for q (*B, N, H, K), k and v.
+    """Maps `function(q, k, v, score=, mask=, taint=, bias=, drop=)` of one head.
 
-    It gives arrays with a row for each query, (N, …), which come back as (*B, N, H, …). `at_once` heads are computed
-    together, all of them by default; the others wait their turn. With `saved`, derivatives keep what bears that name
-    and make all else again, transposed copies of the arguments too.
+    Args:
+      function: gives arrays with a row for each query, (N, …).
+      q, k, v: queries (*B, N, H, K), keys and values.
+      score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
+      at_once: so many heads are computed together, all of them by default; the others
+        wait their turn.
+      saved: derivatives keep the arrays of that name, and make all else again, the
+        transposed copies of the arguments too.
+
+    Returns:
+      The function's results as (*B, N, H, …).
     """
     *batch, n, h, _ = q.shape
-    batch, m = tuple(batch), k.shape[-3]
+    batch = tuple(batch)
     count = math.prod(batch)
+    m = k.shape[-3]
     at_once = at_once or count * h
-    if bias is not None:
-        bias = (
-            _parameters(bias)
-            if hasattr(bias, "tile")
-            else spread(jnp.asarray(bias), batch, core=3)
-        )
-    mask, score = mask.flat(batch), _parameters(score)
+    if bias is not None and hasattr(bias, "tile"):
+        bias = _parameters(bias)
+    elif bias is not None:
+        bias = spread(jnp.asarray(bias), batch, core=3)
+    mask = mask.flat(batch)
+    score = _parameters(score)
     _check_axes(count, h, mask=mask, bias=bias, score=score)
-    rows = (
-        *(x.reshape(count, *x.shape[-3:]) for x in (q, k, v)),
-        score,
-        mask,
-        bias,
-        jax.tree.map(lambda x: x.reshape(count, h), drop),
-    )
+    arrays = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
+    drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
 
     def one_example(q, k, v, *rest):
         heads_first = (jnp.moveaxis(x, -2, 0) for x in (q, k, v))
-        found = _over(one_head, h, at_once, (*heads_first, *rest))
-        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
+        results = _map_leading(one_head, h, at_once, (*heads_first, *rest))
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
 
     def one_head(q, k, v, score, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
             bias = jnp.broadcast_to(bias, (n, m))
+        taint = None
         # Where nothing is hidden, NaN and Inf find their way by themselves.
-        k, v, taint = _cleaned(k, v) if mask.parts else (k, v, None)
+        if mask.parts:
+            k, v, taint = _cleaned(k, v)
         return function(
             q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
         )
 
     if saved is not None:
         keep = jax.checkpoint_policies.save_only_these_names(saved)
-        one_head, one_example = (
-            jax.checkpoint(f, policy=keep, prevent_cse=False)
-            for f in (one_head, one_example)
-        )
-    found = _over(one_example, count, max(1, at_once // h), rows)
-    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+        one_head = jax.checkpoint(one_head, policy=keep, prevent_cse=False)
+        one_example = jax.checkpoint(one_example, policy=keep, prevent_cse=False)
+    rows = (*arrays, score, mask, bias, drop)
+    results = _map_leading(one_example, count, max(1, at_once // h), rows)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
-def near_the_caches(n, m, score):
-    """Heads to take at once: on a CPU as many as keep a block of scores in the caches, with what they are made from."""
-    on_cpu = 2**21 if isinstance(score, PRODUCTS) else 2**19
-    return max(
-        1,
-        (on_cpu if jax.default_backend() == "cpu" else 2**30)
-        // (4 * min(n, BLOCK) * m),
+def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
+    """Maps a function of one head that needs no values, as `map_heads` does.
+
+    Its derivatives keep the arrays named SAVED.
+    """
+    return map_heads(
+        function,
+        q,
+        k,
+        k[..., :0],
+        score=score,
+        mask=mask,
+        bias=bias,
+        drop=drop,
+        at_once=heads_at_once(q.shape[-3], k.shape[-3], score),
+        saved=SAVED,
     )
 
 
-def _over(function, count, at_once, rows):
-    """`function` over the leading axis of every leaf of `rows`; one of length 1 is shared by all."""
+def heads_at_once(n, m, score):
+    """Returns the number of heads to compute together, with n queries and m keys each.
+
+    On a CPU so many keep a block of scores in the caches, with its inputs.
+    """
+    numbers = 2**30
+    if jax.default_backend() == "cpu":
+        numbers = 2**21 if score.is_product else 2**19
+    return max(1, numbers // (4 * min(n, BLOCK) * m))
+
+
+def _map_leading(function, count, at_once, rows):
+    """Maps over the leading axis of every leaf of `rows`; all share one of length 1."""
     leaves, tree = jax.tree.flatten(rows)
-    own = [leaf.shape[0] == count for leaf in leaves]
+    is_mapped = [leaf.shape[0] == count for leaf in leaves]
 
     def one(mapped):
         mapped = iter(mapped)
-        return function(
-            *tree.unflatten(
-                next(mapped) if is_own else leaf[0]
-                for leaf, is_own in zip(leaves, own, strict=True)
-            )
-        )
+        every = [
+            next(mapped) if varies else leaf[0]
+            for leaf, varies in zip(leaves, is_mapped, strict=True)
+        ]
+        return function(*tree.unflatten(every))
 
-    mapped = [leaf for leaf, is_own in zip(leaves, own, strict=True) if is_own]
+    mapped = [x for x, varies in zip(leaves, is_mapped, strict=True) if varies]
     if at_once >= count:
         return jax.vmap(one)(mapped)
     return jax.lax.map(one, mapped, batch_size=at_once if at_once > 1 else None)
@@ -101,23 +133,28 @@ def _check_axes(count, h, **values):
         for leaf in jax.tree.leaves(value):
             if leaf.shape[0] not in (1, count) or leaf.shape[1] not in (1, h):
                 raise ValueError(
-                    f"{name} has an array for {leaf.shape[0]} examples and {leaf.shape[1]} heads; there "
-                    f"are {count} examples and {h} heads, and 1 stands for all of them"
+                    f"{name} has an array for {leaf.shape[0]} examples and "
+                    f"{leaf.shape[1]} heads; there are {count} examples and {h} heads, "
+                    "and 1 stands for all of them"
                 )
 
 
 def _cleaned(k, v):
-    """Keys and values with 0 for NaN and Inf, and the taint (M,) of the tokens that held one, see `Tile`."""
+    """Returns keys and values with 0 for NaN and Inf, and the taint (M,), see `Tile`."""
     dtype = jnp.promote_types(v.dtype, jnp.float32)
     taint = sum(0 * jax.lax.stop_gradient(x).sum(-1).astype(dtype) for x in (k, v))
-    return *(jnp.where(jnp.isfinite(x), x, 0) for x in (k, v)), taint
+    clean_k = jnp.where(jnp.isfinite(k), k, 0)
+    clean_v = jnp.where(jnp.isfinite(v), v, 0)
+    return clean_k, clean_v, taint
 
 
 def _parameters(value):
-    """Parameters, one number or with an axis H, with one more axis for the examples, which share them."""
-    return jax.tree.map(
-        lambda leaf: (
-            jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
-        ),
-        value,
-    )
+    """Returns parameters with one more axis for the examples, which share them.
+
+    A parameter is one number or has an axis H.
+    """
+
+    def with_axes(leaf):
+        return jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
+
+    return jax.tree.map(with_axes, value)

@@ -1,6 +1,7 @@
 """Dictionaries of arrays in .npz and .safetensors files.
 
-A safetensors file is 8 bytes, how long the header is, the header, which is JSON, and then the numbers, little-endian.
+A safetensors file is 8 bytes, the length of the header, the header, which is JSON, and
+then the numbers, little-endian.
 """
 
 import json
@@ -27,60 +28,67 @@ DTYPES = {
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
-"""By the names that safetensors has for them."""
+"""The dtypes by safetensors' names."""
 FORMATS = (".npz", ".safetensors")
 
 
 def load(
     path: str | Path, names: Container[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The arrays of an .npz or .safetensors file, by name: those of `names`, where that is not None.
+    """Reads the arrays of an .npz or .safetensors file, by name.
 
-    Nothing in a file is executed: an .npz with pickled objects is refused.
+    With `names` it reads those only. Nothing in a file is executed: an .npz with pickled
+    objects is refused.
 
-    Raises ValueError for another kind of file, and for one that is damaged.
+    Raises:
+      ValueError: another kind of file, or one that is damaged.
     """
     if _format(path) == ".npz":
         with open(path, "rb") as file:
-            return _unzipped(file, path, names)
+            return _read_npz(file, path, names)
     with open(path, "rb") as file:
-        header, start, size = _header(file, path)
+        header, start, size = _read_header(file, path)
         return {
-            name: _tensor(file, start, size, path, name, entry)
+            name: _read_tensor(file, start, size, path, name, entry)
             for name, entry in header.items()
             if names is None or name in names
         }
 
 
 def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Writes arrays into an .npz or .safetensors file. Raises ValueError for another kind of file, and for numbers
-    that the kind cannot hold: .npz has no bfloat16."""
+    """Writes arrays into an .npz or .safetensors file.
+
+    Raises:
+      ValueError: another kind of file, or numbers that the kind cannot hold: .npz has no
+        bfloat16.
+    """
     arrays = {name: np.asarray(x) for name, x in arrays.items()}
     kinds = {np.dtype(dtype): kind for kind, dtype in DTYPES.items()}
-    known = [
-        dtype for dtype in kinds if _format(path) != ".npz" or dtype != jnp.bfloat16
-    ]
+    is_npz = _format(path) == ".npz"
+    known = [dtype for dtype in kinds if not is_npz or dtype != jnp.bfloat16]
     for name, x in arrays.items():
         if x.dtype not in known:
             raise ValueError(
-                f"{path}: {name} is of {x.dtype}; {_format(path)} files have {', '.join(map(str, known))}"
+                f"{path}: {name} is of {x.dtype}; {_format(path)} files have "
+                f"{', '.join(map(str, known))}"
             )
-    if _format(path) == ".npz":
+    if is_npz:
         np.savez(path, **arrays)
         return
-    # Wide numbers first, after a header of whole words: so each array stands where its numbers may be mapped to memory.
+    # Wide numbers first, after a header of whole words: so each array stands where its
+    # numbers may be mapped to memory.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
-    ends = np.cumsum([0, *(x.nbytes for x in arrays.values())]).tolist()
-    header = json.dumps(
-        {
-            name: {
-                "dtype": kinds[x.dtype],
-                "shape": x.shape,
-                "data_offsets": ends[i : i + 2],
-            }
-            for i, (name, x) in enumerate(arrays.items())
+    entries = {}
+    begin = 0
+    for name, x in arrays.items():
+        end = begin + x.nbytes
+        entries[name] = {
+            "dtype": kinds[x.dtype],
+            "shape": x.shape,
+            "data_offsets": [begin, end],
         }
-    ).encode()
+        begin = end
+    header = json.dumps(entries).encode()
     header += b" " * (-len(header) % 8)
     with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -95,13 +103,13 @@ def _format(path):
     return suffix
 
 
-def _unzipped(file, path, names):
+def _read_npz(file, path, names):
     try:
-        with np.load(file, allow_pickle=False) as found:
-            arrays = {
-                name: found[name] for name in found if names is None or name in names
-            }
-    except Exception as error:  # zip, zlib and numpy have an error of their own for everything that can be wrong
+        with np.load(file, allow_pickle=False) as content:
+            read = [name for name in content if names is None or name in names]
+            arrays = {name: content[name] for name in read}
+    # zip, zlib and numpy have an error of their own for everything that can be wrong.
+    except Exception as error:
         raise ValueError(f"{path} is no .npz file of arrays: {error}") from None
     for name, x in arrays.items():
         if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
@@ -111,42 +119,45 @@ def _unzipped(file, path, names):
     return arrays
 
 
-def _header(file, path):
-    """What is in a safetensors file, where its numbers start, and how many bytes they are."""
-    size, length = Path(path).stat().st_size, int.from_bytes(file.read(8), "little")
+def _read_header(file, path):
+    """Reads a safetensors file's header, the place of its numbers, and their bytes."""
+    size = Path(path).stat().st_size
+    length = int.from_bytes(file.read(8), "little")
     try:
         if not 2 <= length <= size - 8:
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length))
         if not isinstance(header, dict):
-            raise ValueError(f"a header that is no object but {type(header).__name__}")
+            kind = type(header).__name__
+            raise ValueError(f"a header that is no object but {kind}")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from None
     header.pop("__metadata__", None)
     return header, 8 + length, size - 8 - length
 
 
-def _tensor(file, start, size, path, name, entry):
+def _read_tensor(file, start, size, path, name, entry):
     try:
-        kind, shape, (begin, end) = (
-            entry["dtype"],
-            entry["shape"],
-            entry["data_offsets"],
-        )
+        kind = entry["dtype"]
+        shape = entry["shape"]
+        begin, end = entry["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in [*shape, begin, end]):
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"{path}: {name} has no dtype, shape and data_offsets, but {str(entry)[:100]}"
+            f"{path}: {name} has no dtype, shape and data_offsets, "
+            f"but {str(entry)[:100]}"
         ) from None
+    # A list, because an entry's dtype may be of a kind that no dictionary can look up.
     if kind not in list(DTYPES):
         raise ValueError(f"{path}: {name} is of {kind}; known: {', '.join(DTYPES)}")
-    count, dtype = math.prod(shape), np.dtype(DTYPES[kind])
-    there = max(0, min(end, size) - begin) // dtype.itemsize * dtype.itemsize
-    if there != end - begin or there != count * dtype.itemsize:
+    dtype = np.dtype(DTYPES[kind])
+    count = math.prod(shape)
+    present = max(0, min(end, size) - begin) // dtype.itemsize * dtype.itemsize
+    if present != end - begin or present != count * dtype.itemsize:
         raise ValueError(
-            f"{path}: {name} should have {count} numbers of {dtype}, and the file has bytes {begin} to "
-            f"{end} for it, of which {there} are there"
+            f"{path}: {name} should have {count} numbers of {dtype}, and the file has "
+            f"bytes {begin} to {end} for it, of which {present} are there"
         )
     file.seek(start + begin)
     return np.fromfile(file, dtype, count).reshape(shape)
