@@ -146,7 +146,9 @@ def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
         one_head, q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits
     )
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
-    named = dict(zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False))
+    named = dict(
+        zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False)
+    )
     return tuple(named[name] for name in results)
 
 
@@ -163,9 +165,7 @@ def _reference(q, k, v, *, score, mask, taint, bias, drop):
     if taint is not None:
         taint = jnp.broadcast_to(taint[None], (i.size, j.size))
         bias = taint if bias is None else bias + taint
-    return reference(
-        q, k, v, score=score, mask=mask.tile(i, j), bias=bias, drop=drop
-    )
+    return reference(q, k, v, score=score, mask=mask.tile(i, j), bias=bias, drop=drop)
 
 
 @jax.jit

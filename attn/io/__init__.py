@@ -1,7 +1,7 @@
 """Weights in and out: PyTorch's nn.Transformer, plain dictionaries, and files of arrays.
 
-    model, variables = from_torch(load("model.safetensors"), h=8)
-    save("model.npz", to_torch(model, variables))
+model, variables = from_torch(load("model.safetensors"), h=8)
+save("model.npz", to_torch(model, variables))
 """
 
 from attn.io.safetensors import load, save

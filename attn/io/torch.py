@@ -102,9 +102,7 @@ def from_torch(
     expected = dict(_written(model, empty, names))
     zeros = _zeros(arrays, expected)
     shared = {names.target_embedding, names.output} - arrays.keys()
-    needed = {
-        name: x for name, x in expected.items() if name not in {*zeros, *shared}
-    }
+    needed = {name: x for name, x in expected.items() if name not in {*zeros, *shared}}
     sizes = f"N={shape.N}, d_model={shape.d_model}, d_ff={shape.d_ff}"
     _check(arrays, needed, f"an nn.Transformer of {sizes}")
     variables = _read(model, zeros | _with_shared(arrays, names), names)

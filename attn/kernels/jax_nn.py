@@ -12,9 +12,7 @@ from jaxtyping import Array, Float
 from attn.masks import Band, Padding
 
 
-def why_not(
-    q, v, *, score, mask, bias, drop, return_lse, return_weights
-) -> str | None:
+def why_not(q, v, *, score, mask, bias, drop, return_lse, return_weights) -> str | None:
     """Returns the reason why `jax_nn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
     widths = f"{v.shape[-1]} and {q.shape[-1]}"
@@ -85,9 +83,7 @@ def _prepared(q, k, score):
     def one_head(score, q, k):
         return score.prepare(q, k)[1:]
 
-    return jax.vmap(one_head, (0, -2, -2), -2)(
-        jax.tree.map(for_each_head, score), q, k
-    )
+    return jax.vmap(one_head, (0, -2, -2), -2)(jax.tree.map(for_each_head, score), q, k)
 
 
 def _visible_range(n, left, right, lengths):

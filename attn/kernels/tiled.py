@@ -86,6 +86,4 @@ def _tangent(tile, changes, out, lse):
 
 def _times(w, v):
     """Computes w vᵀ in w's precision, v in its own."""
-    return jnp.einsum(
-        "nm,vm->nv", w.astype(v.dtype), v, preferred_element_type=w.dtype
-    )
+    return jnp.einsum("nm,vm->nv", w.astype(v.dtype), v, preferred_element_type=w.dtype)

@@ -77,9 +77,7 @@ def greedy(
 
     def extend(state):
         t, caches, tokens, done = state
-        visible = jnp.broadcast_to(
-            jnp.arange(max_length) <= t, (batch, 1, max_length)
-        )
+        visible = jnp.broadcast_to(jnp.arange(max_length) <= t, (batch, 1, max_length))
         logits, caches = step(tokens[:, t][:, None], t, caches, visible)
         forced = forced_token(t)
         best = _first_argmax(logits[:, 0] + penalty[None])

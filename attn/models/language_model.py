@@ -38,9 +38,7 @@ class LanguageModel(LayeredModel):
         check_design(design, self.shape)
         d_model = self.shape.d_model
         names = [
-            name
-            for name in EMBEDDINGS[design.embeddings]
-            if name != "source_embedding"
+            name for name in EMBEDDINGS[design.embeddings] if name != "source_embedding"
         ]
         matrices = embedding_matrices(self, names, self.vocabulary, d_model)
         for name, matrix in matrices.items():

@@ -243,13 +243,12 @@ class MultiHeadAttention(nn.Module):
 
     def _output(self, out):
         """Returns one vector a token from those of its heads."""
-        if self._has_w_o:
-            out = jnp.einsum("...nhv,hvd->...nd", out, self.w_o)
-        else:
-            out = out.sum(-2)
+        has_w_o = self._has_w_o
+        equation = "...nhv,hvd->...nd"
+        out = jnp.einsum(equation, out, self.w_o) if has_w_o else out.sum(-2)
         if self.combine == "mean":
             out = out / self.h
-        if self.biases and self._has_w_o:
+        if self.biases and has_w_o:
             out = _plus(out, self.b_o)
         return out if self.activation is None else self.activation(out)
 

@@ -79,9 +79,7 @@ def sample(
 
     def extend(state):
         t, caches, tokens, log_probs, done = state
-        visible = jnp.broadcast_to(
-            jnp.arange(max_length) <= t, (batch, 1, max_length)
-        )
+        visible = jnp.broadcast_to(jnp.arange(max_length) <= t, (batch, 1, max_length))
         hidden, caches = model.apply(
             variables, tokens[:, t][:, None], t, caches, visible, method="decode_step"
         )

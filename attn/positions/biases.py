@@ -147,9 +147,7 @@ def bucket_of_distance(
         # rounding would decide.
         steps = range(b - e)
         power = d ** (b - e)
-        reached = [
-            t for t in steps if power * e**t >= max_distance**t * e ** (b - e)
-        ]
+        reached = [t for t in steps if power * e**t >= max_distance**t * e ** (b - e)]
         return e + max(reached)
 
     before = [bucket(d) for d in range(max_distance + 1)]
@@ -193,9 +191,7 @@ def alibi_slopes(h: int) -> Float[np.ndarray, "H"]:
     return (2.0 ** (-8 * np.array(exponents))).astype(np.float32)
 
 
-def bias_row(
-    bias, h: int, position: Int[ArrayLike, ""], m: int
-) -> Float[Array, "H m"]:
+def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array, "H m"]:
     """Returns what h heads add to the scores of the query at `position` and m keys.
 
     It is the row that a decoder with a cache needs.

@@ -5,8 +5,8 @@ of one query and one key that it is in head h.
 """
 
 import numpy as np
-
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot
+
 from tests.attn import oracle
 
 B, N, M, H, K, V = 2, 5, 7, 3, 11, 13

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from jax.test_util import check_grads
-
 from attn import Bilinear, Mask, ScaledDot, attention
 from attn.attention import IMPLEMENTATIONS
-from attn.heads import near_the_caches
 from attn.kernels.blocks import BLOCK
+from attn.map_heads import heads_at_once
+from jax.test_util import check_grads
+
 from tests.attn import oracle
 from tests.attn.cases import (
     CASES,
@@ -48,7 +48,7 @@ def qkv():
 def blocks_of(n, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
-        patch.setattr(sys.modules["attn.attention"], "near_the_caches", at_once)
+        patch.setattr(sys.modules["attn.attention"], "heads_at_once", at_once)
         jax.clear_caches()  # the constants are compiled in
         yield
     jax.clear_caches()
@@ -401,7 +401,7 @@ def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     def loss(q, k, v):
         return attention(q, k, v, mask=mask).sum()
 
-    with blocks_of(BLOCK, near_the_caches):
+    with blocks_of(BLOCK, heads_at_once):
         compiled = (
             jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
             .lower(shape, shape, shape)

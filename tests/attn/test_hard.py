@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-
 from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
-from attn.inside import entropy
+from attn.inspect import entropy
+
 from tests.attn import oracle
 from tests.attn.cases import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
-from tests.attn.test_inside import textbook
+from tests.attn.test_inspect import textbook
 
 KEY = jax.random.key(0)
 
@@ -33,7 +33,7 @@ def blocks_of(n, at_once=4):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
         patch.setattr(
-            sys.modules["attn.inside"], "near_the_caches", lambda n, m, score: at_once
+            sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: at_once
         )
         jax.clear_caches()  # the constants are compiled in
         yield

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn import Dot, Mask, attention
+from attn.inspect import entropy, received, top_weights, weight_rows
+from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
 from jax.test_util import check_grads
 
-from attn import Dot, Mask, attention
-from attn.biases import ALiBi, RelativeTable, alibi_slopes
-from attn.inside import chosen_rows, entropy, received, top_weights
 from tests.attn import oracle
 from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
 
@@ -31,7 +31,7 @@ def small_blocks(monkeypatch):
     """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
     monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 3)
     monkeypatch.setattr(
-        sys.modules["attn.inside"], "near_the_caches", lambda n, m, score: 4
+        sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: 4
     )
     jax.clear_caches()  # the constants are compiled in
     yield
@@ -69,7 +69,7 @@ def check(q, k, mask, score):
     look = jax.jit(
         lambda q, k: (
             [f(q, k, score=score, mask=mask) for f in (entropy, top_weights, received)]
-            + [chosen_rows(q, k, QUERIES, score=score, mask=mask)]
+            + [weight_rows(q, k, QUERIES, score=score, mask=mask)]
         )
     )
     e, (largest, index), sums, rows = look(q, k)
@@ -204,7 +204,7 @@ def test_a_query_that_sees_nothing_has_no_weights_and_gives_no_gradient(qk):
         return (
             e,
             weights,
-            chosen_rows(q, k, range(N), mask=mask),
+            weight_rows(q, k, range(N), mask=mask),
             received(q, k, mask=mask),
         ), index
 
@@ -233,7 +233,7 @@ def test_nan_in_a_hidden_key_reaches_nobody(qk):
                 for x in (
                     *found,
                     top_weights(q, k, mask=Mask.padding(LENGTHS))[0],
-                    chosen_rows(q, k, QUERIES, mask=Mask.padding(LENGTHS)),
+                    weight_rows(q, k, QUERIES, mask=Mask.padding(LENGTHS)),
                 )
             )
 
@@ -254,7 +254,7 @@ def test_nan_that_is_seen_is_not_hidden(qk):
         looks = (
             entropy(q, k, mask=Mask.causal())[..., None],
             top_weights(q, k, mask=Mask.causal())[0],
-            chosen_rows(q, k, range(N), mask=Mask.causal()).swapaxes(1, 2),
+            weight_rows(q, k, range(N), mask=Mask.causal()).swapaxes(1, 2),
         )
         return looks, received(q, k, mask=Mask.causal())
 
@@ -281,7 +281,7 @@ def test_weights_after_dropout_are_those_that_attention_uses(qk):
         jax.jit(
             lambda q, k: (
                 attention(q, k, values, **options),
-                chosen_rows(q, k, QUERIES, **options),
+                weight_rows(q, k, QUERIES, **options),
                 received(q, k, **options),
             )
         )(*qk),
@@ -293,8 +293,8 @@ def test_weights_after_dropout_are_those_that_attention_uses(qk):
 
 
 BIASES = {
-    "ALiBi": ALiBi(jnp.asarray(alibi_slopes(H))),
-    "relative": RelativeTable(
+    "ALiBi": ALiBiBias(jnp.asarray(alibi_slopes(H))),
+    "relative": RelativeBias(
         jnp.asarray(np.random.default_rng(5).normal(size=(H, 5)), jnp.float32)
     ),
     "(H, N, M)": jnp.asarray(
@@ -313,7 +313,7 @@ def test_every_bias_counts(qk, name):
     def look(q, k, bias):
         return (
             attention(q, k, k, bias=bias, return_weights=True)[1],
-            chosen_rows(q, k, QUERIES, bias=bias),
+            weight_rows(q, k, QUERIES, bias=bias),
             received(q, k, bias=bias),
             entropy(q, k, bias=bias),
             top_weights(q, k, bias=bias, top=1)[0][..., 0],
@@ -333,7 +333,7 @@ def test_positions_outside_are_named(qk, queries, named):
     with pytest.raises(
         ValueError, match=f"queries={named} must be positions of the 5 queries, 0 to 4"
     ):
-        chosen_rows(*qk, queries)
+        weight_rows(*qk, queries)
 
 
 def test_shapes_that_do_not_fit_are_named(qk):
@@ -342,7 +342,7 @@ def test_shapes_that_do_not_fit_are_named(qk):
         entropy,
         top_weights,
         received,
-        lambda q, k: chosen_rows(q, k, QUERIES),
+        lambda q, k: weight_rows(q, k, QUERIES),
     ):
         with pytest.raises(
             ValueError, match="d_k differs between queries and keys: 11 and 10"
@@ -354,7 +354,7 @@ LOOKS = {
     "entropy": lambda q, k, mask: entropy(q, k, mask=mask),
     "top": lambda q, k, mask: top_weights(q, k, mask=mask)[0],
     "received": lambda q, k, mask: received(q, k, mask=mask) ** 2,
-    "rows": lambda q, k, mask: chosen_rows(q, k, QUERIES, mask=mask),
+    "rows": lambda q, k, mask: weight_rows(q, k, QUERIES, mask=mask),
 }
 
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import Mask, attention
 
 Q_IDS, K_IDS = np.array([[1, 1, 2], [3, 3, 3]]), np.array([[1, 2, 2, 0], [3, 3, 0, 0]])

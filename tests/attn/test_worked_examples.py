@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-
 from attn import Dot, Mask, ScaledDot, attention, sinusoidal
 
 I_LOVE_AI = [

@@ -9,16 +9,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn import (
+    T5,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Relative,
+    Shape,
+    Sinusoidal,
+    Transformer,
+)
+from attn.io import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
 
-from attn import Design, Learned, Mask, NoPositions, Shape, Sinusoidal, Transformer
-from attn.interop import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
-N, D, F, H, Y, L = 2, 14, 17, 2, 29, 13
+N = 2
+D = 14
+F = 17
+H = 2
+Y = 29
+L = 13
 SHAPE = Shape(N, D, F, H, D // H, D // H)
-SOURCE_LENGTHS, TARGET_LENGTHS = (11, 5), (3, 7)
+PLAIN = Design(norm_epsilon=1e-5)
+SOURCE_LENGTHS = (11, 5)
+TARGET_LENGTHS = (3, 7)
 EMBEDDINGS = ("src_embed.weight", "tgt_embed.weight", "generator.weight")
 PADDING = 23
 """What stands after the sentences; a real piece, so that whoever sees it is found out."""
@@ -140,6 +157,7 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
     form, design, dtype = CASES[norm]
     arrays, draw = state_dict(**form), np.random.default_rng(2).normal
     halves = norm == "post"
+    layout = "halves" if halves else "interleaved"
     tables = [numpy_transformer.sinusoids(L, D, halves)] * 2
     pull = [draw(size=(m, Y)) for m in TARGET_LENGTHS]
 
@@ -165,8 +183,7 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         model, variables = from_torch(
             arrays,
             H,
-            design,
-            positions=Sinusoidal("halves" if halves else "interleaved"),
+            design._replace(positions=Sinusoidal(layout=layout)),
             length=L,
         )
         for table in variables["positions"].values():  # attn's own are in float32
@@ -193,10 +210,10 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
 
 
 @functools.cache
-def build(design=Design(biases=True), positions=Learned(), shape=SHAPE):
+def build(design=Design(biases=True, positions=Learned()), shape=SHAPE):
     """A model, and variables at random."""
     model, ids, every = (
-        Transformer(shape, Y, L, positions, design=design),
+        Transformer(shape, Y, L, design),
         jnp.zeros((1, 1), jnp.int32),
         Mask(),
     )
@@ -223,7 +240,12 @@ def build(design=Design(biases=True), positions=Learned(), shape=SHAPE):
 )
 def test_to_pytorch_and_back(norm, embeddings):
     design = Design(
-        norm, embeddings, biases=True, activation="silu", scale_embeddings=False
+        norm,
+        embeddings,
+        biases=True,
+        activation="silu",
+        scale_embeddings=False,
+        positions=Learned(),
     )
     model, variables = build(design)
     told = Design(
@@ -235,9 +257,9 @@ def test_to_pytorch_and_back(norm, embeddings):
 
 
 def test_attention_without_biases_gets_biases_of_0():
-    model, variables = build(Design())
+    model, variables = build(Design(positions=Learned()))
     arrays = to_torch(model, variables)
-    assert sorted(arrays) == sorted(to_torch(*build(Design(biases=True))))
+    assert sorted(arrays) == sorted(to_torch(*build()))
     assert not any(
         arrays[name].any()
         for name in arrays
@@ -291,16 +313,18 @@ def test_names_are_the_callers():
 
 def test_positions_are_the_callers_where_there_is_no_table():
     arrays = {name: x.astype(np.float16) for name, x in state_dict().items()}
-    model, variables = from_torch(arrays, H, positions=NoPositions(), length=5)
+    model, variables = from_torch(
+        arrays, H, PLAIN._replace(positions=NoPositions()), length=5
+    )
     assert (
-        model.positions == NoPositions()
+        model.design.positions == NoPositions()
         and model.length == 5
         and model.design.norm_epsilon == 1e-5
     )
     assert not variables["positions"]["source_positions"]["table"].any()
     assert {x.dtype for x in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
     with pytest.raises(ValueError, match=r"missing: src_pos.weight, tgt_pos.weight$"):
-        from_torch(arrays, H, positions=Learned())
+        from_torch(arrays, H, PLAIN._replace(positions=Learned()))
 
 
 def test_all_that_is_wrong_is_named():
@@ -369,7 +393,7 @@ def test_what_no_model_of_ours_is(arrays, h, message):
             "needs h·d_k = h·d_v = d_model, got h=2, d_k=3, d_v=7, d_model=14; to_arrays",
         ),
         (dict(design=Design(score="additive")), "has no score='additive'"),
-        (dict(design=Design(relative="t5")), "has no relative='t5'"),
+        (dict(design=Design(positions=T5())), "has no positions=T5"),
     ],
 )
 def test_what_pytorch_has_not(form, message):
@@ -382,8 +406,8 @@ def test_what_pytorch_has_not(form, message):
 DESIGNS = [
     Design(),
     Design("pre", "target", biases=True, score="additive"),
-    Design("post_final", "separate", relative="t5", score="bilinear"),
-    Design(relative="relative"),
+    Design("post_final", "separate", positions=T5(), score="bilinear"),
+    Design(positions=Relative()),
 ]
 
 
@@ -391,7 +415,7 @@ DESIGNS = [
     ("design", "suffix"), list(zip(DESIGNS, ["npz", "safetensors"] * 2, strict=True))
 )
 def test_any_model_through_a_file(tmp_path, design, suffix):
-    model, variables = build(design, Sinusoidal(), Shape(N, D, F, 3, 5, 7))
+    model, variables = build(design, Shape(N, D, F, 3, 5, 7))
     save(tmp_path / f"model.{suffix}", to_arrays(variables))
     arrays = load(tmp_path / f"model.{suffix}")
     np.testing.assert_array_equal(

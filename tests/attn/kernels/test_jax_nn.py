@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
 
 B, N, M, H, K = 2, 5, 7, 3, 11

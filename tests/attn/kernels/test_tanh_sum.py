@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn import Additive, attention
+from attn.kernels import tanh_sum as module
 from jax.test_util import check_grads
 
-from attn import Additive, attention
-from attn import tanh_sum as module
 from tests.attn import oracle
 
 tanh_sum = jax.jit(module.tanh_sum)

@@ -7,27 +7,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import (
+    MIXERS,
+    POSITIONS,
     RNN,
     SCORES,
+    T5,
+    ALiBi,
+    Convolutional,
     Design,
     Learned,
     Mask,
     NoPositions,
+    Recurrent,
+    Relative,
+    Restricted,
+    Rotary,
+    SeparableConvolutional,
     Shape,
     Sinusoidal,
     Transformer,
-    decoding,
 )
-from attn.decoding import beam_search, greedy
-from attn.layers import MIXING, NORMS, RELATIVE
-from attn.positions import POSITIONS
+from attn.models.beam_search import beam_search, greedy
+from attn.models.design import NORMS
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
-LENGTH, MOST, N = 13, 7, 5
+LENGTH, MAX_LENGTH, N = 13, 7, 5
 PAD, BOS, EOS = 0, 1, 2
 LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
 """Pieces of several blocks, the last of them among them, that are chosen often, or would be if they might."""
@@ -36,9 +43,9 @@ ROWS = 120  # hypotheses of one full forward pass, always the same number: it is
 
 
 @functools.cache
-def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design(), model=None):
-    """A model of random parameters, biases and norms too."""
-    model = model or Transformer(SHAPE, vocabulary, LENGTH, positions, 0.0, design)
+def build(vocabulary=VOCABULARY, design=Design(), model=None):
+    """Returns a model of random parameters, biases and norms too."""
+    model = model or Transformer(SHAPE, vocabulary, LENGTH, design, 0.0)
     ids = jnp.zeros((1, 2), jnp.int32)
     shapes = jax.eval_shape(
         functools.partial(
@@ -59,7 +66,7 @@ def build(vocabulary=VOCABULARY, positions=Sinusoidal(), design=Design(), model=
         ),
         shapes,
     )
-    table = positions.init(jax.random.key(0), LENGTH, SHAPE.d_model)
+    table = design.positions.table(jax.random.key(0), LENGTH, SHAPE.d_model)
     variables = dict(
         params=params,
         positions=dict(
@@ -138,8 +145,8 @@ def lp(n, alpha):
 def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
     """Beam search by its definition: for each sentence all that finished, best first: (score, log P, pieces)."""
     going, finished = [[(0.0, ())] for _ in source], [[] for _ in source]
-    for n in range(1, MOST + 1):
-        table = np.zeros((len(source), beam, MOST), np.int32)
+    for n in range(1, MAX_LENGTH + 1):
+        table = np.zeros((len(source), beam, MAX_LENGTH), np.int32)
         for b, k in itertools.product(range(len(source)), range(beam)):
             if k < len(going[b]):
                 table[b, k, : len(going[b][k][1])] = going[b][k][1]
@@ -170,12 +177,12 @@ def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
 
 
 def check(found, wanted, n_best):
-    assert found.pieces.shape == (len(wanted), n_best, MOST)
+    assert found.tokens.shape == (len(wanted), n_best, MAX_LENGTH)
     for b, best in enumerate(wanted):
         best = best[:n_best]
         for k, (score, log_prob, pieces) in enumerate(best):
-            assert tuple(found.pieces[b, k].tolist()) == pieces + (PAD,) * (
-                MOST - len(pieces)
+            assert tuple(found.tokens[b, k].tolist()) == pieces + (PAD,) * (
+                MAX_LENGTH - len(pieces)
             )
             np.testing.assert_allclose(found.scores[b, k], score, rtol=2e-5, atol=1e-5)
             np.testing.assert_allclose(
@@ -183,7 +190,7 @@ def check(found, wanted, n_best):
             )
         assert (found.scores[b, len(best) :] == -np.inf).all()
         assert (found.log_probs[b, len(best) :] == -np.inf).all()
-        assert (found.pieces[b, len(best) :] == PAD).all()
+        assert (found.tokens[b, len(best) :] == PAD).all()
 
 
 @functools.cache
@@ -195,10 +202,12 @@ def searcher(model, beam, n_best):
         source,
         lengths,
         alpha=0.6,
-        limits=np.array([MOST] * 40),
+        limits=np.array([MAX_LENGTH] * 40),
         prefix=begun([()] * 40),
     ):
-        told = dict(most=MOST, bos=BOS, eos=EOS, limits=limits, prefix=prefix)
+        told = dict(
+            max_length=MAX_LENGTH, bos=BOS, eos=EOS, limits=limits, prefix=prefix
+        )
         if not beam:
             return greedy(model, variables, source, lengths, **told)
         return beam_search(
@@ -226,7 +235,9 @@ def begun(prefixes):
 def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
     model, variables = build()
     source, lengths = sentences()
-    limits = np.array([MOST, 3, 1, MOST + 2, 5, 2, MOST, MOST] * 5)
+    limits = np.array(
+        [MAX_LENGTH, 3, 1, MAX_LENGTH + 2, 5, 2, MAX_LENGTH, MAX_LENGTH] * 5
+    )
     prefixes = [(), (), (), (71,), (72, 9), (3, 4), (), ()] * 5
     found = searcher(model, beam, n_best)(
         variables, source, lengths, alpha, limits, begun(prefixes)
@@ -238,7 +249,7 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
         lengths,
         beam,
         alpha,
-        np.minimum(limits, MOST),
+        np.minimum(limits, MAX_LENGTH),
         prefixes,
     )
     assert len({len(best[0][2]) for best in wanted}) > 3
@@ -265,7 +276,7 @@ def test_a_wide_beam_finds_everything():
             beam_search,
             model,
             beam=len(everything),
-            most=4,
+            max_length=4,
             bos=BOS,
             eos=EOS,
             n_best=len(everything),
@@ -278,7 +289,7 @@ def test_a_wide_beam_finds_everything():
         found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
     )
     np.testing.assert_array_equal(
-        found.pieces, np.take_along_axis(targets, order[..., None], 1)
+        found.tokens, np.take_along_axis(targets, order[..., None], 1)
     )
 
 
@@ -288,11 +299,11 @@ def test_a_beam_of_one_is_greedy():
         variables,
         *sentences(seed=1),
         0.6,
-        np.arange(40) % MOST + 1,
+        np.arange(40) % MAX_LENGTH + 1,
         begun([(), (71,), (72, 9), ()] * 10),
     )
     np.testing.assert_array_equal(
-        searcher(model, 1, 1)(*args).pieces[:, 0], searcher(model, 0, 1)(*args)
+        searcher(model, 1, 1)(*args).tokens[:, 0], searcher(model, 0, 1)(*args)
     )
 
 
@@ -300,13 +311,13 @@ def test_greedy_equals_the_search_without_a_cache():
     model, variables = build()
     source, lengths = sentences(seed=2)
     found = searcher(model, 0, 1)(variables, source, lengths)
-    target = np.zeros((40, 1, MOST), np.int32)
-    for t in range(MOST):
+    target = np.zeros((40, 1, MAX_LENGTH), np.int32)
+    for t in range(MAX_LENGTH):
         log_probs = log_probs_of(model, variables, source, lengths, target)[:, :, t]
         log_probs[..., [PAD, BOS]] = -np.inf
         ended = (target == EOS).any(-1)
         target[:, :, t] = np.where(
-            ended, PAD, EOS if t == MOST - 1 else log_probs.argmax(-1)
+            ended, PAD, EOS if t == MAX_LENGTH - 1 else log_probs.argmax(-1)
         )
     np.testing.assert_array_equal(found, target[:, 0])
     assert len(set((target > 0).sum(-1)[:, 0].tolist())) > 3
@@ -318,7 +329,9 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
     model, variables = build()
     variables = rescaled(variables, [PAD, BOS], factor)
     source, lengths = sentences()
-    wanted = slow(model, variables, source, lengths, 3, 0.6, [MOST] * 40, [()] * 40)
+    wanted = slow(
+        model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
+    )
     assert min(best[0][1] for best in wanted) < surprise
     check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
 
@@ -334,7 +347,9 @@ def test_logits_may_all_be_negative():
         "params": {**variables["params"], "embedding": table, "decoder_0": layer},
     }
     source, lengths = sentences()
-    wanted = slow(model, variables, source, lengths, 3, 0.6, [MOST] * 40, [()] * 40)
+    wanted = slow(
+        model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
+    )
     assert max(best[0][1] for best in wanted) < -20
     check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
 
@@ -343,8 +358,8 @@ def test_an_empty_sentence_has_the_empty_translation():
     model, variables = build()
     source, lengths = sentences()
     found = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
-    np.testing.assert_array_equal(found.pieces[1, :, 0], [EOS, PAD, PAD])
-    assert (found.pieces[1, :, 1:] == PAD).all()
+    np.testing.assert_array_equal(found.tokens[1, :, 0], [EOS, PAD, PAD])
+    assert (found.tokens[1, :, 1:] == PAD).all()
     np.testing.assert_array_equal(
         np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]]
     )
@@ -359,7 +374,7 @@ def test_a_sentence_is_translated_as_if_alone():
     order = np.random.default_rng(5).permutation(40)
     other = jnp.where(jnp.arange(N)[None] < lengths[:, None], source, 17)
     found = search(variables, other[order], lengths[order])
-    np.testing.assert_array_equal(found.pieces, wanted.pieces[order])
+    np.testing.assert_array_equal(found.tokens, wanted.tokens[order])
     np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], rtol=1e-5)
 
 
@@ -372,13 +387,13 @@ def scripted(first, later):
     )
     places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
     hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
-    eos = np.array([first] + [later] * (MOST - 1))
-    never, seldom = np.full(MOST, 1e-6), np.full(MOST, 0.01)
+    eos = np.array([first] + [later] * (MAX_LENGTH - 1))
+    never, seldom = np.full(MAX_LENGTH, 1e-6), np.full(MAX_LENGTH, 0.01)
     wanted = np.log(
         np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1)
     )
     params["output"] = jnp.asarray(
-        (np.linalg.pinv(hidden[:MOST]) @ wanted).T, jnp.float32
+        (np.linalg.pinv(hidden[:MAX_LENGTH]) @ wanted).T, jnp.float32
     )
     table = {"table": jnp.asarray(places, jnp.float32)}
     return model, dict(
@@ -410,97 +425,92 @@ def test_it_stops_when_nothing_can_change_and_not_before(
     monkeypatch, first, later, alpha, size, steps
 ):
     model, variables = scripted(first, later)
-    reached, step = [], Transformer.step
+    reached = []
+    step = Transformer.decode_step
 
     def watched(self, pieces, t, *rest):
         jax.debug.callback(lambda t: reached.append(int(t) + 1), t)
         return step(self, pieces, t, *rest)
 
-    monkeypatch.setattr(decoding.Transformer, "step", watched)
+    monkeypatch.setattr(Transformer, "decode_step", watched)
     found = jax.jit(
         functools.partial(
-            beam_search, model, beam=2, most=MOST, bos=BOS, eos=EOS, alpha=alpha
+            beam_search,
+            model,
+            beam=2,
+            max_length=MAX_LENGTH,
+            bos=BOS,
+            eos=EOS,
+            alpha=alpha,
         )
     )(variables, *sentences(2, 6))
     jax.effects_barrier()
-    np.testing.assert_array_equal((found.pieces > 0).sum(-1), size)
+    np.testing.assert_array_equal((found.tokens > 0).sum(-1), size)
     assert max(reached) == steps
 
 
 # Each value of each choice is in one of them.
 DESIGNS = [
-    (Sinusoidal(), Design(relative="none", score="dot", norm="pre")),
-    (
-        Learned(),
-        Design(relative="rotary", score="scaled_dot", norm="post_final", biases=True),
+    Design(score="dot", norm="pre"),
+    Design(positions=Rotary(), norm="post_final", biases=True),
+    Design(positions=ALiBi(), score="additive", embeddings="target"),
+    Design(
+        positions=Relative(),
+        score="bilinear",
+        embeddings="separate",
+        scale_embeddings=False,
     ),
-    (NoPositions(), Design(relative="alibi", score="additive", embeddings="target")),
-    (
-        NoPositions(),
-        Design(
-            relative="relative",
-            score="bilinear",
-            embeddings="separate",
-            scale_embeddings=False,
-        ),
+    Design(positions=T5(), activation="gelu"),
+    Design(
+        positions=Learned(),
+        encoder_mixing=Recurrent("lstm"),
+        decoder_mixing=Recurrent("lstm"),
     ),
-    (
-        POSITIONS["sinusoidal_halves"],
-        Design(relative="t5", score="scaled_dot", activation="gelu"),
+    Design(
+        positions=Sinusoidal(layout="halves"),
+        encoder_mixing=Restricted(1),
+        decoder_mixing=Convolutional(1),
     ),
-    (
-        Sinusoidal(),
-        Design(encoder_mixing="recurrence", decoder_mixing="recurrence", cell="lstm"),
+    Design(
+        positions=NoPositions(),
+        encoder_mixing=Convolutional(1),
+        decoder_mixing=SeparableConvolutional(1),
     ),
-    (
-        Sinusoidal(),
-        Design(encoder_mixing="restricted", decoder_mixing="convolution", radius=1),
-    ),
-    (
-        Sinusoidal(),
-        Design(encoder_mixing="convolution", decoder_mixing="separable", radius=1),
-    ),
-    (
-        NoPositions(),
-        Design(
-            encoder_mixing="separable",
-            decoder_mixing="restricted",
-            relative="alibi",
-            radius=1,
-        ),
+    Design(
+        positions=ALiBi(),
+        encoder_mixing=SeparableConvolutional(1),
+        decoder_mixing=Restricted(1),
     ),
 ]
 RECURRENT = [
     RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"),
     RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none"),
 ]
+BUILT = [(design, None) for design in DESIGNS]
+BUILT += [(Design(), model) for model in RECURRENT]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        *((*design, None) for design in DESIGNS),
-        *((Sinusoidal(), Design(), model) for model in RECURRENT),
-    ],
-)
+@pytest.mark.parametrize("how", BUILT)
 def test_incremental_equals_full(how):
-    """Of what was found, log P from the cache is that of the full forward pass."""
+    """log P of the translations from the cache is that of the full forward pass."""
     model, variables = build(VOCABULARY, *how)
     source, lengths = sentences()
     variables = rescaled(variables, [EOS], 0)  # so that translations are long
-    found = searcher(model, 2, 2)(variables, source, lengths)
-    targets = np.asarray(found.pieces)
-    assert ((targets > 0).sum(-1) == MOST).mean() > 0.5
+    result = searcher(model, 2, 2)(variables, source, lengths)
+    targets = np.asarray(result.tokens)
+    assert ((targets > 0).sum(-1) == MAX_LENGTH).mean() > 0.5
     wanted = log_prob_of(model, variables, source, lengths, targets)
-    np.testing.assert_allclose(found.log_probs, wanted, rtol=3e-5, atol=1e-5)
+    np.testing.assert_allclose(result.log_probs, wanted, rtol=3e-5, atol=1e-5)
 
 
 def test_every_choice_has_been_tried():
-    assert {design.relative for _, design in DESIGNS} == set(RELATIVE)
-    assert {design.score for _, design in DESIGNS} == set(SCORES)
-    assert {design.norm for _, design in DESIGNS} == set(NORMS)
+    positions = {type(design.positions) for design in DESIGNS}
+    assert positions == set(POSITIONS.values())
+    assert {design.score for design in DESIGNS} == set(SCORES)
+    assert {design.norm for design in DESIGNS} == set(NORMS)
     for side in ("encoder_mixing", "decoder_mixing"):
-        assert {getattr(design, side) for _, design in DESIGNS} == set(MIXING)
+        mixers = {type(getattr(design, side)) for design in DESIGNS}
+        assert mixers == set(MIXERS.values())
 
 
 def test_bfloat16():
@@ -509,7 +519,7 @@ def test_bfloat16():
     source, lengths = sentences()
     found = searcher(model, 2, 2)(rounded, source, lengths)
     assert found.scores.dtype == found.log_probs.dtype == jnp.float32
-    targets = np.asarray(found.pieces)
+    targets = np.asarray(found.tokens)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
     assert (
@@ -526,7 +536,10 @@ def test_bfloat16():
         (dict(beam=0), "beam=0 must be at least 1"),
         (dict(beam=2, n_best=3), "n_best=3 must be from 1 to beam=2"),
         (dict(beam=2, n_best=0), "n_best=0 must be from 1 to beam=2"),
-        (dict(beam=2, most=LENGTH + 1), "most=14 is more than the length=13"),
+        (
+            dict(beam=2, max_length=LENGTH + 1),
+            "max_length=14 is more than the length=13",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong, message):
@@ -538,5 +551,5 @@ def test_what_makes_no_sense_is_refused(wrong, message):
             variables,
             source,
             lengths,
-            **{**dict(most=MOST, bos=BOS, eos=EOS), **wrong},
+            **{**dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS), **wrong},
         )

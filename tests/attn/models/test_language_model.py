@@ -6,9 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn import (
+    T5,
+    ALiBi,
+    Convolutional,
+    Design,
+    LanguageModel,
+    Mask,
+    Recurrent,
+    Relative,
+    Restricted,
+    Rotary,
+    SeparableConvolutional,
+    Shape,
+    Sinusoidal,
+    sample,
+)
+from attn.models.sampling import allowed_tokens
 
-from attn import POSITIONS, Design, LanguageModel, Mask, Shape, Sinusoidal, sample
-from attn.sampling import kept
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -18,13 +33,13 @@ VOCABULARY, LENGTH = 23, 15
 BOS, EOS = 1, 2
 DESIGNS = [
     Design(),
-    Design(norm="pre", embeddings="separate", relative="rotary", biases=True),
-    Design(norm="post_final", relative="alibi", scale_embeddings=False),
-    Design(relative="t5", score="additive"),
-    Design(relative="relative", decoder_mixing="restricted", radius=2),
-    Design(decoder_mixing="convolution", radius=1),
-    Design(decoder_mixing="recurrence", cell="lstm"),
-    Design(decoder_mixing="separable", heads="mean"),
+    Design(norm="pre", embeddings="separate", positions=Rotary(), biases=True),
+    Design(norm="post_final", positions=ALiBi(), scale_embeddings=False),
+    Design(positions=T5(), score="additive"),
+    Design(positions=Relative(), decoder_mixing=Restricted(2)),
+    Design(decoder_mixing=Convolutional(1)),
+    Design(decoder_mixing=Recurrent("lstm")),
+    Design(decoder_mixing=SeparableConvolutional(), combine="mean"),
 ]
 
 
@@ -43,7 +58,7 @@ def build(design=DESIGNS[0], **options):
         ),
         shapes,
     )
-    table = Sinusoidal().init(jax.random.key(0), LENGTH, SHAPE.d_model)
+    table = Sinusoidal().table(jax.random.key(0), LENGTH, SHAPE.d_model)
     return model, dict(params=params, positions=dict(target_positions={"table": table}))
 
 
@@ -117,7 +132,7 @@ def test_all_in_one_pass_are_one_by_one(design):
         found = logits(model, variables, pieces[:, : t + 1])[:, t]
         np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
     caches = model.apply(variables, (1,), 2 * 9, jnp.float32, method="empty_caches")
-    step = jax.jit(functools.partial(model.apply, method="step"))
+    step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for t in range(9):
         own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (
             jnp.arange(18)[None] < 2 * (t + 1)
@@ -172,7 +187,9 @@ def test_parameters():
 
 def test_a_design_that_makes_no_sense_is_refused():
     ids = jnp.zeros((1, 2), jnp.int32)
-    with pytest.raises(ValueError, match="unknown decoder_mixing 'lstm'"):
+    with pytest.raises(
+        ValueError, match="decoder_mixing='lstm' must be a Mixer, such as"
+    ):
         LanguageModel(SHAPE, 5, 5, design=Design(decoder_mixing="lstm")).init(
             jax.random.key(0), ids, ids
         )
@@ -182,9 +199,11 @@ def test_a_design_that_makes_no_sense_is_refused():
 
 
 @functools.cache
-def sampler(most=8):
+def sampler(max_length=8):
     model, _ = build()
-    return jax.jit(functools.partial(sample, model, most=most, bos=BOS, eos=EOS))
+    return jax.jit(
+        functools.partial(sample, model, max_length=max_length, bos=BOS, eos=EOS)
+    )
 
 
 def draw(count, key=0, beginning=(), **cut):
@@ -221,7 +240,7 @@ def next_probabilities(beginning):
 )
 def test_pieces_are_drawn_with_their_probabilities(cut):
     count, beginning = 20_000, (5, 9)
-    found = np.asarray(draw(count, beginning=beginning, **cut).pieces)
+    found = np.asarray(draw(count, beginning=beginning, **cut).tokens)
     assert (found[:, :2] == beginning).all()
     scores = next_probabilities(beginning) / cut.get("temperature", 1.0)
     wanted = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
@@ -239,7 +258,7 @@ def test_pieces_are_drawn_with_their_probabilities(cut):
 
 
 def test_a_temperature_of_zero_takes_the_likeliest():
-    found = np.asarray(draw(2, temperature=0.0).pieces)
+    found = np.asarray(draw(2, temperature=0.0).tokens)
     np.testing.assert_array_equal(found[0], found[1])
     before = []
     for piece in found[0][
@@ -252,7 +271,7 @@ def test_a_temperature_of_zero_takes_the_likeliest():
 def test_a_text_has_the_probability_that_the_model_gives_it():
     found = draw(50, beginning=(7,), temperature=1.5, top_k=9)
     ended = 0
-    for row, log_prob in zip(np.asarray(found.pieces), found.log_probs, strict=True):
+    for row, log_prob in zip(np.asarray(found.tokens), found.log_probs, strict=True):
         size = int((row > 0).sum())
         assert (
             (row[size:] == 0).all() and (row[: size - 1] != EOS).all() and row[0] == 7
@@ -267,16 +286,16 @@ def test_a_text_has_the_probability_that_the_model_gives_it():
 
 
 def test_neighbours_do_not_matter_and_keys_do():
-    one = draw(6).pieces
+    one = draw(6).tokens
     other = sampler()(
         build()[1],
         jax.random.key(0),
         jnp.array([[0], [5], [0], [0], [0], [0]]),
         jnp.array([0, 1, 0, 0, 0, 0]),
-    ).pieces
+    ).tokens
     keep = np.array([0, 2, 3, 4, 5])
     np.testing.assert_array_equal(one[keep], other[keep])
-    assert (draw(6, key=1).pieces != one).any() and len(
+    assert (draw(6, key=1).tokens != one).any() and len(
         {tuple(row) for row in np.asarray(one).tolist()}
     ) > 1
 
@@ -296,44 +315,45 @@ def test_neighbours_do_not_matter_and_keys_do():
 def test_what_may_be_drawn(cut, wanted):
     """Of 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
-    found = kept(scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut})
+    found = allowed_tokens(
+        scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut}
+    )
     np.testing.assert_array_equal(np.flatnonzero(found), wanted)
 
 
-def test_of_equals_the_first_are_kept():
+def test_of_equals_the_first_are_allowed_tokens():
     np.testing.assert_array_equal(
-        np.flatnonzero(kept(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1]
+        np.flatnonzero(allowed_tokens(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1]
     )
 
 
 def test_without_a_cut_the_unlikeliest_are_kept_too():
     """Though before them float32 has probabilities that sum to 1."""
-    assert kept(jnp.array([60.0, 0.0, -1.0]), 1.0, 0, 1.0).all()
+    assert allowed_tokens(jnp.array([60.0, 0.0, -1.0]), 1.0, 0, 1.0).all()
 
 
 def test_the_pieces_of_a_text_are_drawn_each_for_itself():
     """At a great temperature all are equally likely, and one in 21 has the piece before it."""
-    found = np.asarray(draw(200, temperature=1e6).pieces)
+    found = np.asarray(draw(200, temperature=1e6).tokens)
     assert 0 < (found[:, 1:3] == found[:, :2]).mean() < 0.2
 
 
 def test_more_pieces_than_positions_are_refused():
     model, variables = build()
-    with pytest.raises(ValueError, match="most=16 is more than the length=15"):
+    with pytest.raises(ValueError, match="max_length=16 is more than the length=15"):
         sample(
             model,
             variables,
             jax.random.key(0),
             jnp.zeros((1, 1), int),
             jnp.zeros(1, int),
-            most=16,
+            max_length=16,
             bos=BOS,
             eos=EOS,
         )
 
 
 def test_learned_positions_are_looked_up():
-    assert {"learned", "none"} <= POSITIONS.keys()
     model, variables = build()
     shifted = {
         **variables,

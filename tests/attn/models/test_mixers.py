@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import Convolution, Mask, Recurrence
-from attn.mixing import CELLS, neighbours, whole
-from tests.attn import numpy_recurrent
+from attn.models.recurrence import CELLS
+from attn.models.visibility import dense_mask, neighbours
+
+from tests.attn import numpy_rnn
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -61,9 +62,9 @@ MIXERS = [
             Recurrence(D, cell, both),
             functools.partial(
                 lambda p, x, cell, both: (
-                    numpy_recurrent.both_ways(p, cell, x)
+                    numpy_rnn.both_ways(p, cell, x)
                     if both
-                    else numpy_recurrent.run(p["forward"], cell, x)
+                    else numpy_rnn.run(p["forward"], cell, x)
                 ),
                 cell=cell,
                 both=both,
@@ -144,7 +145,7 @@ def test_one_after_the_other_is_all_at_once(module):
             jnp.int32(t),
             cache,
             jnp.broadcast_to(own, (3, 2, 10)),
-            method="step_side_by_side",
+            method="decode_step",
         )
         np.testing.assert_allclose(y, wanted[:, :, t], rtol=1e-5, atol=1e-5)
 
@@ -158,7 +159,7 @@ def test_what_comes_before_a_sentence():
     )
     found, p = module.apply(variables, x, PACKED, start), exact(variables)
     for first, length in ((0, 5), (5, 1), (6, 3)):
-        wanted = numpy_recurrent.run(
+        wanted = numpy_rnn.run(
             p["forward"],
             "gru",
             np.asarray(x[first : first + length], np.float64),
@@ -187,7 +188,7 @@ def test_what_comes_before_a_sentence():
 )
 def test_neighbours_are_what_the_mask_says(mask, offsets):
     n = len(SEGMENTS)
-    everything = np.asarray(whole(mask, (3,), n, n))
+    everything = np.asarray(dense_mask(mask, (3,), n, n))
     found = neighbours(mask, (3,), n, offsets)
     assert found.shape == (3, n, len(offsets))
     for b in range(3):
@@ -208,7 +209,7 @@ def test_a_mask_of_the_whole_is_its_picture():
     for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
         drawn = "\n".join(
             "".join("●" if cell else "·" for cell in row)
-            for row in whole(mask, (), n, n)
+            for row in dense_mask(mask, (), n, n)
         )
         assert drawn == mask.picture(n, n)
 

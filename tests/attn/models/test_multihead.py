@@ -1,28 +1,28 @@
-"""MultiHeadAttention against the float64 oracle for every score and both `heads`, its parameters, and its cache."""
+"""MultiHeadAttention against the float64 oracle for every score and both ways to combine heads, its parameters, and its cache."""
 
+import dataclasses
 import functools
-import itertools
 from typing import Any
 
+import attn
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import attn
 from attn import (
+    T5,
     Additive,
     ALiBi,
     Bilinear,
     Mask,
     MultiHeadAttention,
-    RelativeTable,
+    Positions,
+    Relative,
+    Rotary,
     ScaledDot,
-    T5Buckets,
-    alibi_slopes,
 )
-from attn.scores import SCORES
+
 from tests.attn import oracle
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -66,20 +66,20 @@ def additive(p, i):
 
 # What makes the score, the oracle's score of head i from the parameters p, and how many parameters there are.
 CASES = {
-    "dot": (SCORES["dot"], lambda p, i: np.dot, 0),
-    "scaled dot": (SCORES["scaled_dot"], lambda p, i: oracle.scaled_dot, 0),
+    "dot": ("dot", lambda p, i: np.dot, 0),
+    "scaled dot": ("scaled_dot", lambda p, i: oracle.scaled_dot, 0),
     "scale=0.3": (
         lambda key, h, d_q, d_k: ScaledDot(0.3),
         lambda p, i: lambda q, k: 0.3 * q @ k,
         0,
     ),
-    "bilinear": (SCORES["bilinear"], bilinear, H * K**2),
+    "bilinear": (Bilinear, bilinear, H * K**2),
     "bilinear, low rank": (
         functools.partial(Bilinear.init, rank=2),
         lambda p, i: lambda q, k: q @ p["w"][i] @ p["w_2"][i] @ k,
         H * 2 * K * 2,
     ),
-    "additive": (SCORES["additive"], additive, H * (2 * K * K + K)),
+    "additive": (Additive.init, additive, H * (2 * K * K + K)),
     "additive, wide, biased": (
         functools.partial(Additive.init, d_a=A, bias=True),
         additive,
@@ -105,21 +105,21 @@ CASES = {
 
 VARIANTS = ["scale=0.3", "bilinear, low rank", "additive, wide, biased", "sum"]
 every_score = pytest.mark.parametrize(
-    ("name", "heads"),
+    ("name", "combine"),
     [
-        (name, heads)
+        (name, combine)
         for name in CASES
-        for heads in WIDTH
-        if heads == "concat" or name not in VARIANTS
+        for combine in WIDTH
+        if combine == "concat" or name not in VARIANTS
     ],
 )
-both_heads = pytest.mark.parametrize("heads", WIDTH)
+both_combinations = pytest.mark.parametrize("combine", WIDTH)
 
 
 @functools.cache
-def build(name="scaled dot", heads="concat", **options):
+def build(name="scaled dot", combine="concat", **options):
     model = MultiHeadAttention(
-        D, H, K, WIDTH[heads], score=CASES[name][0], heads=heads, **options
+        D, H, K, WIDTH[combine], score=CASES[name][0], combine=combine, **options
     )
     # The initial values would give every head the same temperature, and each bias is 0.
     draw = np.random.default_rng(5).normal
@@ -137,7 +137,7 @@ def inputs():
     return tuple(jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
 
 
-def exact(p, x, memory, visible, name, heads):
+def exact(p, x, memory, visible, name, combine):
     """One example in float64."""
     p, x, memory = jax.tree.map(
         lambda leaf: np.asarray(leaf, np.float64), (p, x, memory)
@@ -154,27 +154,29 @@ def exact(p, x, memory, visible, name, heads):
     ]
     return (
         np.mean(parts, 0)
-        if heads == "mean"
+        if combine == "mean"
         else np.concatenate(parts, -1) @ p["w_o"].reshape(-1, D)
     )
 
 
 @every_score
-def test_equals_the_oracle(name, heads):
-    model, params = build(name, heads)
+def test_equals_the_oracle(name, combine):
+    model, params = build(name, combine)
     x, memory = inputs()
     out = jax.jit(model.apply)({"params": params}, x, memory, Mask.padding(LENGTHS))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M)[None] < LENGTHS[b], (N, M))
-        wanted = exact(params, x[b], memory[b], visible, name, heads)
+        wanted = exact(params, x[b], memory[b], visible, name, combine)
         np.testing.assert_allclose(out[b], wanted, rtol=1e-4, atol=1e-5)
 
 
 @every_score
-def test_parameters_are_as_many_as_the_formulas_say(name, heads):
-    params = shapes(build(name, heads)[0])
+def test_parameters_are_as_many_as_the_formulas_say(name, combine):
+    params = shapes(build(name, combine)[0])
     projections = (
-        H * D * (2 * K + D) if heads == "mean" else H * D * (2 * K + 2 * WIDTH[heads])
+        H * D * (2 * K + D)
+        if combine == "mean"
+        else H * D * (2 * K + 2 * WIDTH[combine])
     )
     assert sum(x.size for x in jax.tree.leaves(params)) == projections + CASES[name][2]
     assert ("score" in params) == (CASES[name][2] > 0)
@@ -182,7 +184,7 @@ def test_parameters_are_as_many_as_the_formulas_say(name, heads):
 
 def test_values_of_a_low_rank_are_those_of_their_product():
     """A mean of heads with W_V as two matrices, against the same with their product; and against the paper's form."""
-    low = MultiHeadAttention(D, H, K, 5, heads="mean", biases=True)
+    low = MultiHeadAttention(D, H, K, 5, combine="mean", biases=True)
     params = jax.tree.map(
         lambda x: jnp.asarray(
             np.random.default_rng(x.size).normal(size=x.shape) * 0.3, x.dtype
@@ -195,19 +197,19 @@ def test_values_of_a_low_rank_are_those_of_their_product():
         "b_v": jnp.einsum("hv,hve->he", params["b_v"], params["w_o"])
         + params["b_o"][None],
     }
-    full = MultiHeadAttention(D, H, K, D, heads="mean", biases=True)
+    full = MultiHeadAttention(D, H, K, D, combine="mean", biases=True)
     both = {**{name: params[name] for name in ("w_q", "w_k", "b_q", "b_k")}, **product}
     np.testing.assert_allclose(
         out, full.apply({"params": both}, *inputs(), Mask()), rtol=1e-4, atol=1e-5
     )
-    concat = low.clone(heads="concat").apply(
+    concat = low.clone(combine="concat").apply(
         {"params": {**params, "w_o": params["w_o"] / H}}, *inputs(), Mask()
     )
     np.testing.assert_allclose(out, concat, rtol=1e-4, atol=1e-5)
 
 
 def test_one_head_of_the_naive_form():
-    params = shapes(MultiHeadAttention(D, 1, K, D, heads="mean"))
+    params = shapes(MultiHeadAttention(D, 1, K, D, combine="mean"))
     assert sum(x.size for x in jax.tree.leaves(params)) == D * (2 * K + D)
 
 
@@ -232,7 +234,7 @@ def test_initial_values_are_glorot_uniform():
     def initial(key):
         x = jnp.zeros((2, d))
         concat = MultiHeadAttention(d, h, d_k, d_v).init(key, x, x, Mask())["params"]
-        mean = MultiHeadAttention(d, h, d_k, d, heads="mean").init(key, x, x, Mask())[
+        mean = MultiHeadAttention(d, h, d_k, d, combine="mean").init(key, x, x, Mask())[
             "params"
         ]
         return (
@@ -316,56 +318,65 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
             )
 
 
-def steps(model, params, x, *bounds):
-    """The output of the tokens from each bound to the next, one step after another, from a cache of rubbish."""
-    # What is not yet written must not count.
-    cache = jax.tree.map(
-        lambda room: jnp.full_like(room, 1e6), model.empty_cache((B,), N, x.dtype)
-    )
-    step = jax.jit(
-        lambda x, t, cache: model.apply({"params": params}, x, t, cache, method="step")
-    )
-    out = []
-    for t, end in itertools.pairwise(bounds):
-        y, cache = step(x[:, t:end], t, cache)
-        out.append(y)
-    return jnp.concatenate(out, 1)
+def steps(model, params, x):
+    """Returns the outputs of the tokens, one step after another, from a cache of rubbish."""
+    # Entries that are not yet written must not count.
+    empty = model.empty_cache((B,), N, x.dtype)
+    cache = jax.tree.map(lambda room: jnp.full_like(room, 1e6), empty)
+
+    @jax.jit
+    def step(x, t, cache):
+        visible = jnp.broadcast_to(jnp.arange(N) <= t, (B, 1, N))
+        variables = {"params": params}
+        return model.apply(variables, x, t, cache, visible, method="decode_step")
+
+    outputs = []
+    for t in range(N):
+        y, cache = step(x[:, t : t + 1], jnp.int32(t), cache)
+        outputs.append(y)
+    return jnp.concatenate(outputs, 1)
 
 
 @every_score
-def test_step_by_step_equals_the_whole(name, heads):
-    model, params = build(name, heads)
+def test_step_by_step_equals_the_whole(name, combine):
+    model, params = build(name, combine)
     x, _ = inputs()
     whole = jax.jit(model.apply)({"params": params}, x, x, Mask.causal())
-    np.testing.assert_allclose(
-        steps(model, params, x, *range(N + 1)), whole, rtol=2e-5, atol=2e-6
-    )
+    np.testing.assert_allclose(steps(model, params, x), whole, rtol=2e-5, atol=2e-6)
 
 
-def test_a_step_may_be_of_several_tokens():
-    model, params = build()
-    x, _ = inputs()
-    whole = model.apply({"params": params}, x, x, Mask.causal())
-    np.testing.assert_allclose(
-        steps(model, params, x, 0, 2, 5), whole, rtol=2e-5, atol=2e-6
-    )
+@dataclasses.dataclass(frozen=True)
+class Kerple(Positions):
+    """One's own: −slope · log(1 + |j − i|) (Chi et al. 2022)."""
+
+    def bias(self, key, h, causal):
+        return LogBias(jnp.ones(h))
+
+
+@attn.bias
+class LogBias:
+    slopes: Any
+
+    def tile(self, i, j):
+        distance = jnp.abs(j[None] - i[:, None])
+        return -self.slopes * jnp.log1p(distance.astype(jnp.float32))
 
 
 OF_DISTANCE = {
-    "rotary": dict(rotary=True),
-    "table": dict(relative=lambda key, h: RelativeTable.init(key, h, 3)),
-    "t5": dict(
-        relative=lambda key, h: T5Buckets.init(
-            key, h, buckets=8, bidirectional=False, max_distance=6
-        )
-    ),
-    "alibi": dict(relative=lambda key, h: ALiBi(jnp.asarray(alibi_slopes(h)))),
+    "rotary": Rotary(),
+    "half rotary": Rotary(fraction=0.5),
+    "relative": Relative(3),
+    "t5": T5(8, max_distance=6),
+    "alibi": ALiBi(),
+    "one's own": Kerple(),
 }
 
 
 @pytest.mark.parametrize("name", OF_DISTANCE)
 def test_a_step_knows_its_distances(name):
-    model = MultiHeadAttention(D, H, 4, 5, biases=True, **OF_DISTANCE[name])
+    model = MultiHeadAttention(
+        D, H, 4, 5, biases=True, positions=OF_DISTANCE[name], causal=True
+    )
     x, _ = inputs()
     params = jax.jit(model.init)(jax.random.key(1), x, x, Mask.causal())["params"]
     params = jax.tree.map(
@@ -379,9 +390,7 @@ def test_a_step_knows_its_distances(name):
     assert not np.allclose(
         jnp.roll(rolled, -1, axis=1), every, atol=1e-3
     )  # the same, without distances
-    np.testing.assert_allclose(
-        steps(model, params, x, 0, 2, *range(3, N + 1)), whole, rtol=2e-5, atol=2e-6
-    )
+    np.testing.assert_allclose(steps(model, params, x), whole, rtol=2e-5, atol=2e-6)
 
 
 def test_biases_are_added_where_they_belong():
@@ -404,10 +413,10 @@ def test_biases_are_added_where_they_belong():
     )
 
 
-def test_alibi_has_no_parameters_and_a_table_has():
+def test_alibi_has_no_parameters_and_a_trained_bias_has():
     x, _ = inputs()
-    for name, has in (("alibi", False), ("table", True), ("rotary", False)):
-        model = MultiHeadAttention(D, H, 4, 5, **OF_DISTANCE[name])
+    for name, has in (("alibi", False), ("relative", True), ("rotary", False)):
+        model = MultiHeadAttention(D, H, 4, 5, positions=OF_DISTANCE[name])
         assert (
             "relative"
             in jax.eval_shape(model.init, jax.random.key(0), x, x, Mask())["params"]
@@ -437,11 +446,11 @@ def test_an_empty_cache_has_room_for_keys_and_values():
     ("activation", "wanted"),
     [(nn.relu, lambda y: np.maximum(y, 0)), (jnp.tanh, np.tanh)],
 )
-@both_heads
-def test_the_activation_is_on_the_output(activation, wanted, heads):
+@both_combinations
+def test_the_activation_is_on_the_output(activation, wanted, combine):
     (plain, params), (active, _) = (
-        build(heads=heads),
-        build(heads=heads, activation=activation),
+        build(combine=combine),
+        build(combine=combine, activation=activation),
     )
     x, memory = inputs()
     plain, active = (
@@ -466,9 +475,9 @@ def test_bias_is_added_to_the_scores():
     )
 
 
-@both_heads
-def test_weights_are_kept_when_asked(heads):
-    model, params = build("distance", heads)
+@both_combinations
+def test_weights_are_kept_when_asked(combine):
+    model, params = build("distance", combine)
     args = {"params": params}, *inputs(), Mask.padding(LENGTHS)
     out, kept = model.apply(*args, mutable=["weights"])
     weights = kept["weights"]["weights"]
@@ -478,7 +487,7 @@ def test_weights_are_kept_when_asked(heads):
     np.testing.assert_allclose(
         out,
         parts.mean(2)
-        if heads == "mean"
+        if combine == "mean"
         else jnp.einsum("bnhv,hvd->bnd", parts, params["w_o"]),
         rtol=1e-5,
         atol=1e-6,
@@ -488,10 +497,10 @@ def test_weights_are_kept_when_asked(heads):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(d_v=D, heads="sum"), "unknown heads 'sum'; known: concat, mean"),
+        (dict(d_v=D, combine="sum"), "unknown combine 'sum'; known: concat, mean"),
     ],
 )
-def test_heads_that_cannot_be_are_named(options, message):
+def test_a_combination_that_is_unknown_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(D, H, K, **options).init(
             jax.random.key(0), *inputs(), Mask()
@@ -513,7 +522,7 @@ def test_parameters_of_another_score_are_refused(saved, score, message):
 
 def test_what_sampled_attention_keeps_is_of_all_heads_together():
     """−E[log π] is the entropy, and heads draw for themselves, so both are sums over the heads."""
-    module = MultiHeadAttention(H * K, H, K, K, choice="sampled")
+    module = MultiHeadAttention(H * K, H, K, K, selection="sampled")
     x = jnp.asarray(np.random.default_rng(0).normal(size=(N, H * K)), jnp.float32)
     variables = module.init(jax.random.key(0), x, x, Mask())
     _, kept = module.apply(variables, x, x, Mask(), mutable=["weights"])

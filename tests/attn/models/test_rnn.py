@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import RNN, SCORES, Mask
-from attn.dropout import cheap_key
-from attn.layers import EMBEDDINGS
-from attn.mixing import CELLS
-from tests.attn import numpy_recurrent
+from attn.hashing import cheap_key
+from attn.models.embeddings import EMBEDDINGS
+from attn.models.recurrence import CELLS
+
+from tests.attn import numpy_rnn
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -74,9 +74,7 @@ def wanted(model, variables, source, target):
         "bilinear": lambda u, h: u @ own["w"] @ h,
         "additive": lambda u, h: own["v"] @ np.tanh(u @ own["w_q"] + h @ own["w_k"]),
     }[model.score]
-    return numpy_recurrent.encoder_decoder(
-        p, source, target, cell=model.cell, score=score
-    )
+    return numpy_rnn.encoder_decoder(p, source, target, cell=model.cell, score=score)
 
 
 @pytest.mark.parametrize("case", CASES)

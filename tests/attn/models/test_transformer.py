@@ -6,21 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import (
     SCORES,
+    T5,
     Design,
     Learned,
     Mask,
     NoPositions,
+    Recurrent,
+    Rotary,
     Shape,
     Sinusoidal,
     Transformer,
     sinusoidal,
 )
-from attn.dropout import cheap_key
-from attn.layers import ACTIVATIONS, EMBEDDINGS, NORMS, RELATIVE
+from attn.hashing import cheap_key
+from attn.models.activations import ACTIVATIONS
+from attn.models.design import NORMS
+from attn.models.embeddings import EMBEDDINGS
 from attn.positions import LAYOUTS
+
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -39,8 +44,8 @@ def masks(lengths=None):
 
 
 @functools.cache
-def build(encoding=Sinusoidal(), shape=SHAPE, P_drop=0.1, **options):
-    model = Transformer(shape, VOCABULARY, LENGTH, encoding, P_drop, **options)
+def build(design=Design(), shape=SHAPE, P_drop=0.1, **options):
+    model = Transformer(shape, VOCABULARY, LENGTH, design, P_drop, **options)
     ids = jnp.zeros((1, 2), jnp.int32)
     return model, jax.jit(model.init)(
         cheap_key(jax.random.key(0)), ids, ids, ids, ids, **masks()
@@ -55,7 +60,7 @@ def pair():
 
 @pytest.mark.parametrize("encoding", [Sinusoidal(), Learned(), NoPositions()])
 def test_logits_equal_the_oracle(pair, encoding):
-    model, variables = build(encoding)
+    model, variables = build(Design(positions=encoding))
     source, target = (jnp.asarray(x) for x in pair)
     hidden = model.apply(
         variables, source, target, places(source), places(target), **masks()
@@ -154,7 +159,7 @@ RICH = Design(
     biases=True,
     activation="gelu",
     score="bilinear",
-    relative="t5",
+    positions=T5(),
 )
 
 
@@ -201,9 +206,7 @@ def test_scan_and_remat_change_no_number(pair, design, scan, remat):
 def test_scanned_layers_draw_dropout_each_for_itself(pair):
     """Two layers without weights, so that all they do is to normalise: with one draw they would drop the same."""
     source = jnp.asarray(pair[0])
-    model, variables = build(
-        Sinusoidal(), P_drop=0.5, design=Design(norm="pre"), scan=True
-    )
+    model, variables = build(Design(norm="pre"), P_drop=0.5, scan=True)
     # Each feed-forward network gives 1 everywhere, so that what is not embedding counts the layers that kept it.
     layers = {
         name: jax.tree.map(jnp.zeros_like, variables["params"][name])
@@ -297,9 +300,9 @@ def test_untied_matrices_are_used_where_they_belong(pair):
     [
         ("norm", NORMS),
         ("embeddings", EMBEDDINGS),
-        ("activation", ACTIVATIONS),
+        ("activation", [name for name in ACTIVATIONS if name != "none"]),
+        ("head_activation", ACTIVATIONS),
         ("score", SCORES),
-        ("relative", RELATIVE),
     ],
 )
 def test_an_unknown_design_is_named(name, known):
@@ -307,6 +310,20 @@ def test_an_unknown_design_is_named(name, known):
         ValueError, match=f"unknown {name} 'nope'; known: {', '.join(known)}"
     ):
         build(design=Design(**{name: "nope"}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(positions="rotary"), "positions='rotary' must be a Positions, such as"),
+        (dict(encoder_mixing="lstm"), "encoder_mixing='lstm' must be a Mixer, such"),
+        (dict(positions=Rotary()), "d_k=5 must be even: rotary positions turn pairs"),
+        (dict(decoder_mixing=Recurrent("rnn")), "unknown cell 'rnn'; known: gru"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        build(design=Design(**wrong))
 
 
 def test_dropout_happens_with_an_rng_only(pair):

@@ -8,10 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn import Mask, attention
+from attn.positions import (
+    ALiBiBias,
+    BucketBias,
+    RelativeBias,
+    alibi_slopes,
+    bucket_of_distance,
+)
 from jax.test_util import check_grads
 
-from attn import Mask, attention
-from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes, t5_buckets
 from tests.attn import oracle
 
 N, M, H, K, R = 11, 13, 3, 5, 4
@@ -41,20 +47,20 @@ def t5_bucket(distance, buckets, bidirectional, max_distance):
 
 # A bias of given parameters and offset; its parameters; which of them each distance takes, or what it multiplies.
 BIASES = {
-    "table": (RelativeTable, TABLE, clipped),
+    "table": (RelativeBias, TABLE, clipped),
     "t5": (
-        lambda table, offset: T5Buckets(table, offset, max_distance=9),
+        lambda table, offset: BucketBias(table, offset, max_distance=9),
         BUCKETS,
         lambda d: t5_bucket(d, 8, True, 9),
     ),
     "t5, one direction": (
-        lambda table, offset: T5Buckets(
+        lambda table, offset: BucketBias(
             table, offset, bidirectional=False, max_distance=13
         ),
         BUCKETS,
         lambda d: t5_bucket(d, 8, False, 13),
     ),
-    "alibi": (ALiBi, SLOPES, None),
+    "alibi": (ALiBiBias, SLOPES, None),
 }
 MASKS = {"none": None, "causal": Mask.causal(offset=2), "window": Mask.window(1, 2)}
 CASES = [*((name, "causal") for name in BIASES), ("table", "none"), ("table", "window")]
@@ -166,7 +172,7 @@ def test_second_order_gradients(qkv):
             q,
             k,
             v,
-            bias=RelativeTable(table, 1),
+            bias=RelativeBias(table, 1),
             mask=Mask.window(3, 1),
             implementation="tiled",
         )
@@ -227,7 +233,7 @@ def test_lanes_have_biases_and_offsets_of_their_own(qkv, kernel, name):
 
 def test_heads_may_share_a_table(qkv):
     shared, own = (
-        attention(*qkv, bias=RelativeTable(jnp.asarray(table)))
+        attention(*qkv, bias=RelativeBias(jnp.asarray(table)))
         for table in (TABLE[:1], TABLE[[0, 0, 0]])
     )
     np.testing.assert_allclose(shared, own, rtol=1e-12)
@@ -235,8 +241,8 @@ def test_heads_may_share_a_table(qkv):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (64, 1000), (4, 3)])
-def test_t5_buckets_equal_the_formula(buckets, most, bidirectional):
-    found = t5_buckets(buckets, bidirectional, most)
+def test_bucket_of_distance_equal_the_formula(buckets, most, bidirectional):
+    found = bucket_of_distance(buckets, bidirectional, most)
     distance = np.arange(-most, most + 1)
     np.testing.assert_array_equal(
         found, t5_bucket(distance, buckets, bidirectional, most)
@@ -246,9 +252,9 @@ def test_t5_buckets_equal_the_formula(buckets, most, bidirectional):
     )  # nothing changes beyond
 
 
-def test_t5_buckets_by_hand():
+def test_bucket_of_distance_by_hand():
     """8 + ⌊2 log₂(d / 8)⌋ from 8 on, with 16 more for later keys; 16 + ⌊16 log₈(d / 16)⌋ in one direction."""
-    both, one = t5_buckets(32, True, 128), t5_buckets(32, False, 128)
+    both, one = bucket_of_distance(32, True, 128), bucket_of_distance(32, False, 128)
     for distance, bucket in {
         0: 0,
         -1: 1,
@@ -296,9 +302,9 @@ def test_alibi_slopes_are_the_papers():
 
 
 def test_initial_tables():
-    table = RelativeTable.init(jax.random.key(0), 3, 500).table
+    table = RelativeBias.init(jax.random.key(0), 3, 500).table
     assert table.shape == (3, 1001) and abs(table.std() - 0.02) < 1e-3
-    bias = T5Buckets.init(
+    bias = BucketBias.init(
         jax.random.key(0), 8, buckets=16, bidirectional=False, max_distance=50
     )
     assert (
@@ -315,13 +321,15 @@ def test_bfloat16_parameters_are_summed_and_multiplied_in_float32():
             lambda parameters: make(parameters).tile(jnp.arange(n), jnp.arange(n))
         )
 
-    out, pull = jax.vjp(tile(RelativeTable, 300), jnp.zeros(3, jnp.bfloat16))
+    out, pull = jax.vjp(tile(RelativeBias, 300), jnp.zeros(3, jnp.bfloat16))
     (gradient,) = pull(jnp.ones((300, 300)))
     assert out.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
     np.testing.assert_allclose(
         gradient.astype(jnp.float32), [299 * 300 / 2, 300, 299 * 300 / 2], rtol=2**-8
     )
-    np.testing.assert_array_equal(tile(ALiBi, 300)(jnp.bfloat16(1))[0], -np.arange(300))
+    np.testing.assert_array_equal(
+        tile(ALiBiBias, 300)(jnp.bfloat16(1))[0], -np.arange(300)
+    )
 
 
 def lowered_gradient(name, n, **options):
@@ -365,28 +373,28 @@ def test_lowers_for_accelerators(name):
     ("bias", "message"),
     [
         (
-            RelativeTable(jnp.zeros(H)),
+            RelativeBias(jnp.zeros(H)),
             r"share of table must have 1 axes, not shape \(\); before them comes one for the",
         ),
         (
-            RelativeTable(jnp.zeros((H, 6))),
+            RelativeBias(jnp.zeros((H, 6))),
             r"a table of 6 numbers has no middle: 2r \+ 1 are needed",
         ),
         (
-            RelativeTable(jnp.zeros((H - 1, 5))),
+            RelativeBias(jnp.zeros((H - 1, 5))),
             "bias has an array for 1 examples and 2 heads",
         ),
-        (T5Buckets(jnp.zeros((H, 7))), "buckets=7 must be even"),
+        (BucketBias(jnp.zeros((H, 7))), "buckets=7 must be even"),
         (
-            T5Buckets(jnp.zeros((H, 2))),
+            BucketBias(jnp.zeros((H, 2))),
             "buckets=2, max_distance=128: a direction needs 2 buckets",
         ),
         (
-            T5Buckets(jnp.zeros((H, 32)), max_distance=8),
+            BucketBias(jnp.zeros((H, 32)), max_distance=8),
             "buckets=32, max_distance=8: .* above half their number",
         ),
         (
-            ALiBi(jnp.zeros((H, 1))),
+            ALiBiBias(jnp.zeros((H, 1))),
             r"share of slopes must have 0 axes, not shape \(1,\)",
         ),
     ],

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from attn import positions
 
 rotary = jax.jit(positions.rotary, static_argnames="base")
