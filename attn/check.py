@@ -275,11 +275,11 @@ def _heads(score):
         together = attention(q, k, v, score=value)
         for i in range(H):
 
-            def own(leaf, i=i):
+            def of_head(leaf, i=i):
                 return leaf[i : i + 1] if jnp.ndim(leaf) else leaf
 
             head = [x[:, :, i : i + 1] for x in (q, k, v)]
-            alone = attention(*head, score=jax.tree.map(own, value))
+            alone = attention(*head, score=jax.tree.map(of_head, value))
             _close(together[:, :, i : i + 1], alone, 1e-9, f"outputs of head {i}")
 
 

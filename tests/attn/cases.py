@@ -1,4 +1,4 @@
-"""What tests of kernels have in common: sizes, masks and scores, each beside what a
+"""Cases that tests of kernels share: sizes, masks and scores, each beside what a
 float64 oracle makes of it.
 
 Sizes are different primes. A mask stands beside what it lets each query see, (B, H, N,

@@ -241,7 +241,7 @@ def test_dropout_is_the_same_on_every_kernel(qkv):
     ids=["scaled dot, causal", "additive, window"],
 )
 def test_second_order_gradients_in_float64(qkv, name, mask):
-    """Of the inputs, the bias and the score's own parameters; forward and reverse mode,
+    """Derivatives of the inputs, the bias and the score's own parameters; forward and reverse mode,
     of the kernel that has its own.
     """
     with jax.enable_x64(True):
@@ -450,7 +450,7 @@ def test_dropout_is_drawn_for_each_element_head_and_example():
 
 @pytest.fixture
 def without_type_checks():
-    """What a user has: the annotations are checked in these tests only, and would speak
+    """Turns type checks off, as a user has it: the annotations are checked in these tests only, and would speak
     before our own errors.
     """
     jaxtyping.config.update("jaxtyping_disable", True)

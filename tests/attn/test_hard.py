@@ -265,7 +265,7 @@ REWARD = np.array([10.0, 12.0, 9.0, 11.0, 14.0])
 
 @pytest.fixture(scope="module")
 def reinforced():
-    """Of 4,096 samples of one query at 5 keys: the index, and the gradient to q of the
+    """Returns, of 4,096 samples of one query at 5 keys: the index, and the gradient to q of the
     log-probability.
     """
     draw = np.random.default_rng(5).normal

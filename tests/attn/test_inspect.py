@@ -1,4 +1,4 @@
-"""What attention is like inside, against the float64 oracle's weights. Sizes are
+"""Statistics of attention's weights, against the float64 oracle's weights. Sizes are
 different primes.
 """
 
@@ -94,7 +94,7 @@ def test_equals_the_oracle_in_one_block(qk):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", ["scaled dot", "additive"])
 def test_gradients_equal_those_of_the_textbook(qk, name):
-    """Of the inputs and the score's parameters; each query sees a key, some keys are
+    """The gradients of the inputs and the score's parameters; each query sees a key, some keys are
     seen by none.
     """
     mask = Mask.causal() & Mask.window(1, 2)

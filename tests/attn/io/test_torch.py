@@ -41,7 +41,7 @@ SOURCE_LENGTHS = (11, 5)
 TARGET_LENGTHS = (3, 7)
 EMBEDDINGS = ("src_embed.weight", "tgt_embed.weight", "generator.weight")
 PADDING = 23
-"""What stands after the sentences; a real piece, so that whoever sees it is found out."""
+"""The token after the sentences; a real one, so that a model that sees it is found out."""
 
 
 def state_dict(embeddings=1, final=False, biases=True, N=N):
@@ -96,7 +96,7 @@ def padded(rows):
 
 
 def loss_and_logits(model, pull):
-    """Of a batch with padding: a weighted sum over the logits of real pieces."""
+    """Computes of a batch with padding: a weighted sum over the logits of real pieces."""
     source, target = (padded(side) for side in zip(*sentences(), strict=True))
     places = [
         jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (source, target)
@@ -281,7 +281,7 @@ def test_attention_without_biases_gets_biases_of_0():
 
 
 def test_what_is_written_is_fit_for_torch_from_numpy():
-    """Of its own memory, which may be written, in C order."""
+    """It has memory of its own, which may be written, in C order."""
     model, variables = build()
     arrays = to_torch(model, variables)
     assert all(

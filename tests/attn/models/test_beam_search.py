@@ -353,7 +353,7 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
 
 
 def test_logits_may_all_be_negative():
-    """What fills the last block has logits of 0, and so have pad and bos here, each in
+    """The fill of the last block has logits of 0, and so have pad and bos here, each in
     a block of every hypothesis.
     """
     model, variables = build()

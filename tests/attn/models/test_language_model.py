@@ -223,7 +223,7 @@ def draw(count, key=0, beginning=(), **cut):
 
 @functools.cache
 def next_probabilities(beginning):
-    """Of each piece after `bos` and the beginning, those that are never drawn left out."""
+    """Returns the scores of each token after `bos` and the beginning, those that are never drawn left out."""
     found = np.asarray(
         logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
     )
@@ -318,7 +318,7 @@ def test_neighbours_do_not_matter_and_keys_do():
     ],
 )
 def test_what_may_be_drawn(cut, wanted):
-    """Of 0.1, 0.5, 0.25, nothing and 0.15."""
+    """The probabilities are 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
     found = allowed_tokens(
         scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut}

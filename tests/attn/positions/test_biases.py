@@ -348,7 +348,7 @@ def test_bfloat16_parameters_are_summed_and_multiplied_in_float32():
 
 
 def lowered_gradient(name, n, **options):
-    """Of the parameters, with n queries and keys of one head."""
+    """Lowers the gradient of the parameters, with n queries and keys of one head."""
     make, parameters, _ = BIASES[name]
     x = jax.ShapeDtypeStruct((n, 1, 16), jnp.float32)
 
