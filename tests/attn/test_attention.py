@@ -450,8 +450,9 @@ def test_dropout_is_drawn_for_each_element_head_and_example():
 
 @pytest.fixture
 def without_type_checks():
-    """Turns type checks off, as a user has it: the annotations are checked in these tests only, and would speak
-    before our own errors.
+    """Turns type checks off, as a user has it.
+
+    These tests check annotations, which would speak before the library's own errors.
     """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield

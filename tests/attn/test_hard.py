@@ -265,8 +265,10 @@ REWARD = np.array([10.0, 12.0, 9.0, 11.0, 14.0])
 
 @pytest.fixture(scope="module")
 def reinforced():
-    """Returns, of 4,096 samples of one query at 5 keys: the index, and the gradient to q of the
-    log-probability.
+    """Samples one query at 5 keys 4,096 times.
+
+    Returns the probabilities, the indices, the gradients of the log-probabilities to q,
+    and the gradient of the expected reward.
     """
     draw = np.random.default_rng(5).normal
     q, k = (jnp.asarray(draw(size=(n, 1, K)), jnp.float32) for n in (1, 5))

@@ -223,7 +223,7 @@ def draw(count, key=0, beginning=(), **cut):
 
 @functools.cache
 def next_probabilities(beginning):
-    """Returns the scores of each token after `bos` and the beginning, those that are never drawn left out."""
+    """Returns the scores of each token after `bos` and a prefix, −inf if never drawn."""
     found = np.asarray(
         logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
     )
