@@ -11,7 +11,7 @@ from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples
 from experiments.evaluation.compiled import Compiled
 from experiments.evaluation.decode import translate
-from experiments.evaluation.metrics import corpus_scores, sentence_statistics
+from experiments.evaluation.metrics import corpus_scores, sentence_arrays
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import WEIGHTS, Settings
 from experiments.trial.lanes import Lanes, put_lane, take_lane
@@ -225,10 +225,7 @@ class Judge(NamedTuple):
         return dict(
             self._of_validation(nll, tokens),
             test_source=np.array([len(s) + 1 for s in test.ids.source], np.int32),
-            test_exact=np.array(
-                [t == r for t, r in zip(translations, test.text.target, strict=True)]
-            ),
-            test_bleu=sentence_statistics(
+            **sentence_arrays(
                 translations, test.text.target, _tokens_of(one.settings)
             ),
         )
