@@ -78,7 +78,7 @@ def run(interruption):
     from experiments.report.html import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
-    from experiments.training.start_point import Beginning
+    from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
     multihost.join(_HOSTS.value)
@@ -96,7 +96,7 @@ def run(interruption):
             settings,
             prepared,
             _WORKDIR.value,
-            begin=Beginning(_RESUME.value, _INIT_FROM.value),
+            start=StartPoint(_RESUME.value, _INIT_FROM.value),
             say=say,
             tensorboard=_TENSORBOARD.value,
             interruption=interruption,

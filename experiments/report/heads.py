@@ -83,7 +83,23 @@ def pictures(
 
 def grids(found: Sequence[tuple[str, dict[str, np.ndarray]]]) -> list[Grid]:
     """For each row a line a head: how it looks, where most, and what perplexity is without it."""
-    return [Grid(label, HEADINGS, tuple(_lines(kept))) for label, kept in found]
+    return [Grid(label, HEADINGS, tuple(_lines(_corrected(k)))) for label, k in found]
+
+
+def _corrected(arrays):
+    """Adds "kind/p" to a run's arrays: p-values after Holm's correction over all its heads.
+
+    Runs of earlier versions have them already.
+    """
+    raw = {name: x for name, x in arrays.items() if name.endswith("/p_value")}
+    values = [float(p) for x in raw.values() for p in x.flat if 0 <= p <= 1]
+    corrected = dict(zip(values, statistics.holm(values), strict=True))
+    result = dict(arrays)
+    for name, x in raw.items():
+        kind = name.partition("/")[0]
+        adjusted = [corrected.get(float(p), np.nan) for p in x.flat]
+        result[f"{kind}/p"] = np.array(adjusted).reshape(x.shape)
+    return result
 
 
 def _kinds(kept, name):
