@@ -13,7 +13,8 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments.report.html import print_table, write_report
+from experiments.report.terminal import print_table
+from experiments.report.write import write_report
 from experiments.report.sql import QueryError, run_query, show_answer
 from launch import command
 

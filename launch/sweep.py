@@ -153,7 +153,8 @@ def run(planned, workdir, console, interruption):
         )
         if todo:
             _run(todo, already, prepared, workdir, console, interruption)
-        from experiments.report.html import print_table, write_report
+        from experiments.report.terminal import print_table
+        from experiments.report.write import write_report
 
         written = write_report(workdir)
     print_table(written.table, console)

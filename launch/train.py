@@ -75,7 +75,7 @@ def run(interruption):
         )
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
-    from experiments.report.html import write_report
+    from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
     from experiments.training.start_point import StartPoint

@@ -13,7 +13,7 @@ from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.inference import Translator, Writer
-from experiments.report.html import write_report
+from experiments.report.write import write_report
 from experiments.report.results import read_results, read_sentences
 from experiments.settings import SettingsError
 from experiments.training import loop

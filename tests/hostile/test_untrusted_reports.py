@@ -15,7 +15,7 @@ import pytest
 
 from experiments.report import figures
 from experiments.report import html as report_html
-from experiments.report.html import write_report
+from experiments.report.write import write_report
 from experiments.report.results import ResultsError
 from experiments.report.sql import QueryError, run_query
 from experiments.settings import resolve

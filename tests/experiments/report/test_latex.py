@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from experiments.report.html import compare_rows, write_report
+from experiments.report.write import compare_rows, write_report
 from experiments.report.results import read_results
 from experiments.report.text import to_latex
 from tests.experiments import fakes
