@@ -38,7 +38,7 @@ import launch.bench.runner.overhead
 import launch.bench.runner.sweeps
 import launch.bench.table1.command
 import launch.bench.training.command
-from experiments import pages
+from experiments.system import huge_pages
 from launch import command
 from launch.bench.harness import libraries
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
@@ -136,7 +136,7 @@ def define_flags(benchmark: Benchmark) -> None:
 def start() -> None:
     """Takes the benchmark's name off the command line and runs it."""
     # Workers inherit the environment; malloc reads it when a process starts.
-    pages.use_huge_pages()
+    huge_pages.use_huge_pages()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in BENCHMARKS:
         sys.argv.pop(1)

@@ -11,11 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rich.console
+from experiments.data.vocabulary import BOS, EOS
 
 from attn import Mask
-from experiments import trial
-from experiments.batches import Batches
-from experiments.tokens import BOS, EOS
+from experiments.data.batches import Batches
+from experiments.trial.program import (
+    count_parameters,
+    initial_state,
+    initial_variables,
+    program_of,
+)
 from launch.bench.decoding import attn as decoding_attn
 from launch.bench.decoding import case as searches
 from launch.bench.decoding import command as decoding
@@ -43,7 +48,10 @@ def needs(*packages):
 def test_packed_rows_hold_the_pairs_that_others_get_padded():
     batch = next(
         Batches(
-            training_jax.encoded(STEP), rows=STEP.pairs, row_pieces=STEP.tokens, seed=0
+            training_jax.encoded(STEP),
+            batch_size=STEP.pairs,
+            sequence_length=STEP.tokens,
+            seed=0,
         )
     )
     assert (batch.source_segments == 1).all() and (batch.target_segments == 1).all()
@@ -380,10 +388,10 @@ def test_every_library_has_an_adapter(known):
 def parameters_of_attn(case):
     """Counts the numbers in the parameters of the state that attn_step trains."""
     settings = training_jax.settings(case)
-    program = trial.program(settings, case.vocabulary, case.tokens)
-    initialise = trial.initial_variables
-    shapes = jax.eval_shape(lambda: trial.initial_state(program, settings, initialise))
-    return trial.parameters(settings, shapes)
+    program = program_of(settings, case.vocabulary, case.tokens)
+    initialise = initial_variables
+    shapes = jax.eval_shape(lambda: initial_state(program, settings, initialise))
+    return count_parameters(settings, shapes)
 
 
 def test_attn_s_step_is_of_the_model_that_the_case_names():
@@ -407,5 +415,5 @@ def test_attn_s_step_has_the_dropout_that_the_case_names():
 
 def test_the_batch_is_of_the_sizes_that_the_case_names():
     settings = training_jax.settings(STEP)
-    assert settings.training.rows == STEP.pairs
-    assert settings.training.row_pieces == settings.data.max_pieces == STEP.tokens
+    assert settings.training.batch_size == STEP.pairs
+    assert settings.training.sequence_length == settings.data.max_length == STEP.tokens

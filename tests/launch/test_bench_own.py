@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from experiments import sweep
+from experiments.sweep.plan import plan_trials
+from experiments.sweep.points import expand, sweeps_of
 from launch.bench.harness.libraries import BenchError
 from launch.bench.runner import overhead, sweeps
 from launch.bench.table1 import command as layers
@@ -16,8 +17,8 @@ from tests.experiments import tiny, tiny_config
 
 
 def planned():
-    points = sweep.expand(sweep.sweeps(tiny_config), ["heads", "seed"])
-    return sweep.plan(tiny_config.get_config(), points)
+    points = expand(sweeps_of(tiny_config), ["heads", "seed"])
+    return plan_trials(tiny_config.get_config(), points)
 
 
 def test_ways_do_the_same_trials(tmp_path, monkeypatch):

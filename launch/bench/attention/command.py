@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from experiments.files import write_bytes
+from experiments.system.files import write_bytes
 from launch.bench.attention import cases, picture
 from launch.bench.attention.cases import Case
 from launch.bench.harness import record, run

@@ -5,10 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from attn.decoding import beam_search, greedy
+from experiments.data.vocabulary import BOS, EOS
 
 from attn import Design, NoPositions, Shape, Transformer
-from attn.decoding import beam_search, greedy
-from experiments.tokens import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program
@@ -48,7 +48,7 @@ def search(case: Case) -> Program:
 
     def run():
         result = jax.block_until_ready(compiled(variables, source, lengths))
-        return result.pieces[:, 0] if case.beam > 1 else result
+        return result.tokens[:, 0] if case.beam > 1 else result
 
     return Program(run, lambda: {"tokens": np.asarray(run())})
 

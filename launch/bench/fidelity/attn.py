@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from attn.interop import Names, from_torch, to_torch
 
 from attn import Design, Learned, Mask, Transformer
-from attn.interop import Names, from_torch, to_torch
 from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
 
 NAMES = Names("transformer.")

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from experiments.processes import Process
+from experiments.system.process import Process
 from launch.bench.harness.libraries import Library, Unsupported, load
 
 SETTLE = 0.1

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import machine
-from experiments.files import write_json, write_text
+from experiments.system import machine
+from experiments.system.files import write_json, write_text
 from launch.bench.harness import libraries
 from launch.bench.harness.table import Table, markdown
 

@@ -20,13 +20,15 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import machine, settings, training
-from experiments.batches import Batches, excerpt
-from experiments.corpora import cldr
-from experiments.population import Lanes
-from experiments.prepared import prepare
-from experiments.processes import Process
+from experiments import settings
+from experiments.data.batches import Batches, excerpt
+from experiments.data.corpora import cldr
+from experiments.data.dataset import prepare
 from experiments.settings import Data, Settings
+from experiments.system import machine
+from experiments.system.process import Process
+from experiments.training import loop
+from experiments.trial.lanes import Lanes
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, number, show
@@ -203,24 +205,24 @@ def _epoch(settings):
         slots = stream.take(min(STEPS, left) or 1)[None]
         if stream.epoch:
             break
-        needed, _ = excerpt(train, slots, t.row_pieces)
+        needed, _ = excerpt(train, slots, t.sequence_length)
         pairs += int((slots >= 0).sum())
         batches += slots.shape[1]
     tokens = sum(int(side.lengths.sum()) for side in train)
     # A stage that gathered nothing, or not all, would look fast.
     assert needed.source.ids.any()
     assert pairs == len(train.source.lengths)
-    return pairs, tokens / (2 * batches * t.rows * t.row_pieces)
+    return pairs, tokens / (2 * batches * t.batch_size * t.sequence_length)
 
 
 def _batches(settings, train):
     t = settings.training
     return Batches(
         train,
-        rows=t.rows,
-        row_pieces=t.row_pieces,
+        batch_size=t.batch_size,
+        sequence_length=t.sequence_length,
         seed=settings.seed,
-        by_length=t.by_length,
+        by_length=t.bucket_by_length,
     )
 
 
@@ -232,14 +234,14 @@ def feeding(settings: Settings) -> tuple[float, float]:
     machine.use_compile_cache()
     prepared = prepare(settings.data)
     stream = _batches(settings, prepared.train)
-    row_length = settings.training.row_pieces
+    row_length = settings.training.sequence_length
     seconds = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         needed, _ = excerpt(prepared.train, stream.take(STEPS)[None], row_length)
         jax.block_until_ready(Lanes().share(needed))
         seconds.append((time.perf_counter() - begin) / STEPS)
-    step = training.measure(settings, prepared, 1).step
+    step = loop.measure(settings, prepared, 1).step
     return statistics.median(seconds), step
 
 

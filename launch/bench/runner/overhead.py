@@ -17,11 +17,16 @@ from pathlib import Path
 import jax
 import rich.console
 
-from experiments import machine, population, settings, training, trial
-from experiments.batches import Batches
-from experiments.prepared import Prepared, prepare
-from experiments.records import Directory
+from experiments import settings
+from experiments.data.batches import Batches
+from experiments.data.dataset import Prepared, prepare
 from experiments.settings import Settings
+from experiments.system import machine
+from experiments.training import loop
+from experiments.training.run_dir import Directory
+from experiments.trial.lanes import AXIS
+from experiments.trial.program import hyper_of, initial_state, initial_variables
+from experiments.trial.step import train_step
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, number, show
@@ -125,22 +130,25 @@ def _bare(settings, prepared: Prepared):
     It returns the seconds of a step.
     """
     t = settings.training
-    program = training.program(settings, prepared)[0]
+    program = loop.program(settings, prepared)[0]
     batches = Batches(
-        prepared.train, rows=t.rows, row_pieces=t.row_pieces, seed=settings.seed
+        prepared.train,
+        batch_size=t.batch_size,
+        sequence_length=t.sequence_length,
+        seed=settings.seed,
     )
     batch = jax.tree.map(lambda x: jax.device_put(x[None]), next(batches))
     step = jax.pmap(
-        functools.partial(trial.step, program),
-        population.AXIS,
+        functools.partial(train_step, program),
+        AXIS,
         in_axes=(None, None, 0),
         out_axes=None,
         donate_argnums=0,
         devices=jax.local_devices()[:1],
     )
-    initialise = jax.jit(trial.initial_variables, static_argnums=0)
-    state = jax.device_put(trial.initial_state(program, settings, initialise))
-    hyper = jax.device_put(trial.hyper(settings))
+    initialise = jax.jit(initial_variables, static_argnums=0)
+    state = jax.device_put(initial_state(program, settings, initialise))
+    hyper = jax.device_put(hyper_of(settings))
 
     def steps(count):
         nonlocal state
@@ -157,7 +165,7 @@ def _bare(settings, prepared: Prepared):
 def _runner(settings, prepared):
     """Returns (seconds a step, the number of steps that were timed)."""
     with tempfile.TemporaryDirectory() as workdir:
-        training.run(settings, prepared, workdir)
+        loop.run(settings, prepared, workdir)
         metrics = Directory(workdir).metrics()
         lines = [line for line in metrics if line["split"] == "train"]
     # The first line has the compilation in it.

@@ -14,9 +14,9 @@ from pathlib import Path
 import rich.console
 from absl import flags
 
-from experiments import sweep
-from experiments.files import read_json
-from experiments.sweep import Planned
+from experiments.sweep.plan import Planned, plan_trials
+from experiments.sweep.points import expand, load_config, select_points, sweeps_of
+from experiments.system.files import read_json
 from launch import command
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
@@ -60,9 +60,9 @@ def define_flags() -> None:
 def measure(request: Request) -> Outcome:
     """Times the sweep that the flags name."""
     values = request.flags
-    known = sweep.sweeps(sweep.load(command.config_path()))
-    points = sweep.expand(known, values.sweep, values.config, values.seeds)
-    points = sweep.select(points, values.only)
+    known = sweeps_of(load_config(command.config_path()))
+    points = expand(known, values.sweep, values.config, values.seeds)
+    points = select_points(points, values.only)
     more = [f"--only={values.only}"]
     if values.seeds:
         more.append(f"--seeds={values.seeds}")
@@ -71,7 +71,7 @@ def measure(request: Request) -> Outcome:
         config,
         ",".join(values.sweep),
         more,
-        sweep.plan(values.config, points),
+        plan_trials(values.config, points),
         values.ways,
         request.directory,
         request.console,

@@ -11,7 +11,7 @@ from pathlib import Path
 import rich.console
 from matplotlib.figure import Figure
 
-from experiments.files import write_bytes
+from experiments.system.files import write_bytes
 from launch.bench.harness import plot, record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, show

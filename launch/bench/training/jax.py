@@ -8,9 +8,17 @@ import jax.numpy as jnp
 import optax
 
 from attn.positions import Sinusoidal
-from experiments import machine, population, trial
-from experiments.batches import Batches, Encoded, corpus
+from experiments.data.batches import Batches, Encoded, corpus
 from experiments.settings import Data, Model, Settings, Training
+from experiments.system import machine
+from experiments.trial.lanes import Lanes, distribute
+from experiments.trial.program import (
+    hyper_of,
+    initial_state,
+    initial_variables,
+    program_of,
+)
+from experiments.trial.step import train_steps
 from launch.bench.harness.program import Adapter, Program
 from launch.bench.training import case as steps
 from launch.bench.training.case import Case
@@ -35,10 +43,10 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
             P_attention=P_inside,
             P_ff=P_inside,
         ),
-        data=Data(max_pieces=case.tokens),
+        data=Data(max_length=case.tokens),
         training=Training(
             rows=case.pairs,
-            row_pieces=case.tokens,
+            sequence_length=case.tokens,
             warmup=1,
             eps_ls=steps.EPS_LS,
             # With one step of warm-up, the rate is this over √d_model at step 1.
@@ -58,16 +66,16 @@ def attn_step(case: Case, everywhere: bool = False) -> Program:
     machine.use_compile_cache()
     run_settings = settings(case, everywhere)
     flat = corpus(encoded(case))
-    lanes = population.Lanes()
-    batches = Batches(flat, rows=case.pairs, row_pieces=case.tokens, seed=0)
+    lanes = Lanes()
+    batches = Batches(flat, batch_size=case.pairs, sequence_length=case.tokens, seed=0)
     slots = batches.take(1)[None]
-    program = trial.program(run_settings, case.vocabulary, case.tokens)
-    initialise = jax.jit(trial.initial_variables, static_argnums=0)
-    state = trial.initial_state(program, run_settings, initialise)
+    program = program_of(run_settings, case.vocabulary, case.tokens)
+    initialise = jax.jit(initial_variables, static_argnums=0)
+    state = initial_state(program, run_settings, initialise)
     states = lanes.stack([jax.device_get(state)])
-    hypers = lanes.stack([jax.device_get(trial.hyper(run_settings))])
+    hypers = lanes.stack([jax.device_get(hyper_of(run_settings))])
     shared = lanes.share(flat)
-    step = population.distribute(functools.partial(trial.steps, program))
+    step = distribute(functools.partial(train_steps, program))
 
     def run():
         nonlocal states
