@@ -22,7 +22,7 @@ from experiments.data.batches import Batches
 from experiments.data.dataset import Prepared, prepare
 from experiments.settings import Settings
 from experiments.system import machine
-from experiments.training import loop
+from experiments.training.loop import loop
 from experiments.training.run_dir import Directory
 from experiments.trial.lanes import AXIS
 from experiments.trial.program import hyper_of, initial_state, initial_variables
