@@ -73,7 +73,7 @@ def run(interruption):
     from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
-    from experiments.training.start_point import Beginning
+    from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
     multihost.join(_HOSTS.value)
@@ -91,7 +91,7 @@ def run(interruption):
             settings,
             prepared,
             _WORKDIR.value,
-            begin=Beginning(_RESUME.value, _INIT_FROM.value),
+            start=StartPoint(_RESUME.value, _INIT_FROM.value),
             say=say,
             tensorboard=_TENSORBOARD.value,
             interruption=interruption,

@@ -82,7 +82,28 @@ def grids(tables: Sequence[tuple[str, Measured]]) -> list[Grid]:
 
     A line says how the head looks, where most, and what perplexity is without it.
     """
-    return [Grid(label, HEADINGS, tuple(_lines(table))) for label, table in tables]
+    corrected = [(label, _corrected(measures)) for label, measures in tables]
+    return [Grid(label, HEADINGS, tuple(_lines(table))) for label, table in corrected]
+
+
+def _corrected(measures):
+    """Adds "kind/p" to a run's measures: p-values after Holm's correction over its heads.
+
+    Runs of earlier versions hold them already.
+    """
+    names = [name for name in measures if name.endswith("/p_value")]
+    corrected = dict(measures)
+    if not names:
+        return corrected
+    p_values = np.concatenate([measures[name].ravel() for name in names]).astype(float)
+    # NaN stands where a layer has no such head.
+    is_head = (p_values >= 0) & (p_values <= 1)
+    p_values[is_head] = statistics.holm(p_values[is_head])
+    ends = np.cumsum([measures[name].size for name in names])
+    for name, part in zip(names, np.split(p_values, ends[:-1]), strict=True):
+        kind = name.removesuffix("/p_value")
+        corrected[f"{kind}/p"] = part.reshape(measures[name].shape)
+    return corrected
 
 
 def _kinds(measures, measure):

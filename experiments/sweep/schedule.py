@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from experiments.system.machine import Machine
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 MEASURING = 15.0
 """About how many seconds it takes to measure a way: compilation, and a few steps."""

@@ -23,7 +23,7 @@ from experiments.system.files import write_json
 from experiments.system.machine import Machine
 from experiments.system.process import Process
 from experiments.system.signals import Interrupted, Interruption
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 PATIENCE = 120.0
 """Seconds that workers have to save and leave; more than a compilation takes."""
@@ -228,10 +228,10 @@ def _machine():
 
 
 def _measure(settings, lanes):
-    from experiments.training import loop
+    from experiments.training import speed
 
     try:
-        return loop.measure(settings, _prepared[settings.data], lanes)
+        return speed.measure(settings, _prepared[settings.data], lanes)
     except Exception:
         traceback.print_exc()
         return None

@@ -28,7 +28,7 @@ def test_translations_come_back_in_order():
         None,
         vocabulary,
         [empty, *sources, empty],
-        rows=5,
+        batch_size=5,
         length=48,
         lanes=(1, 0),
     )
@@ -40,7 +40,7 @@ def test_translations_come_back_in_order():
     assert found == [[(0, "")], *wanted, [(0, "")]]
     assert blank == [[(score / 2, "")] for [(score, _)] in found]
     assert set(sizes) == {(5, 48)}
-    assert translate(echo, None, vocabulary, [empty], rows=5, length=48) == [
+    assert translate(echo, None, vocabulary, [empty], batch_size=5, length=48) == [
         [[(0, "")]]
     ]
 

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.sweep.schedule import Way, by_hand, choose, seconds, ways
 from experiments.system.machine import Machine
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 LAPTOP, SERVER, GPU, TPU = (
     Machine("cpu", 1, 2),
