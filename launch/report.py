@@ -13,9 +13,9 @@ from pathlib import Path
 
 from absl import flags
 
+from experiments.report.sql import QueryError, run_query, show_answer
 from experiments.report.terminal import print_table
 from experiments.report.write import write_report
-from experiments.report.sql import QueryError, run_query, show_answer
 from launch import command
 
 _WORKDIR = flags.DEFINE_string(

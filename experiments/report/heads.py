@@ -82,23 +82,28 @@ def grids(tables: Sequence[tuple[str, Measured]]) -> list[Grid]:
 
     A line says how the head looks, where most, and what perplexity is without it.
     """
-    return [Grid(label, HEADINGS, tuple(_lines(_corrected(table)))) for label, table in tables]
+    corrected = [(label, _corrected(measures)) for label, measures in tables]
+    return [Grid(label, HEADINGS, tuple(_lines(table))) for label, table in corrected]
 
 
-def _corrected(arrays):
-    """Adds "kind/p" to a run's arrays: p-values after Holm's correction over all its heads.
+def _corrected(measures):
+    """Adds "kind/p" to a run's measures: p-values after Holm's correction over its heads.
 
-    Runs of earlier versions have them already.
+    Runs of earlier versions hold them already.
     """
-    raw = {name: x for name, x in arrays.items() if name.endswith("/p_value")}
-    values = [float(p) for x in raw.values() for p in x.flat if 0 <= p <= 1]
-    corrected = dict(zip(values, statistics.holm(values), strict=True))
-    result = dict(arrays)
-    for name, x in raw.items():
-        kind = name.partition("/")[0]
-        adjusted = [corrected.get(float(p), np.nan) for p in x.flat]
-        result[f"{kind}/p"] = np.array(adjusted).reshape(x.shape)
-    return result
+    names = [name for name in measures if name.endswith("/p_value")]
+    corrected = dict(measures)
+    if not names:
+        return corrected
+    p_values = np.concatenate([measures[name].ravel() for name in names]).astype(float)
+    # NaN stands where a layer has no such head.
+    is_head = (p_values >= 0) & (p_values <= 1)
+    p_values[is_head] = statistics.holm(p_values[is_head])
+    ends = np.cumsum([measures[name].size for name in names])
+    for name, part in zip(names, np.split(p_values, ends[:-1]), strict=True):
+        kind = name.removesuffix("/p_value")
+        corrected[f"{kind}/p"] = part.reshape(measures[name].shape)
+    return corrected
 
 
 def _kinds(measures, measure):

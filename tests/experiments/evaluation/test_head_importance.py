@@ -12,8 +12,8 @@ from experiments.evaluation import head_importance
 from experiments.evaluation.head_importance import Head
 from experiments.evaluation.perplexity import sentence_losses
 from experiments.report.heads import _corrected, grids, head_tables
-from experiments.report.write import compare_rows, write_report
 from experiments.report.results import KINDS, ResultsError, read_heads, read_results
+from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
 from experiments.trial.program import initial_state, initial_variables, program_of

@@ -13,18 +13,21 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments.report import figures
-from experiments.report import html as report_html
-from experiments.report.html import (
-    attention_maps,
-    compare_rows,
-    print_table,
-    render_page,
-    write_report,
+from experiments.report import page as report_page
+from experiments.report.figures import (
+    curves,
+    differences,
+    heat_maps,
+    lengths,
+    sizes,
+    style,
 )
+from experiments.report.page import Maps, attention_maps, render_page
 from experiments.report.results import read_examples, read_results
 from experiments.report.table import Grid, Table, result_table, short_names
-from experiments.report.text import CSV_SCORES, to_markdown
+from experiments.report.terminal import print_table
+from experiments.report.text import csv_scores, to_markdown
+from experiments.report.write import compare_rows, write_report
 from experiments.system import files
 from tests.experiments import fakes
 
@@ -122,7 +125,7 @@ def test_results_say_how_a_row_stands_to_base(table_3):
     assert results.headings[-1] == "against base"
     assert {row[0]: row[-1] for row in results.rows} == {
         "base": "",
-        "(A) h=1": "worse (perplexity, BLEU); no difference shown (exact match)",
+        "(A) h=1": "worse (perplexity, BLEU); no difference shown (chrF, exact match)",
         "(B) d_k=16": "no difference shown",
         "(E) learned positions": "no difference shown",
         "big": "better",
@@ -134,17 +137,19 @@ def test_results_say_how_a_row_stands_to_base(table_3):
 
 
 def test_differences_stand_beside_the_papers(table_3):
-    perplexity, bleu, exact = table_3.table.differences.values()
-    assert [grid.title for grid in (perplexity, bleu, exact)] == [
+    perplexity, bleu, chrf, exact = table_3.table.differences.values()
+    assert [grid.title for grid in (perplexity, bleu, chrf, exact)] == [
         "Perplexity: differences to base",
         "BLEU: differences to base",
+        "chrF: differences to base",
         "Exact match, %: differences to base",
     ]
     ours = ("difference", "95 % interval", "p", "d", "pairs", "verdict")
     paper = ("paper", "paper’s difference", "paper’s order")
-    assert [grid.headings[2:] for grid in (perplexity, bleu, exact)] == [
+    assert [grid.headings[2:] for grid in (perplexity, bleu, chrf, exact)] == [
         ours + paper,
         ours + paper,
+        ours,
         ours,
     ]
     rows = {row[0]: row[2:] for row in perplexity.rows}
@@ -182,7 +187,11 @@ def test_differences_are_of_means_and_p_is_adjusted(table_3):
         )
         assert table_3.table.differences[metric].rows[1][2] == f"{scale * mean:+.2f}"
     compared, p = compare_rows(book)[1], table_3.table.differences["bleu"].rows[1][4]
-    assert f"{compared.bleu.p:.3f}" != p == f"{compared.adjusted['bleu']:.3f}"
+    assert (
+        f"{compared.differences['bleu'].p:.3f}"
+        != p
+        == f"{compared.adjusted['bleu']:.3f}"
+    )
 
 
 def test_markdown_has_every_difference(table_3):
@@ -410,7 +419,7 @@ def test_html_shows_differences_and_figures(table_3):
     ):
         assert text in page.text
     drawn = [attributes["class"] for tag, attributes in page.tags if tag == "figure"]
-    assert drawn == ["plot wide"] * 7 + ["plot"] * 2
+    assert drawn == ["plot wide"] * 8 + ["plot"] * 2
     assert "Shown are the first" not in page.text
 
 
@@ -418,18 +427,18 @@ def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
     table_3, monkeypatch
 ):
     book, drawn = read_results(table_3.html.parent), {}
-    for name, most in (("MOST_POINTS", 3), ("MOST_MAPS", 2), ("MOST_HEAT_MAPS", 1)):
-        monkeypatch.setattr(report_html, name, most)
-    monkeypatch.setattr(figures, "LINES", 4)
-    for name in (
-        "forest",
-        "training_curves",
-        "size_and_perplexity",
-        "by_length",
-        "head_entropies",
+    for name, most in (("MAX_POINTS", 3), ("MAX_MAPS", 2), ("MAX_HEAT_MAPS", 1)):
+        monkeypatch.setattr(report_page, name, most)
+    monkeypatch.setattr(style, "LINES", 4)
+    for module, name in (
+        (differences, "forest"),
+        (curves, "training_curves"),
+        (sizes, "size_and_perplexity"),
+        (lengths, "by_length"),
+        (heat_maps, "head_entropies"),
     ):
         monkeypatch.setattr(
-            figures,
+            module,
             name,
             lambda rows, *_, name=name: (
                 drawn.update({name: len(rows)}) or "<svg></svg>"
@@ -444,7 +453,7 @@ def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
         "head_entropies": 1,
     }
     assert (
-        page.count("Shown are the first 3 of 4 rows") == 3
+        page.count("Shown are the first 3 of 4 rows") == 4
     )  # a forest for each metric, without base
     assert [page.count(f"Shown are the first {n} of 5 rows") for n in (1, 2, 3, 4)] == [
         1,
@@ -458,7 +467,7 @@ def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
 
 def test_maps_take_a_limited_space(table_3, monkeypatch):
     rows = [
-        (trial.label, trial, read_examples(trial))
+        Maps(trial.label, trial, read_examples(trial))
         for trial in read_results(table_3.html.parent).trials[:9:3]
     ]
     one = sum(
@@ -466,7 +475,7 @@ def test_maps_take_a_limited_space(table_3, monkeypatch):
         for drawn in attention_maps(rows)[0]["examples"][0]["maps"].values()
     )
     for size, names in ((0, 1), (one, 1), (2 * one + 100, 2), (10 * one, 3)):
-        monkeypatch.setattr(report_html, "MAPS_SIZE", size)
+        monkeypatch.setattr(report_page, "MAPS_SIZE", size)
         assert len(attention_maps(rows)) == names
 
 
@@ -582,7 +591,7 @@ def test_a_single_run(tmp_path):
     )
     assert written.csv.read_text().splitlines()[
         0
-    ] == "name,label,seed,status," + ",".join(CSV_SCORES)
+    ] == "name,label,seed,status," + ",".join(csv_scores())
 
 
 @pytest.mark.parametrize(
