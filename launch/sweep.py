@@ -78,11 +78,12 @@ def main():
     points = select_points(
         expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
     )
-    if both := command.overridden() & {key for point in points for key in point}:
+    overrides = command.overrides()
+    if both := {*overrides} & {key for point in points for key in point}:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
-    planned = plan_trials(_CONFIG.value, points)
+    planned = plan_trials(_CONFIG.value, points, overrides)
     if equal := len(points) - len(planned):
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"

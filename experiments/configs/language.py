@@ -12,6 +12,7 @@ vocabulary alone.
 """
 
 from experiments.configs import quick
+from experiments.settings import override
 
 CORPORA = ("cldr", "text")
 
@@ -19,11 +20,11 @@ CORPORA = ("cldr", "text")
 def get_config(corpus="cldr"):
     if corpus not in CORPORA:
         raise ValueError(f"unknown corpus {corpus!r}; known: {', '.join(CORPORA)}")
-    config = quick.get_config()
-    config.model.kind = "language"
+    config = override(
+        quick.get_config(), {"model.kind": "language", "data.corpus": corpus}
+    )
     if corpus == "text":
         config.data.update(
-            corpus="text",
             directory="text",
             train="text.txt",
             validation="text.txt",

@@ -285,4 +285,4 @@ def _score(settings, translations, references):
 
 
 def _tokens_of(settings):
-    return settings.data.target if settings.data.tokenized else ""
+    return settings.data.tokenized_language

@@ -14,6 +14,7 @@ from experiments.trial.program import (
     initial_variables,
     position_encoding,
     program_of,
+    shape_of,
 )
 
 LOGITS = 2**22
@@ -66,11 +67,9 @@ def decoding_memory(settings: Settings) -> int:
 
     B sentences at once, K = beam, T tokens of a translation, L of a source, Y = vocabulary.
     """
-    m, e, length = (
-        settings.model,
-        settings.evaluation,
-        program_without_corpus(settings).length,
-    )
+    m = shape_of(settings.model)
+    e = settings.evaluation
+    length = program_without_corpus(settings).length
     caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
     return 4 * parameters(settings) + e.batch_size * (
         4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary_size)
@@ -84,7 +83,7 @@ def attention_maps_memory(settings: Settings) -> int:
         12
         * settings.evaluation.examples
         * settings.model.N
-        * settings.model.h
+        * shape_of(settings.model).h
         * program_without_corpus(settings).length ** 2
     )
 
@@ -158,7 +157,8 @@ def activation_memory(settings: Settings) -> int:
     to what XLA says of quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %.
     But on a CPU bfloat16 is computed in float32, and remat undone: there they need as much as without.
     """
-    m, t = settings.model, settings.training
+    m = shape_of(settings.model)
+    t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
     layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)

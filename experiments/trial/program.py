@@ -22,7 +22,7 @@ from attn import (
     Transformer,
 )
 from attn.dropout import cheap_key
-from experiments.settings import Settings
+from experiments.settings import Model, Settings
 
 
 class Program(NamedTuple):
@@ -78,38 +78,11 @@ class State(NamedTuple):
 
 def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     m, t = settings.model, settings.training
-    if m.kind == "rnn":
-        shape, drops = Shape(m.N, m.d_model, 0, 1, m.d_model, m.d_model), ()
-        design = Design(
-            embeddings=m.embeddings, score=m.score, choice=m.selection, cell=m.cell
-        )
-    else:
-        shape = Shape(m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v)
-        drops = tuple(
-            name
-            for name, rate in (("attention", m.P_attention), ("ff", m.P_ff))
-            if rate
-        )
-        design = Design(
-            m.norm,
-            m.embeddings,
-            m.scale_embeddings,
-            m.biases,
-            m.activation,
-            m.score,
-            "none" if m.positions in POSITIONS else m.positions,
-            heads=m.combine,
-            choice=m.selection,
-            head_activation=m.head_activation,
-            encoder_mixing=m.encoder_mixing,
-            decoder_mixing=m.decoder_mixing,
-            **_where_used(m),
-        )
     return Program(
         m.kind,
-        shape,
-        design,
-        drops,
+        shape_of(m),
+        _design_of(m),
+        _drops_of(m),
         vocabulary,
         length,
         t.sequence_length,
@@ -124,9 +97,48 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     )
 
 
+def shape_of(model: Model) -> Shape:
+    """Returns the sizes of a model; an RNN's one head is as wide as the model."""
+    if model.kind == "rnn":
+        return Shape(model.N, model.d_model, 0, 1, model.d_model, model.d_model)
+    return Shape(model.N, model.d_model, model.d_ff, model.h, model.d_k, model.d_v)
+
+
+def _drops_of(m):
+    """Returns where a model drops beside the paper's places: "attention", "ff"."""
+    if m.kind == "rnn":
+        return ()
+    rates = {"attention": m.P_attention, "ff": m.P_ff}
+    return tuple(name for name, rate in rates.items() if rate)
+
+
+def _design_of(m):
+    """Returns how a model is put together."""
+    if m.kind == "rnn":
+        return Design(
+            embeddings=m.embeddings, score=m.score, choice=m.selection, cell=m.cell
+        )
+    design = Design(
+        m.norm,
+        m.embeddings,
+        m.scale_embeddings,
+        m.biases,
+        m.activation,
+        m.score,
+        "none" if m.positions in POSITIONS else m.positions,
+        heads=m.combine,
+        head_activation=m.head_activation,
+        decoder_mixing=m.decoder_mixing,
+        **_where_used(m),
+    )
+    if m.kind == "language":
+        return design
+    return design._replace(encoder_mixing=m.encoder_mixing, choice=m.selection)
+
+
 def _where_used(m):
     """The settings of what mixes positions, those that matter: so that others do not compile the same again."""
-    kinds = {m.encoder_mixing, m.decoder_mixing}
+    kinds = {getattr(m, "encoder_mixing", "attention"), m.decoder_mixing}
     return {
         **(
             dict(radius=m.radius)
@@ -143,8 +155,8 @@ def hyper_of(settings: Settings) -> Hyper:
         t.learning_rate,
         t.warmup,
         m.P_drop,
-        m.P_attention,
-        m.P_ff,
+        getattr(m, "P_attention", 0.0),
+        getattr(m, "P_ff", 0.0),
         t.eps_ls,
         t.entropy_bonus,
         position_encoding(settings).trained,
