@@ -1,1 +1,1 @@
-"""How attention is computed, for one head."""
+"""How the attention of one head is computed."""
