@@ -211,7 +211,7 @@ class Writer:
         self._variables = dict(params=state.params, positions=state.positions)
         self._sample = jax.jit(
             functools.partial(sample, build_model(self._program), bos=BOS, eos=EOS),
-            static_argnames="most",
+            static_argnames="max_length",
         )
 
     def __call__(
@@ -249,7 +249,7 @@ class Writer:
                 jax.random.key(seed),
                 jnp.asarray(rows),
                 jnp.full(count, len(given)),
-                most=most,
+                max_length=most,
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
@@ -258,6 +258,6 @@ class Writer:
         return [
             Text(float(p), text)
             for p, text in zip(
-                found.log_probs, self._vocabulary.decode(found.pieces), strict=True
+                found.log_probs, self._vocabulary.decode(found.tokens), strict=True
             )
         ]

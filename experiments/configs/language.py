@@ -11,6 +11,7 @@ more than data.max_length tokens are cut into parts. Perplexity is per token, so
 vocabulary alone.
 """
 
+from attn import POSITIONS
 from experiments.configs import quick
 from experiments.settings import override
 
@@ -47,22 +48,20 @@ def get_config(corpus="cldr"):
 
 
 def sweep_positions():
-    for positions in (
-        "sinusoidal",
-        "learned",
-        "none",
-        "rotary",
-        "alibi",
-        "relative",
-        "t5",
-    ):
+    for positions in POSITIONS:
         yield {"model.positions": positions}
 
 
 def sweep_layers():
     """What mixes positions."""
-    for kind in ("attention", "restricted", "recurrence", "convolution", "separable"):
-        yield {"model.decoder_mixing": kind}
+    for mixer in (
+        "attention",
+        "restricted(radius=4)",
+        "recurrence(cell=lstm)",
+        "convolution(radius=4)",
+        "separable(radius=4)",
+    ):
+        yield {"model.decoder_mixing": mixer}
 
 
 def sweep_heads(config):

@@ -93,7 +93,7 @@ def search_batch(
         source,
         lengths,
         beam=how.beam,
-        most=how.most,
+        max_length=how.most,
         bos=BOS,
         eos=EOS,
         alpha=how.alpha,
@@ -101,4 +101,4 @@ def search_batch(
         n_best=how.n_best,
         prefix=(begun, jnp.full(len(source), len(prefix))) if prefix else None,
     )
-    return found.pieces, found.scores
+    return found.tokens, found.scores

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attn import NoPositions
+from attn import Positions
 from experiments.data.dataset import Heldout, Prepared
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples
@@ -248,7 +248,7 @@ class Judge(NamedTuple):
             one.settings.evaluation.examples,
             self.program.length,
         )
-        if isinstance(position_encoding(one.settings), NoPositions):
+        if type(position_encoding(one.settings)).table is Positions.table:
             arrays.pop("positions", None)
         one.directory.write_examples(records, arrays)
 

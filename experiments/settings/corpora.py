@@ -7,6 +7,7 @@ import dataclasses
 from typing import ClassVar
 
 from experiments.settings import fields
+from experiments.settings.choices import SOURCES, Choice, choice
 from experiments.settings.fields import require
 
 
@@ -17,7 +18,7 @@ class Data:
     corpus: str
     """Where the text comes from: cldr, phrases that are generated; files, a text file for
     each language; tsv, files with columns; text, a text file without translations; tfds, a
-    data set of TensorFlow Datasets."""
+    data set of TensorFlow Datasets; module:Name or file.py:Name, one from outside."""
     vocabulary_size: int = fields.at_least(400, 800, 10**6)
     """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
     max_length: int = fields.at_least(2, 48, 2**20)
@@ -180,6 +181,22 @@ class TfdsData(RealData):
             f"data.dataset={self.dataset!r}: data.corpus=tfds needs the name of a data set, "
             "such as wmt14_translate/de-en",
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class OutsideData(RealData):
+    """Holds the settings of a corpus from outside, which may have options of its own.
+
+    It is named as `module:Name` or `file.py:Name(option=value)`, see
+    `experiments.data.corpora.Source`.
+    """
+
+    corpus: str = choice(SOURCES, "")
+
+    @property
+    def source_choice(self) -> Choice:
+        """The class that reads the corpus, and its options."""
+        return SOURCES.parse(self.corpus, "data.corpus")
 
 
 CORPORA = {

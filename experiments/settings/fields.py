@@ -135,3 +135,17 @@ def require(condition: bool, message: str) -> None:
     """Raises SettingsError with `message` unless `condition` holds."""
     if not condition:
         raise SettingsError(message)
+
+
+def shown(value) -> str:
+    """Returns `value` for a message, whatever it is: on one line and not long."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an int of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+
+
+def cut(text: str, most: int = 200) -> str:
+    """Returns `text` on one line of at most `most` letters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"

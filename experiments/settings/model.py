@@ -5,19 +5,19 @@ The defaults of the Transformer are the paper's base model.
 
 import dataclasses
 
-from experiments.settings import fields
-from experiments.settings.fields import require
+from typing import Any
 
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "none")
-RELATIVE = ("rotary", "relative", "t5", "alibi")
-SCORES = ("dot", "scaled_dot", "bilinear", "additive")
-SELECTIONS = ("soft", "argmax", "sampled")
-COMBINATIONS = ("concat", "mean")
-MIXING = ("attention", "restricted", "recurrence", "convolution", "separable")
-CELLS = ("gru", "lstm", "tanh")
-NORMS = ("post", "post_final", "pre")
-EMBEDDINGS = ("tied", "target", "separate")
-ACTIVATIONS = ("relu", "gelu", "silu")
+from attn import Mixer, Positions, Recurrent
+from attn.models.activations import ACTIVATIONS
+from attn.models.design import NORMS
+from attn.models.embeddings import EMBEDDINGS
+from attn.models.multihead import COMBINATIONS, SELECTIONS
+from attn.models.recurrence import CELLS
+from experiments.settings import fields
+from experiments.settings.choices import MIXERS, POSITIONS, SCORES, choice
+from experiments.settings.fields import SettingsError, require
+
+FEED_FORWARD_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Model:
     """Layers in the encoder, and as many in the decoder; 1 to 1000."""
     d_model: int = fields.at_least(2, 512, 2**16)
     """Width of embeddings and of every layer's output, in features; 2 to 65,536."""
-    embeddings: str = fields.one_of(EMBEDDINGS, "tied")
+    embeddings: str = fields.one_of(tuple(EMBEDDINGS), "tied")
     """Sharing of the vocabulary matrices. tied: one for source, target and output;
     target: one for target and output; separate: three."""
     P_drop: float = fields.rate(0.1)
@@ -61,9 +61,9 @@ class LayeredModel(Model):
     d_model and h."""
     d_v: int = fields.at_least(1, 64, 2**16)
     """Width of a head's values, in features; 1 to 65,536."""
-    score: str = fields.one_of(SCORES, "scaled_dot")
+    score: str = choice(SCORES, "scaled_dot")
     """The function by which attention compares a query and a key."""
-    positions: str = fields.one_of(POSITIONS + RELATIVE, "sinusoidal")
+    positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
     norm: str = fields.one_of(NORMS, "post")
@@ -76,48 +76,63 @@ class LayeredModel(Model):
     combine: str = fields.one_of(COMBINATIONS, "concat")
     """How heads become one vector. concat: Concat(heads) W_O; mean: the mean of heads whose
     W_V leads to d_model, one full matrix where d_v = d_model, otherwise of rank d_v."""
-    head_activation: str = fields.one_of(("none", *ACTIVATIONS), "none")
+    head_activation: str = fields.one_of(tuple(ACTIVATIONS), "none")
     """Activation function on the output of attention."""
-    activation: str = fields.one_of(ACTIVATIONS, "relu")
+    activation: str = fields.one_of(FEED_FORWARD_ACTIVATIONS, "relu")
     """Activation function of the feed-forward network."""
     P_attention: float = fields.rate(0.0)
     """Probability of dropout of attention weights, in [0, 1)."""
     P_ff: float = fields.rate(0.0)
     """Probability of dropout of the feed-forward network's hidden units, in [0, 1)."""
-    decoder_mixing: str = fields.one_of(MIXING, "attention")
-    """What mixes the positions of the target, Table 1 of the paper: attention; restricted
-    attention, which reaches `radius` positions back; recurrence; convolution; separable,
-    a convolution of each feature by itself and then a matrix. All look back only."""
-    radius: int = fields.at_least(0, 4, 2**16)
-    """Reach of restricted attention and of convolutions to each side, in positions; 0 to
-    65,536."""
-    cell: str = fields.one_of(CELLS, "lstm")
-    """The cell of recurrences."""
+    decoder_mixing: str = choice(MIXERS, "attention")
+    """What mixes the positions of the target, Table 1 of the paper: attention;
+    restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
+    convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
+    then a matrix. All look back only."""
+
+    @property
+    def score_choice(self) -> Any:
+        """The score as `attn.Design` takes it."""
+        return SCORES.value(self.score, "model.score")
+
+    @property
+    def position_encoding(self) -> Positions:
+        """The value that `positions` names."""
+        return POSITIONS.value(self.positions, "model.positions")
+
+    @property
+    def mixers(self) -> dict[str, Mixer]:
+        """The values that decoder_mixing, and encoder_mixing where there is one, name."""
+        return {
+            key: MIXERS.value(getattr(self, key), f"model.{key}")
+            for key in ("encoder_mixing", "decoder_mixing")
+            if hasattr(self, key)
+        }
 
     def check(self) -> None:
+        positions = self.position_encoding
+        try:
+            positions.check(self.d_model, self.d_k)
+        except ValueError as error:
+            raise SettingsError(
+                f"model.positions={self.positions} with model.d_model={self.d_model} and "
+                f"model.d_k={self.d_k}: {error}"
+            ) from error
+        for key, mixer in self.mixers.items():
+            try:
+                mixer.check(self.d_model)
+            except ValueError as error:
+                raise SettingsError(
+                    f"model.{key}={getattr(self, key)} with model.d_model={self.d_model}: "
+                    f"{error}"
+                ) from error
+        attends = any(mixer.attends for mixer in self.mixers.values())
+        mixing = ", ".join(f"model.{key}={getattr(self, key)}" for key in self.mixers)
         require(
-            self.d_model % 2 == 0 or not self.positions.startswith("sinusoidal"),
-            f"model.d_model={self.d_model} must be even: sinusoidal positions come as "
-            "pairs (sin, cos)",
-        )
-        require(
-            self.d_model >= 4 or self.positions != "sinusoidal_t2t",
-            "model.positions=sinusoidal_t2t needs a model.d_model of 4 at least, not "
-            f"{self.d_model}",
-        )
-        require(
-            self.d_k % 2 == 0 or self.positions != "rotary",
-            f"model.d_k={self.d_k} must be even: rotary positions turn pairs",
-        )
-        mixing = {self.decoder_mixing, getattr(self, "encoder_mixing", None)}
-        require(
-            self.positions not in RELATIVE or mixing & {"attention", "restricted"},
+            attends or not positions.in_layers,
             f"model.positions={self.positions} is a part of self-attention, and there is "
-            f"none: {self._shown_mixing()}",
+            f"none: {mixing}",
         )
-
-    def _shown_mixing(self):
-        return f"model.decoder_mixing={self.decoder_mixing}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +140,7 @@ class TransformerModel(LayeredModel):
     """Holds the settings of the Transformer, an encoder-decoder."""
 
     kind: str = fields.one_of(("transformer",), "transformer")
-    encoder_mixing: str = fields.one_of(MIXING, "attention")
+    encoder_mixing: str = choice(MIXERS, "attention")
     """What mixes the positions of the source, as decoder_mixing, but in both directions."""
     selection: str = fields.one_of(SELECTIONS, "soft")
     """How the last layer's attention to the source takes values. soft: their mean; argmax:
@@ -134,8 +149,9 @@ class TransformerModel(LayeredModel):
 
     def check(self) -> None:
         super().check()
+        recurrent = isinstance(self.mixers["encoder_mixing"], Recurrent)
         require(
-            self.d_model % 2 == 0 or self.encoder_mixing != "recurrence",
+            self.d_model % 2 == 0 or not recurrent,
             f"model.d_model={self.d_model} must be even: each direction of a recurrence "
             "has half of it",
         )
@@ -146,19 +162,16 @@ class TransformerModel(LayeredModel):
             return ""
         return f"model.selection={self.selection} makes the last layer differ"
 
-    def _shown_mixing(self):
-        return f"model.encoder_mixing={self.encoder_mixing}, {super()._shown_mixing()}"
-
 
 @dataclasses.dataclass(frozen=True)
 class RNNModel(Model):
     """Holds the settings of `attn.RNN`, the recurrent encoder-decoder with attention."""
 
     kind: str = fields.one_of(("rnn",), "rnn")
-    score: str = fields.one_of((*SCORES, "none"), "scaled_dot")
+    score: str = choice(SCORES, "scaled_dot", "none")
     """The function by which attention compares states; none: there is no attention, and
     the encoder's last states stand in its place."""
-    cell: str = fields.one_of(CELLS, "lstm")
+    cell: str = fields.one_of(tuple(CELLS), "lstm")
     """The recurrent cell."""
     selection: str = fields.one_of(SELECTIONS, "soft")
     """How attention takes states of the source, as for the Transformer."""
@@ -173,6 +186,11 @@ class RNNModel(Model):
             self.selection == "soft" or self.score != "none",
             f"model.selection={self.selection} needs a model.score",
         )
+
+    @property
+    def score_choice(self) -> Any:
+        """The score as `attn.RNN` takes it."""
+        return "none" if self.score == "none" else SCORES.value(self.score, "model.score")
 
     @property
     def unlike_layers(self) -> str:

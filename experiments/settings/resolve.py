@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from experiments.settings.corpora import CORPORA
-from experiments.settings.fields import SettingsError, require
+from experiments.settings.choices import TEXT
+from experiments.settings.corpora import CORPORA, OutsideData
+from experiments.settings.fields import SettingsError, cut, require, shown
 from experiments.settings.model import MODELS
+from experiments.settings.outside import is_loaded
 from experiments.settings.schema import Settings
 
 NOTHING = MappingProxyType({})
@@ -29,9 +31,28 @@ class Union(NamedTuple):
     key: str
     """The setting that chooses, such as kind."""
     classes: Mapping[str, type]
+    outside: type | None = None
+    """The dataclass of a choice from outside, where there may be one."""
+
+    def class_of(self, kind) -> type | None:
+        """Returns the dataclass of a kind, None for an unknown one."""
+        if isinstance(kind, str) and kind in self.classes:
+            return self.classes[kind]
+        from_outside = isinstance(kind, type) or (isinstance(kind, str) and ":" in kind)
+        return self.outside if from_outside else None
+
+    def all_classes(self) -> dict[str, type]:
+        """Returns the dataclasses by kind, that for choices from outside among them."""
+        return {**self.classes, **({OUTSIDE: self.outside} if self.outside else {})}
 
 
-UNIONS = {"model": Union("kind", MODELS), "data": Union("corpus", CORPORA)}
+OUTSIDE = "file.py:Name"
+"""How messages show a kind from outside."""
+
+UNIONS = {
+    "model": Union("kind", MODELS),
+    "data": Union("corpus", CORPORA, OutsideData),
+}
 
 
 def default_config(
@@ -60,6 +81,8 @@ def resolve(
     config: Mapping[str, Any] | ml_collections.ConfigDict,
     point: Mapping[str, Any] = NOTHING,
     overrides: Mapping[str, Any] = NOTHING,
+    *,
+    trusted: bool = True,
 ) -> Settings:
     """Returns the Settings of `config` with flags and a point on top, see `override`.
 
@@ -67,13 +90,34 @@ def resolve(
       config: groups of settings; those that are left out have their defaults.
       point: a sweep's flat `{dotted key: value}`; it is stronger than `overrides`.
       overrides: the settings that flags give, in the same form.
+      trusted: False for a config.json, which must not start code from outside that this
+        process has not run already.
 
     Raises:
       SettingsError: an unknown key, a value of the wrong type or out of range, a setting
         that does not apply, or settings that contradict each other.
     """
     values = _changed(config, {**overrides, **point})
+    if not trusted:
+        _check_trusted(values)
     return _build(Settings, values, "")
+
+
+def _check_trusted(values):
+    """Raises SettingsError for code from outside that would be run only now."""
+    for key, kind, field in known_fields():
+        group, _, name = key.rpartition(".")
+        inner = values.get(group)
+        text = inner.get(name) if isinstance(inner, dict) else None
+        if "choices" not in field.metadata or not isinstance(text, str):
+            continue
+        match = TEXT.fullmatch(text)
+        if match and match["place"]:
+            require(
+                is_loaded(match["place"], match["name"]),
+                f"{key}={shown(text)} is code from outside, which this command runs only "
+                f"where it is asked to: --outside={match['place']}:{match['name']}",
+            )
 
 
 def override(
@@ -106,7 +150,7 @@ def with_all_settings(config: ml_collections.ConfigDict) -> ml_collections.Confi
     for name, union in UNIONS.items():
         if isinstance(values.setdefault(name, {}), dict):
             defaults = {}
-            for cls in union.classes.values():
+            for cls in union.all_classes().values():
                 defaults = dataclasses.asdict(cls()) | defaults
             values[name] = defaults | values[name]
     return ml_collections.ConfigDict(values, type_safe=False)
@@ -137,15 +181,13 @@ def _check_applies(name, union, group, keys):
         if key in _field_names(cls):
             continue
         _known_field(name, key, f"{name}.{key}")
-        kinds = [kind for kind in union.classes if key in _fields_of(union, kind)]
+        kinds = [
+            kind for kind, cls in union.all_classes().items() if key in _field_names(cls)
+        ]
         raise SettingsError(
             f"{name}.{key} does not apply to {name}.{union.key}={_kind(union, group)}; it "
             f"is of {', '.join(kinds)}"
         )
-
-
-def _fields_of(union, kind):
-    return _field_names(union.classes[kind])
 
 
 def _field_names(cls):
@@ -163,11 +205,12 @@ def _class_in(name, union, group):
 
 def _class_of(name, kind):
     """Returns the dataclass of a kind. Raises SettingsError for an unknown one."""
-    key, classes = UNIONS[name]
-    if not isinstance(kind, str) or kind not in classes:
-        known = ", ".join(classes)
-        raise SettingsError(f"{name}.{key}={shown(kind)} must be one of {known}")
-    return classes[kind]
+    union = UNIONS[name]
+    cls = union.class_of(kind)
+    if cls is None:
+        known = ", ".join(union.all_classes())
+        raise SettingsError(f"{name}.{union.key}={shown(kind)} must be one of {known}")
+    return cls
 
 
 def _copy(values):
@@ -214,7 +257,7 @@ def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:
 def _kinds(field):
     """Returns the dataclasses that a field of Settings may hold; None for a number."""
     if field.name in UNIONS:
-        return UNIONS[field.name].classes
+        return UNIONS[field.name].all_classes()
     return {"": field.type if dataclasses.is_dataclass(field.type) else None}
 
 
@@ -281,6 +324,8 @@ def _own_field(cls, name):
 
 
 def _checked(field, value, key):
+    if "canonical" in field.metadata:
+        return field.metadata["canonical"](value, key)
     number = field.type is float and type(value) is int
     require(
         type(value) is field.type or number,
@@ -292,17 +337,3 @@ def _checked(field, value, key):
         f"{key}={shown(value)} must be {field.metadata['allowed']}",
     )
     return field.type(value)
-
-
-def shown(value) -> str:
-    """Returns `value` for a message, whatever it is: on one line and not long."""
-    try:
-        return cut(repr(value))
-    except ValueError:  # an int of thousands of digits
-        return f"a {type(value).__name__} too long to show"
-
-
-def cut(text: str, most: int = 200) -> str:
-    """Returns `text` on one line of at most `most` letters."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]}…"

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 
+from attn import Convolutional, Recurrent, Restricted, SeparableConvolutional
 from experiments.trial.program import Program
 
 PEAKS = (
@@ -64,7 +65,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
         np.asarray(lengths, np.int64) for lengths in (source_lengths, target_lengths)
     )
     if program.kind == "rnn":
-        cell, attends = GATES[design.cell] * D**2, design.score != "none"
+        cell = GATES[design.decoder_mixing.cell] * D**2
+        attends = design.score != "none"
         products = (
             N * n * 3 * cell // 2
             + m * (2 * N * cell + 2 * D**2)
@@ -92,30 +94,38 @@ GATES = dict(lstm=4, gru=3, tanh=1)
 """Pairs of matrices, from the input and from the state before, of a cell."""
 
 
-def _mixing(kind, causal, n, shape, design):
+def _mixing(mixer, causal, n, shape, design):
     """Products of what mixes the n positions of a sentence in one layer; `causal` in a decoder.
 
     Attention: 2·n·D·h·(d_k + d_v) with matrices, and h·(d_k + d_v) for each pair that may see each other. Recurrence:
     2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or, separable, a
     number a feature and tap and one matrix. Taps beyond a sentence's ends are not counted.
+    A mixer from outside that is no subclass of these counts as nothing.
     """
-    D, heads, r = shape.d_model, shape.h * (shape.d_k + shape.d_v), design.radius
+    D, heads = shape.d_model, shape.h * (shape.d_k + shape.d_v)
+    r = getattr(mixer, "radius", 0)
     near = _seen(n, r, 0 if causal else r)
-    if kind in ("attention", "restricted"):
-        pairs = near if kind == "restricted" else n * (n + 1) // 2 if causal else n**2
+    if mixer.attends:
+        pairs = n * (n + 1) // 2 if causal else n**2
+        if isinstance(mixer, Restricted):
+            pairs = near
         return (
             n * D * (heads + shape.h * (shape.d_k + _widening(shape, design)))
             + pairs * heads
         )
-    if kind == "recurrence":
-        return n * GATES[design.cell] * D**2 * (4 if causal else 3) // 2
+    if isinstance(mixer, Recurrent):
+        return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
+    if not isinstance(mixer, Convolutional):
+        return n * 0
     taps = _seen(n, 2 * r, 0) if causal else near
-    return taps * D**2 if kind == "convolution" else taps * D + n * D**2
+    if isinstance(mixer, SeparableConvolutional):
+        return taps * D + n * D**2
+    return taps * D**2
 
 
 def _widening(shape, design):
     """Rows of W_O a head: none for a mean of heads that are as wide as the model."""
-    return 0 if design.heads == "mean" and shape.d_v == shape.d_model else shape.d_v
+    return 0 if design.combine == "mean" and shape.d_v == shape.d_model else shape.d_v
 
 
 def _seen(n, left, right):

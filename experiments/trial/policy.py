@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attn.layers import output_matrix
+from attn.models.embeddings import output_matrix
 from experiments.trial.loss import negative_log_likelihood
 
 
@@ -19,7 +19,7 @@ def policy_loss(params, hidden, policy, batch, worth):
     worse = negative_log_likelihood(
         tokens, matrix, batch.target_out.reshape(-1)
     ).reshape(batch.target_out.shape)
-    worse = worse - policy["foretold"].astype(jnp.float32)
+    worse = worse - policy["baseline_value"].astype(jnp.float32)
     each = (
         jax.lax.stop_gradient(worse) * policy["log_prob"]
         - worth * policy["entropy"]

@@ -12,16 +12,17 @@ import numpy as np
 import optax
 
 from attn import (
-    POSITIONS,
     RNN,
     Design,
     LanguageModel,
     Mask,
     NoPositions,
+    Positions,
+    Recurrent,
     Shape,
     Transformer,
 )
-from attn.dropout import cheap_key
+from attn.hashing import cheap_key
 from experiments.settings import Model, Settings
 
 
@@ -116,37 +117,29 @@ def _design_of(m):
     """Returns how a model is put together."""
     if m.kind == "rnn":
         return Design(
-            embeddings=m.embeddings, score=m.score, choice=m.selection, cell=m.cell
+            embeddings=m.embeddings,
+            score=m.score_choice,
+            selection=m.selection,
+            positions=NoPositions(),
+            encoder_mixing=Recurrent(m.cell),
+            decoder_mixing=Recurrent(m.cell),
         )
+    # The encoding of a table only decides how it starts, and `initial_state` does that:
+    # without it here, trials that differ in their position tables share a program.
+    positions = m.position_encoding
     design = Design(
         m.norm,
         m.embeddings,
         m.scale_embeddings,
         m.biases,
         m.activation,
-        m.score,
-        "none" if m.positions in POSITIONS else m.positions,
-        heads=m.combine,
+        m.score_choice,
+        positions if positions.in_layers else NoPositions(),
+        combine=m.combine,
         head_activation=m.head_activation,
-        decoder_mixing=m.decoder_mixing,
-        **_where_used(m),
+        **m.mixers,
     )
-    if m.kind == "language":
-        return design
-    return design._replace(encoder_mixing=m.encoder_mixing, choice=m.selection)
-
-
-def _where_used(m):
-    """The settings of what mixes positions, those that matter: so that others do not compile the same again."""
-    kinds = {getattr(m, "encoder_mixing", "attention"), m.decoder_mixing}
-    return {
-        **(
-            dict(radius=m.radius)
-            if kinds & {"restricted", "convolution", "separable"}
-            else {}
-        ),
-        **(dict(cell=m.cell) if "recurrence" in kinds else {}),
-    }
+    return design if m.kind == "language" else design._replace(selection=m.selection)
 
 
 def hyper_of(settings: Settings) -> Hyper:
@@ -168,12 +161,10 @@ def hyper_of(settings: Settings) -> Hyper:
     )
 
 
-def position_encoding(settings: Settings):
-    """The encoding that fills the position tables: none for positions that self-attention is told of."""
+def position_encoding(settings: Settings) -> Positions:
+    """The encoding that fills the position tables."""
     m = settings.model
-    return (
-        NoPositions() if m.kind == "rnn" else POSITIONS.get(m.positions, NoPositions())
-    )
+    return NoPositions() if m.kind == "rnn" else m.position_encoding
 
 
 def build_model(
@@ -187,22 +178,19 @@ def build_model(
             program.length,
             d_model,
             N,
-            design.cell,
+            design.decoder_mixing.cell,
             design.score,
             design.embeddings,
-            design.choice,
+            design.selection,
             0.0 if hyper is None else hyper.P_drop,
         )
-    # The encoding only decides how a table starts, and `initial_state` does that: without it here, trials that
-    # differ in their position tables share a program.
     family = LanguageModel if program.kind == "language" else Transformer
     found = family(
         program.shape,
         program.vocabulary,
         program.length,
-        NoPositions(),
-        0.0,
         program.design,
+        0.0,
         remat=program.remat,
         scan=program.scan,
     )
@@ -230,7 +218,7 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
     variables = (init or initial_variables)(program, trial_key(settings, 0))
     positions = {
         name: {
-            "table": position_encoding(settings).init(
+            "table": position_encoding(settings).table(
                 trial_key(settings, i), program.length, program.shape.d_model
             )
         }
