@@ -15,7 +15,7 @@ from attn import sample
 from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
-from experiments.settings import Settings, SettingsError, resolve
+from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system.files import DamagedError, read_json
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import not_a_trial
@@ -55,7 +55,7 @@ def load(workdir: Path, point: Mapping[str, Any] = MappingProxyType({})) -> Trai
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
     _check(workdir, record, config)
-    settings = resolve(config, point)
+    settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
     program = program_of(settings, vocabulary.size, record["length"])
     return Trained(
@@ -69,7 +69,9 @@ def load(workdir: Path, point: Mapping[str, Any] = MappingProxyType({})) -> Trai
 def _check(workdir, record, config):
     """Raises DamagedError for a record.json or config.json that no trial wrote."""
     try:
-        settings = resolve(config)
+        settings = resolve(config, trusted=False)
+    except OutsideError:
+        raise
     except SettingsError as error:
         raise DamagedError(workdir / "config.json", error) from None
     length, needed = (

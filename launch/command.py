@@ -17,7 +17,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
-from experiments.settings import check_key, override, with_all_settings
+from experiments.settings import check_key, load_text, override, with_all_settings
 from experiments.system.signals import LINE, STATUS, Interrupted
 
 DISK = {
@@ -71,6 +71,21 @@ def define_workdir() -> flags.FlagHolder[str]:
     return flags.DEFINE_string(
         "workdir", None, "The directory for everything that is written", required=True
     )
+
+
+def define_outside() -> flags.FlagHolder[list[str]]:
+    """Defines --outside, which allows code that a model's directory names."""
+    return flags.DEFINE_list(
+        "outside",
+        [],
+        "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+    )
+
+
+def load_outside(texts: list[str]) -> None:
+    """Runs the code that --outside names."""
+    for text in texts:
+        load_text(text)
 
 
 def config_path() -> str:

@@ -5,6 +5,7 @@ from experiments.settings.corpora import (
     CldrData,
     Data,
     FilesData,
+    OutsideData,
     TextData,
     TfdsData,
     TsvData,
@@ -17,11 +18,13 @@ from experiments.settings.model import (
     RNNModel,
     TransformerModel,
 )
+from experiments.settings.outside import Outside, OutsideError, load_text
 from experiments.settings.resolve import (
     check_key,
     default_config,
     known_fields,
     override,
+    plain,
     resolve,
     with_all_settings,
 )
@@ -37,6 +40,9 @@ __all__ = [
     "FilesData",
     "LanguageModel",
     "Model",
+    "Outside",
+    "OutsideData",
+    "OutsideError",
     "RNNModel",
     "Settings",
     "SettingsError",
@@ -49,7 +55,9 @@ __all__ = [
     "default_config",
     "digest",
     "known_fields",
+    "load_text",
     "override",
+    "plain",
     "resolve",
     "with_all_settings",
 ]

@@ -102,7 +102,7 @@ class Choices:
             outside that cannot be used. The message begins with `key`, the setting.
         """
         if isinstance(text, type):
-            text = self._name_of(text)
+            text = outside.text_of(text)
         match = TEXT.fullmatch(text)
         if not match:
             raise SettingsError(
@@ -112,7 +112,7 @@ class Choices:
         try:
             return self._choice(match)
         except SettingsError as error:
-            raise SettingsError(f"{key}={fields.shown(text)}: {error}") from error
+            raise type(error)(f"{key}={fields.shown(text)}: {error}") from error
 
     @property
     def allowed(self) -> str:
@@ -124,10 +124,14 @@ class Choices:
         loaded = None
         if match["place"]:
             loaded = outside.load(match["place"], name, match["digits"] or "")
-            if not self.accepts(loaded.cls):
-                raise SettingsError(f"{name} is not {self.needed}")
             cls = loaded.cls
+            if not self.accepts(cls):
+                raise SettingsError(f"{name} is not {self.needed}")
             name = loaded.text
+            for known, library_class in self.known.items():
+                if cls is library_class:
+                    name = known
+                    loaded = None
         elif name not in self.known or match["digits"]:
             raise SettingsError(f"must be {self.allowed}{_hint(name, self.known)}")
         else:
@@ -153,12 +157,6 @@ class Choices:
             for parameter in parameters
             if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         }
-
-    def _name_of(self, cls):
-        for name, known in self.known.items():
-            if known is cls:
-                return name
-        return outside.text_of(cls)
 
 
 def _read_options(text):

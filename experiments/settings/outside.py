@@ -18,6 +18,10 @@ from typing import NamedTuple
 
 from experiments.settings.fields import SettingsError
 
+class OutsideError(SettingsError):
+    """Raised for code from outside that cannot be run, or may not be."""
+
+
 DIGITS = 8
 """Hexadecimal digits of a source's hash that a setting shows."""
 
@@ -50,24 +54,36 @@ def load(place: str, name: str, digits: str = "") -> Outside:
     loads the same class again, so it can be sent by its text.
 
     Raises:
-      SettingsError: there is no such file, module or class, it fails when it is run, or its
+      OutsideError: there is no such file, module or class, it fails when it is run, or its
         source's hash does not begin with `digits`.
     """
     module, file, source = _load_file(place) if is_file(place) else _load_module(place)
     cls = vars(module).get(name)
     if not isinstance(cls, type):
         classes = [key for key, value in vars(module).items() if _is_own(value, module)]
-        raise SettingsError(
+        raise OutsideError(
             f"{place}:{name}: no class {name} there (it has {', '.join(classes) or 'none'})"
         )
     outside = Outside(str(file) if is_file(place) else place, name, cls, file, source)
     if not outside.sha256.startswith(digits):
-        raise SettingsError(
+        raise OutsideError(
             f"{place}:{name}@{digits}: its source has changed and is now "
             f"{outside.sha256[:DIGITS]}; restore it, or leave out @{digits}"
         )
     _loaded.add((outside.place, outside.name))
     return outside
+
+
+def load_text(text: str) -> Outside:
+    """Returns the class that "file.py:Name" or "module:Name" names.
+
+    Raises:
+      OutsideError: as `load`, and for another text.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise OutsideError(f"{text}: code from outside is named as path/to/file.py:Name")
+    return load(place, name)
 
 
 _loaded: set[tuple[str, str]] = set()
@@ -89,7 +105,7 @@ def text_of(cls: type) -> str:
     """Returns a class's name for a setting: its module, or else its file, and its name.
 
     Raises:
-      SettingsError: a class that cannot be loaded again by its name.
+      OutsideError: a class that cannot be loaded again by its name.
     """
     place = cls.__module__
     file = _file_of(cls)
@@ -97,13 +113,13 @@ def text_of(cls: type) -> str:
     importable = place != "__main__" and _find_spec(place) is not None
     if not importable or getattr(module, cls.__qualname__, None) is not cls:
         if file is None:
-            raise SettingsError(
+            raise OutsideError(
                 f"{cls.__qualname__}: the file of this class is not known; name it as "
                 "file.py:Name"
             )
         place = str(Path(file).resolve())
     if "." in cls.__qualname__:
-        raise SettingsError(
+        raise OutsideError(
             f"{cls.__qualname__} is inside of {cls.__qualname__.split('.')[0]}; move it to "
             "the top of its file, from where other processes can load it"
         )
@@ -138,7 +154,7 @@ def _load_file(place):
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+        raise OutsideError(f"{path}: cannot be read ({error.strerror})") from None
     return _run_file(path, source), path, source
 
 
@@ -154,24 +170,24 @@ def _run_file(path, source):
         exec(compile(source, str(path), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
-        raise SettingsError(_failure(path, error)) from error
+        raise OutsideError(_failure(path, error)) from error
     return module
 
 
 def _load_module(place):
     if any(not part.isidentifier() for part in place.split(".")):
-        raise SettingsError(f"{place}: neither a module's name nor a file.py")
+        raise OutsideError(f"{place}: neither a module's name nor a file.py")
     if _find_spec(place) is None:
-        raise SettingsError(
+        raise OutsideError(
             f"{place}: no such module; a file is named as path/to/file.py:Name"
         )
     try:
         module = importlib.import_module(place)
     except Exception as error:
-        raise SettingsError(_failure(place, error)) from error
+        raise OutsideError(_failure(place, error)) from error
     file = getattr(module, "__file__", None)
     if file is None:
-        raise SettingsError(f"{place}: this module has no file, and so no source to keep")
+        raise OutsideError(f"{place}: this module has no file, and so no source to keep")
     return module, Path(file), _read_once(file)
 
 

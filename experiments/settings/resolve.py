@@ -19,7 +19,7 @@ from experiments.settings.choices import TEXT
 from experiments.settings.corpora import CORPORA, OutsideData
 from experiments.settings.fields import SettingsError, cut, require, shown
 from experiments.settings.model import MODELS
-from experiments.settings.outside import is_loaded
+from experiments.settings.outside import OutsideError, is_loaded, text_of
 from experiments.settings.schema import Settings
 
 NOTHING = MappingProxyType({})
@@ -113,11 +113,12 @@ def _check_trusted(values):
             continue
         match = TEXT.fullmatch(text)
         if match and match["place"]:
-            require(
-                is_loaded(match["place"], match["name"]),
-                f"{key}={shown(text)} is code from outside, which this command runs only "
-                f"where it is asked to: --outside={match['place']}:{match['name']}",
-            )
+            place = f"{match['place']}:{match['name']}"
+            if not is_loaded(match["place"], match["name"]):
+                raise OutsideError(
+                    f"{key}={shown(text)} is code from outside, which is run only where "
+                    f"it is asked for: --outside={place}"
+                )
 
 
 def override(
@@ -221,22 +222,27 @@ def _copy(values):
         f"a config must be a ConfigDict of settings, not {shown(values)}",
     )
     return {
-        key: _copy(value) if isinstance(value, Mapping) else value
+        key: _copy(value) if isinstance(value, Mapping) else plain(value)
         for key, value in values.items()
     }
+
+
+def plain(value):
+    """Returns a setting's value as files hold it: for a class the text that names it."""
+    return text_of(value) if isinstance(value, type) else value
 
 
 def _set(values, key, value):
     group, _, name = key.rpartition(".")
     if not group:
-        values[name] = value
+        values[name] = plain(value)
         return
     group_values = values.setdefault(group, {})
     require(
         isinstance(group_values, dict),
         f"{group} must be a group of settings, not {shown(group_values)}",
     )
-    group_values[name] = value
+    group_values[name] = plain(value)
 
 
 def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:

@@ -9,6 +9,7 @@ from experiments.settings import fields
 from experiments.settings.corpora import CldrData, Data
 from experiments.settings.fields import require
 from experiments.settings.model import Model, TransformerModel
+from experiments.settings.outside import Outside
 
 OPTIMIZERS = ("adam", "sgd")
 STRATEGIES = ("pmap", "shard_map")
@@ -196,6 +197,19 @@ class Settings:
             weights in ("raw", "best") or getattr(self.training, weights) > 0,
             f"evaluation.weights={weights} needs training.{weights} above 0",
         )
+
+    def outside(self) -> list[Outside]:
+        """Returns the classes from outside that the settings name, with their sources."""
+        classes = []
+        for group_name in ("model", "data"):
+            group = getattr(self, group_name)
+            for field in dataclasses.fields(group):
+                text = getattr(group, field.name)
+                if "choices" in field.metadata and ":" in text:
+                    key = f"{group_name}.{field.name}"
+                    choice = field.metadata["choices"].parse(text, key)
+                    classes.append(choice.origin)
+        return classes
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries of numbers and texts."""

@@ -91,7 +91,7 @@ def _initialised(workdir, state, settings, prepared):
             f"--init_from={workdir} has another vocabulary: {there}, and {here} here; its weights mean "
             "other tokens"
         )
-    theirs = resolve(config)
+    theirs = resolve(config, trusted=False)
     name = theirs.evaluation.weights
     weights = dict(params=state.params, positions=state.positions)
     if not position_encoding(settings).trained:

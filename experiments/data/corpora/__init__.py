@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from experiments.errors import UserError
-from experiments.settings import Data
+from experiments.settings import Data, OutsideData
 
 
 class CorpusError(UserError):
@@ -81,6 +81,8 @@ def open(data: Data) -> Source:
     Raises:
       CorpusError: it cannot be read.
     """
+    if isinstance(data, OutsideData):
+        return data.source_choice.make(data)
     # Imported here because the sources import this module's types, and only one is needed.
     name = f"experiments.data.corpora.{MODULES[data.corpus]}"
     return importlib.import_module(name).Source(data)
