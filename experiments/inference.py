@@ -15,7 +15,7 @@ from attn import sample
 from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
-from experiments.settings import Settings, SettingsError, resolve
+from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system.files import DamagedError, read_json
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import not_a_trial
@@ -55,7 +55,7 @@ def load(workdir: Path, point: Mapping[str, Any] = MappingProxyType({})) -> Trai
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
     _check(workdir, record, config)
-    settings = resolve(config, point)
+    settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
     program = program_of(settings, vocabulary.size, record["length"])
     return Trained(
@@ -69,7 +69,9 @@ def load(workdir: Path, point: Mapping[str, Any] = MappingProxyType({})) -> Trai
 def _check(workdir, record, config):
     """Raises DamagedError for a record.json or config.json that no trial wrote."""
     try:
-        settings = resolve(config)
+        settings = resolve(config, trusted=False)
+    except OutsideError:
+        raise
     except SettingsError as error:
         raise DamagedError(workdir / "config.json", error) from None
     length, needed = (
@@ -211,7 +213,7 @@ class Writer:
         self._variables = dict(params=state.params, positions=state.positions)
         self._sample = jax.jit(
             functools.partial(sample, build_model(self._program), bos=BOS, eos=EOS),
-            static_argnames="most",
+            static_argnames="max_length",
         )
 
     def __call__(
@@ -249,7 +251,7 @@ class Writer:
                 jax.random.key(seed),
                 jnp.asarray(rows),
                 jnp.full(count, len(given)),
-                most=most,
+                max_length=most,
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
@@ -258,6 +260,6 @@ class Writer:
         return [
             Text(float(p), text)
             for p, text in zip(
-                found.log_probs, self._vocabulary.decode(found.pieces), strict=True
+                found.log_probs, self._vocabulary.decode(found.tokens), strict=True
             )
         ]

@@ -10,13 +10,15 @@ import logging
 import os
 import sys
 import traceback
+from typing import Any
 
 import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
+from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
-from experiments.settings import check_key
+from experiments.settings import check_key, load_text, override, with_all_settings
 from experiments.system.signals import LINE, STATUS, Interrupted
 
 DISK = {
@@ -47,10 +49,27 @@ def start(main) -> None:
 
 
 def define_config() -> flags.FlagHolder:
-    """The --config flag, with --config.key=value for every setting."""
-    return config_flags.DEFINE_config_file(
+    """Defines --config, and --config.key=value for every setting."""
+    flag = config_flags.DEFINE_config_file(
         "config", None, "The experiment, as experiments/configs/quick.py"
     )
+    flags.FLAGS["config"].parser = ConfigParser("config")
+    return flag
+
+
+class ConfigParser(ConfigFileFlagParser):
+    """Loads a config file so that flags may set what other kinds of models have too.
+
+    `--config.model.kind=rnn --config.model.cell=gru` is then possible on a Transformer's
+    config. `_parse` leaves out what does not belong to the kind in the end.
+    """
+
+    def parse(self, path):
+        """Returns the file's config with the settings of all kinds."""
+        self.config = super().parse(path)
+        if not isinstance(self.config, ml_collections.ConfigDict):
+            return self.config
+        return with_all_settings(self.config)
 
 
 def define_workdir() -> flags.FlagHolder[str]:
@@ -59,14 +78,29 @@ def define_workdir() -> flags.FlagHolder[str]:
     )
 
 
+def define_outside() -> flags.FlagHolder[list[str]]:
+    """Defines --outside, which allows code that a model's directory names."""
+    return flags.DEFINE_list(
+        "outside",
+        [],
+        "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+    )
+
+
+def load_outside(texts: list[str]) -> None:
+    """Runs the code that --outside names."""
+    for text in texts:
+        load_text(text)
+
+
 def config_path() -> str:
     """The config file's path, as given."""
     return flags.FLAGS["config"].config_filename
 
 
-def overridden() -> set[str]:
-    """The settings that the command line gives: "model.h" for --config.model.h=2."""
-    return set(config_flags.get_override_values(flags.FLAGS["config"]))
+def overrides() -> dict[str, Any]:
+    """Returns what flags set: {"model.h": 2} for --config.model.h=2."""
+    return config_flags.get_override_values(flags.FLAGS["config"])
 
 
 def mistake(message: object) -> None:
@@ -117,6 +151,9 @@ def _parse(arguments):
         _check_config_arguments(arguments)
         left = flags.FLAGS(arguments)
         _check_config(arguments)
+        if _config_given(arguments):
+            flag = flags.FLAGS["config"]
+            flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
         mistake(_message_of(error, _config_given(arguments)))
     if len(left) > 1:

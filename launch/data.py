@@ -45,7 +45,7 @@ def describe(settings: Settings) -> None:
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
-    sides = ("text",) if data.corpus == "text" else (data.source, data.target)
+    sides = (data.source, data.target) if data.has_translations else ("text",)
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
     print(

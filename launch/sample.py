@@ -22,6 +22,7 @@ from absl import flags
 from launch import command
 
 _WORKDIR = command.define_workdir()
+_OUTSIDE = command.define_outside()
 _COUNT = flags.DEFINE_integer(
     "count", 5, "How many texts", lower_bound=1, upper_bound=100_000
 )
@@ -58,6 +59,7 @@ def main():
     from experiments.system import machine
 
     machine.use_compile_cache()
+    command.load_outside(_OUTSIDE.value)
     writer = Writer(Path(_WORKDIR.value))
     sys.stdout.reconfigure(encoding="utf-8")
     for log_prob, text in writer(

@@ -79,12 +79,13 @@ def main():
     points = select_points(
         expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
     )
+    overrides = command.overrides()
     keys = set().union(*points)
-    if both := command.overridden() & keys:
+    if both := {*overrides} & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
-    planned = plan_trials(_CONFIG.value, points)
+    planned = plan_trials(_CONFIG.value, points, overrides)
     if equal := len(points) - len(planned):
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"

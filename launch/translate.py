@@ -23,6 +23,7 @@ from absl import flags
 from launch import command
 
 _WORKDIR = command.define_workdir()
+_OUTSIDE = command.define_outside()
 _BEAM = flags.DEFINE_integer(
     "beam",
     None,
@@ -48,6 +49,7 @@ def main():
     from experiments.system import machine
 
     machine.use_compile_cache()
+    command.load_outside(_OUTSIDE.value)
     n = _N_BEST.value
     translator = Translator(
         Path(_WORKDIR.value),

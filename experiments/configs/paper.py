@@ -67,9 +67,9 @@ MODELS = ("base", "big")
 def get_config(model="base"):
     if model not in MODELS:
         raise ValueError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
-    config = default_config()  # the settings' own defaults are those of base
+    # The settings' own defaults are those of base.
+    config = default_config(corpus="files")
     config.data.update(
-        corpus="files",
         directory="wmt14",
         validation="newstest2013",
         test="newstest2014",

@@ -21,6 +21,7 @@ from experiments.trial.cost import (
     memory,
     parameters,
 )
+from experiments.trial.program import shape_of
 
 PASS = 2**20
 """Numbers in a pass whose speed is measured."""
@@ -78,11 +79,12 @@ def seconds_of_a_step(settings: Settings) -> float:
     PASSES is fitted to four steps of quick.py on one CPU core, at d_model 64 to 256, and meets each within 7 %. On an
     accelerator small models take longer: starting its kernels is not reckoned.
     """
-    m, t = settings.model, settings.training
+    m = shape_of(settings.model)
+    t = settings.training
     tokens, inner, outer = (
         min(2048, t.batch_size * t.sequence_length),
         min(m.d_model, WIDE),
-        min(m.d_ff, WIDE),
+        min(m.d_ff or m.d_model, WIDE),
     )
     product = (
         2

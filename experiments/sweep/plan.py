@@ -33,8 +33,10 @@ class Planned(NamedTuple):
     """Its row's name, where the sweep gives one; trials that differ in their seed share it."""
 
 
-def plan_trials(config, points: list[Point]) -> list[Planned]:
+def plan_trials(config, points: list[Point], overrides: Point = {}) -> list[Planned]:
     """Each point checked and named; points of equal settings are one trial, the first of them.
+
+    `overrides` are the settings that flags give, see `settings.resolve`.
 
     Raises SettingsError naming the point, and SweepError for a label that two rows have.
     """
@@ -49,7 +51,7 @@ def plan_trials(config, points: list[Point]) -> list[Planned]:
         )
         name = describe_point(point)
         try:
-            settings = resolve(config, point)
+            settings = resolve(config, point, overrides)
         except SettingsError as error:
             raise SettingsError(f"{error} (in the point {name})") from None
         row = dataclasses.replace(settings, seed=0)

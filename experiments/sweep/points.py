@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.settings import check_key
+from experiments.settings import check_key, plain
 
 Point = Mapping[str, Any]
 
@@ -82,7 +82,8 @@ def _draw(known, name, config):
     try:
         arguments = (config,) if inspect.signature(known[name]).parameters else ()
         points = [
-            dict(point) for point in itertools.islice(known[name](*arguments), MOST + 1)
+            {key: plain(value) for key, value in dict(point).items()}
+            for point in itertools.islice(known[name](*arguments), MOST + 1)
         ]
     except Exception as error:  # a sweep is a program, and may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from attn.dropout import mix
+from attn.hashing import mix
 from experiments.errors import CheckpointError
 from experiments.system.machine import is_out_of_memory
 
