@@ -4,7 +4,6 @@ The defaults of the Transformer are the paper's base model.
 """
 
 import dataclasses
-
 from typing import Any
 
 from attn import Mixer, Positions, Recurrent
@@ -190,7 +189,9 @@ class RNNModel(Model):
     @property
     def score_choice(self) -> Any:
         """The score as `attn.RNN` takes it."""
-        return "none" if self.score == "none" else SCORES.value(self.score, "model.score")
+        return (
+            "none" if self.score == "none" else SCORES.value(self.score, "model.score")
+        )
 
     @property
     def unlike_layers(self) -> str:

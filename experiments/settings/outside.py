@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from experiments.settings.fields import SettingsError
 
+
 class OutsideError(SettingsError):
     """Raised for code from outside that cannot be run, or may not be."""
 
@@ -82,7 +83,9 @@ def load_text(text: str) -> Outside:
     """
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
-        raise OutsideError(f"{text}: code from outside is named as path/to/file.py:Name")
+        raise OutsideError(
+            f"{text}: code from outside is named as path/to/file.py:Name"
+        )
     return load(place, name)
 
 
@@ -187,7 +190,9 @@ def _load_module(place):
         raise OutsideError(_failure(place, error)) from error
     file = getattr(module, "__file__", None)
     if file is None:
-        raise OutsideError(f"{place}: this module has no file, and so no source to keep")
+        raise OutsideError(
+            f"{place}: this module has no file, and so no source to keep"
+        )
     return module, Path(file), _read_once(file)
 
 

@@ -183,7 +183,9 @@ def _check_applies(name, union, group, keys):
             continue
         _known_field(name, key, f"{name}.{key}")
         kinds = [
-            kind for kind, cls in union.all_classes().items() if key in _field_names(cls)
+            kind
+            for kind, cls in union.all_classes().items()
+            if key in _field_names(cls)
         ]
         raise SettingsError(
             f"{name}.{key} does not apply to {name}.{union.key}={_kind(union, group)}; it "

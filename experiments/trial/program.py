@@ -24,7 +24,6 @@ from attn import (
 from attn.hashing import cheap_key
 from experiments.settings import Model, Settings
 
-
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
 DROPOUT_KEY = 1

@@ -34,7 +34,9 @@ import sys
 
 above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
 checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
-archives = sorted([*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")])
+archives = sorted(
+    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
+)
 if checkouts:
     os.chdir(checkouts[0])
     sys.path.insert(0, str(checkouts[0]))
@@ -70,8 +72,11 @@ def sweep_question():
     yield {"label": "d_k = 4", "model.d_k": 4}
     yield {"label": "no positions", "model.positions": "none"}
 """
-sizes = dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20) if SMALL else dict(
-    STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+sizes = (
+    dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20)
+    if SMALL
+    else dict(STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+)
 for name, value in sizes.items():
     config = config.replace(name, str(value))
 folder = pathlib.Path("runs/notebook")
@@ -82,14 +87,26 @@ SEEDS = 1 if SMALL else 2
 
 def command(*words):
     """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    process = subprocess.Popen([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     for line in process.stdout:
         print(line, end="")
     if process.wait():
-        raise RuntimeError(f"{words[0]} ended with status {process.returncode}; what it said is above")
+        raise RuntimeError(
+            f"{words[0]} ended with status {process.returncode}; what it said is above"
+        )
 
 
-sweep = ["launch.sweep", f"--config={folder}/question.py", "--sweep=question", f"--seeds={SEEDS}"]
+sweep = [
+    "launch.sweep",
+    f"--config={folder}/question.py",
+    "--sweep=question",
+    f"--seeds={SEEDS}",
+]
 command(*sweep, "--dry_run")
 
 # %% [markdown]
@@ -113,7 +130,9 @@ import html
 from IPython.display import HTML
 
 page = (folder / ("small" if SMALL else "runs") / "report.html").read_text()
-HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
+HTML(
+    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
+)
 
 # %% [markdown]
 # ## Ask on
@@ -122,6 +141,9 @@ HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="bor
 # new; `experiments/configs/` has the tables of the paper.
 
 # %%
-command("launch.report", f"--workdir={folder}/{'small' if SMALL else 'runs'}",
-        "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
-        "avg(seconds) as seconds from trials group by label order by perplexity")
+command(
+    "launch.report",
+    f"--workdir={folder}/{'small' if SMALL else 'runs'}",
+    "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
+    "avg(seconds) as seconds from trials group by label order by perplexity",
+)

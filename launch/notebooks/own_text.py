@@ -32,7 +32,9 @@ import sys
 
 above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
 checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
-archives = sorted([*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")])
+archives = sorted(
+    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
+)
 if checkouts:
     os.chdir(checkouts[0])
     sys.path.insert(0, str(checkouts[0]))
@@ -59,10 +61,18 @@ FOLDER.mkdir(parents=True, exist_ok=True)
 if not any(FOLDER.iterdir()):
     from experiments.data.corpora import cldr
 
-    made = cldr.generate(SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200)
-    for split, pairs in (("train", made.train), ("val", made.validation), ("test", made.test)):
+    made = cldr.generate(
+        SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200
+    )
+    for split, pairs in (
+        ("train", made.train),
+        ("val", made.validation),
+        ("test", made.test),
+    ):
         for language, lines in zip((SOURCE, TARGET), pairs):
-            (FOLDER / f"{split}.{language}").write_text("".join(line + "\n" for line in lines), "utf-8")
+            (FOLDER / f"{split}.{language}").write_text(
+                "".join(line + "\n" for line in lines), "utf-8"
+            )
 for path in sorted(FOLDER.iterdir()):
     print(path.name, path.read_text("utf-8").splitlines()[:2])
 
@@ -78,17 +88,32 @@ from experiments.configs import quick
 
 def command(*words, **more):
     """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    done = subprocess.run([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **more,
+    )
     print(done.stdout, end="")
     if done.returncode:
-        raise RuntimeError(f"{words[0]} ended with status {done.returncode}; what it said is above")
+        raise RuntimeError(
+            f"{words[0]} ended with status {done.returncode}; what it said is above"
+        )
 
 
 steps = 50 if SMALL else 400
-settings = [f"--config={quick.__file__}", "--config.data.corpus=files", f"--config.data.directory={FOLDER}",
-            f"--config.data.source={SOURCE}", f"--config.data.target={TARGET}", f"--config.training.steps={steps}",
-            f"--config.training.warmup={steps // 4}", f"--config.training.evaluate_every={steps // 2}",
-            f"--config.training.save_every={steps // 2}"]
+settings = [
+    f"--config={quick.__file__}",
+    "--config.data.corpus=files",
+    f"--config.data.directory={FOLDER}",
+    f"--config.data.source={SOURCE}",
+    f"--config.data.target={TARGET}",
+    f"--config.training.steps={steps}",
+    f"--config.training.warmup={steps // 4}",
+    f"--config.training.evaluate_every={steps // 2}",
+    f"--config.training.save_every={steps // 2}",
+]
 command("launch.data", "describe", *settings)
 
 # %% [markdown]
@@ -107,7 +132,12 @@ command("launch.train", *settings, f"--workdir={workdir}")
 
 # %%
 lines = (FOLDER / f"test.{SOURCE}").read_text("utf-8").splitlines()[:5]
-command("launch.translate", f"--workdir={workdir}", "--beam=4", input="".join(line + "\n" for line in lines))
+command(
+    "launch.translate",
+    f"--workdir={workdir}",
+    "--beam=4",
+    input="".join(line + "\n" for line in lines),
+)
 
 # %% [markdown]
 # ## The report
@@ -118,4 +148,6 @@ import html
 from IPython.display import HTML
 
 page = pathlib.Path(workdir, "report.html").read_text()
-HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
+HTML(
+    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
+)

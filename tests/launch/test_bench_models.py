@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rich.console
-from experiments.data.vocabulary import BOS, EOS
 
 from attn import Mask
 from experiments.data.batches import Batches
+from experiments.data.vocabulary import BOS, EOS
 from experiments.trial.program import (
     count_parameters,
     initial_state,

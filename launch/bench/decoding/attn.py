@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from attn.decoding import beam_search, greedy
-from experiments.data.vocabulary import BOS, EOS
 
 from attn import Design, NoPositions, Shape, Transformer
+from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program

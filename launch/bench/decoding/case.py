@@ -3,8 +3,8 @@
 import dataclasses
 
 import numpy as np
-from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 
+from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.harness.libraries import Library
 from launch.bench.training.case import Sizes
 

@@ -6,8 +6,8 @@ import tempfile
 import ctranslate2
 import numpy as np
 from ctranslate2.specs import Activation, TransformerSpec
-from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 
+from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program

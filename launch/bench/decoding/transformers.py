@@ -8,8 +8,8 @@ import os
 import numpy as np
 import torch
 import transformers
-from experiments.data.vocabulary import BOS, EOS, PAD
 
+from experiments.data.vocabulary import BOS, EOS, PAD
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program

@@ -24,8 +24,7 @@ from experiments import settings
 from experiments.data.batches import Batches, excerpt
 from experiments.data.corpora import cldr
 from experiments.data.dataset import prepare
-from experiments.settings import Data
-from experiments.settings import Settings
+from experiments.settings import Data, Settings
 from experiments.system import machine
 from experiments.system.process import Process
 from experiments.training.loop import loop

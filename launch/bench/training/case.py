@@ -6,8 +6,8 @@ Nothing here imports a library that is compared, for the sake of their cold star
 import dataclasses
 
 import numpy as np
-from experiments.data.vocabulary import BOS, EOS
 
+from experiments.data.vocabulary import BOS, EOS
 from launch.bench.harness.libraries import Library
 from launch.bench.harness.program import Program
 

@@ -9,10 +9,7 @@ import optax
 
 from attn.positions import Sinusoidal
 from experiments.data.batches import Batches, Encoded, corpus
-from experiments.settings import Data
-from experiments.settings import Model
-from experiments.settings import Settings
-from experiments.settings import Training
+from experiments.settings import Data, Model, Settings, Training
 from experiments.system import machine
 from experiments.trial.lanes import Lanes, distribute
 from experiments.trial.program import (
