@@ -64,7 +64,9 @@ EXAMPLE = "--config=experiments/configs/quick.py"
 
 def main(benchmark: Benchmark) -> None:
     """Runs the benchmark as the flags say, and ends the process with its status."""
+    # The libraries are compared on the CPU, where all of them run.
     jax.config.update("jax_platforms", "cpu")
+    # A file has no width of its own, and 80 characters would cut the tables.
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     directory = Path(flags.FLAGS.directory)
     try:
@@ -74,6 +76,7 @@ def main(benchmark: Benchmark) -> None:
     except KeyboardInterrupt:
         message = f"interrupted; the tables that were done are in {directory}"
         print(message, file=sys.stderr)
+        # The status that shells give a command which SIGINT ended: 128 + 2.
         sys.exit(130)
     finish(outcome, console)
 
@@ -105,6 +108,7 @@ def request(
 
 def finish(outcome: Outcome, console: rich.console.Console) -> None:
     """Names the files, says what is wrong, and ends the process."""
+    # No wrapping: a path that is cut cannot be copied.
     lines = "\n".join(map(str, outcome.files))
     console.print(lines, highlight=False, soft_wrap=True)
     if outcome.problem:
@@ -137,6 +141,7 @@ def cli() -> None:
     """Runs the command `attn-bench`; the first argument names the benchmark."""
     # Workers inherit the environment; malloc reads it when a process starts.
     huge_pages.use_huge_pages()
+    # absl parses flags only, so the name has to leave the command line first.
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in BENCHMARKS:
         sys.argv.pop(1)

@@ -50,8 +50,8 @@ def careless(x, call):
     weights = jax.nn.softmax(s, axis=-1)
     if call.rate:
         key = jax.random.key(call.seed or 0)
-        kept = jax.random.bernoulli(key, 1 - call.rate, (1, 1, *s.shape[2:]))
-        weights = weights * kept / (1 - call.rate)
+        remains = jax.random.bernoulli(key, 1 - call.rate, (1, 1, *s.shape[2:]))
+        weights = weights * remains / (1 - call.rate)
     out = jnp.einsum("bhnm,bmhv->bnhv", weights, v).astype(dtype)
     lse = jax.nn.logsumexp(jax.lax.stop_gradient(s), axis=-1)
     return out, jnp.moveaxis(lse, 1, 2)

@@ -52,8 +52,8 @@ def test_the_reference_keeps_every_line_but_that_on_memory():
 @pytest.mark.usefixtures("fast_probes")
 def test_what_is_careless_breaks_what_it_should():
     verdicts = {line: contract.attempt(Jax(careless), line) for line in contract.LINES}
-    kept = {line for line, verdict in verdicts.items() if verdict.kind == "keeps"}
-    assert kept == KEPT_BY_THE_CARELESS
+    keeps = {line for line, verdict in verdicts.items() if verdict.kind == "keeps"}
+    assert keeps == KEPT_BY_THE_CARELESS
     findings = {line: verdict.finding for line, verdict in verdicts.items()}
     assert findings["a query that sees nothing: output 0"] == "gives mean(v)"
     assert findings["LSE is differentiable"] == "its gradient is 0"

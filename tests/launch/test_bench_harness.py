@@ -1,4 +1,4 @@
-"""What all benchmarks share: selection, worker processes, memory and tables."""
+"""The parts that all benchmarks share: selection, worker processes, memory and tables."""
 
 import functools
 import os
@@ -58,7 +58,7 @@ def test_picked_cases_keep_their_order():
             ["torch"],
             "known: attn, transformers, ctranslate2",
         ),
-        (functools.partial(libraries.select, known=TRAINING), [], "names nobody"),
+        (functools.partial(libraries.select, known=TRAINING), [], "names no library"),
     ],
 )
 def test_an_unknown_name_is_an_error_that_lists_the_known(function, argument, message):

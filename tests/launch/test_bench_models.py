@@ -332,7 +332,7 @@ def test_every_library_learns(name, monkeypatch):
 
 
 @needs("torch")
-def test_dropout_of_torch_stands_in_the_papers_places_when_told():
+def test_dropout_of_torch_can_stand_in_the_papers_places():
     """In a process of its own, as PyTorch's threads would meet JAX's here."""
     code = """
 from torch import nn

@@ -28,16 +28,16 @@ def test_ways_do_the_same_trials(tmp_path, monkeypatch):
     def call(words, cache):
         called.append(words)
         workdir = Path(words[-1].removeprefix("--workdir="))
-        for one in planned():
-            place = workdir / one.directory if words[0] == "launch.sweep" else workdir
+        for trial in planned():
+            place = workdir / trial.directory if words[0] == "launch.sweep" else workdir
             place.mkdir(parents=True, exist_ok=True)
             result = dict(
                 status="finished",
                 perplexity=2.0
-                + one.settings.seed
+                + trial.settings.seed
                 + 0.002 * (words[0] == "launch.train"),
             )
-            if words[0] == "launch.sweep" or str(workdir).endswith(one.directory):
+            if words[0] == "launch.sweep" or str(workdir).endswith(trial.directory):
                 (place / "result.json").write_text(json.dumps(result))
 
     monkeypatch.setattr(sweeps, "_call", call)
@@ -140,7 +140,7 @@ def test_overhead_of_the_tiny_trial(tmp_path):
         )
     ),
 )
-def test_what_waits_and_what_reaches_whom(kind, trips, paths):
+def test_sequential_operations_and_paths_are_the_papers(kind, trips, paths):
     assert tuple(measures.sequential(kind, n) for n in (16, 32)) == trips
     assert tuple(measures.path(kind, n) for n in (16, 32)) == paths
 

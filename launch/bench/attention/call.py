@@ -32,4 +32,4 @@ class Call:
     it does when it gets none."""
     seed: int | None = None
     lse: bool = False
-    """Whether the logarithm of the sum of exponentials is returned too."""
+    """True where the logarithm of the sum of exponentials is returned too."""

@@ -129,6 +129,7 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
     x holds the arrays of `call`; g (B, n, H, d) weights the output in its sum.
     """
+    # numpy draws, as every library can read its arrays without another library.
     generator = np.random.default_rng(0)
     sequence_shape = (case.b, case.n, case.h, case.d)
     matrix_shape = (case.h, case.d, case.d)
@@ -138,6 +139,7 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
     x = {name: normal(sequence_shape) for name in "qkv"}
     if case.score == "bilinear":
+        # Scores stay near 1: qᵀ W k is a sum of d² terms.
         x["w"] = normal(matrix_shape, scale=1 / case.d)
     if case.score == "additive":
         x["w_q"] = normal(matrix_shape, scale=case.d**-0.5)
@@ -160,6 +162,7 @@ def checked(case: Case, g: np.ndarray) -> np.ndarray:
 
     Gradients to all keys, values and parameters then come from these rows alone.
     """
+    # An exact gradient of all rows would take n² memory in float64.
     sparse = np.zeros_like(g)
     sparse[-1, rows(case), -1] = g[-1, rows(case), -1]
     return sparse
@@ -176,6 +179,7 @@ def sample(case: Case, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in results.items():
         has_batch = name in ("q", "k", "v", "out")
         cut[name] = array[-1, :, -1] if has_batch else array[-1]
+        # Keys and values get gradients from the checked rows at every position.
         if name in ("q", "out"):
             cut[name] = cut[name][rows(case)]
     return cut
@@ -192,6 +196,7 @@ def error(case: Case, sample: dict[str, np.ndarray]) -> float:
 def _expected(case):
     x, g = inputs(case)
     queries = rows(case)
+    # Only the checked rows are computed: all of n = 65,536 would not fit.
     visible = np.broadcast_to(_visible(case, queries), (len(queries), case.n))
     head = {}
     for name, array in x.items():

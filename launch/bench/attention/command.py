@@ -69,6 +69,7 @@ def _texts(filled, name, cells):
     if cell.by_hand:
         time_text = filled.noted(time_text, BY_HAND)
     memory_text = mebibytes(cell.memory)
+    # Such a number has one account alone, so a reader should know which.
     if cell.temporary_bytes is None and cell.memory is not None:
         memory_text = filled.noted(memory_text, GROWTH)
     return [

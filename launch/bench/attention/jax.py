@@ -39,6 +39,7 @@ class Jax:
 
     def compile(self, case: cases.Case) -> Program:
         """Builds the forward pass or the gradient of a case."""
+        # Programs of earlier cases would hold their constants in memory.
         jax.clear_caches()
         attend = self.by_hand.get(case.score, self.attend)
         forward = case.direction == "forward"
@@ -56,6 +57,7 @@ class Jax:
             return jax.value_and_grad(loss)(x)
 
         compiled = jax.jit(output if forward else gradient).lower(x, g).compile()
+        # Refused before it runs, for the kernel would end the process midway.
         memory = compiled.memory_analysis()
         check_room(memory.temp_size_in_bytes + memory.output_size_in_bytes)
 
@@ -107,6 +109,7 @@ class Jax:
             return _jitted(function, self.attend, call)(*cast)
 
 
+# Probes call the same program many times, and compiling takes longer than running.
 @functools.lru_cache(maxsize=64)
 def _jitted(function, attend, call):
     return jax.jit(functools.partial(function, attend, call))
@@ -248,11 +251,12 @@ def textbook(x, call):
         s = s + x["bias"]
     visible = _visible(x, call)
     if visible is not None:
+        # The finite minimum is the textbook's: −inf in a whole row would give NaN.
         s = jnp.where(visible, s, jnp.finfo(s.dtype).min)
     weights = jax.nn.softmax(s, axis=-1)
     if call.rate:
-        kept = jax.random.bernoulli(_key(call), 1 - call.rate, weights.shape)
-        weights = jnp.where(kept, weights / (1 - call.rate), 0)
+        remains = jax.random.bernoulli(_key(call), 1 - call.rate, weights.shape)
+        weights = jnp.where(remains, weights / (1 - call.rate), 0)
     out = jnp.einsum("bhnm,bmhv->bnhv", weights, x["v"])
     if not call.lse:
         return out, None
@@ -263,6 +267,7 @@ def _all_scores(x, call):
     q = x["q"]
     k = x["k"]
     if call.score == "scaled_dot":
+        # A scale of the queries' dtype, so that bfloat16 scores stay bfloat16.
         scale = jnp.sqrt(jnp.asarray(q.shape[-1], q.dtype))
         return jnp.einsum("bnhd,bmhd->bhnm", q, k) / scale
     if call.score == "bilinear":

@@ -18,6 +18,7 @@ def head(x: dict[str, np.ndarray], visible: np.ndarray, score: str = "scaled_dot
     `visible` is boolean (n, M). A query that sees nothing has output 0 and LSE −inf.
     """
     s = _SCORES[score](x)[0] + x.get("bias", 0.0)
+    # Of the real part, as complex numbers have no order; any shift gives the same.
     top = np.where(visible, s.real, -np.inf).max(-1, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     e = np.where(visible, np.exp(np.where(visible, s - top, 0.0)), 0.0)
@@ -141,6 +142,7 @@ def error(actual, expected) -> float:
             raise ValueError(names)
         return max(error(actual[name], value) for name, value in expected.items())
     largest = np.abs(expected).max() or 1.0
+    # NaN goes through max, and is caught in the next line.
     worst = np.abs(actual - expected).max() / largest
     return float(worst) if np.isfinite(worst) else float("inf")
 

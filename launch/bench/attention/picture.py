@@ -32,6 +32,7 @@ def over_n(results) -> bytes:
         columns.setdefault(key, []).append((case.n, cells))
     curves = {key: points for key, points in columns.items() if len(points) > 1}
     columns = curves or columns
+    # A library keeps its colour in every column, also where it is absent from one.
     names = {}
     for cells in results.values():
         names |= dict.fromkeys(cells)

@@ -14,6 +14,7 @@ from launch.bench.harness.libraries import Unsupported
 from launch.bench.harness.process import peak_growth
 from launch.bench.harness.program import Program
 
+# PyTorch would take all cores otherwise, whatever the others have.
 torch.set_num_threads(int(os.environ["NPROC"]))
 
 HEADS = ("q", "k", "v", "out")
@@ -49,6 +50,7 @@ def _sdpa(x, call, **options):
     if call.rate and call.seed is None:
         raise Unsupported("no key: dropout draws from the global generator")
     if call.seed is not None:
+        # PyTorch has no key of one call: its global generator stands in for it.
         torch.manual_seed(call.seed)
     return torch.nn.functional.scaled_dot_product_attention(
         x["q"],
@@ -99,6 +101,7 @@ class Torch:
         g_checked = _tensors({"out": cases.checked(case, g)})["out"]
         g = _tensors({"out": g})["out"]
         x = _tensors(x)
+        # Without gradients PyTorch keeps nothing for a backward pass.
         for a in x.values():
             a.requires_grad_(gradient)
 

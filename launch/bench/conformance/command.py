@@ -43,6 +43,7 @@ def _ask(worker, line):
     try:
         return worker.call(attempt, line)
     except Failed as error:
+        # A process that died says nothing of the line itself.
         return Verdict("cannot", str(error))
 
 

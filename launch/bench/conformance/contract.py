@@ -56,6 +56,7 @@ def attempt(library, line: str) -> Verdict:
         finding = LINES[line](library)
     except Unsupported as error:
         return Verdict("cannot", str(error))
+    # A library may raise anything, and the other lines are still to be tried.
     except Exception as error:
         return Verdict("cannot", f"raises {one_line(error)}")
     return Verdict("keeps") if finding is None else Verdict("breaks", finding)

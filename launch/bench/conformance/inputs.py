@@ -19,6 +19,7 @@ CLOSE = 3e-5
 """In parts of the largest exact value: a float32 result is closer."""
 
 DENSE = np.random.default_rng(1).random((B, H, N, M)) < 0.6
+# Every query sees a key: rows that see none have probes of their own.
 DENSE[..., 0] = True
 LENGTHS = np.array([4, M])
 HIDDEN = (0, slice(4, None))

@@ -78,6 +78,7 @@ def empty_gradient(library):
     """Looks at the gradient that comes through queries that see nothing."""
     x = inputs.inputs()
     g = inputs.weights(x)
+    # Example 1 has real keys, whose gradients are not 0 and would hide a leak.
     g[1] = 0
     return _leak(library.gradient(x, Call(lengths=EMPTY), g))
 
@@ -115,6 +116,7 @@ def empty_bias(library):
         _not_zero(library.value(x, call)[0][0, 1], x),
         _leak(library.gradient(x, call, g)),
     ]
+    # With other rows in the loss too, this one must not spoil their gradients.
     whole = library.gradient(x, call, inputs.weights(x))
     if not all(np.isfinite(a).all() for a in whole.values()):
         faults.append("gradients of all rows not finite")
@@ -185,6 +187,7 @@ def number_mask(library):
         return None
     if error(out, inputs.exact_output(x, Call(mask=DENSE))[0]) < CLOSE:
         return "takes 0.0 and 1.0 as False and True"
+    # Some libraries take numbers for a bias, which a user hardly expects.
     x["bias"] = mask.astype(np.float64)
     if error(out, inputs.exact_output(x, Call())[0]) < CLOSE:
         return "adds it to the scores"
@@ -226,6 +229,7 @@ def _sharp():
         "k": base + generator.normal(size=(b, m, h, k), scale=0.1),
         "v": generator.normal(size=(b, m, h, k)),
     }
+    # Exact in bfloat16, so that rounding the inputs adds no error.
     for name, array in x.items():
         x[name] = array.astype(ml_dtypes.bfloat16).astype(np.float64)
     return x, np.ones((b, h, n, m), bool)
@@ -271,6 +275,7 @@ def lse_gradient(library):
     call = Call(causal=0, lse=True)
     h = np.random.default_rng(5).normal(size=(B, N, H))
     gradient = library.gradient(x, call, h=h)
+    # Some libraries stop gradients there without a word.
     if all((a == 0).all() for a in gradient.values()):
         return "its gradient is 0"
     g = np.zeros((B, N, H, K))
@@ -287,14 +292,16 @@ def dropout_differs(library):
     unit = np.broadcast_to(np.eye(m)[None, :, None], (B, m, H, m)).copy()
     x = {"q": np.ones((B, m, H, m)), "k": np.ones((B, m, H, m)), "v": unit}
     out = library.value(x, Call(rate=rate, seed=1))[0]
-    kept = np.moveaxis(out != 0, 2, 1)
-    if abs(kept.mean() - (1 - rate)) > 0.05:
-        return f"at a rate of {rate} drops {1 - kept.mean():.2f}"
-    flat = kept.reshape(B * H, -1)
+    remains = np.moveaxis(out != 0, 2, 1)
+    # 24,576 draws: 0.05 is eighteen standard deviations.
+    if abs(remains.mean() - (1 - rate)) > 0.05:
+        return f"at a rate of {rate} drops {1 - remains.mean():.2f}"
+    flat = remains.reshape(B * H, -1)
     if (flat == flat[0]).all():
         return "the same in every head and example"
     alike = 0
     for i, j in itertools.combinations(range(B * H), 2):
+        # Independent masks agree in 0.75² + 0.25² = 0.63 of their places.
         alike += (flat[i] == flat[j]).mean() > 0.75
     return f"alike in {alike} pairs of heads" if alike else None
 

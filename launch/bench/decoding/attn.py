@@ -24,6 +24,7 @@ def transformer(case: Case) -> Transformer:
         d_k=d_head,
         d_v=d_head,
     )
+    # The tables come with the weights, so the model has no encoding of its own.
     design = Design(positions=NoPositions(), norm_epsilon=searches.LAYER_NORM_EPSILON)
     return Transformer(
         shape=shape,

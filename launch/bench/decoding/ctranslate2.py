@@ -17,12 +17,14 @@ _MARKS = {PAD: "<blank>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
 def search(case: Case) -> Program:
     """Builds the model and its sentences of words."""
+    # CTranslate2 reads models from files only; it has them in memory afterwards.
     with tempfile.TemporaryDirectory() as directory:
         _spec(case).save(directory)
         model = ctranslate2.Translator(
             directory,
             device="cpu",
             compute_type="float32",
+            # One batch at a time, with all threads, as the others work.
             inter_threads=1,
             intra_threads=int(os.environ["NPROC"]),
         )
@@ -102,6 +104,7 @@ def _fill_attention(attention, norm, w, joined):
     for linear, names in zip(linears, joined, strict=True):
         matrices = [searches.into_heads(w[name]) for name in names]
         linear.weight = np.concatenate(matrices)
+    # CTranslate2 writes the bytes of an array as they lie in memory.
     last.weight = np.ascontiguousarray(searches.out_of_heads(w["w_o"]))
     _fill_norm(attention.layer_norm, norm)
 

@@ -15,6 +15,7 @@ from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program
 
 torch.set_num_threads(int(os.environ["NPROC"]))
+# Its warnings would be printed between the parent's tables.
 transformers.logging.set_verbosity_error()
 
 PROJECTIONS = {"w_q": "q_proj", "w_k": "k_proj", "w_v": "v_proj", "w_o": "out_proj"}
@@ -43,6 +44,7 @@ def search(case: Case) -> Program:
                 max_new_tokens=case.tokens,
                 length_penalty=searches.ALPHA,
             )
+            # The first token is the one that the decoder starts from.
             return tokens[:, 1:]
 
     return Program(run, lambda: {"tokens": run().numpy().astype(np.int32)})

@@ -68,6 +68,7 @@ def batch() -> Batch:
     source = rng.integers(VOCABULARY, size=source_real.shape)
     target = rng.integers(VOCABULARY, size=target_real.shape)
     normal = rng.normal(size=(*target.shape, VOCABULARY))
+    # Padding has no weight in the loss, so it may give no gradient either.
     logit_weights = normal * target_real[..., None]
     return Batch(source, target, source_real, target_real, logit_weights)
 

@@ -41,10 +41,12 @@ def measure(request: Request) -> Outcome:
     """
     torch = None
     if importlib.util.find_spec("torch") is not None:
+        # By name, as this module must load without PyTorch.
         torch = importlib.import_module("launch.bench.fidelity.torch")
     errors = {}
     for case in request.cases:
         with request.console.status(case.name):
+            # Each case has weights of its own, and the same in every run.
             seed = CASES.index(case)
             errors[case] = compare(torch, case, seed) if torch else alone(case, seed)
     agree = all(map(agrees, errors.values())) if torch else None

@@ -42,6 +42,7 @@ class Model(nn.Module):
                 norm_first=case.norm == "pre",
                 bias=case.biases,
             )
+        # The paper has no LayerNorm after a stack; PyTorch always makes one.
         if case.norm == "post":
             self.transformer.encoder.norm = None
             self.transformer.decoder.norm = None
@@ -93,6 +94,7 @@ def run(
     logit_weights = torch.from_numpy(batch.logit_weights.astype(dtype))
     (logits * logit_weights).sum().backward()
     results = {"logits": logits.detach().numpy()[batch.target_real]}
+    # A tied matrix counts by each of its names, as in attn's arrays.
     for name, x in model.named_parameters(remove_duplicate=False):
         results[name] = x.grad.numpy()
     return results

@@ -15,7 +15,7 @@ class Request:
     """Holds what a person asks of a benchmark."""
 
     directory: Path
-    """Where everything is written."""
+    """The folder for everything that is written."""
     console: rich.console.Console
     cases: Sequence[Any] = ()
     """The cases to measure, of those that the benchmark has."""
@@ -60,11 +60,11 @@ class Benchmark:
     compared: tuple[str, ...] = ()
     """The libraries that are compared by default."""
     cases_flag: bool = False
-    """Whether --cases picks cases by their names."""
+    """True where --cases picks cases by their names."""
     rounds_flag: bool = False
-    """Whether --rounds sets the number of turns."""
+    """True where --rounds sets the number of turns."""
     config_flag: bool = False
-    """Whether the benchmark needs --config."""
+    """True where the benchmark needs --config."""
     define_flags: Callable[[], None] = nothing
     """Defines the flags that this benchmark alone has."""
 

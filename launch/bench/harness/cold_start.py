@@ -62,6 +62,7 @@ def _start(module, name, case, threads, cache):
         stderr=subprocess.DEVNULL,
     ) as process:
         line = process.stdout.readline()
+        # Before the process ends: its clean-up is no part of a start.
         seconds = time.perf_counter() - begin
     if process.returncode or not line:
         raise subprocess.CalledProcessError(process.returncode, words)

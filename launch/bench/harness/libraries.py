@@ -41,12 +41,13 @@ def select(names: list[str], known: Mapping[str, Library]) -> dict[str, Library]
         if name not in known:
             raise BenchError(f"unknown peer {name!r}; known: {', '.join(known)}")
     if not names:
-        raise BenchError(f"--peers names nobody; known: {', '.join(known)}")
+        raise BenchError(f"--peers names no library; known: {', '.join(known)}")
     return {name: known[name] for name in names}
 
 
 def installed(library: Library) -> bool:
     """Returns whether all packages are there that the adapter's module imports."""
+    # Found, not imported: its threads would start in this process.
     return all(importlib.util.find_spec(package) for package in library.needs)
 
 

@@ -58,6 +58,7 @@ _state = {}
 
 def _start(module: str, name: str, threads: int):
     """Sets the environment of a worker process before any library starts."""
+    # Libraries read these once, when they are imported.
     os.environ["NPROC"] = str(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -75,6 +76,7 @@ def _guarded(function, arguments):
     class comes from.
     """
     try:
+        # Here, and not in `_start`: an error of the import is an answer as well.
         if "adapter" not in _state:
             _state["adapter"] = load(_state["module"], _state["name"])
         return "returned", function(_state["adapter"], *arguments)

@@ -41,7 +41,7 @@ class Prepared:
     """Time of one call. It sets the number of calls in a turn and is no result."""
     temporary_bytes: int | None
     growth_bytes: int | None
-    """How far the process's memory peaks during a call, less the results."""
+    """The growth of the process's memory to its peak in a call, less the results."""
     by_hand: bool
 
 
@@ -59,6 +59,7 @@ def prepare(adapter, case) -> Prepared:
         program.run()
         seconds.append(time.perf_counter() - start)
 
+    # After the sample, as the first call compiles and fills caches.
     growth = peak_growth(run)
     if growth is not None:
         growth = max(0, growth - program.result_bytes)

@@ -59,6 +59,7 @@ def where(*packages: str) -> str:
 def circumstances(command: str, *packages: str) -> dict:
     """Returns when, where and with what a benchmark ran, for its record."""
     now = datetime.datetime.now(datetime.UTC)
+    # The name was taken off sys.argv before the flags were parsed.
     words = ["python", "-m", "launch.bench", command, *sys.argv[1:]]
     return {
         "command": shlex.join(words),

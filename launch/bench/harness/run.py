@@ -58,7 +58,7 @@ class Cell:
     temporary_bytes: int | None = None
     """The compiler's account; None where there is none."""
     growth_bytes: int | None = None
-    """How far the process's memory peaks in a call, less the results."""
+    """The growth of the process's memory to its peak in a call, less the results."""
     by_hand: bool = False
     calls: int = 0
     """Calls in each turn."""
@@ -149,6 +149,7 @@ def run_case(
         cells[name] = _prepared(case, name, running.get(name), samples)
     timed = [name for name, cell in cells.items() if cell.status == "timed"]
     seconds_of_all = sum(cells[name].turn for name in timed)
+    # Two turns at least, or nothing would show how far they differ.
     affordable = math.ceil(budget / max(1e-9, seconds_of_all))
     turns = min(turns, max(2, affordable))
     for index in range(turns):
@@ -173,6 +174,7 @@ def _prepared(case, name, worker, samples):
     if prepared is None:
         return cell
     samples[name] = prepared.sample
+    # Half a call more, so that a turn is not shorter than `case.turn`.
     cell.calls = max(1, round(case.turn / prepared.seconds + 0.5))
     cell.turn = cell.calls * prepared.seconds
     cell.temporary_bytes = prepared.temporary_bytes
@@ -187,6 +189,7 @@ def _prepared(case, name, worker, samples):
 
 def _take_turn(cell, worker):
     time.sleep(PAUSE)
+    # It failed in an earlier turn; the others go on without it.
     if cell.status != "timed":
         return
     seconds = _attempt(cell, worker, program.take_turn, cell.calls)

@@ -27,7 +27,7 @@ class Table:
 
 def show(table: Table, console: rich.console.Console) -> None:
     """Draws the table and its notes."""
-    drawn = rich.table.Table(
+    grid = rich.table.Table(
         title=table.title,
         title_justify="left",
         title_style="bold",
@@ -36,11 +36,11 @@ def show(table: Table, console: rich.console.Console) -> None:
     )
     for column, heading in enumerate(table.headings):
         justify = "right" if column else "left"
-        drawn.add_column(heading, justify=justify, no_wrap=column > 0)
+        grid.add_column(heading, justify=justify, no_wrap=column > 0)
     for row in table.rows:
         # Text, as a plain string would have its brackets read as markup.
-        drawn.add_row(*map(rich.text.Text, row))
-    console.print(drawn)
+        grid.add_row(*map(rich.text.Text, row))
+    console.print(grid)
     for index, note in enumerate(table.notes, 1):
         line = rich.text.Text(f"[{index}] {note}", style="dim")
         console.print(line, soft_wrap=True)

@@ -254,13 +254,13 @@ def _begin(cache):
 
 def _timed(stage) -> Timing:
     """Runs `stage()`, which returns (pairs, real), and watches the memory."""
-    most = 0
+    peak = 0
     done = threading.Event()
 
     def watch():
-        nonlocal most
+        nonlocal peak
         while not done.wait(WATCH):
-            most = max(most, _anonymous_memory())
+            peak = max(peak, _anonymous_memory())
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -271,7 +271,7 @@ def _timed(stage) -> Timing:
         seconds = time.perf_counter() - begin
         done.set()
         watching.join()
-    return Timing(seconds, pairs, most, real)
+    return Timing(seconds, pairs, peak, real)
 
 
 def _anonymous_memory() -> int:

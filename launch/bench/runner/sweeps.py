@@ -104,6 +104,7 @@ def time_ways(
     timings = {}
     for way in ways:
         with tempfile.TemporaryDirectory() as temporary, console.status(way):
+            # From here on, as the start of Python belongs to a command's time.
             begin = time.perf_counter()
             if way == "cold":
                 places = _run_cold(config, planned, Path(temporary))

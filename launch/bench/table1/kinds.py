@@ -100,6 +100,7 @@ KINDS = (
         sequential="O(n)",
         path="O(n)",
         expected=(1, 2),
+        # Short and wide: its term n·d² is then larger than a step's overhead.
         over_n=_over_n((64, 128, 256, 512), d=256),
         over_d=_over_d((256, 512, 1024, 2048), n=16),
         build=Recurrence,

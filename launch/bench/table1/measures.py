@@ -40,6 +40,7 @@ def timed(kind: Kind, sizes, turns: int):
             # The first turn warms.
             if turn:
                 seconds[size].append(time.perf_counter() - begin)
+    # The compiler's account, as a process keeps what an earlier size took.
     memory = {}
     for size, (call, _) in programs.items():
         memory[size] = call.memory_analysis().temp_size_in_bytes
@@ -77,6 +78,7 @@ def path(kind: Kind, n: int) -> int:
     x = jax.random.normal(jax.random.key(0), (n, 4))
     module = kind.build(4)
     variables = _call(module.init, kind, jax.random.key(1), x)
+    # All steps of a recurrence are one application of its module, so the cell counts.
     if isinstance(module, Recurrence):
         hop, reached = _recurrent_hops(module, variables, x)
         needed = np.tri(n, dtype=bool)
@@ -88,6 +90,7 @@ def path(kind: Kind, n: int) -> int:
     while not reached[needed].all():
         reached = reached | (hop @ reached)
         times += 1
+        # Each application reaches one position more at least, or never all.
         if times > n:
             message = f"{n} applications do not reach every position"
             raise AssertionError(f"{kind.name}: {message}")

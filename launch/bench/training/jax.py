@@ -68,6 +68,7 @@ def attn_step(case: Case, everywhere: bool = False) -> Program:
     flat = corpus(encoded(case))
     lanes = Lanes()
     batches = Batches(flat, batch_size=case.pairs, sequence_length=case.tokens, seed=0)
+    # One batch for all steps: the benchmark is of the step, not of the data.
     slots = batches.take(1)[None]
     program = program_of(run_settings, case.vocabulary, case.tokens)
     initialise = jax.jit(initial_variables, static_argnums=0)
@@ -80,6 +81,7 @@ def attn_step(case: Case, everywhere: bool = False) -> Program:
     def run():
         nonlocal states
         states, metrics = step(states, hypers, shared, slots, 1)
+        # As a number, for which JAX has to wait until the step is done.
         return float(metrics["loss"][0, 0, 0])
 
     return steps.program(run)
@@ -174,6 +176,7 @@ def flax_step(case: Case, everywhere: bool = False) -> Program:
         updates, moments = adam.update(gradients, moments)
         return (optax.apply_updates(params, updates), moments), loss
 
+    # A fresh key for each step, as flax's users split it: that is part of the time.
     def run():
         nonlocal state, key
         key, step_key = jax.random.split(key)

@@ -10,6 +10,7 @@ from launch.bench.harness.program import Adapter, Program
 from launch.bench.training import case as steps
 from launch.bench.training.case import Case
 
+# PyTorch would take all cores otherwise, whatever the others have.
 torch.set_num_threads(int(os.environ["NPROC"]))
 
 
