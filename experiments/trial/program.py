@@ -23,7 +23,6 @@ from attn import (
 from attn.dropout import cheap_key
 from experiments.settings import Settings
 
-
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
 DROPOUT_KEY = 1
@@ -248,7 +247,8 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be donated twice.
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
-    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a compiled step.
+    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a
+    # compiled step.
     moments = jax.tree.map(
         lambda x: np.zeros(x.shape, x.dtype),
         jax.eval_shape(optimizer_of(program).init, trainable),
