@@ -133,8 +133,8 @@ def define_flags(benchmark: Benchmark) -> None:
     benchmark.define_flags()
 
 
-def start() -> None:
-    """Takes the benchmark's name off the command line and runs it."""
+def cli() -> None:
+    """Runs the command `attn-bench`; the first argument names the benchmark."""
     # Workers inherit the environment; malloc reads it when a process starts.
     huge_pages.use_huge_pages()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
@@ -148,4 +148,4 @@ def start() -> None:
 
 
 if __name__ == "__main__":
-    start()
+    cli()

@@ -1,13 +1,12 @@
-"""Translates with attn.decoding."""
+"""Translates with attn.models.beam_search."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from attn.decoding import beam_search, greedy
 
-from attn import Design, NoPositions, Shape, Transformer
+from attn import Design, NoPositions, Shape, Transformer, beam_search, greedy
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
@@ -25,9 +24,13 @@ def transformer(case: Case) -> Transformer:
         d_k=d_head,
         d_v=d_head,
     )
-    design = Design(norm_epsilon=searches.LAYER_NORM_EPSILON)
-    length = case.tokens + 1
-    return Transformer(shape, case.vocabulary, length, NoPositions(), design=design)
+    design = Design(positions=NoPositions(), norm_epsilon=searches.LAYER_NORM_EPSILON)
+    return Transformer(
+        shape=shape,
+        vocabulary=case.vocabulary,
+        length=case.tokens + 1,
+        design=design,
+    )
 
 
 def search(case: Case) -> Program:
@@ -38,7 +41,7 @@ def search(case: Case) -> Program:
     variables = jax.tree.map(jnp.asarray, numpy_variables)
     source = jnp.asarray(searches.sources(case))
     lengths = jnp.full(case.batch, case.tokens)
-    options = {"most": case.tokens, "bos": BOS, "eos": EOS}
+    options = {"max_length": case.tokens, "bos": BOS, "eos": EOS}
     function = greedy
     if case.beam > 1:
         function = beam_search

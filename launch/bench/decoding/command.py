@@ -12,7 +12,7 @@ from launch.bench.harness.table import Table, mebibytes, number, ratio
 
 PACKAGES = ("transformers", "ctranslate2")
 NOTES = {
-    "attn": "attn.decoding, one compiled program",
+    "attn": "attn.models.beam_search, one compiled program",
     "transformers": "generate() of a MarianMTModel, eager",
     "ctranslate2": "compute_type float32; no end mark is forced, so it has one more "
     "token to choose",

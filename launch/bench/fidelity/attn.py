@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from attn.interop import Names, from_torch, to_torch
 
 from attn import Design, Learned, Mask, Transformer
+from attn.io.torch import Names, from_torch, to_torch
 from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
 
-NAMES = Names("transformer.")
+NAMES = Names(transformer="transformer.")
 NORM_EPSILON = 1e-5
 """PyTorch's."""
 
@@ -71,9 +71,12 @@ def draw(case: Case, seed: int) -> dict[str, np.ndarray]:
         biases=case.biases,
         embeddings="tied" if case.tied else "separate",
         activation=case.activation,
+        positions=Learned(),
         norm_epsilon=NORM_EPSILON,
     )
-    model = Transformer(SHAPE, VOCABULARY, LENGTH, Learned(), design=design)
+    model = Transformer(
+        shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design
+    )
     ids = jnp.zeros((1, 1), jnp.int32)
     masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
     key = jax.random.key(0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import matplotlib
 from matplotlib.figure import Figure
 
-from experiments.report.figures import line_style
+from experiments.report.figures.style import line_style
 
 STYLE = {
     "font.size": 9,

@@ -21,19 +21,22 @@ import rich.console
 from absl import flags
 
 from experiments import settings
-from experiments.data.batches import Batches, excerpt
+from experiments.data.batches import excerpt
 from experiments.data.corpora import cldr
 from experiments.data.dataset import prepare
-from experiments.settings import Data, Settings
+from experiments.settings import Data, FilesData, Settings
 from experiments.system import machine
 from experiments.system.process import Process
-from experiments.training.loop import loop
+from experiments.training import speed
+from experiments.training.run import batches_of
 from experiments.trial.lanes import Lanes
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, number, show
 
 PAIRS = (300_000, 1_200_000)
+SOURCE = "en"
+TARGET = "de"
 PHRASES = 20_000
 """Distinct CLDR phrases that the sentences are joined from."""
 COMBINATIONS = 100_000
@@ -124,9 +127,11 @@ def time_corpora(
 
 def _on_files(settings, directory):
     """Returns the settings with the corpus that `write_corpus` made."""
-    data = dataclasses.replace(
-        settings.data,
-        corpus="files",
+    data = FilesData(
+        vocabulary_size=settings.data.vocabulary_size,
+        max_length=settings.data.max_length,
+        source=SOURCE,
+        target=TARGET,
         directory=directory,
         train="train",
         validation="val",
@@ -163,7 +168,7 @@ def write_corpus(folder: Path, count: int) -> None:
     chosen = []
     for _ in range(COMBINATIONS):
         chosen.append((rng.randrange(PHRASES), rng.randrange(PHRASES)))
-    for language, side in zip(("en", "de"), phrases.train, strict=True):
+    for language, side in zip((SOURCE, TARGET), phrases.train, strict=True):
         with (folder / f"train.{language}").open("w") as file:
             pairs = itertools.islice(itertools.cycle(chosen), count)
             for n, (i, j) in enumerate(pairs):
@@ -171,7 +176,7 @@ def write_corpus(folder: Path, count: int) -> None:
 
 
 def _write_heldout(folder, stem, sides):
-    for language, side in zip(("en", "de"), sides, strict=True):
+    for language, side in zip((SOURCE, TARGET), sides, strict=True):
         text = "".join(line + "\n" for line in side)
         (folder / f"{stem}.{language}").write_text(text)
 
@@ -196,8 +201,9 @@ def epoch(settings: Settings) -> Timing:
 
 def _epoch(settings):
     t = settings.training
-    train = prepare(settings.data).train
-    stream = _batches(settings, train)
+    prepared = prepare(settings.data)
+    train = prepared.train
+    stream = batches_of(prepared, t, settings.seed)
     pairs = 0
     batches = 0
     while stream.epoch == 0:
@@ -215,17 +221,6 @@ def _epoch(settings):
     return pairs, tokens / (2 * batches * t.batch_size * t.sequence_length)
 
 
-def _batches(settings, train):
-    t = settings.training
-    return Batches(
-        train,
-        batch_size=t.batch_size,
-        sequence_length=t.sequence_length,
-        seed=settings.seed,
-        by_length=t.bucket_by_length,
-    )
-
-
 def feeding(settings: Settings) -> tuple[float, float]:
     """Returns (the host's seconds for a batch, the seconds of a training step).
 
@@ -233,7 +228,7 @@ def feeding(settings: Settings) -> tuple[float, float]:
     """
     machine.use_compile_cache()
     prepared = prepare(settings.data)
-    stream = _batches(settings, prepared.train)
+    stream = batches_of(prepared, settings.training, settings.seed)
     row_length = settings.training.sequence_length
     seconds = []
     for _ in range(REPEATS):
@@ -241,7 +236,7 @@ def feeding(settings: Settings) -> tuple[float, float]:
         needed, _ = excerpt(prepared.train, stream.take(STEPS)[None], row_length)
         jax.block_until_ready(Lanes().share(needed))
         seconds.append((time.perf_counter() - begin) / STEPS)
-    step = loop.measure(settings, prepared, 1).step
+    step = speed.measure(settings, prepared, 1).step
     return statistics.median(seconds), step
 
 

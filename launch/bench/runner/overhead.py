@@ -18,12 +18,13 @@ import jax
 import rich.console
 
 from experiments import settings
-from experiments.data.batches import Batches
 from experiments.data.dataset import Prepared, prepare
 from experiments.settings import Settings
 from experiments.system import machine
-from experiments.training.loop import loop
-from experiments.training.run_dir import Directory
+from experiments.training import loop
+from experiments.training.population import program_for
+from experiments.training.run import batches_of
+from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import AXIS
 from experiments.trial.program import hyper_of, initial_state, initial_variables
 from experiments.trial.step import train_step
@@ -130,13 +131,8 @@ def _bare(settings, prepared: Prepared):
     It returns the seconds of a step.
     """
     t = settings.training
-    program = loop.program(settings, prepared)[0]
-    batches = Batches(
-        prepared.train,
-        batch_size=t.batch_size,
-        sequence_length=t.sequence_length,
-        seed=settings.seed,
-    )
+    program = program_for(settings, prepared)
+    batches = batches_of(prepared, t, settings.seed)
     batch = jax.tree.map(lambda x: jax.device_put(x[None]), next(batches))
     step = jax.pmap(
         functools.partial(train_step, program),
@@ -166,7 +162,7 @@ def _runner(settings, prepared):
     """Returns (seconds a step, the number of steps that were timed)."""
     with tempfile.TemporaryDirectory() as workdir:
         loop.run(settings, prepared, workdir)
-        metrics = Directory(workdir).metrics()
+        metrics = RunDir(workdir).metrics()
         lines = [line for line in metrics if line["split"] == "train"]
     # The first line has the compilation in it.
     first = lines[1]

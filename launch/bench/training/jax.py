@@ -9,7 +9,7 @@ import optax
 
 from attn.positions import Sinusoidal
 from experiments.data.batches import Batches, Encoded, corpus
-from experiments.settings import Data, Model, Settings, Training
+from experiments.settings import CldrData, Settings, Training, TransformerModel
 from experiments.system import machine
 from experiments.trial.lanes import Lanes, distribute
 from experiments.trial.program import (
@@ -32,7 +32,7 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
     d_head = case.d_model // case.h
     P_inside = case.P_drop if everywhere else 0.0
     return Settings(
-        model=Model(
+        model=TransformerModel(
             N=case.N,
             d_model=case.d_model,
             d_ff=case.d_ff,
@@ -43,9 +43,9 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
             P_attention=P_inside,
             P_ff=P_inside,
         ),
-        data=Data(max_length=case.tokens),
+        data=CldrData(max_length=case.tokens),
         training=Training(
-            rows=case.pairs,
+            batch_size=case.pairs,
             sequence_length=case.tokens,
             warmup=1,
             eps_ls=steps.EPS_LS,
@@ -141,7 +141,8 @@ class Linen(nn.Module):
         return embed.attend(y)
 
     def _embedded(self, embed, ids):
-        table = Sinusoidal().init(None, self.case.tokens, self.case.d_model)
+        key = jax.random.key(0)
+        table = Sinusoidal().table(key, self.case.tokens, self.case.d_model)
         x = embed(ids) * self.case.d_model**0.5 + table[None]
         return nn.Dropout(self.case.P_drop, deterministic=False)(x)
 
