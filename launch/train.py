@@ -70,6 +70,7 @@ def run(interruption):
         )
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
+    from experiments.evaluation.metrics import METRICS, summary
     from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
@@ -103,8 +104,8 @@ def run(interruption):
             f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help"
         )
         sys.exit(1)
-    scores = "BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}"
-    scores = scores if "bleu" in result else "perplexity {test_perplexity:.3f}"
+    test = summary(result, [metric for metric in METRICS if metric.split == "test"])
+    scores = test or "perplexity {test_perplexity:.3f}"
     print(
         (
             "\ntest: "

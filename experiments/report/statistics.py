@@ -263,7 +263,7 @@ def verdict(difference: Difference, adjusted_p: float, metric: Metric) -> str:
         return "no difference shown; too few seeds to show any"
     size = difference.detectable * metric.scale
     number = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
-    unit = " %" if metric.heading.endswith("%") else ""
+    unit = f" {metric.unit}" if metric.unit else ""
     return f"no difference shown; differences above {number}{unit} would have shown"
 
 

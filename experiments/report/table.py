@@ -79,16 +79,11 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
     names: dict[str, list[str]] = {}
     for metric in metrics:
         if words := row.verdicts.get(metric.key):
-            names.setdefault(words.partition(";")[0], []).append(name_of(metric))
+            names.setdefault(words.partition(";")[0], []).append(metric.name)
     if len(names) == 1:
         return next(iter(names))
     parts = [f"{words} ({', '.join(listed)})" for words, listed in names.items()]
     return "; ".join(parts)
-
-
-def name_of(metric: Metric) -> str:
-    """Returns a metric's heading without its unit."""
-    return metric.heading.partition(",")[0]
 
 
 def has_published(rows: Sequence[Row]) -> bool:
@@ -239,7 +234,7 @@ def _differences(metric, labels, rows):
         headings += ["paper", "paper’s difference", "paper’s order"]
         columns += zip(*_paper_cells(metric, rows), strict=True)
     heading = metric.heading
-    if name_of(metric).islower():
+    if metric.name.islower():
         # Names with capitals, as chrF, stay as they are.
         heading = heading[0].upper() + heading[1:]
     cells = tuple(zip(*columns, strict=True))
@@ -305,8 +300,8 @@ def _metrics_note(results, rows, metrics):
     finished = results.with_status("finished")
     if not finished:
         return ""
-    validation = [name_of(m) for m in metrics if m.split == "validation"]
-    test = [name_of(m) for m in metrics if m.split == "test"]
+    validation = [m.name for m in metrics if m.split == "validation"]
+    test = [m.name for m in metrics if m.split == "test"]
     parts = []
     if validation:
         unit = ", per token" if PERPLEXITY in metrics else ""

@@ -131,9 +131,9 @@ def _draw_panel(axes, metric, rows, buckets, trained):
     ]
     if beyond:
         axes.axvline(beyond[0] - 0.5, color="0.6", linewidth=0.8, linestyle=":")
-    name, comma, unit = metric.heading.partition(",")
+    unit = f", {metric.unit}" if metric.unit else ""
     axes.set(
-        title=f"{name} on the {metric.split} set{comma}{unit}",
+        title=f"{metric.name} on the {metric.split} set{unit}",
         xlabel="tokens of the source, end mark included",
         xticks=range(len(buckets)),
         xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in buckets],
