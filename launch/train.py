@@ -104,15 +104,14 @@ def run(interruption):
             f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help"
         )
         sys.exit(1)
-    test = summary(result, [metric for metric in METRICS if metric.split == "test"])
-    scores = test or "perplexity {test_perplexity:.3f}"
+    of_split = {
+        split: summary(result, [metric for metric in METRICS if metric.split == split])
+        for split in ("test", "validation")
+    }
+    test = of_split["test"] or f"perplexity {result['test_perplexity']:.3f}"
     print(
-        (
-            "\ntest: "
-            + scores
-            + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
-            "{parameters:,} parameters"
-        ).format(**result)
+        f"\ntest: {test}  over {result['test_sentences']} sentences; "
+        f"validation {of_split['validation']}; {result['parameters']:,} parameters"
     )
     for name, scores in result.get("beside", {}).items():
         print(

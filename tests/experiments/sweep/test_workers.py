@@ -21,7 +21,7 @@ def test_a_group_is_dealt_out():
 
 
 @pytest.mark.ci
-def test_ways_are_measured_and_the_best_is_taken(tmp_path):
+def test_layouts_are_measured_and_the_best_is_taken(tmp_path):
     some, said, ended = planned(3), [], []
     pools = workers.Pools({some[0].settings.data: tiny.corpus()})
     try:
