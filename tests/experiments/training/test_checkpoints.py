@@ -15,7 +15,8 @@ from orbax.checkpoint import v1 as ocp
 
 from attn.dropout import mix
 from experiments.errors import CheckpointError
-from experiments.training.checkpoints import Checkpoints, checksum
+from experiments.training.checkpoint_store import checksum
+from experiments.training.checkpoints import Checkpoints
 
 
 class State(NamedTuple):
