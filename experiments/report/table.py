@@ -78,6 +78,7 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
     """
     names: dict[str, list[str]] = {}
     for metric in metrics:
+        # What follows the semicolon is in the tables of differences.
         if words := row.verdicts.get(metric.key):
             names.setdefault(words.partition(";")[0], []).append(metric.name)
     if len(names) == 1:
@@ -127,6 +128,7 @@ def report_title(results: Results) -> str:
 def provenance(results: Results) -> list[tuple[str, str]]:
     """Returns (term, value) of what ran where; all values where trials differ in one."""
     records = [trial.record for trial in results.trials if trial.record]
+    # The first and the last start stand for all between.
     started = sorted(str(r["started"]) for r in records if r.get("started"))
     devices = [
         f"{r.get('devices', 1)} × {r['device']}" for r in records if r.get("device")
@@ -193,6 +195,7 @@ def _results(labels, rows, metrics):
     }
     for metric in metrics:
         columns[metric.heading] = _means(metric, rows)
+    # Only corpora with known alignments have an alignment error.
     if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
         columns[ALIGNMENT_ERROR.heading] = _means(ALIGNMENT_ERROR, rows)
     verdicts = [verdict(row, metrics) for row in rows]
@@ -265,6 +268,7 @@ def _paper_cells(metric, rows):
             cells.append((MISSING,) * 3)
             continue
         value = getattr(row.published, metric.key)
+        # The paper printed single runs: its differences have no interval.
         difference = MISSING
         if of_base and row.group is not base:
             difference = f"{value - getattr(of_base, metric.key):+.2f}"
@@ -273,6 +277,7 @@ def _paper_cells(metric, rows):
 
 
 def _labels(results, rows):
+    # A short name must not be that of a setting which does not vary, either.
     names = short_names(varied(results), flatten_settings(base_settings(results)))
     unchanged = "base" if results.base else report_title(results)
     labels = []

@@ -81,6 +81,7 @@ def seconds_of_a_step(settings: Settings) -> float:
     CPU core, at d_model 64 to 256, and meets each within 7 %. On an accelerator small models
     take longer: starting its kernels is not counted.
     """
+    # Nothing larger than what speeds depend on is measured: it might not fit.
     m = settings.model
     t = settings.training
     tokens = min(TOKENS, t.batch_size * t.sequence_length)
@@ -141,6 +142,7 @@ def _fastest(function, *shapes, dtype):
     """Returns the seconds of one call on arrays of these shapes: the fastest of some."""
     compiled = jax.jit(function)
     arrays = [jnp.ones(shape, dtype) for shape in shapes]
+    # The first call compiles.
     jax.block_until_ready(compiled(*arrays))
     times = []
     end = time.perf_counter() + 0.05

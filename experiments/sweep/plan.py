@@ -48,6 +48,7 @@ def plan_trials(config, points: list[Point]) -> list[Trial]:
             settings = resolve(config, point)
         except SettingsError as error:
             raise SettingsError(f"{error} (in the point {name})") from None
+        # A label names a row, whose trials differ in their seed alone.
         row = dataclasses.replace(settings, seed=0)
         if label and rows.setdefault(label, row) != row:
             raise SweepError(
@@ -68,6 +69,7 @@ def lane_key(settings: Settings):
         settings.data,
         t.batch_size,
         t.strategy,
+        # With or without a moving average the state has other arrays.
         t.ema > 0,
         (e.batch_size, e.max_length, e.max_extra, e.beam, e.alpha),
     )

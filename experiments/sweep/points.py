@@ -71,6 +71,7 @@ def expand(
         listed = " times ".join(sweeps)
         message = f"{listed} are more than {MAX_POINTS:,} points; sweep less at a time"
         raise SweepError(message)
+    # Which of two values wins would depend on the order of names, so neither does.
     for a, b in itertools.combinations(sweeps, 2):
         if both := _keys(sweeps[a]) & _keys(sweeps[b]):
             keys = ", ".join(sorted(both))
@@ -89,6 +90,7 @@ def select_points(points: list[Point], only: str) -> list[Point]:
     try:
         expression = re.compile(only)
     except re.error:
+        # "(A" is text that labels have, and no regular expression.
         expression = None
     selected = [point for point in points if _matches(point, only, expression)]
     if not selected:
@@ -116,6 +118,7 @@ def _points_of(known, name, config):
         names = ", ".join(known) or "none"
         raise SweepError(f"no sweep named {name!r} (known: {names})")
     try:
+        # At most one more point than allowed is drawn: a sweep may be endless.
         takes_config = inspect.signature(known[name]).parameters
         generator = known[name](config) if takes_config else known[name]()
         points = [dict(p) for p in itertools.islice(generator, MAX_POINTS + 1)]

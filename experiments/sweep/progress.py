@@ -59,6 +59,7 @@ class Progress:
 
     def __exit__(self, *exception):
         if self._live:
+            # The lines of ended trials stay, the view of running ones goes.
             self._live.update("")
             self._live.stop()
 
@@ -98,6 +99,7 @@ class Progress:
             max(0, _step(line) - self._before[trial.directory]) for trial, line in lines
         )
         speed = sum(line.get("tokens_per_second", 0) for _, line in lines)
+        # Time is guessed from the steps of this call alone.
         done = self._steps_done + current
         total = self._steps - sum(self._before.values())
         left = "time left not known yet"

@@ -60,6 +60,7 @@ def layouts(machine: Machine, trials: int) -> list[Layout]:
         processes = Layout("processes", min(machine.cores, trials), 1)
         lanes = Layout("lanes", 1, min(trials, CPU_LANES))
         return [processes, single, lanes] if machine.cores > 1 else [single, lanes]
+    # Each device takes as many lanes as the others, so numbers are for one device.
     for_all = min(-(-trials // machine.devices), MAX_LANES)
     quarter = -(-for_all // 4)
     counts = dict.fromkeys(machine.devices * n for n in (for_all, quarter))
@@ -109,6 +110,7 @@ def seconds(layout: Layout, steps: list[int], measured: Measured) -> float:
 
     Trials go to places in their order, each to the place that is free first.
     """
+    # Steps that each place has to do; a place is a lane of a worker.
     places = [0] * (layout.workers * layout.lanes)
     for count in steps:
         places[places.index(min(places))] += count

@@ -20,6 +20,7 @@ def adopt_directories(workdir: Path, trials: list[Trial]) -> list[Trial]:
     name.
     """
     listed = (read_sweep_file(workdir) or {}).get("trials", [])
+    # A directory's name ends with the digest of its settings.
     earlier = {entry["directory"].split("-")[-1]: entry for entry in listed}
     adopted = []
     for trial in trials:
@@ -63,6 +64,7 @@ def open_workdir(
             f"{workdir} is the directory of a single trial; choose another --workdir for a "
             "sweep"
         )
+    # Resolved, so that a config that spells a default out is no other config.
     base = resolve(config).to_dict()
     before = read_sweep_file(workdir) or dict(base=base, trials=[])
     if before["base"] != base:
@@ -74,6 +76,7 @@ def open_workdir(
     entries = []
     for trial in trials:
         entries.append({name: getattr(trial, name) for name in _ENTRY})
+    # Trials of earlier calls stay listed, so that a report still shows them.
     directories = {trial.directory for trial in trials}
     entries += [e for e in before["trials"] if e["directory"] not in directories]
     sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))

@@ -7,6 +7,7 @@ of the program that it has compiled.
 
 import concurrent.futures as futures
 import contextlib
+import itertools
 import os
 import signal
 import traceback
@@ -41,6 +42,7 @@ class Worker(Process):
 
     def __init__(self, threads: int, prepared: dict[Data, Prepared]):
         super().__init__(_start, threads, prepared)
+        # The program that it has compiled last, None before the first.
         self.program = None
 
     def machine(self) -> Machine:
@@ -73,6 +75,7 @@ class Pools:
 
     def __init__(self, prepared: dict[Data, Prepared]):
         self._prepared = prepared
+        # A worker says what the machine is: an accelerator is the workers' to open.
         first = Worker(1, prepared)
         self._pools = {1: [first]}
         self.machine = first.machine()
@@ -161,6 +164,7 @@ def _shares(group, layout):
     """Deals out a group: a trial a call, or with lanes a worker's whole share of it."""
     if layout.lanes == 1:
         return [Share([trial], 1) for trial in group]
+    # Every n-th trial, so that long and short ones are spread over the workers.
     workers = min(layout.workers, len(group))
     return [Share(group[i :: layout.workers], layout.lanes) for i in range(workers)]
 
@@ -172,6 +176,7 @@ def _run_pool(workers, workdir, waiting, watch, interruption):
         if interruption.asked:
             for worker, _ in running.values():
                 worker.terminate()
+            # Workers save their checkpoints before they leave.
             futures.wait(running, timeout=PATIENCE)
             raise Interrupted
         _start_waiting(workers, workdir, waiting, running)
@@ -198,8 +203,8 @@ def _run_pool(workers, workdir, waiting, watch, interruption):
                 for trial in ended:
                     trials.remove(trial)
                     yield trial
-        left = [trials for _, trials in running.values()]
-        watch(sum(left, []))
+        still_running = [trials for _, trials in running.values()]
+        watch(list(itertools.chain(*still_running)))
 
 
 def _start_waiting(workers, workdir, waiting, running):
@@ -249,6 +254,7 @@ def _measure(settings, lanes):
     try:
         return speed.measure(settings, _prepared[settings.data], lanes)
     except Exception:
+        # A layout that fails, as for want of memory, is only not chosen.
         traceback.print_exc()
         return None
 
