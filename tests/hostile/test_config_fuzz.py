@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments import settings
 from experiments.configs import multi30k, paper, quick, table3, wmt14_ende
 from experiments.settings import Settings, SettingsError, resolve
-from experiments.sweep.plan import Planned, check_all, plan_trials
+from experiments.sweep.plan import Trial, check_all, plan_trials
 from experiments.sweep.points import SweepError, expand
 from experiments.system.machine import Machine
 from experiments.trial import cost
@@ -279,7 +279,7 @@ def largest() -> Settings:
 
 
 def test_the_largest_of_all_builds_by_shape_and_does_not_fit():
-    one = Planned("largest", "", {}, largest())
+    one = Trial("largest", "", {}, largest())
     check_all([one])
     with pytest.raises(
         SettingsError,
@@ -304,7 +304,7 @@ def test_what_is_taken_builds_or_is_too_large():
         program_without_corpus(found): (case, found) for case, found in run(6000)
     }
     for case, found in programs.values():
-        check_all([Planned(str(case), "", {}, found)])
+        check_all([Trial(str(case), "", {}, found)])
         with refused_if_at_all("of memory (or more )?and this machine has 16.0 GiB; "):
             cost.check_memory(found, Machine("cpu", 1, 2, 16 * GIBIBYTE))
 

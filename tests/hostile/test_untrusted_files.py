@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from attn.interop import from_torch, load
+from attn.io.torch import from_torch, load
 
 from experiments.data.vocabulary import digest
 from experiments.inference import Translator
