@@ -155,7 +155,8 @@ class Choices:
                 annotation=hints.get(parameter.name, parameter.annotation)
             )
             for parameter in parameters
-            if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            if parameter.kind
+            in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         }
 
 
@@ -165,12 +166,18 @@ def _read_options(text):
         call = ast.parse(f"f({text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
-    if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
+    if (
+        not isinstance(call, ast.Call)
+        or call.args
+        or not isinstance(call.func, ast.Name)
+    ):
         raise SettingsError(f"options are written as name=value, not ({text})")
     options = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in options:
-            raise SettingsError(f"options are written as name=value, each once, not ({text})")
+            raise SettingsError(
+                f"options are written as name=value, each once, not ({text})"
+            )
         options[keyword.arg] = _read_value(keyword.arg, keyword.value)
     return options
 

@@ -89,9 +89,7 @@ def name(default):
 
 def matching(default, allowed, pattern):
     """Returns a field for a text that the whole of a regular expression matches."""
-    return field(
-        default, allowed, lambda value: bool(re.fullmatch(pattern, value))
-    )
+    return field(default, allowed, lambda value: bool(re.fullmatch(pattern, value)))
 
 
 def column(default):

@@ -190,7 +190,9 @@ class RNNModel(Model):
     @property
     def score_choice(self) -> Any:
         """The score as `attn.RNN` takes it."""
-        return "none" if self.score == "none" else SCORES.value(self.score, "model.score")
+        return (
+            "none" if self.score == "none" else SCORES.value(self.score, "model.score")
+        )
 
     @property
     def unlike_layers(self) -> str:

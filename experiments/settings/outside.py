@@ -13,10 +13,12 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.settings.fields import SettingsError
+
 
 class OutsideError(SettingsError):
     """Raised for code from outside that cannot be run, or may not be."""
@@ -82,7 +84,9 @@ def load_text(text: str) -> Outside:
     """
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
-        raise OutsideError(f"{text}: code from outside is named as path/to/file.py:Name")
+        raise OutsideError(
+            f"{text}: code from outside is named as path/to/file.py:Name"
+        )
     return load(place, name)
 
 
@@ -151,6 +155,8 @@ def _is_own(value, module):
 
 def _load_file(place):
     path = Path(place).expanduser().resolve()
+    if path.exists() and not path.is_file():
+        raise OutsideError(f"{path}: no file, and so no source")
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -162,8 +168,8 @@ def _load_file(place):
 def _run_file(path, source):
     """Runs a file as a module; equal content is run once."""
     name = f"outside_{path.stem}_{hashlib.sha256(source).hexdigest()[:DIGITS]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
     # Dataclasses look their module up, so it must be known before it is run.
     sys.modules[name] = module
     try:
@@ -187,7 +193,9 @@ def _load_module(place):
         raise OutsideError(_failure(place, error)) from error
     file = getattr(module, "__file__", None)
     if file is None:
-        raise OutsideError(f"{place}: this module has no file, and so no source to keep")
+        raise OutsideError(
+            f"{place}: this module has no file, and so no source to keep"
+        )
     return module, Path(file), _read_once(file)
 
 

@@ -82,7 +82,7 @@ def _draw(known, name, config):
     try:
         arguments = (config,) if inspect.signature(known[name]).parameters else ()
         points = [
-            {key: plain(value) for key, value in dict(point).items()}
+            plain(dict(point))
             for point in itertools.islice(known[name](*arguments), MOST + 1)
         ]
     except Exception as error:  # a sweep is a program, and may raise anything

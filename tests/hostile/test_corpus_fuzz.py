@@ -146,9 +146,7 @@ def data(tmp_path, monkeypatch):
     for stem in ("val", "test"):
         for language in ("en", "de"):
             (tmp_path / f"{stem}.{language}").write_text("a dog\n")
-    return FilesData(
-        directory=str(tmp_path), vocabulary_size=470, max_length=80
-    )
+    return FilesData(directory=str(tmp_path), vocabulary_size=470, max_length=80)
 
 
 def test_every_file_is_read_right_or_refused_with_its_place(

@@ -60,7 +60,9 @@ class Source:
                 if len(row) <= max(numbers):
                     raise CorpusError(self._short(path, before + i + 1, row, numbers))
             before += len(rows)
-            pairs = Pairs(*([row[number] for row in rows[first:]] for number in numbers))
+            pairs = Pairs(
+                *([row[number] for row in rows[first:]] for number in numbers)
+            )
             if pairs.source:
                 yield pairs
 

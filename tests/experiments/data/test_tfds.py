@@ -94,9 +94,7 @@ def test_wmt14_as_tfds_knows_it(monkeypatch):
     )
     with tensorflow_datasets.testing.mock_data(num_examples=5):
         source = corpora.open(
-            TfdsData(
-                dataset="wmt14_translate/de-en", validation="validation"
-            )
+            TfdsData(dataset="wmt14_translate/de-en", validation="validation")
         )
         for split in SPLITS:
             pairs = read(source, split)

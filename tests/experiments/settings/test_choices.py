@@ -63,7 +63,10 @@ def test_a_class_of_the_library_is_its_name():
         ("rotary(", "must be one of sinusoidal"),
         ("rotary(5)", r"options are written as name=value, not \(5\)"),
         ("rotary(base=1)(2)", "options are written as name=value"),
-        ("rotary(bass=5)", r"no option bass; did you mean base\? \(known: base, fraction\)"),
+        (
+            "rotary(bass=5)",
+            r"no option bass; did you mean base\? \(known: base, fraction\)",
+        ),
         ("learned(x=1)", r"no option x \(known: none\)"),
         ("rotary(base=[1])", "option base must be a number, a word"),
         ("rotary(base=open('x'))", "option base must be a number, a word"),

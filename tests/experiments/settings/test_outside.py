@@ -135,7 +135,10 @@ def test_a_module_that_can_be_imported(tmp_path, monkeypatch):
         ("{}/bad.py:X", r"bad.py:2: ZeroDivisionError: division by zero"),
         ("{}/syntax.py:X", r"syntax.py:1: SyntaxError"),
         ("{}/good.py:X", r"no class X there \(it has Good\)"),
-        ("{}/good.py:Good", "Good is not a score: a class with the decorator attn.score"),
+        (
+            "{}/good.py:Good",
+            "Good is not a score: a class with the decorator attn.score",
+        ),
         ("{}/good.py:Good@123", "its source has changed and is now"),
         ("no_such_module:X", "no such module; a file is named as path/to/file.py:Name"),
         ("a b:X", "neither a module's name nor a file.py"),
@@ -209,5 +212,7 @@ def test_a_corpus_from_outside(tmp_path, monkeypatch):
 def test_a_corpus_from_outside_has_no_settings_of_others(tmp_path):
     path = tmp_path / "counting.py"
     path.write_text(SOURCE)
-    with pytest.raises(SettingsError, match="data.pairs does not apply to data.corpus=/"):
+    with pytest.raises(
+        SettingsError, match="data.pairs does not apply to data.corpus=/"
+    ):
         tiny.resolve(data__corpus=f"{path}:Counting", data__pairs=200)
