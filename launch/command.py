@@ -48,12 +48,15 @@ def start(main) -> None:
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
-def define_config() -> flags.FlagHolder:
+def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
     """Defines --config, and --config.key=value for every setting."""
     flag = config_flags.DEFINE_config_file(
-        "config", None, "The experiment, as experiments/configs/quick.py"
+        "config",
+        None,
+        "The experiment, as experiments/configs/quick.py",
+        flag_values=values,
     )
-    flags.FLAGS["config"].parser = ConfigParser("config")
+    values["config"].parser = ConfigParser("config")
     return flag
 
 

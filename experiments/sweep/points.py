@@ -113,10 +113,6 @@ def describe_point(point: Point) -> str:
     return " ".join(parts) or "base"
 
 
-def _plain_values(point):
-    return {key: plain(value) for key, value in dict(point).items()}
-
-
 def _points_of(known, name, config):
     if name not in known:
         names = ", ".join(known) or "none"
@@ -126,7 +122,7 @@ def _points_of(known, name, config):
         takes_config = inspect.signature(known[name]).parameters
         generator = known[name](config) if takes_config else known[name]()
         some = itertools.islice(generator, MAX_POINTS + 1)
-        points = [_plain_values(point) for point in some]
+        points = [plain(dict(point)) for point in some]
     except Exception as error:
         # A sweep is a user's program, and may raise anything.
         place = traceback.extract_tb(error.__traceback__)[-1]
