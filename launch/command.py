@@ -40,20 +40,22 @@ HELP = {"--help", "-help", "-h", "-?"}
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
-    # At INFO, JAX reports every accelerator that is not there.
-    logging.getLogger("jax").setLevel(logging.WARNING)
+    quiet_jax()
     if HELP & set(sys.argv[1:]):
         print(_help(sys.modules[getattr(main, "func", main).__module__]))
         return
-    app.run(lambda _: _without_traceback(main), flags_parser=_parse)
+    app.run(lambda _: without_traceback(main), flags_parser=_parse)
 
 
-def define_config() -> flags.FlagHolder:
+def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
     """Defines --config, and --config.key=value for every setting."""
     flag = config_flags.DEFINE_config_file(
-        "config", None, "The experiment, as experiments/configs/quick.py"
+        "config",
+        None,
+        "The experiment, as experiments/configs/quick.py",
+        flag_values=values,
     )
-    flags.FLAGS["config"].parser = ConfigParser("config")
+    values["config"].parser = ConfigParser("config")
     return flag
 
 
@@ -125,7 +127,8 @@ def _help(module) -> str:
     return "\n".join(lines)
 
 
-def _without_traceback(main):
+def without_traceback(main):
+    """Runs `main()`; turns what a user can mend into one line and status 2."""
     try:
         return main()
     except UserError as error:

@@ -55,18 +55,18 @@ _SCORES = flags.DEFINE_boolean(
 
 
 def main():
-    from experiments.inference import Writer
+    from experiments.inference import Sampler
     from experiments.system import machine
 
     machine.use_compile_cache()
     command.load_outside(_OUTSIDE.value)
-    writer = Writer(Path(_WORKDIR.value))
+    sampler = Sampler(Path(_WORKDIR.value))
     sys.stdout.reconfigure(encoding="utf-8")
-    for log_prob, text in writer(
+    for log_prob, text in sampler(
         _COUNT.value,
         beginning=_BEGINNING.value,
         seed=_SEED.value,
-        most=_MOST.value,
+        max_length=_MOST.value,
         temperature=_TEMPERATURE.value,
         top_k=_TOP_K.value,
         top_p=_TOP_P.value,

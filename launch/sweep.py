@@ -24,7 +24,7 @@ from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.sweep.progress import Progress
-from experiments.sweep.schedule import by_hand
+from experiments.sweep.schedule import asked_by_user
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.sweep.workers import Pools, run_all, schedules
 from experiments.system import huge_pages, machine
@@ -185,13 +185,13 @@ def _run(todo, already, prepared, workdir, console, interruption):
             cost.check_memory(
                 group[0].settings,
                 pools.machine,
-                workers=schedule.way.workers,
-                lanes=schedule.way.lanes,
+                workers=schedule.layout.workers,
+                lanes=schedule.layout.lanes,
             )
             for t in (one.settings.training for one in group):
                 check_batch_size(
                     t.batch_size,
-                    pools.machine.devices if schedule.way.lanes == 1 else 1,
+                    pools.machine.devices if schedule.layout.lanes == 1 else 1,
                     t.accumulate,
                 )
         with Progress(workdir, todo, already, console) as progress:
@@ -205,7 +205,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
 
 def _wish(machine):
     try:
-        return by_hand(machine, _WORKERS.value, _LANES.value)
+        return asked_by_user(machine, _WORKERS.value, _LANES.value)
     except ValueError as error:
         command.mistake(error)
 

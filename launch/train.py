@@ -75,6 +75,7 @@ def run(interruption):
         )
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
+    from experiments.evaluation.metrics import METRICS, summary
     from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
@@ -109,15 +110,14 @@ def run(interruption):
             "training.warmup may help"
         )
         sys.exit(1)
-    scores = "BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}"
-    scores = scores if "bleu" in result else "perplexity {test_perplexity:.3f}"
+    of_split = {
+        split: summary(result, [metric for metric in METRICS if metric.split == split])
+        for split in ("test", "validation")
+    }
+    test = of_split["test"] or f"perplexity {result['test_perplexity']:.3f}"
     print(
-        (
-            "\ntest: "
-            + scores
-            + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
-            "{parameters:,} parameters"
-        ).format(**result)
+        f"\ntest: {test}  over {result['test_sentences']} sentences; "
+        f"validation {of_split['validation']}; {result['parameters']:,} parameters"
     )
     for name, scores in result.get("beside", {}).items():
         print(

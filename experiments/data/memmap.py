@@ -1,6 +1,7 @@
-"""Tokenised sentences on disk: the arrays that batches are gathered from, mapped into memory rather than read.
+"""Tokenised sentences on disk: arrays that are mapped into memory rather than read.
 
-Of 40 million pairs they are some gigabytes, of which a run has in memory what it is just looking at.
+Those of 40 million pairs take some gigabytes, of which a run has in memory only what it
+uses at the time.
 """
 
 import contextlib
@@ -19,47 +20,40 @@ class Writer(contextlib.ExitStack):
 
     def __init__(self, directory: Path, vocabulary: int):
         super().__init__()
-        self._directory, self._dtypes = directory, _dtypes(vocabulary)
+        self._directory = directory
+        self._dtypes = _dtypes(vocabulary)
         self._ends = dict.fromkeys(SIDES, 0)
+        self._files = {}
 
     def __enter__(self) -> Self:
-        self._files = {
-            (side, field): self.enter_context(
-                (self._directory / f"{side}.{field}").open("wb")
-            )
-            for side in SIDES
-            for field in Sentences._fields
-        }
+        for side in SIDES:
+            for field in Sentences._fields:
+                path = self._directory / f"{side}.{field}"
+                self._files[side, field] = self.enter_context(path.open("wb"))
         return self
 
     def append(self, block: Corpus) -> None:
+        """Writes the next sentences."""
         for side, sentences in zip(SIDES, block, strict=True):
-            moved = sentences._replace(
-                starts=sentences.starts.astype(np.int64) + self._ends[side]
-            )
+            starts = sentences.starts.astype(np.int64) + self._ends[side]
+            moved = sentences._replace(starts=starts)
             for field, array in moved._asdict().items():
                 array.astype(self._dtypes[field]).tofile(self._files[side, field])
             self._ends[side] += len(sentences.ids)
 
 
 def read(directory: Path, vocabulary: int) -> Corpus:
-    """What a `Writer` wrote there."""
-    return Corpus(
-        *(
-            Sentences(
-                **{
-                    field: np.memmap(directory / f"{side}.{field}", dtype, "r")
-                    for field, dtype in _dtypes(vocabulary).items()
-                }
-            )
-            for side in SIDES
-        )
-    )
+    """Returns the corpus that a `Writer` wrote."""
+    sides = []
+    for side in SIDES:
+        arrays = {
+            field: np.memmap(directory / f"{side}.{field}", dtype, "r")
+            for field, dtype in _dtypes(vocabulary).items()
+        }
+        sides.append(Sentences(**arrays))
+    return Corpus(*sides)
 
 
 def _dtypes(vocabulary):
-    return dict(
-        ids=np.uint16 if vocabulary <= 1 << 16 else np.int32,
-        starts=np.int64,
-        lengths=np.int32,
-    )
+    ids = np.uint16 if vocabulary <= 1 << 16 else np.int32
+    return dict(ids=ids, starts=np.int64, lengths=np.int32)

@@ -67,6 +67,16 @@ class Metric:
         """The names of this metric's arrays in sentences.npz."""
         return self.stored_as or (f"{self.split}_{self.key}",)
 
+    @property
+    def name(self) -> str:
+        """The heading without its unit."""
+        return self.heading.partition(",")[0]
+
+    @property
+    def unit(self) -> str:
+        """The unit in the heading, "%" or ""."""
+        return self.heading.partition(",")[2].strip()
+
     def statistics(self, stored: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Returns the (S, k) numbers of the sentences in a sentences.npz.
 
@@ -83,6 +93,16 @@ class Metric:
             names = ", ".join(self.arrays)
             raise ValueError(f"{names}: shapes {shapes}, not (S, {self.columns})")
         return np.concatenate(flat, axis=1)
+
+
+def summary(scores: Mapping[str, float], metrics: Sequence[Metric]) -> str:
+    """Says scores on a line, as "BLEU 27.3  exact match 4.5%"; leaves out those that lack."""
+    parts = []
+    for metric in metrics:
+        if (score := scores.get(metric.key)) is not None:
+            number = f"{metric.scale * score:.{metric.decimals}f}"
+            parts.append(f"{metric.name} {number}{metric.unit}")
+    return "  ".join(parts)
 
 
 def detokenize(sentences: Texts, language: str) -> list[str]:

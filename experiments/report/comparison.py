@@ -4,6 +4,7 @@ It also says which of the orderings that the paper printed our differences suppo
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -151,6 +152,7 @@ def _differences(metric, rows, base):
     """Returns {place of the row: (difference, p adjusted over all of them)}."""
     tests = {i: _test(metric.key, row, base) for i, row in rows.items()}
     tests = {i: test for i, test in tests.items() if test}
+    # The level that Holm's correction leaves to the smallest p-value of all rows.
     differences = {
         i: test(level=statistics.LEVEL / len(tests)) for i, test in tests.items()
     }
@@ -165,7 +167,9 @@ def _test(key, row, base):
     if len(shared) < 2:
         return None
     scores = row.scores[key], base.scores[key]
-    sizes = {score.sentences for side in scores for score in side.values()}
+    all_scores = itertools.chain(*[side.values() for side in scores])
+    sizes = {score.sentences for score in all_scores}
+    # Sentences can be paired only if both sides were scored on the same ones.
     is_one_test_set = len(row.corpora | base.corpora) == 1 and len(sizes) == 1
     if is_one_test_set and all(shared <= side.keys() for side in scores):
         return functools.partial(statistics.paired_scores, *scores)

@@ -59,6 +59,7 @@ def head_tables(table: Table, rows: Sequence[Row]) -> list[tuple[str, Measured]]
     for label, row in zip(table.labels, rows, strict=True):
         if len(tables) == MAX_ROWS:
             break
+        # Lazily: the heads of other seeds of the row are not read.
         arrays = map(read_heads, row.group.finished)
         if measures := next(filter(None, arrays), None):
             tables.append((label, measures))
@@ -67,14 +68,14 @@ def head_tables(table: Table, rows: Sequence[Row]) -> list[tuple[str, Measured]]
 
 def pictures(tables: Sequence[tuple[str, Measured]]) -> list[tuple[str, str, str]]:
     """Draws (title, SVG, caption) of each of MEASURES that a trial has."""
-    drawn = []
+    figures = []
     for measure, title, unit, signed, caption in MEASURES:
         rows = [(label, _kinds(measures, measure)) for label, measures in tables]
         rows = [(label, kinds) for label, kinds in rows if kinds]
         if rows:
             svg = heat_maps.heads(rows, title.lower(), unit, signed)
-            drawn.append((title, svg, caption + " One run of each row."))
-    return drawn
+            figures.append((title, svg, caption + " One run of each row."))
+    return figures
 
 
 def grids(tables: Sequence[tuple[str, Measured]]) -> list[Grid]:
@@ -140,6 +141,7 @@ def _without(measures, kind, layer, head):
     p = _at(measures, f"{kind}/p", layer, head)
     if np.isnan(added):
         return (MISSING,) * 4
+    # Importance is a difference of logs; as a change of perplexity it is expm1 of that.
     low = 100 * np.expm1(added - 1.96 * error)
     high = 100 * np.expm1(added + 1.96 * error)
     verdict = "no difference shown"

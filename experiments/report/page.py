@@ -71,6 +71,7 @@ def render_page(
     """Returns report.html."""
     maps = _maps(table, rows)
     shown_maps = attention_maps(maps)
+    # Maps come from finished trials, so other rows are not left out of them.
     finished = sum(bool(row.group.finished) for row in rows)
     heads = head_tables(table, rows)
     styled = min(len(rows), line_styles.LINES)
@@ -103,17 +104,17 @@ def render_page(
 def attention_maps(rows: Sequence[Maps]) -> list[dict[str, Any]]:
     """Returns what the page's script draws, for as many rows as fit in MAPS_SIZE.
 
-    The first row is always there.
+    The first row is always among them.
     """
-    drawn = []
+    shown = []
     size = 0
     for row in rows:
-        drawn.append(_attention(row))
-        for example in drawn[-1]["examples"]:
+        shown.append(_attention(row))
+        for example in shown[-1]["examples"]:
             size += sum(len(maps["weights"]) for maps in example["maps"].values())
         if size > MAPS_SIZE:
-            return drawn[:-1] or drawn
-    return drawn
+            return shown[:-1] or shown
+    return shown
 
 
 @functools.cache
@@ -156,8 +157,8 @@ def _row_figures(table, rows, metrics) -> list[Figure]:
     trials = [(label, group.trials) for label, group in lined]
     sentences = []
     for label, group in lined:
-        kept = [read_sentences(trial, metrics) for trial in group.finished]
-        sentences.append((label, kept))
+        arrays = [read_sentences(trial, metrics) for trial in group.finished]
+        sentences.append((label, arrays))
     trained = _trained_length([group for _, group in lined])
     more_lines = _first(line_styles.LINES, len(rows))
     figures = [
@@ -186,6 +187,7 @@ def _row_figures(table, rows, metrics) -> list[Figure]:
 
 def _trained_length(groups) -> int | None:
     """Returns the longest sentence that training could have, if all rows have the same."""
+    # Rows that were trained on other lengths have no common border.
     longest = set()
     for group in groups:
         for trial in group.finished:

@@ -35,7 +35,8 @@ TABLE_3 = {
     "(E) learned positions": Published(4.92, 25.7),
     "big": Published(4.33, 26.4),
 }
-"""Vaswani et al. 2017, Table 3, by a row's label: newstest2013, beam 4, no averaging of checkpoints.
+"""Vaswani et al. 2017, Table 3, by a row's label: newstest2013, beam 4.
 
-Each row is one run: without other seeds, the paper's own differences have no interval.
+Checkpoints were not averaged. Each row is one run: without other seeds, the paper's own
+differences have no interval.
 """

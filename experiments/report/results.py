@@ -185,6 +185,7 @@ def read_examples(trial: TrialResult) -> list[Example]:
         attention = {
             kind: arrays[name] for kind, name in names.items() if name in arrays
         }
+        # A run may keep texts without their maps, which there is nothing to draw of.
         if attention:
             example = _example(trial.directory / "examples.json", text, attention)
             _check_maps(trial.directory / "examples.npz", i, example)
@@ -294,6 +295,7 @@ def _read_sweep(workdir, metrics):
 
 def _read_trial(directory, name, point, base, metrics, label=""):
     config = _json(directory / "config.json")
+    # Each may be missing: a trial writes them at different times.
     record = _json(directory / "record.json")
     result = _json(directory / "result.json")
     for key in ("versions", "corpus_counts"):
@@ -301,10 +303,12 @@ def _read_trial(directory, name, point, base, metrics, label=""):
     for key in (*[metric.key for metric in metrics], *NUMBERS):
         _expected(directory / "result.json", result, key, (int, float))
     _expected(directory / "result.json", result, "beside", dict)
+    # Points are keys of dictionaries later, so their values must be hashable.
     for key, value in point.items():
         if isinstance(value, (dict, list)):
             message = f"{directory}: its point has {key}={value!r}, which is no setting"
             raise ResultsError(message)
+    # A point without a seed has that of its config, or of the sweep's base.
     seed = point.get("seed", config.get("seed", base.get("seed")))
     status = result.get("status")
     return TrialResult(

@@ -85,7 +85,9 @@ def show_answer(answer: Answer, console: rich.console.Console | None = None) -> 
     """Prints rows; outside of a terminal numbers keep all their digits."""
     console = console or rich.console.Console()
     is_drawn = console.is_terminal
-    lines = [[_cell_text(value, is_drawn) for value in row] for row in answer.rows]
+    lines = []
+    for row in answer.rows:
+        lines.append([_cell_text(value, is_drawn) for value in row])
     is_number = []
     for i in range(len(answer.columns)):
         column = [row[i] for row in answer.rows]
@@ -113,6 +115,7 @@ def _trial(results: Results, trial: TrialResult) -> dict[str, Any]:
 
     A trial that has not started has the settings that the sweep gives it.
     """
+    # Settings, result and record share one row, so that a query needs no join.
     settings = flatten_settings(trial.config)
     if not settings:
         settings = flatten_settings(results.base) | dict(trial.point)
@@ -137,12 +140,15 @@ def _fill(
     columns = dict.fromkeys(first)
     for row in rows:
         columns |= dict.fromkeys(row)
-    typed = [_column([row.get(column) for row in rows]) for column in columns]
+    typed = []
+    for column in columns:
+        typed.append(_column([row.get(column) for row in rows]))
     kinds = [kind for kind, _ in typed]
     names = map(_quoted, _names(columns))
     declared = ", ".join(
         f"{column} {kind}" for column, kind in zip(names, kinds, strict=True)
     )
+    # Values are passed beside the query, so that no text of a file becomes a part of it.
     tables.execute(f"create table {name} ({declared})")
     lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds, 1))
     values = [values for _, values in typed]
@@ -173,6 +179,7 @@ def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
     if kinds == {bool}:
         return "BOOLEAN", list(values)
     if kinds == {int} and all(-(2**63) <= value < 2**63 for value in present):
+        # Larger integers become floats below.
         return "BIGINT", list(values)
     if kinds and kinds <= {int, float}:
         return "DOUBLE", [None if value is None else float(value) for value in values]
@@ -194,12 +201,12 @@ def _cell_text(value, is_drawn):
 
 
 def _drawn(columns, lines, is_number):
-    drawn = drawn_table()
+    grid = drawn_table()
     for column, number in zip(columns, is_number, strict=True):
         heading = rich.text.Text(column)
         side = "right" if number else "left"
-        drawn.add_column(heading, justify=side, no_wrap=number)
+        grid.add_column(heading, justify=side, no_wrap=number)
     for line in lines:
         # As Text, a name such as [red] is no markup.
-        drawn.add_row(*map(rich.text.Text, line))
-    return drawn
+        grid.add_row(*map(rich.text.Text, line))
+    return grid

@@ -190,7 +190,9 @@ def paired_scores(
         draws = np.stack([row[seed].draws - base[seed].draws for seed in seeds])
         # The mean covariance of two seeds: the variance of the sum less the seeds' own.
         shared = (draws.sum(0).var(ddof=1) - draws.var(1, ddof=1).sum()) / (n * (n - 1))
+    # The bootstrap's variance is (S − 1) / S of the right one.
     shared *= sentences / (sentences - 1)
+    # An estimate may be below 0 by chance; a variance is not.
     sentence_variance = max(float(shared), 0.0), sentences - 1
     return _difference(summary, [_seed_variance(summary), sentence_variance], level)
 
@@ -219,6 +221,7 @@ def resampled_scores(
     if not tables:
         return {}
     sentences = weights.shape[1]
+    # In float64, because sums over many sentences lose digits in float32.
     columns = [np.asarray(table, np.float64) for table in tables.values()]
     columns = np.concatenate(columns, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -263,7 +266,7 @@ def verdict(difference: Difference, adjusted_p: float, metric: Metric) -> str:
         return "no difference shown; too few seeds to show any"
     size = difference.detectable * metric.scale
     number = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
-    unit = " %" if metric.heading.endswith("%") else ""
+    unit = f" {metric.unit}" if metric.unit else ""
     return f"no difference shown; differences above {number}{unit} would have shown"
 
 
@@ -296,12 +299,14 @@ def _difference(summary, parts, level):
     mean = summary.mean
     n = summary.n
     scale = math.sqrt(sum(variance for variance, _ in parts))
+    # A diverged run leaves nothing to test.
     if not math.isfinite(mean) or not math.isfinite(scale):
         return Difference(mean, -math.inf, math.inf, 1.0, math.nan, n, math.inf)
     if summary.spread:
         size = mean / summary.spread
     else:
         size = math.copysign(math.inf, mean) if mean else 0.0
+    # All seeds differ by the same number: there is no chance to test against.
     if scale == 0:
         return Difference(mean, mean, mean, 0.0 if mean else 1.0, size, n, 0.0)
     parts = [(variance / scale / scale, freedom) for variance, freedom in parts]
@@ -326,6 +331,7 @@ def _p(mean, parts, least=1e-100):
     """Returns the level at which the interval reaches to 0, and 0 for one below `least`."""
     if _reach(parts, least) < mean:
         return 0.0
+    # In logs, because p spans a hundred orders of magnitude.
     beyond = lambda log: _reach(parts, math.exp(log)) - mean
     return math.exp(optimize.brentq(beyond, math.log(least), 0, xtol=1e-12))
 

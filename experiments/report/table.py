@@ -78,17 +78,13 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
     """
     names: dict[str, list[str]] = {}
     for metric in metrics:
+        # What follows the semicolon is in the tables of differences.
         if words := row.verdicts.get(metric.key):
-            names.setdefault(words.partition(";")[0], []).append(name_of(metric))
+            names.setdefault(words.partition(";")[0], []).append(metric.name)
     if len(names) == 1:
         return next(iter(names))
     parts = [f"{words} ({', '.join(listed)})" for words, listed in names.items()]
     return "; ".join(parts)
-
-
-def name_of(metric: Metric) -> str:
-    """Returns a metric's heading without its unit."""
-    return metric.heading.partition(",")[0]
 
 
 def has_published(rows: Sequence[Row]) -> bool:
@@ -132,6 +128,7 @@ def report_title(results: Results) -> str:
 def provenance(results: Results) -> list[tuple[str, str]]:
     """Returns (term, value) of what ran where; all values where trials differ in one."""
     records = [trial.record for trial in results.trials if trial.record]
+    # The first and the last start stand for all between.
     started = sorted(str(r["started"]) for r in records if r.get("started"))
     devices = [
         f"{r.get('devices', 1)} × {r['device']}" for r in records if r.get("device")
@@ -198,6 +195,7 @@ def _results(labels, rows, metrics):
     }
     for metric in metrics:
         columns[metric.heading] = _means(metric, rows)
+    # Only corpora with known alignments have an alignment error.
     if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
         columns[ALIGNMENT_ERROR.heading] = _means(ALIGNMENT_ERROR, rows)
     verdicts = [verdict(row, metrics) for row in rows]
@@ -239,7 +237,7 @@ def _differences(metric, labels, rows):
         headings += ["paper", "paper’s difference", "paper’s order"]
         columns += zip(*_paper_cells(metric, rows), strict=True)
     heading = metric.heading
-    if name_of(metric).islower():
+    if metric.name.islower():
         # Names with capitals, as chrF, stay as they are.
         heading = heading[0].upper() + heading[1:]
     cells = tuple(zip(*columns, strict=True))
@@ -270,6 +268,7 @@ def _paper_cells(metric, rows):
             cells.append((MISSING,) * 3)
             continue
         value = getattr(row.published, metric.key)
+        # The paper printed single runs: its differences have no interval.
         difference = MISSING
         if of_base and row.group is not base:
             difference = f"{value - getattr(of_base, metric.key):+.2f}"
@@ -278,6 +277,7 @@ def _paper_cells(metric, rows):
 
 
 def _labels(results, rows):
+    # A short name must not be that of a setting which does not vary, either.
     names = short_names(varied(results), flatten_settings(base_settings(results)))
     unchanged = "base" if results.base else report_title(results)
     labels = []
@@ -305,8 +305,8 @@ def _metrics_note(results, rows, metrics):
     finished = results.with_status("finished")
     if not finished:
         return ""
-    validation = [name_of(m) for m in metrics if m.split == "validation"]
-    test = [name_of(m) for m in metrics if m.split == "test"]
+    validation = [m.name for m in metrics if m.split == "validation"]
+    test = [m.name for m in metrics if m.split == "test"]
     parts = []
     if validation:
         unit = ", per token" if PERPLEXITY in metrics else ""

@@ -40,6 +40,7 @@ def plain_columns(
         cells = []
         for cell, width, is_left in zip(line, widths, left, strict=True):
             cells.append(cell.ljust(width) if is_left else cell.rjust(width))
+        # Lines end without spaces, for those who copy them.
         text.append("  ".join(cells).rstrip())
     return rich.text.Text("\n".join(text))
 
@@ -52,12 +53,12 @@ def drawn_table() -> rich.table.Table:
 
 
 def _drawn(table) -> rich.table.Table:
-    drawn = drawn_table()
+    grid = drawn_table()
     columns = _narrow_columns(table)
     for i in columns:
         heading = table.results.headings[i]
         is_text = i == 0 or heading == VERDICTS
-        drawn.add_column(
+        grid.add_column(
             heading.replace("exact match", "exact\nmatch"),
             justify="left" if is_text else "right",
             no_wrap=not is_text,
@@ -65,14 +66,16 @@ def _drawn(table) -> rich.table.Table:
         )
     for row in table.results.rows:
         # As Text, a label such as [red] is no markup.
-        drawn.add_row(*(rich.text.Text(row[i]) for i in columns))
-    return drawn
+        grid.add_row(*(rich.text.Text(row[i]) for i in columns))
+    return grid
 
 
 def _plain(table) -> rich.text.Text:
     columns = _narrow_columns(table)
-    grid = (table.results.headings, *table.results.rows)
-    lines = [[row[i] for i in columns] for row in grid]
+    rows = (table.results.headings, *table.results.rows)
+    lines = []
+    for row in rows:
+        lines.append([row[i] for i in columns])
     left = [i == 0 or table.results.headings[i] == VERDICTS for i in columns]
     return plain_columns(lines, left)
 

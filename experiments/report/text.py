@@ -19,6 +19,7 @@ from experiments.report.table import (
     varied,
 )
 
+# Other scores of the same translations stand beside their metric.
 VARIANTS = {"bleu": ("bleu_detokenized",)}
 """Columns of report.csv that follow that of a metric."""
 
@@ -80,8 +81,10 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
     columns = ["name", "label", *keys, "seed", "status", *scores, *beside]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    # Headings are escaped too: a config's keys are a user's text.
     writer.writerow({column: _csv_cell(column) for column in columns})
     for trial in results.trials:
+        # Numbers of a trial that failed are not results.
         result = trial.result if trial.status == "finished" else {}
         cells = {
             "name": trial.name,
@@ -113,7 +116,9 @@ def to_latex(
     has_papers = has_published(rows)
     headings = ["", "seeds", "parameters"]
     columns = [table.results.headings.index(heading) for heading in headings]
-    cells = [[_latex_text(row[i]) for i in columns] for row in table.results.rows]
+    cells = []
+    for row in table.results.rows:
+        cells.append([_latex_text(row[i]) for i in columns])
     has_differences = any(row.differences for row in rows)
     for metric in metrics:
         headings.append(_latex_text(metric.heading))

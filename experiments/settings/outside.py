@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -154,6 +155,8 @@ def _is_own(value, module):
 
 def _load_file(place):
     path = Path(place).expanduser().resolve()
+    if path.exists() and not path.is_file():
+        raise OutsideError(f"{path}: no file, and so no source")
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -165,8 +168,8 @@ def _load_file(place):
 def _run_file(path, source):
     """Runs a file as a module; equal content is run once."""
     name = f"outside_{path.stem}_{hashlib.sha256(source).hexdigest()[:DIGITS]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
     # Dataclasses look their module up, so it must be known before it is run.
     sys.modules[name] = module
     try:

@@ -9,6 +9,7 @@ kind is refused, so that none is ignored in silence.
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -147,7 +148,7 @@ def with_all_settings(config: ml_collections.ConfigDict) -> ml_collections.Confi
 
     It is for flags, which can only set what is there; it cannot be resolved.
     """
-    values = _copy(config)
+    values = _copy_with_texts(config)
     for name, union in UNIONS.items():
         if isinstance(values.setdefault(name, {}), dict):
             defaults = {}
@@ -159,11 +160,11 @@ def with_all_settings(config: ml_collections.ConfigDict) -> ml_collections.Confi
 
 def _changed(config, changes):
     """Returns nested values; what `override` says of kinds holds."""
-    values = _copy(config)
+    values = _copy_with_texts(config)
     for name, union in UNIONS.items():
         if isinstance(values.get(name), dict):
             _check_applies(name, union, values[name], values[name])
-    for key, value in changes.items():
+    for key, value in plain(changes).items():
         _set(values, check_key(key), value)
     for name, union in UNIONS.items():
         group = values.get(name)
@@ -224,27 +225,53 @@ def _copy(values):
         f"a config must be a ConfigDict of settings, not {shown(values)}",
     )
     return {
-        key: _copy(value) if isinstance(value, Mapping) else plain(value)
+        key: _copy(value) if isinstance(value, Mapping) else value
         for key, value in values.items()
     }
 
 
-def plain(value):
-    """Returns a setting's value as files hold it: for a class the text that names it."""
-    return text_of(value) if isinstance(value, type) else value
+def _copy_with_texts(config):
+    """Returns a copy in which chosen classes are texts."""
+    values = _copy(config)
+    for name in UNIONS:
+        if isinstance(values.get(name), dict):
+            flat = {f"{name}.{key}": value for key, value in values[name].items()}
+            texts = plain(flat)
+            for key in values[name]:
+                values[name][key] = texts[f"{name}.{key}"]
+    return values
+
+
+def plain(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a point as files hold it: a chosen class becomes the text that names it.
+
+    Raises:
+      OutsideError: a class that cannot be loaded again.
+    """
+    keys = _choice_keys()
+    return {
+        key: text_of(value) if key in keys and isinstance(value, type) else value
+        for key, value in point.items()
+    }
+
+
+@functools.cache
+def _choice_keys():
+    """Returns the dotted keys of settings that may be classes."""
+    return {key for key, _, field in known_fields() if "choices" in field.metadata}
 
 
 def _set(values, key, value):
     group, _, name = key.rpartition(".")
     if not group:
-        values[name] = plain(value)
+        values[name] = value
         return
     group_values = values.setdefault(group, {})
     require(
         isinstance(group_values, dict),
         f"{group} must be a group of settings, not {shown(group_values)}",
     )
-    group_values[name] = plain(value)
+    group_values[name] = value
 
 
 def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:

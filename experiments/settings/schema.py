@@ -167,10 +167,12 @@ class Settings:
 
     def _check_model_with_training(self):
         unlike = self.model.unlike_layers
-        require(
-            not unlike or not (self.training.remat or self.training.scan),
-            f"{unlike}: training.remat and training.scan must be False",
-        )
+        for key in ("remat", "scan"):
+            value = getattr(self.training, key)
+            require(
+                not unlike or not value,
+                f"{unlike}: training.{key}={value} must be False",
+            )
 
     def _check_lengths(self):
         length = self.training.sequence_length

@@ -245,7 +245,8 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be donated twice.
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
-    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a compiled step.
+    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a
+    # compiled step.
     moments = jax.tree.map(
         lambda x: np.zeros(x.shape, x.dtype),
         jax.eval_shape(optimizer_of(program).init, trainable),

@@ -16,12 +16,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments import settings
-from experiments.configs import multi30k, paper, quick, table3, wmt14_ende
-from experiments.settings import Settings, SettingsError, resolve
-from experiments.sweep.plan import Planned, check_all, plan_trials
+from experiments.configs import (
+    hard,
+    language,
+    multi30k,
+    paper,
+    quick,
+    table3,
+    wmt14_ende,
+)
+from experiments.settings import (
+    Settings,
+    SettingsError,
+    known_fields,
+    override,
+    resolve,
+)
+from experiments.sweep.plan import Trial, check_all, plan_trials
 from experiments.sweep.points import SweepError, expand
 from experiments.system.machine import Machine
 from experiments.trial import cost
@@ -39,6 +53,9 @@ BASES = {
     "paper": paper.get_config,
     "multi30k": multi30k.get_config,
     "wmt14": wmt14_ende.get_config,
+    "rnn": functools.partial(hard.get_config, "rnn"),
+    "text": functools.partial(language.get_config, "text"),
+    "tsv": lambda: override(multi30k.get_config(), {"data.corpus": "tsv"}),
     **{
         f"table3:{preset}": functools.partial(table3.get_config, preset)
         for preset in table3.PRESETS
@@ -106,6 +123,32 @@ HOSTILE = (
     int,
     np.eye(3),
 )
+OPTIONS = (
+    "rotary(fraction=0.5)",
+    "rotary(fraction=0.3)",
+    "rotary(base=0)",
+    "rotary(base=-1)",
+    "t5(buckets=0)",
+    "t5(buckets=1)",
+    "t5(buckets=8, max_distance=2)",
+    "relative(reach=-1)",
+    "sinusoidal(layout=halves)",
+    "additive(d_a=3, bias=True)",
+    "additive(d_a=0)",
+    "bilinear(rank=-1)",
+    "restricted(radius=0)",
+    "convolution(radius=-3)",
+    "recurrence(cell=tanh)",
+    "recurrence(cell=x)",
+    "x(y=1)",
+    "rotary(",
+    "rotary(base=())",
+    "/dev/null:X",
+    "nowhere.py:X(y=1)",
+    "os:environ",
+)
+"""Texts of choices with options, good and bad."""
+
 GIBIBYTE = 2**30
 
 
@@ -117,13 +160,12 @@ class Case(NamedTuple):
     inside: bool
 
 
-def fields(cls=Settings, path="") -> Iterator[tuple[str, dataclasses.Field]]:
-    """Every setting, by its dotted key."""
-    for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(field.type):
-            yield from fields(field.type, f"{path}{field.name}.")
-        else:
-            yield path + field.name, field
+def fields() -> Iterator[tuple[str, dataclasses.Field]]:
+    """Gives every setting of every kind of model and corpus, by its dotted key."""
+    seen = {}
+    for key, _, field in known_fields():
+        seen.setdefault(key, field)
+    yield from seen.items()
 
 
 def near(field) -> list[Any]:
@@ -133,8 +175,10 @@ def near(field) -> list[Any]:
         for end in map(field.type, map(float, re.findall(r"\d+(?:e-?\d+)?", allowed))):
             found += [end, end - 1, end + 1, end * 2]
     if allowed.startswith("one of "):
-        choices = allowed.removeprefix("one of ").split(", ")
+        choices = allowed.removeprefix("one of ").split(", or one from")[0].split(", ")
         found += [*choices, choices[0].upper(), choices[-1][:-1], choices[0] + " "]
+    if "choices" in field.metadata:
+        found += OPTIONS
     return [*found, True, False] if field.type is bool else found
 
 
@@ -228,13 +272,15 @@ def check_refusal(case: Case, message: str):
     ]
     assert named, (case, message)
     if not re.search(
-        r"no such setting|is no setting|a group of settings|too long to show", message
+        r"no such setting|is no setting|does not apply|a group of settings|too long to show",
+        message,
     ):
         shown = [
             text
             for key in named
             for value in [case.changes[key]]
-            for text in (repr(value), str(value))
+            for text in (getattr(value, "__name__", ""), repr(value), str(value))
+            if text
         ]
         assert any(" ".join(text.split())[:100] in message for text in shown), (
             case,
@@ -279,7 +325,7 @@ def largest() -> Settings:
 
 
 def test_the_largest_of_all_builds_by_shape_and_does_not_fit():
-    one = Planned("largest", "", {}, largest())
+    one = Trial("largest", "", {}, largest())
     check_all([one])
     with pytest.raises(
         SettingsError,
@@ -304,20 +350,20 @@ def test_what_is_taken_builds_or_is_too_large():
         program_without_corpus(found): (case, found) for case, found in run(6000)
     }
     for case, found in programs.values():
-        check_all([Planned(str(case), "", {}, found)])
+        check_all([Trial(str(case), "", {}, found)])
         with refused_if_at_all("of memory (or more )?and this machine has 16.0 GiB; "):
             cost.check_memory(found, Machine("cpu", 1, 2, 16 * GIBIBYTE))
 
 
 def parsed(arguments, monkeypatch) -> ConfigDict:
     """The config that a command is given, as launch.command parses its flags."""
-    own = flags.FlagValues()
-    monkeypatch.setattr(flags, "FLAGS", own)
+    values = flags.FlagValues()
+    monkeypatch.setattr(flags, "FLAGS", values)
     monkeypatch.setattr(sys, "argv", ["x", *arguments])
     sys.modules.pop("config_config", None)  # the config file before
-    config_flags.DEFINE_config_file("config", None, "", flag_values=own)
+    command.define_config(values)
     command._parse(sys.argv)
-    return own.config
+    return values.config
 
 
 def refusal(arguments, monkeypatch, capsys) -> str:

@@ -1,5 +1,6 @@
 """Draws training curves: validation perplexity and training loss over steps."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,8 +31,8 @@ def training_curves(rows: Sequence[tuple[str, Sequence[TrialResult]]]) -> str | 
     their highest value. `rows` are (label, trials) in the table's order. None where no trial
     has logged anything.
     """
-    trials = [trial for _, members in rows for trial in members]
-    if not any(_has_curve(trial) for trial in trials):
+    trials = itertools.chain(*[members for _, members in rows])
+    if not any(map(_has_curve, trials)):
         return None
     with styled():
         size = (11.8, legend_height(len(rows)))

@@ -57,6 +57,7 @@ def _edge(intervals):
 
 
 def _draw_interval(axes, y, values, edge, verdict):
+    # What lies beyond the edge ends there in an arrow.
     low, mean, high = np.clip(values, -edge, edge)
     colour = _VERDICTS.get(verdict, "#000000")
     axes.add_line(Line2D([low, high], [y, y], color=colour, linewidth=1.4))

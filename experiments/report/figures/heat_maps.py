@@ -4,6 +4,7 @@ Attention maps are too many to draw here: `packed_weights` packs them for the pa
 """
 
 import base64
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -54,11 +55,14 @@ def heads(
         return None
     nothing = np.zeros((0, 0), np.float32)
     labels = [label for label, _ in rows]
-    columns = {kind: [maps.get(kind, nothing) for _, maps in rows] for kind in KINDS}
+    columns = {}
+    for kind in KINDS:
+        columns[kind] = [maps.get(kind, nothing) for _, maps in rows]
     layers = [max(map(len, maps)) for maps in zip(*columns.values(), strict=True)]
     # A line above each row's layers holds its label.
     tops = np.cumsum([1, *(count + 1 for count in layers)])
-    largest = [_largest(array) for arrays in columns.values() for array in arrays]
+    # All maps share one scale, so that rows can be compared.
+    largest = map(_largest, itertools.chain(*columns.values()))
     highest = max(largest) or 1.0
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
         figure = Figure(figsize=(11.8, 0.8 + 0.19 * tops[-1]), layout="constrained")

@@ -1,5 +1,6 @@
 """Draws the metrics of sentences by the length of their source."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,11 +40,10 @@ def by_length(
     of that. A metric is drawn if all trials kept their sentences of it; None where no trial
     kept sentences.
     """
-    rows = [
-        (label, [kept for kept in seeds if "validation_nll" in kept])
-        for label, seeds in rows
-    ]
-    trials = [kept for _, seeds in rows for kept in seeds]
+    has_sentences = lambda trial: "validation_nll" in trial
+    rows = [(label, list(filter(has_sentences, seeds))) for label, seeds in rows]
+    trials = list(itertools.chain(*[seeds for _, seeds in rows]))
+    # All seeds of a row have the same sentences.
     firsts = [seeds[0]["validation_source"] for _, seeds in rows if seeds]
     buckets = length_buckets(np.concatenate(firsts), trained=trained) if firsts else []
     if not buckets:
@@ -75,6 +75,7 @@ def length_buckets(
     """
     if not len(lengths):
         return []
+    # Beyond training, equal parts of its longest sentence show how far a model reaches.
     if trained and lengths.max() > trained:
         ends = np.unique([max(1, int(part * trained)) for part in PARTS])
         ends = np.unique([*ends, max(lengths.max(), ends[-1])])
@@ -92,15 +93,16 @@ def length_buckets(
 
 
 def bucket_values(
-    metric: Metric, kept: Sentences, buckets: Sequence[tuple[int, int]]
+    metric: Metric, sentences: Sentences, buckets: Sequence[tuple[int, int]]
 ) -> np.ndarray:
     """Computes a metric over the sentences of each bucket; NaN for an empty bucket.
 
     Sentences beyond the last bucket are in it.
     """
-    lengths = kept[f"{metric.split}_source"]
-    statistics = metric.statistics(kept).astype(float)
+    lengths = sentences[f"{metric.split}_source"]
+    statistics = metric.statistics(sentences).astype(float)
     ends = [longest for _, longest in buckets]
+    # Test sentences may be longer than all of validation, which set the buckets.
     bucket_of = np.searchsorted(ends, lengths).clip(max=len(buckets) - 1)
     values = np.full(len(buckets), np.nan)
     for bucket in range(len(buckets)):
@@ -113,13 +115,13 @@ def bucket_values(
 def _is_drawn(metric, trials):
     if metric.of_sums is None:
         return False
-    return all(metric.statistics(kept) is not None for kept in trials)
+    return all(metric.statistics(trial) is not None for trial in trials)
 
 
 def _draw_panel(axes, metric, rows, buckets, trained):
     for row, (_, seeds) in enumerate(rows):
         if seeds:
-            values = [bucket_values(metric, kept, buckets) for kept in seeds]
+            values = [bucket_values(metric, trial, buckets) for trial in seeds]
             mean = np.mean(values, axis=0)
             options = dict(linewidth=1.1, marker="o", markersize=3)
             axes.add_line(styled_line(range(len(buckets)), mean, row, **options))
@@ -131,9 +133,9 @@ def _draw_panel(axes, metric, rows, buckets, trained):
     ]
     if beyond:
         axes.axvline(beyond[0] - 0.5, color="0.6", linewidth=0.8, linestyle=":")
-    name, comma, unit = metric.heading.partition(",")
+    unit = f", {metric.unit}" if metric.unit else ""
     axes.set(
-        title=f"{name} on the {metric.split} set{comma}{unit}",
+        title=f"{metric.name} on the {metric.split} set{unit}",
         xlabel="tokens of the source, end mark included",
         xticks=range(len(buckets)),
         xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in buckets],

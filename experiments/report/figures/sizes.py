@@ -102,11 +102,7 @@ def _free_place(text, place, taken):
     for lift in _LIFTS:
         for side in (1, -1):
             boxes[side, lift] = _box(text, *place, side, lift)
-    free = [
-        spot
-        for spot, box in boxes.items()
-        if not any(_overlap(box, other) for other in taken)
-    ]
+    free = [spot for spot, box in boxes.items() if not _overlaps_any(box, taken)]
     best = next(iter([*free, *boxes]))
     taken.append(boxes[best])
     return best
@@ -120,5 +116,9 @@ def _box(text, x, y, side, lift):
     return left, y + lift - _LINE_HEIGHT / 2, right, y + lift + _LINE_HEIGHT / 2
 
 
-def _overlap(a, b):
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def _overlaps_any(box, others):
+    left, bottom, right, top = box
+    return any(
+        left < other[2] and other[0] < right and bottom < other[3] and other[1] < top
+        for other in others
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import rich.console
 from absl import flags
 
-from experiments.sweep.plan import Planned, plan_trials
+from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.system.files import read_json
 from launch import command
@@ -83,7 +83,7 @@ def time_ways(
     config: list[str],
     sweeps: str,
     more: list[str],
-    planned: list[Planned],
+    planned: list[Trial],
     ways: list[str],
     directory: Path,
     console: rich.console.Console,

@@ -1,15 +1,24 @@
 """The door: what comes in is checked, and what is refused is named."""
 
+import ast
+import inspect
+import itertools
 import json
 
 import ml_collections
 import pytest
-from attn.mixing import CELLS
-from attn.multihead import CHOICES, HEADS
 
-from attn import POSITIONS, SCORES, layers
-from experiments import settings as door
-from experiments.settings import Settings, SettingsError, default_config, resolve
+from experiments.settings import (
+    Settings,
+    SettingsError,
+    corpora,
+    default_config,
+    known_fields,
+    model,
+    override,
+    resolve,
+    schema,
+)
 
 
 def test_defaults_are_the_papers_base():
@@ -70,7 +79,7 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "model.positions",
             "sinusoidle",
-            "model.positions='sinusoidle' must be one of sinusoidal, sinusoidal_halves,",
+            "must be one of sinusoidal, learned, none, rotary, alibi, t5, relative",
         ),
         ("model.P_drop", 1.0, "model.P_drop=1.0 must be at least 0 and below 1"),
         ("model.P_drop", float("nan"), "model.P_drop=nan must be"),
@@ -79,7 +88,7 @@ def test_digest_tells_settings_apart_and_survives_json():
             float("inf"),
             "training.learning_rate=inf must be finite",
         ),
-        ("model.d_model", 511, "model.d_model=511 must be even"),
+        ("model.d_model", 511, "d_model=511 must be even"),
         (
             "training.warmup",
             200_000,
@@ -94,10 +103,10 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "data.directory",
             "somewhere",
-            "data.directory='somewhere' is read by data.corpus=files",
+            "data.directory does not apply to data.corpus=cldr; it is of files, tsv, text",
         ),
         ("data.target", "en", "data.source and data.target are both 'en'"),
-        ("data.tokenized", True, "data.tokenized=True is for data.corpus=files"),
+        ("data.tokenized", True, "data.tokenized does not apply to data.corpus=cldr"),
         (
             "training.precision",
             "float16",
@@ -139,11 +148,92 @@ def test_holes_of_ml_collections_are_closed():
         resolve(ml_collections.ConfigDict({"model": 3}))
 
 
-def test_the_door_knows_the_names_of_the_library():
-    assert tuple(POSITIONS) == door.POSITIONS
-    assert (*SCORES, "none") == door.SCORES
-    assert ("none", *door.RELATIVE) == layers.RELATIVE
-    assert (layers.NORMS, tuple(layers.EMBEDDINGS)) == (door.NORMS, door.EMBEDDINGS)
-    assert tuple(layers.ACTIVATIONS) == door.ACTIVATIONS
-    assert (tuple(layers.MIXING), tuple(CELLS)) == (door.MIXING, door.CELLS)
-    assert (door.HEADS, door.CHOICES) == (HEADS, CHOICES)
+def test_an_rnn_has_no_heads():
+    config = default_config(model="rnn")
+    assert "h" not in config.model and "cell" in config.model
+    settings = resolve(config)
+    assert settings.model.kind == "rnn" and "h" not in settings.to_dict()["model"]
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "message"),
+    [
+        ({}, "model.cell", "does not apply to model.kind=transformer; it is of rnn"),
+        ({}, "data.train", "does not apply to data.corpus=cldr; it is of files, tsv"),
+        (
+            {"model": {"kind": "rnn"}},
+            "model.h",
+            "does not apply to model.kind=rnn; it is of transformer, language",
+        ),
+        (
+            {"model": {"kind": "language"}},
+            "model.selection",
+            "does not apply to model.kind=language; it is of transformer, rnn",
+        ),
+        (
+            {
+                "data": {"corpus": "text", "directory": "x"},
+                "model": {"kind": "language"},
+            },
+            "data.tokenized",
+            "does not apply to data.corpus=text; it is of files, tsv, tfds, file.py:Name",
+        ),
+    ],
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_does_not_apply_is_refused(config, key, message, inside):
+    group, name = key.split(".")
+    point = {key: 1}
+    if inside:
+        config = config | {group: {**config.get(group, {}), name: 1}}
+        point = {}
+    with pytest.raises(SettingsError, match=f"^{key} {message}"):
+        resolve(config, point)
+
+
+def test_a_flag_that_does_not_apply_to_a_points_kind_is_refused():
+    flags = {"model.h": 2}
+    with pytest.raises(
+        SettingsError, match=r"^model\.h does not apply to model\.kind=rnn"
+    ):
+        resolve(override({}, flags), {"model.kind": "rnn"}, flags)
+
+
+def test_switching_the_kind_keeps_what_both_have():
+    config = default_config()
+    config.model.update(h=2, d_model=64, P_drop=0.3)
+    model = resolve(config, {"model.kind": "rnn"}).model
+    assert (model.d_model, model.P_drop) == (64, 0.3)
+
+
+def test_override_gives_a_config_of_the_new_kind():
+    config = override(default_config(), {"model.kind": "rnn", "data.corpus": "tsv"})
+    assert config.model.cell == "lstm" and "h" not in config.model
+    assert config.data.source_column == "0" and "pairs" not in config.data
+
+
+def test_an_rnn_has_no_stacks_for_remat():
+    with pytest.raises(SettingsError, match="training.remat=True must be False"):
+        resolve({}, {"model.kind": "rnn", "training.remat": True})
+
+
+def test_columns_of_a_table_are_two():
+    point = {"data.corpus": "tsv", "data.directory": "x", "data.source_column": "1"}
+    with pytest.raises(SettingsError, match="data.target_column are both '1'"):
+        resolve({}, point)
+
+
+def documented(module):
+    """Gives the names of annotated fields that a docstring follows."""
+    for cls in ast.parse(inspect.getsource(module)).body:
+        statements = getattr(cls, "body", [])
+        for field, following in itertools.pairwise(statements):
+            if isinstance(field, ast.AnnAssign) and isinstance(following, ast.Expr):
+                yield field.target.id
+
+
+def test_every_setting_has_a_sentence():
+    """Those that choose a kind have it in the class that all kinds share."""
+    names = {*documented(model), *documented(corpora), *documented(schema)}
+    settings = {key.rpartition(".")[2] for key, _, _ in known_fields()}
+    assert settings <= names

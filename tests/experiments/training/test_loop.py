@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.decoding import Found
+from attn.models.beam_search import BeamResult
 from orbax.checkpoint import v1 as ocp
 from tensorboardX.proto import event_pb2
 
@@ -235,7 +235,7 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     def found(model, variables, source, lengths, **options):
         asked.append(options)
-        return Found(jnp.zeros((2, 1, 12)), jnp.zeros((2, 1)), jnp.zeros((2, 1)))
+        return BeamResult(jnp.zeros((2, 1, 12)), jnp.zeros((2, 1)), jnp.zeros((2, 1)))
 
     monkeypatch.setattr(decode, "beam_search", found)
     program = program_of(SETTINGS, 500, 48)
