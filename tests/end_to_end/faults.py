@@ -1,12 +1,13 @@
-"""Stops a run at random moments, starts it again each time, and compares what it leaves with one left alone.
+"""Stops a run at random moments, starts it again, and compares its files with another's.
 
     python -m tests.end_to_end.faults --kills=5
     python -m tests.end_to_end.faults train --kills=100
     python -m tests.end_to_end.faults train --kills=20 --signal=TERM
 
-The first stops a sweep, the others a single trial, whose checkpoints are compared array by array. SIGKILL is the signal
-if none is named; one that is told by SIGTERM must leave within seconds with the status for it. Prints what differs, and
-ends with status 1 if anything does. Times and speeds are not compared.
+The other run is left alone. The first command stops a sweep, the others a single trial,
+whose checkpoints are compared array by array. The signal is SIGKILL if none is named; after
+SIGTERM a run must leave within seconds with the status for it. Prints what differs, and ends
+with status 1 if anything does. Times and speeds are not compared.
 """
 
 import argparse
@@ -44,7 +45,9 @@ LEAVING = 30.0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.end_to_end.faults", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("what", nargs="?", default="sweep", choices=["sweep", "train"])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])

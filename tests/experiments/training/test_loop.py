@@ -239,7 +239,9 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     monkeypatch.setattr(decode, "beam_search", found)
     program = program_of(SETTINGS, 500, 48)
-    functions = evaluation_functions.__wrapped__(program, Lanes(), Search(3, 0.5, 12, 5))
+    functions = evaluation_functions.__wrapped__(
+        program, Lanes(), Search(3, 0.5, 12, 5)
+    )
     state, source, lengths = (
         State(np.zeros((1, 1)), {}, {}, ()),
         np.zeros((2, 48), np.int32),
