@@ -131,8 +131,8 @@ def finish(command):
 def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
     """Sends the signal in the middle of whatever the run does; False if it had ended before.
 
-    SIGKILL goes to all workers too, any other to the one process, which is waited for: SystemExit where it does not
-    leave in time, or with another status than it should.
+    SIGKILL goes to all workers too, any other signal to the one process. SystemExit is raised
+    where that does not leave in time, or with another status than it should.
     """
     with subprocess.Popen(
         command,
@@ -190,7 +190,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def differences_of_trials(one: Path, other: Path) -> list[str]:
-    """What the workdirs of two trials differ in: their files, and the arrays of their checkpoints, bit by bit."""
+    """Lists what two trials differ in: their files, and the arrays of checkpoints, bit by bit."""
     a, b = arrays(one), arrays(other)
     found = [f"{name}: only one has it" for name in sorted(a.keys() ^ b.keys())]
     found += [
@@ -202,9 +202,9 @@ def differences_of_trials(one: Path, other: Path) -> list[str]:
 
 
 def arrays(workdir: Path) -> dict[str, np.ndarray]:
-    """All that the checkpoints hold that a trial's result came from, by names.
+    """Returns all arrays of the checkpoints that a trial's result came from, by name.
 
-    Others may lie beside them, half deleted: to make room for a new one takes time, too, in which a kill may come.
+    Others may lie beside them, half deleted: a kill may come while old ones are removed.
     """
     import jax
     from orbax.checkpoint import v1 as ocp

@@ -87,7 +87,7 @@ def assert_same(workdir, result, finished):
 
 @pytest.mark.ci
 def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tmp_path):
-    """While it trains, evaluates, and scores its end; at most a second of steps is between two moments."""
+    """While it trains, evaluates and is scored; moments are at most a second of steps apart."""
     at = []
     for n in (1, 2, 1, 3, 0, 1, 9, 15, 23):
         with pytest.raises(Interrupted):

@@ -161,7 +161,7 @@ def test_all_weights_are_scored(finished):
     "ignore:Sharding info not provided"
 )  # the saved trees are read without a template
 def test_averages_of_checkpoints(finished):
-    """Against numpy, over all there are and over the last two; the moving average is where the state keeps it."""
+    """Against numpy, over all and over the last two; the state keeps the moving average."""
     workdir, _ = finished
     saved = states(workdir)
     program = program_of(SETTINGS, 500, 48)
@@ -297,7 +297,7 @@ def test_an_interrupted_trial_ends_the_same(finished, tmp_path, stop_at):
 
 
 def scalars(directory):
-    """(step, name, value) of what TensorBoard shows of the event files: a restart withdraws what it writes again."""
+    """Returns (step, name, value) of what TensorBoard shows: a restart withdraws later steps."""
     shown = []
     for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns):
         data = path.read_bytes()
@@ -443,7 +443,7 @@ def test_translator_without_a_model(tmp_path):
 
 @pytest.mark.ci
 def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
-    """Beside one that is well: that one ends as if alone, and the next takes the place that became free."""
+    """The trial beside it ends as if alone, and the next takes the lane that became free."""
     wild, well, later = (
         tiny.resolve(seed=1, training__learning_rate=1e30),
         tiny.resolve(seed=2),
@@ -516,7 +516,7 @@ def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
 
 @pytest.mark.ci
 def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
-    """Five trials through two lanes on two devices: all that is written is as on one device, to rounding."""
+    """Five trials in two lanes on two devices write what they do on one device, to rounding."""
     jobs = [
         loop.Job(
             tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4),
