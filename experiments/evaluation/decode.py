@@ -65,7 +65,9 @@ def translate(
     a population; a batch has `batch_size` sentences of `length` tokens. `check()` is called
     between batches; what it raises ends this.
     """
-    translations = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
+    translations = []
+    for _ in lanes:
+        translations.append([[Hypothesis(0.0, "")] for _ in sources])
     places = [i for i, source in enumerate(sources) if len(source)]
     if not places:
         return translations

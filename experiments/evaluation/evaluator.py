@@ -249,10 +249,10 @@ class Evaluator:
             lanes,
             self.check,
         )
-        return {
-            lane: [hypotheses[0].text for hypotheses in of_lane]
-            for lane, of_lane in zip(lanes, translations, strict=True)
-        }
+        best = {}
+        for lane, of_lane in zip(lanes, translations, strict=True):
+            best[lane] = [hypotheses[0].text for hypotheses in of_lane]
+        return best
 
     def _write_files(self, trial, states, losses, texts) -> dict[str, float]:
         """Writes a trial's translations, examples, heads and sentences.npz.

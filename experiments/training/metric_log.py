@@ -83,11 +83,10 @@ class Log:
         return noted + sum(line.get("skipped", 0) for line in self._run_dir.metrics())
 
     def _joined(self):
-        names = self._steps[0]
-        return {
-            name: np.concatenate([steps[name] for steps in self._steps])
-            for name in names
-        }
+        joined = {}
+        for name in self._steps[0]:
+            joined[name] = np.concatenate([steps[name] for steps in self._steps])
+        return joined
 
     def _train(self, step):
         steps = self._joined()

@@ -1,12 +1,13 @@
-"""Stops a run at random moments, starts it again each time, and compares what it leaves with one left alone.
+"""Stops a run at random moments, starts it again, and compares its files with another's.
 
     python -m tests.end_to_end.faults --kills=5
     python -m tests.end_to_end.faults train --kills=100
     python -m tests.end_to_end.faults train --kills=20 --signal=TERM
 
-The first stops a sweep, the others a single trial, whose checkpoints are compared array by array. SIGKILL is the signal
-if none is named; one that is told by SIGTERM must leave within seconds with the status for it. Prints what differs, and
-ends with status 1 if anything does. Times and speeds are not compared.
+The other run is left alone. The first command stops a sweep, the others a single trial,
+whose checkpoints are compared array by array. The signal is SIGKILL if none is named; after
+SIGTERM a run must leave within seconds with the status for it. Prints what differs, and ends
+with status 1 if anything does. Times and speeds are not compared.
 """
 
 import argparse
@@ -44,7 +45,9 @@ LEAVING = 30.0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.end_to_end.faults", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("what", nargs="?", default="sweep", choices=["sweep", "train"])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])
@@ -128,8 +131,8 @@ def finish(command):
 def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
     """Sends the signal in the middle of whatever the run does; False if it had ended before.
 
-    SIGKILL goes to all workers too, any other to the one process, which is waited for: SystemExit where it does not
-    leave in time, or with another status than it should.
+    SIGKILL goes to all workers too, any other signal to the one process. SystemExit is raised
+    where that does not leave in time, or with another status than it should.
     """
     with subprocess.Popen(
         command,
@@ -187,7 +190,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def differences_of_trials(one: Path, other: Path) -> list[str]:
-    """What the workdirs of two trials differ in: their files, and the arrays of their checkpoints, bit by bit."""
+    """Lists what two trials differ in: their files, and the arrays of checkpoints, bit by bit."""
     a, b = arrays(one), arrays(other)
     found = [f"{name}: only one has it" for name in sorted(a.keys() ^ b.keys())]
     found += [
@@ -199,9 +202,9 @@ def differences_of_trials(one: Path, other: Path) -> list[str]:
 
 
 def arrays(workdir: Path) -> dict[str, np.ndarray]:
-    """All that the checkpoints hold that a trial's result came from, by names.
+    """Returns all arrays of the checkpoints that a trial's result came from, by name.
 
-    Others may lie beside them, half deleted: to make room for a new one takes time, too, in which a kill may come.
+    Others may lie beside them, half deleted: a kill may come while old ones are removed.
     """
     import jax
     from orbax.checkpoint import v1 as ocp

@@ -103,7 +103,7 @@ def test_translate(swept):
 
 @pytest.mark.ci
 def test_a_killed_sweep_goes_on(tmp_path):
-    """kill -9 of the sweep while a trial runs: its worker ends with it, and the next call finishes the table."""
+    """kill -9 while a trial runs: the worker ends too, and the next call finishes the table."""
     flags = [
         f"--config={CONFIG}",
         "--sweep=seed",
@@ -280,7 +280,7 @@ def test_what_cannot_be_written_is_one_line():
 
 @pytest.mark.ci
 def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
-    """The same points as lanes of one program; a seed that is added to a sweep changes nothing of the others."""
+    """The same points as lanes of one program; a seed that is added changes no other."""
     workdir, _ = swept
     done = sweep(tmp_path, "--lanes=3", "--seeds=3", names="positions")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The comparison that tests/faults.py rests on, and its quick form."""
+"""The comparison of tests/end_to_end/faults.py, and its quick form."""
 
 import json
 import random

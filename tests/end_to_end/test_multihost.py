@@ -236,7 +236,7 @@ def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
 
 @pytest.mark.ci
 def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
-    """Told by SIGTERM, one and then all that belong to the other; killed each in turn; ended by a process alone."""
+    """SIGTERM to one and then to all of the other; each killed in turn; ended by one process."""
     workdir = tmp_path / "two"
     for which, tell in ((1, os.kill), (0, os.killpg)):
         with Party(workdir, *faults.TRIAL) as party:

@@ -1,4 +1,4 @@
-"""The notebooks: what lies beside a source is made of it, its first cell tells what is missing, and each runs."""
+"""The notebooks: each is made of its source, its first cell says what is missing, it runs."""
 
 import importlib.metadata
 import json

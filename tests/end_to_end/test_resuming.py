@@ -15,9 +15,7 @@ from experiments.errors import CheckpointError, WorkdirError
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import loop
 from experiments.training.device_data import DeviceData
-from experiments.training.metric_log import Log
 from experiments.training.run import DrawnBatches, TrialRun, batches_of
-from experiments.training.run_dir import RunDir
 from experiments.training.start_point import StartPoint
 from experiments.trial.lanes import Lanes, distribute, take_lane
 from experiments.trial.program import (
@@ -87,7 +85,7 @@ def assert_same(workdir, result, finished):
 
 @pytest.mark.ci
 def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tmp_path):
-    """While it trains, evaluates, and scores its end; at most a second of steps is between two moments."""
+    """While it trains, evaluates and is scored; moments are at most a second of steps apart."""
     at = []
     for n in (1, 2, 1, 3, 0, 1, 9, 15, 23):
         with pytest.raises(Interrupted):
@@ -356,35 +354,6 @@ def test_steps_without_numbers_are_skipped_and_too_many_end_the_trial(tmp_path):
     )
     # From step 5 on there is nothing to write: a line without numbers waits for the next.
     assert np.isfinite(train[0]["loss"]) and np.isfinite(train[0]["grad_norm"])
-
-
-def test_a_log_counts_what_is_skipped(tmp_path):
-    def steps(*losses):
-        fixed = dict(tokens=2.0, nll=1.0, learning_rate=0.1)
-        return {
-            name: np.full(len(losses), value, np.float32)
-            for name, value in fixed.items()
-        } | dict(
-            loss=np.array(losses, np.float32), grad_norm=np.array(losses, np.float32)
-        )
-
-    directory, nan = RunDir(tmp_path), float("nan")
-    log = Log(directory, lambda: 0.0, lambda line: None, skip=True)
-    log.steps(2, steps(1.0, nan), 0, due=True)
-    log.steps(4, steps(nan, nan), 0, due=True)
-    log.steps(5, steps(3.0), 0, due=False)
-    again = Log(
-        directory,
-        lambda: 0.0,
-        lambda line: None,
-        noted=json.loads(json.dumps(log.noted())),
-        skip=True,
-    )
-    again.steps(8, steps(nan, np.inf, 5.0), 0, due=True)
-    assert [
-        (line["step"], line["loss"], line["skipped"]) for line in directory.metrics()
-    ] == [(2, 1.0, 1), (8, 4.0, 4)]
-    assert again.skipped() == 5
 
 
 @pytest.mark.parametrize(

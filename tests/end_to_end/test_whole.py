@@ -1,4 +1,4 @@
-"""Slower checks of the whole, run by .ci/run: lint, the wheel, and a sweep as a newcomer starts it."""
+"""Slower checks of the whole, run by .ci/run: lint, the wheel, a newcomer's sweep."""
 
 import csv
 import subprocess
@@ -58,14 +58,17 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
         tmp_path / "site",
         wheel,
     )
-    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import attn; print(attn.__file__)"
+    site = str(tmp_path / "site")
+    program = (
+        f"import sys; sys.path.insert(0, {site!r}); import attn; print(attn.__file__)"
+    )
     assert run(sys.executable, "-I", "-c", program, cwd=tmp_path).startswith(
         str(tmp_path / "site")
     )
 
 
 def test_a_small_sweep_learns(tmp_path):
-    """Heads and positions on CLDR for a minute: both encodings are learned from, and no position is clearly worse."""
+    """Heads and positions on CLDR for a minute: both encodings help, and none is clearly worse."""
     config = tmp_path / "small.py"
     config.write_text(
         "from experiments.configs import quick\n"

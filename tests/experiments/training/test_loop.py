@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import shutil
-import struct
 from typing import NamedTuple
 
 import jax
@@ -13,18 +12,16 @@ import numpy as np
 import pytest
 from attn.models.beam_search import BeamResult
 from orbax.checkpoint import v1 as ocp
-from tensorboardX.proto import event_pb2
 
 from experiments.data.batches import Batches
 from experiments.errors import WorkdirError
 from experiments.evaluation import decode
 from experiments.evaluation.decode import Search, search_batch
 from experiments.evaluation.evaluator import evaluation_functions
+from experiments.evaluation.metrics import METRICS
 from experiments.inference import Translator
 from experiments.training import loop
 from experiments.training.checkpoints import Checkpoints
-from experiments.training.metric_log import Board, Log
-from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import (
     State,
@@ -33,6 +30,7 @@ from experiments.trial.program import (
     program_of,
 )
 from tests.experiments import tiny
+from tests.experiments.event_files import scalars
 
 
 class Interrupted(Exception):
@@ -73,56 +71,64 @@ def finished(tmp_path_factory):
     return workdir, run(workdir)
 
 
-def test_files_say_everything(finished):
+def test_the_result_is_written(finished):
     workdir, result = finished
     assert json.loads((workdir / "result.json").read_text()) == result
-    assert (
-        result["status"] == "finished"
-        and result["steps"] == 12
-        and result["test_sentences"] == 12
-    )
-    assert len((workdir / "translations.txt").read_text().split("\n")) == 13
-    record = json.loads((workdir / "record.json").read_text())
-    assert (
-        record["corpus"] == tiny.corpus().corpus_digest
-        and record["versions"]["jax"] == jax.__version__
-    )
+    assert result["status"] == "finished"
+    assert result["steps"] == 12
+    assert result["test_sentences"] == 12
+
+
+def test_the_record_says_with_what_it_ran(finished):
+    record = json.loads((finished[0] / "record.json").read_text())
+    assert record["corpus"] == tiny.corpus().corpus_digest
+    assert record["versions"]["jax"] == jax.__version__
     assert record["devices"] == 4
-    assert [(line["step"], line["split"]) for line in metrics(workdir)] == [
+
+
+def test_lines_are_logged_when_settings_say_so(finished):
+    lines = [(line["step"], line["split"]) for line in metrics(finished[0])]
+    assert lines == [
         (4, "train"),
         (6, "validation"),
         (8, "train"),
         (12, "train"),
         (12, "validation"),
     ]
-    arrays, examples = (
-        np.load(workdir / "examples.npz"),
-        json.loads((workdir / "examples.json").read_text()),
-    )
+
+
+def test_every_test_sentence_is_translated(finished):
+    lines = (finished[0] / "translations.txt").read_text().splitlines()
+    assert len(lines) == 12
+
+
+def test_examples_show_attention(finished):
+    workdir, _ = finished
+    arrays = np.load(workdir / "examples.npz")
+    examples = json.loads((workdir / "examples.json").read_text())
     assert len(examples) == 2
-    n, m = len(examples[0]["source_tokens"]), len(examples[0]["target_tokens"])
-    assert arrays["0/encoder"].shape == (1, 2, n, n) and arrays["0/cross"].shape == (
-        1,
-        2,
-        m,
-        n,
-    )
+    n = len(examples[0]["source_tokens"])
+    m = len(examples[0]["target_tokens"])
+    assert arrays["0/encoder"].shape == (1, 2, n, n)
+    assert arrays["0/cross"].shape == (1, 2, m, n)
     np.testing.assert_allclose(arrays["0/cross"].astype(float).sum(-1), 1, atol=5e-3)
-    sentences = np.load(workdir / "sentences.npz")
-    perplexity = np.exp(
-        sentences["validation_nll"].sum() / sentences["validation_tokens"].sum()
-    )
-    assert perplexity == pytest.approx(result["perplexity"], rel=1e-6)
-    assert (
-        sentences["test_bleu"].shape == (12, 10)
-        and sentences["test_exact"].mean() == result["exact_match"]
-    )
-    assert [
-        sentences[f"{side}_source"].tolist() for side in ("validation", "test")
-    ] == [
-        [len(ids) + 1 for ids in side.ids.source]
-        for side in (tiny.corpus().validation, tiny.corpus().test)
-    ]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.key)
+def test_sentences_give_the_result(finished, metric):
+    workdir, result = finished
+    statistics = metric.statistics(np.load(workdir / "sentences.npz"))
+    assert len(statistics) == 12
+    score = metric.of_sums(statistics.sum(0), len(statistics))
+    # Losses are kept in float32.
+    assert score == pytest.approx(result[metric.key], rel=1e-6)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_sentences_have_lengths(finished, split):
+    lengths = np.load(finished[0] / "sentences.npz")[f"{split}_source"]
+    sources = getattr(tiny.corpus(), split).ids.source
+    assert lengths.tolist() == [len(ids) + 1 for ids in sources]
 
 
 def states(workdir):
@@ -161,7 +167,7 @@ def test_all_weights_are_scored(finished):
     "ignore:Sharding info not provided"
 )  # the saved trees are read without a template
 def test_averages_of_checkpoints(finished):
-    """Against numpy, over all there are and over the last two; the moving average is where the state keeps it."""
+    """Against numpy, over all and over the last two; the state keeps the moving average."""
     workdir, _ = finished
     saved = states(workdir)
     program = program_of(SETTINGS, 500, 48)
@@ -296,56 +302,6 @@ def test_an_interrupted_trial_ends_the_same(finished, tmp_path, stop_at):
     ]
 
 
-def scalars(directory):
-    """(step, name, value) of what TensorBoard shows of the event files: a restart withdraws what it writes again."""
-    shown = []
-    for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns):
-        data = path.read_bytes()
-        while data:
-            size = struct.unpack("<Q", data[:8])[0]
-            event, data = (
-                event_pb2.Event.FromString(data[12 : 12 + size]),
-                data[12 + size + 4 :],
-            )
-            if event.HasField("session_log"):
-                shown = [one for one in shown if one[0] < event.step]
-            shown += [
-                (event.step, value.tag, value.simple_value)
-                for value in event.summary.value
-            ]
-    return shown
-
-
-def test_a_board_begun_later_has_what_was_before(tmp_path):
-    lines = [
-        dict(step=4, split="train", loss=2.5),
-        dict(step=6, split="validation", bleu=1.0),
-    ]
-    board = Board(tmp_path, 6, lines)
-    board.write(dict(step=8, split="train", loss=1.5))
-    board.close()
-    assert scalars(tmp_path) == [
-        (4, "train/loss", 2.5),
-        (6, "validation/bleu", 1.0),
-        (8, "train/loss", 1.5),
-    ]
-
-
-def test_utilisation_is_work_over_what_could_be_done(tmp_path):
-    directory, said = RunDir(tmp_path), []
-    log = Log(directory, lambda: 0.0, said.append, peak=1e12)
-    metrics = {
-        name: np.ones(1, np.float32)
-        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
-    }
-    log.steps(1, metrics, 3e9, due=False)
-    log.steps(2, metrics, 5e9, due=True)
-    log.steps(3, metrics, 7e9, due=True)
-    for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
-        assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
-    assert "% of peak" in said[0]
-
-
 def test_a_directory_of_other_settings_is_refused(finished, tmp_path):
     workdir, _ = finished
     with pytest.raises(
@@ -443,7 +399,7 @@ def test_translator_without_a_model(tmp_path):
 
 @pytest.mark.ci
 def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
-    """Beside one that is well: that one ends as if alone, and the next takes the place that became free."""
+    """The trial beside it ends as if alone, and the next takes the lane that became free."""
     wild, well, later = (
         tiny.resolve(seed=1, training__learning_rate=1e30),
         tiny.resolve(seed=2),
@@ -516,7 +472,7 @@ def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
 
 @pytest.mark.ci
 def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
-    """Five trials through two lanes on two devices: all that is written is as on one device, to rounding."""
+    """Five trials in two lanes on two devices write what they do on one device, to rounding."""
     jobs = [
         loop.Job(
             tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4),

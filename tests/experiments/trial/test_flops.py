@@ -101,7 +101,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     ],
 )
 def test_matrices_are_the_models(changes, beside):
-    """Of one token a side nothing but matrices counts, beside one pair of each attention: the tied one as output."""
+    """With one token a side, matrices count (the tied one as output) and one pair an attention."""
     settings = tiny.resolve(**changes)
     program = program_of(settings, 500, 48)
     params = jax.eval_shape(

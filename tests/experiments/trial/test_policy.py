@@ -1,4 +1,4 @@
-"""Sampled attention in training: REINFORCE has the gradient of the expected loss, all else is as ever."""
+"""Sampled attention in training: REINFORCE has the gradient of the expected loss."""
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ def gradients(program, trainable, settings, batch, count):
 
 
 def expected_loss(program, params, batch, w):
-    """Σ_i Σ_j π_ij·(−log p_i | key j), every key of every query tried, with the score's matrix `w`."""
+    """Computes Σ_i Σ_j π_ij·(−log p_i | key j) over all keys, with the score's matrix `w`."""
     row = jax.tree.map(lambda x: x[0], batch)
     n, m = (
         int((side > 0).sum()) for side in (row.source_segments, row.target_segments)
@@ -204,7 +204,7 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
 
 @pytest.mark.ci
 def test_entropy_is_worth_what_the_setting_says():
-    """A batch whose policy has one key only has none; else the gradient differs by that of the entropy."""
+    """The gradient differs by that of the entropy, which is 0 where there is one key only."""
     settings = setting()
     program, trainable = built(settings)
     batch = one_row(settings)

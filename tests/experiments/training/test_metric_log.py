@@ -1,0 +1,69 @@
+"""The log of metrics: its lines, what it skips, and TensorBoard."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.training.metric_log import Board, Log
+from experiments.training.run_dir import RunDir
+from tests.experiments.event_files import scalars
+
+
+def test_a_board_begun_later_has_what_was_before(tmp_path):
+    lines = [
+        dict(step=4, split="train", loss=2.5),
+        dict(step=6, split="validation", bleu=1.0),
+    ]
+    board = Board(tmp_path, 6, lines)
+    board.write(dict(step=8, split="train", loss=1.5))
+    board.close()
+    assert scalars(tmp_path) == [
+        (4, "train/loss", 2.5),
+        (6, "validation/bleu", 1.0),
+        (8, "train/loss", 1.5),
+    ]
+
+
+def test_utilisation_is_work_over_what_could_be_done(tmp_path):
+    directory, said = RunDir(tmp_path), []
+    log = Log(directory, lambda: 0.0, said.append, peak=1e12)
+    metrics = {
+        name: np.ones(1, np.float32)
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
+    }
+    log.steps(1, metrics, 3e9, due=False)
+    log.steps(2, metrics, 5e9, due=True)
+    log.steps(3, metrics, 7e9, due=True)
+    for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
+        assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
+    assert "% of peak" in said[0]
+
+
+def test_a_log_counts_what_is_skipped(tmp_path):
+    def steps(*losses):
+        fixed = dict(tokens=2.0, nll=1.0, learning_rate=0.1)
+        return {
+            name: np.full(len(losses), value, np.float32)
+            for name, value in fixed.items()
+        } | dict(
+            loss=np.array(losses, np.float32), grad_norm=np.array(losses, np.float32)
+        )
+
+    directory, nan = RunDir(tmp_path), float("nan")
+    log = Log(directory, lambda: 0.0, lambda line: None, skip=True)
+    log.steps(2, steps(1.0, nan), 0, due=True)
+    log.steps(4, steps(nan, nan), 0, due=True)
+    log.steps(5, steps(3.0), 0, due=False)
+    again = Log(
+        directory,
+        lambda: 0.0,
+        lambda line: None,
+        noted=json.loads(json.dumps(log.noted())),
+        skip=True,
+    )
+    again.steps(8, steps(nan, np.inf, 5.0), 0, due=True)
+    assert [
+        (line["step"], line["loss"], line["skipped"]) for line in directory.metrics()
+    ] == [(2, 1.0, 1), (8, 4.0, 4)]
+    assert again.skipped() == 5
