@@ -1,23 +1,95 @@
-"""attn: every attention of the basic literature as a pure function, and the Transformer built from them."""
+"""Attention as pure functions of one head, and the models built from them."""
 
-from attn import inside, interop
+from attn import check, inspect, io
 from attn.attention import attention
-from attn.biases import ALiBi, RelativeTable, T5Buckets, alibi_slopes
-from attn.decoding import Found, beam_search, greedy
 from attn.hard import argmax_attention, sampled_attention
-from attn.language_model import LanguageModel
-from attn.layers import Design, Shape
 from attn.masks import Mask
-from attn.mixing import Convolution, Recurrence
-from attn.multihead import MultiHeadAttention
-from attn.positions import POSITIONS, Learned, NoPositions, Sinusoidal, rotary, sinusoidal
-from attn.recurrent import RNN
-from attn.sampling import sample
+from attn.models.beam_search import BeamResult, beam_search, greedy
+from attn.models.convolution import Convolution
+from attn.models.design import Design, Shape
+from attn.models.language_model import LanguageModel
+from attn.models.mixers import (
+    MIXERS,
+    Convolutional,
+    Mixer,
+    Recurrent,
+    Restricted,
+    SelfAttention,
+    SeparableConvolutional,
+)
+from attn.models.multihead import MultiHeadAttention
+from attn.models.recurrence import Recurrence
+from attn.models.rnn import RNN
+from attn.models.sampling import SampleResult, sample
+from attn.models.transformer import Transformer
+from attn.positions import (
+    POSITIONS,
+    T5,
+    ALiBi,
+    ALiBiBias,
+    BucketBias,
+    Learned,
+    NoPositions,
+    Positions,
+    Relative,
+    RelativeBias,
+    Rotary,
+    Sinusoidal,
+    alibi_slopes,
+    bias,
+    rotary,
+    sinusoidal,
+)
 from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
-from attn.transformer import Transformer
 
-__all__ = ["POSITIONS", "RNN", "SCORES", "ALiBi", "Additive", "Bilinear", "Convolution", "Design", "Dot", "Found",
-           "LanguageModel", "Learned", "Mask", "MultiHeadAttention", "NoPositions", "Recurrence", "RelativeTable",
-           "ScaledDot", "Shape", "Sinusoidal", "T5Buckets", "Transformer", "alibi_slopes", "argmax_attention",
-           "attention", "beam_search", "greedy", "inside", "interop", "rotary", "sample", "sampled_attention", "score",
-           "sinusoidal"]
+__all__ = [
+    "MIXERS",
+    "POSITIONS",
+    "RNN",
+    "SCORES",
+    "T5",
+    "ALiBi",
+    "ALiBiBias",
+    "Additive",
+    "BeamResult",
+    "Bilinear",
+    "BucketBias",
+    "Convolution",
+    "Convolutional",
+    "Design",
+    "Dot",
+    "LanguageModel",
+    "Learned",
+    "Mask",
+    "Mixer",
+    "MultiHeadAttention",
+    "NoPositions",
+    "Positions",
+    "Recurrence",
+    "Recurrent",
+    "Relative",
+    "RelativeBias",
+    "Restricted",
+    "Rotary",
+    "SampleResult",
+    "ScaledDot",
+    "SelfAttention",
+    "SeparableConvolutional",
+    "Shape",
+    "Sinusoidal",
+    "Transformer",
+    "alibi_slopes",
+    "argmax_attention",
+    "attention",
+    "beam_search",
+    "bias",
+    "check",
+    "greedy",
+    "inspect",
+    "io",
+    "rotary",
+    "sample",
+    "sampled_attention",
+    "score",
+    "sinusoidal",
+]

@@ -1,7 +1,9 @@
-"""attention(): one function for every score and mask; picks a kernel and maps it over heads and batch."""
+"""attention(): one function for every score and mask.
+
+It picks a kernel and maps it over heads and batch.
+"""
 
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -9,101 +11,182 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from attn.dropout import Drop
-from attn.heads import near_the_caches, over_heads
 from attn.kernels.blocks import SAVED
+from attn.kernels.drop import Drop
 from attn.kernels.jax_nn import jax_nn, why_not
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
+from attn.map_heads import heads_at_once, map_heads
 from attn.masks import Mask
-from attn.scores import PRODUCTS, Dot, ScaledDot
+from attn.scores import Dot, ScaledDot
 
-KERNELS = {"reference": reference, "tiled": tiled}
-"""How one head is computed; "jax_nn" takes all heads at once."""
-IMPLEMENTATIONS = *KERNELS, "jax_nn"
+IMPLEMENTATIONS = ("reference", "tiled", "jax_nn")
 
 SMALL = 2**16
-"""Scores of a head up to which implementation=None takes the textbook form: 256 KiB in float32."""
+"""Scores of a head up to which implementation=None takes the textbook form.
+
+They are 256 KiB in float32.
+"""
 
 
-def attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"], *,
-              score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
-              dropout_rate: float | Float[Array, ""] = 0.0, dropout_key: Array | None = None,
-              implementation: str | None = None, return_lse: bool = False, return_weights: bool | str = False):
-    """softmax(score(q, k) + bias) v, over the keys that the mask shows ("Attention Is All You Need", section 3.2).
+def attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+    implementation: str | None = None,
+    return_lse: bool = False,
+    return_weights: bool | str = False,
+):
+    """Computes softmax(score(q, k) + bias) v, over the keys that the mask shows.
 
-    B batch (any leading axes, none too), N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or additive
-    score queries and keys may differ in width.
+    "Attention Is All You Need", section 3.2. B batch (any leading axes, none too),
+    N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or additive score
+    queries and keys may differ in width.
 
     Args:
       q, k, v: queries, keys and values, heads before the last axis.
-      score: what is compared, see `attn.scores`; its parameters are one number or have a leading axis H.
-      mask: what may be seen, see `attn.masks`. A query that sees nothing has output 0, LSE −inf and gradient 0.
-      bias: added to the scores: an array broadcastable to (*B, H, N, M), or a value of `attn.biases`.
-      dropout_rate: weights are dropped with this probability, each element, head and example for itself.
-      dropout_key: random key, needed by and only by a dropout rate.
-      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory), "jax_nn" (plain products by
-        `jax.nn.dot_product_attention`: cuDNN on a GPU, for float16 and bfloat16), or None: the first for short inputs
-        and scores that are matrix products, else the second.
+      score: compares queries and keys, see `attn.scores`; its parameters are one number
+        or have a leading axis H.
+      mask: says which keys a query may see, see `attn.masks`. A query that sees nothing
+        has output 0, LSE −inf and gradient 0.
+      bias: added to the scores: an array broadcastable to (*B, H, N, M), or a value with
+        a `tile`, see `attn.positions.biases`.
+      dropout_rate: weights are dropped with this probability, independently for each
+        element, head and example.
+      dropout_key: a random key, needed by and only by a dropout rate.
+      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory),
+        "jax_nn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
+        float16 and bfloat16), or None: the first for short inputs and scores that are
+        matrix products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
-      return_weights: also return the weights, (*B, H, N, M), float32 at least: those "before" dropout, which True means
-        too, or "after" it.
+      return_weights: also return the weights, (*B, H, N, M), float32 at least: those
+        "before" dropout, which True means too, or "after" it.
 
     Returns:
-      The output (*B, N, H, V) in v's dtype; asked for, a tuple of it, the LSE and the weights, in this order.
+      The output (*B, N, H, V) in v's dtype; asked for, a tuple of it, the LSE and the
+      weights, in this order.
 
     Raises:
-      ValueError: shapes that do not fit each other, an implementation that is unknown or cannot serve, dropout without
-        a key.
+      ValueError: shapes that do not fit each other, an implementation that is unknown or
+        cannot serve, dropout without a key.
     """
     check_shapes(q, k, v, score)
     if return_weights not in (False, True, "before", "after"):
-        raise ValueError(f"return_weights={return_weights!r} must be 'before' or 'after' dropout, True or False")
-    mask, drop = mask or Mask(), make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
+        raise ValueError(
+            f"return_weights={return_weights!r} must be 'before' or 'after' dropout, "
+            "True or False"
+        )
+    mask = mask or Mask()
+    drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     kernel = _choose(implementation, q, k, score, return_weights)
     if kernel == "jax_nn":
-        asked = dict(score=score, mask=mask, bias=bias, drop=drop)
-        if reason := why_not(q, v, **asked, return_lse=return_lse, return_weights=return_weights):
-            raise ValueError(f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can")
+        reason = why_not(
+            q,
+            v,
+            score=score,
+            mask=mask,
+            bias=bias,
+            drop=drop,
+            return_lse=return_lse,
+            return_weights=return_weights,
+        )
+        if reason:
+            raise ValueError(
+                f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can"
+            )
         return _by_jax_nn(q, k, v, score, mask)
-    # What is not asked for is not computed: the compiler drops what a jitted function does not return.
-    wanted = (True, return_lse, return_weights in (True, "before"), return_weights == "after")
-    found = _mapped(q, k, v, score, mask, bias, drop, kernel=kernel, wanted=wanted)
-    return found if len(found) > 1 else found[0]
+    results = ["out"]
+    if return_lse:
+        results.append("lse")
+    if return_weights:
+        results.append("after" if return_weights == "after" else "before")
+    outputs = _map_kernel(
+        q, k, v, score, mask, bias, drop, kernel=kernel, results=tuple(results)
+    )
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
 def _choose(implementation, q, k, score, return_weights):
-    """The kernel to use. Raises ValueError for one that is unknown or cannot do what is asked, saying why."""
+    """Returns the kernel to use.
+
+    Raises ValueError for one that is unknown or cannot do what is asked, saying why.
+    """
     if implementation is None:
-        short = q.shape[-3] * k.shape[-3] <= SMALL and isinstance(score, PRODUCTS)
+        short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
         return "reference" if return_weights or short else "tiled"
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown implementation {implementation!r}; known: {', '.join(IMPLEMENTATIONS)}")
+        known = ", ".join(IMPLEMENTATIONS)
+        raise ValueError(f"unknown implementation {implementation!r}; known: {known}")
     if implementation == "tiled" and return_weights:
-        raise ValueError("implementation='tiled' never has all weights at once; use 'reference' for return_weights")
+        raise ValueError(
+            "implementation='tiled' never has all weights at once; "
+            "use 'reference' for return_weights"
+        )
     return implementation
 
 
-@functools.partial(jax.jit, static_argnames=("kernel", "wanted"))
-def _mapped(q, k, v, score, mask, bias, drop, *, kernel, wanted):
-    """The kernel over every head of every example: those of its results that are wanted."""
+@functools.partial(jax.jit, static_argnames=("kernel", "results"))
+def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
+    """Maps the kernel over every head of every example, and returns some of its results.
+
+    The compiler drops what a jitted function computes and does not return.
+    """
+    one_head = {"reference": _reference, "tiled": tiled}[kernel]
     limits = {}
     if kernel == "tiled":
-        limits = dict(at_once=near_the_caches(q.shape[-3], k.shape[-3], score), saved=SAVED)
-    out, lse, *weights = over_heads(KERNELS[kernel], q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits)
-    return tuple(itertools.compress((out, lse, *(jnp.moveaxis(x, -2, -3) for x in weights)), wanted))
+        limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], score)
+        limits["saved"] = SAVED
+    out, lse, *weights = map_heads(
+        one_head, q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits
+    )
+    weights = [jnp.moveaxis(x, -2, -3) for x in weights]
+    named = dict(
+        zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False)
+    )
+    return tuple(named[name] for name in results)
+
+
+def _reference(q, k, v, *, score, mask, taint, bias, drop):
+    """Calls the reference kernel with arrays in place of descriptions.
+
+    A key or value that held NaN or Inf is 0 here; its taint, as a bias, makes NaN of the
+    scores that see it.
+    """
+    i = jnp.arange(q.shape[0])
+    j = jnp.arange(k.shape[0])
+    if hasattr(bias, "tile"):
+        bias = bias.tile(i, j)
+    if taint is not None:
+        taint = jnp.broadcast_to(taint[None], (i.size, j.size))
+        bias = taint if bias is None else bias + taint
+    return reference(q, k, v, score=score, mask=mask.tile(i, j), bias=bias, drop=drop)
 
 
 @jax.jit
 def _by_jax_nn(q, k, v, score, mask):
     batch = q.shape[:-3]
-    mask = Mask(tuple(jax.tree.map(lambda x: jnp.broadcast_to(x, batch).reshape(-1), part) for part in mask.parts))
-    out = jax_nn(*(x.reshape(-1, *x.shape[-3:]) for x in (q, k, v)), score=score, mask=mask)
+
+    def flat(leaf):
+        return jnp.broadcast_to(leaf, batch).reshape(-1)
+
+    mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    out = jax_nn(q, k, v, score=score, mask=mask)
     return out.reshape(*batch, *out.shape[1:])
 
 
 def make_drop(rate, key, shape):
-    """One Drop per example and head, or None where nothing is to be dropped."""
+    """Returns one Drop for each example and head, or None where nothing is dropped.
+
+    Raises:
+      ValueError: a rate without a key, or a key without a rate.
+    """
     if isinstance(rate, (int, float)) and rate == 0:
         if key is not None:
             raise ValueError("dropout_key is given but dropout_rate is 0")
@@ -115,12 +198,25 @@ def make_drop(rate, key, shape):
 
 
 def check_shapes(q, k, v, score):
+    """Raises ValueError for queries, keys and values whose shapes do not fit."""
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
     if not q.ndim == k.ndim == v.ndim >= 3:
-        raise ValueError(f"q, k and v must be (*B, length, H, d), with the same number of axes; got {shapes}")
-    if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3] or not q.shape[-2] == k.shape[-2] == v.shape[-2]:
-        raise ValueError(f"q, k and v must share the batch axes and the number of heads; got {shapes}")
+        raise ValueError(
+            "q, k and v must be (*B, length, H, d), with the same number of axes; "
+            f"got {shapes}"
+        )
+    same_batch = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+    if not (same_batch and q.shape[-2] == k.shape[-2] == v.shape[-2]):
+        raise ValueError(
+            f"q, k and v must share the batch axes and the number of heads; got {shapes}"
+        )
     if k.shape[-3] != v.shape[-3]:
-        raise ValueError(f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; got {shapes}")
+        raise ValueError(
+            f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
+            f"got {shapes}"
+        )
     if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
-        raise ValueError(f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; got {shapes}")
+        raise ValueError(
+            f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
+            f"got {shapes}"
+        )

@@ -1,8 +1,8 @@
-"""Hard attention: a query takes the value of one key, the best or a random one, in O(N + M) memory.
+"""Hard attention: a query takes the value of one key, the best or a random one.
 
-B batch (any leading axes), N queries, M keys, H heads, K = L = d_k, V = d_v; n queries and m keys in a block.
-A query that sees nothing has output 0 and index −1, and gives no gradient. NaN or Inf in a hidden key or value reaches
-nobody.
+It takes O(N + M) memory. A query that sees nothing has output 0 and index −1, and gives
+no gradient. NaN or Inf in a hidden key or value reaches nobody. B batch (any leading
+axes), N queries, M keys, H heads, K = L = d_k, V = d_v; n queries and m keys in a block.
 """
 
 import functools
@@ -15,108 +15,146 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from attn.attention import attention, check_shapes
-from attn.dropout import mix
-from attn.inside import by_heads, softmax_parts
+from attn.hashing import mix
 from attn.kernels.blocks import SAVED, over_blocks
+from attn.kernels.softmax import softmax_parts
+from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.scores import ScaledDot
 
 
-def argmax_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"],
-                     *, score=ScaledDot(), mask: Mask | None = None, bias: Any = None,
-                     straight_through: bool = False) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"]]:
-    """The value of the key with the highest score(q, k) + bias, and its index; of equals the first key.
+def argmax_attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    straight_through: bool = False,
+) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"]]:
+    """Returns the value of the key with the highest score(q, k) + bias, and its index.
+
+    Of equal scores the first key is the best.
 
     Args:
       q, k, v, score, mask, bias: as for `attn.attention`.
-      straight_through: the gradient is that of `attn.attention`; without, it reaches the chosen values alone.
+      straight_through: the gradient is that of `attn.attention`; without, it reaches the
+        selected values alone.
     """
     check_shapes(q, k, v, score)
     index, best = _best_keys(q, k, score, mask or Mask(), bias)
-    out = _taken(v, index, ~(best < jnp.inf))
-    return _through(out, q, k, v, score, mask, bias) if straight_through else out, index
+    out = _values_at(v, index, ~(best < jnp.inf))
+    if straight_through:
+        out = _with_soft_gradient(out, q, k, v, score, mask, bias)
+    return out, index
 
 
-def sampled_attention(q: Float[ArrayLike, "*B N H K"], k: Float[ArrayLike, "*B M H L"], v: Float[ArrayLike, "*B M H V"],
-                      *, key: Array, score=ScaledDot(), mask: Mask | None = None,
-                      bias: Any = None, straight_through: bool = False,
-                      ) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"], Float[Array, "*B N H"]]:
-    """The value of a random key, drawn with the probabilities softmax(score(q, k) + bias).
+def sampled_attention(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    v: Float[ArrayLike, "*B M H V"],
+    *,
+    key: Array,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    straight_through: bool = False,
+) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"], Float[Array, "*B N H"]]:
+    """Returns the value of a random key, drawn with probabilities softmax(score + bias).
 
-    The hard attention of "Show, attend and tell" (Xu et al. 2015, section 4.1).
+    This is the hard attention of "Show, attend and tell" (Xu et al. 2015, section 4.1).
 
-    It is drawn by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014), each query, head and example for itself.
-    The same key gives the same sample, whatever the kernel's blocks. The random numbers have 32 bits: probabilities
-    below 2⁻³² are not met exactly.
+    It draws by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014), independently for
+    each query, head and example. The same key gives the same sample, whatever the kernel's
+    blocks. The random numbers have 32 bits: probabilities below 2⁻³² are not met exactly.
 
-    Neither output nor index has a gradient with respect to what made the choice. The log-probability has, to q, k, bias
-    and the score's parameters, and so has an expected reward (REINFORCE, Williams 1992), here with a baseline:
+    Neither output nor index has a gradient with respect to the probabilities. The
+    log-probability has, to q, k, bias and the score's parameters, and so has an expected
+    reward (REINFORCE, Williams 1992), here with a baseline:
 
         out, _, log_prob = sampled_attention(q, k, v, key=key)
         reward = jax.lax.stop_gradient(-loss_of(out))  # (*B), of one example
-        policy = (reward - baseline) * log_prob.sum((-1, -2))  # of all its choices
+        policy = (reward - baseline) * log_prob.sum((-1, -2))  # of all its selections
         loss = loss_of(out).mean() - policy.mean() - beta * entropy(q, k).mean()
 
     Args:
       q, k, v, score, mask, bias: as for `attn.attention`.
-      key: random key.
-      straight_through: the output's gradient is that of `attn.attention`; without, it reaches the chosen values alone.
+      key: a random key.
+      straight_through: the output's gradient is that of `attn.attention`; without, it
+        reaches the selected values alone.
 
     Returns:
-      The output, the index of its key, and the log-probability of the choice in nats, 0 for a query that sees nothing.
+      The output, the index of its key, and the log-probability of the selection in nats,
+      0 for a query that sees nothing.
     """
     check_shapes(q, k, v, score)
     keys = jax.random.split(key, (*q.shape[:-3], q.shape[-2]))
     index, log_prob = _random_keys(q, k, score, mask or Mask(), bias, keys)
-    out = _taken(v, index, jnp.isnan(log_prob))
-    return _through(out, q, k, v, score, mask, bias) if straight_through else out, index, log_prob
+    out = _values_at(v, index, jnp.isnan(log_prob))
+    if straight_through:
+        out = _with_soft_gradient(out, q, k, v, score, mask, bias)
+    return out, index, log_prob
 
 
 @jax.jit
 def _best_keys(q, k, score, mask, bias):
-    return by_heads(functools.partial(over_blocks, _best), q, k, score=score, mask=mask, bias=bias)
+    blocks = functools.partial(over_blocks, _best_of_tile)
+    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
 
 
-def _best(tile):
+def _best_of_tile(tile):
     s = tile.scores()
     best = s.max(-1)
-    return _index(tile, _argmax_of(s), best), best
+    return _index(tile, _first_argmax(s), best), best
 
 
 @jax.jit
 def _random_keys(q, k, score, mask, bias, keys):
-    def of_one_head(q, k, v, *, drop, **rest):
-        # Two secret words a query, for the whole head: the sample must not depend on where blocks begin.
+    def one_head(q, k, v, *, drop, **rest):
+        # Two secret words a query, for the whole head: the sample must not depend on
+        # where blocks begin.
         words = jax.random.bits(drop, (q.shape[0], 2), jnp.uint32)
-        return over_blocks(_drawn, q, k, v, drop=words, **rest)
+        return over_blocks(_sample_of_tile, q, k, v, drop=words, **rest)
 
-    return by_heads(of_one_head, q, k, score=score, mask=mask, bias=bias, drop=keys)
+    return map_heads_of_keys(
+        one_head, q, k, score=score, mask=mask, bias=bias, drop=keys
+    )
 
 
-def _drawn(tile):
-    """argmax_j w_j / E_j, E_j ~ Exp(1): the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less."""
+def _sample_of_tile(tile):
+    """Draws argmax_j w_j / E_j, E_j ~ Exp(1).
+
+    This is the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less.
+    """
     below, e, total = softmax_parts(tile.scores())
     words = tile.drop[tile.i]
     bits = mix(mix(tile.j.astype(jnp.uint32)[None] ^ words[:, :1]) + words[:, 1:])
     race = e / _exponential(bits)
-    # Named, so that derivatives, which make the scores again, know the choice and need no noise.
-    at = checkpoint_name(_argmax_of(race), SAVED)
-    chosen = jnp.take_along_axis(below, at[:, None], axis=-1)
+    # Named, so that derivatives, which make the scores again, know the selection and need
+    # no noise.
+    at = checkpoint_name(_first_argmax(race), SAVED)
+    selected = jnp.take_along_axis(below, at[:, None], axis=-1)
     # A query that sees nothing has total 1, one that sees NaN has total NaN.
-    log_prob = jnp.where(chosen == -jnp.inf, 0.0, chosen) - jnp.log(total)
-    return _index(tile, at, chosen[:, 0]), log_prob[:, 0]
+    log_prob = jnp.where(selected == -jnp.inf, 0.0, selected) - jnp.log(total)
+    return _index(tile, at, selected[:, 0]), log_prob[:, 0]
 
 
 def _exponential(bits: UInt32[Array, "n m"]) -> Float[Array, "n m"]:
-    """A draw of the exponential distribution for each 32 random bits."""
+    """Turns each 32 random bits into a draw of the exponential distribution."""
     u = (bits.astype(jnp.float32) + 0.5) * 2**-32
-    # The small draws win, so they come from small u, which float32 resolves to all of its 32 bits. 1 would be Inf.
+    # The small draws win, so they come from small u, which float32 resolves to all of its
+    # 32 bits. 1 would be Inf.
     return -jnp.log1p(-jnp.minimum(u, 1 - 2**-24))
 
 
-def _argmax_of(x: Float[Array, "n m"]) -> Int[Array, "n"]:
-    """The first of the maxima, and 0 where x has a NaN: on a CPU seven times faster than jnp.argmax."""
-    # Else x might be made once for the maximum and again for its place, and differ by a rounding.
+def _first_argmax(x: Float[Array, "n m"]) -> Int[Array, "n"]:
+    """Returns the place of the first maximum, and 0 where x has a NaN.
+
+    On a CPU this is seven times faster than jnp.argmax.
+    """
+    # Without the barrier x might be made once for the maximum and again for its place,
+    # and differ by a rounding.
     x = jax.lax.optimization_barrier(jax.lax.stop_gradient(x))
     m = x.shape[-1]
     return jnp.where(x < x.max(-1, keepdims=True), m, jnp.arange(m)[None]).min(-1)
@@ -127,14 +165,17 @@ def _index(tile, at, best):
 
 
 @jax.jit
-def _taken(v, index, broken):
-    """The values at the indices; 0 for an index of −1, and NaN where a score that was NaN or Inf made the choice."""
+def _values_at(v, index, broken):
+    """Returns the values at the indices, and 0 for an index of −1.
+
+    It is NaN where a score that was NaN or Inf decided the index.
+    """
     out = jnp.take_along_axis(v, index[..., None], axis=-3)
     out = jnp.where(index[..., None] < 0, 0, out)
     return jnp.where(broken[..., None], jnp.nan, out)
 
 
-def _through(out, q, k, v, score, mask, bias):
-    """`out`, exactly, with the gradient of soft attention."""
+def _with_soft_gradient(out, q, k, v, score, mask, bias):
+    """Returns `out`, exactly, with the gradient of soft attention."""
     soft = attention(q, k, v, score=score, mask=mask, bias=bias)
     return jax.lax.stop_gradient(out) + (soft - jax.lax.stop_gradient(soft))

@@ -1,90 +1,141 @@
-"""What is compared: scores are values, pytrees of their own parameters, called on the queries and keys of one head.
+"""Scores: values that compare the queries and keys of one head.
 
-N queries, M keys, K = d_k, Q = d_q (the width of a query, where it may differ), A = the hidden width of a score. A
-score returns at least float32 whatever it is given. A new score is one small class:
+A score is a pytree of its own parameters, called on q (N, K) and k (M, K). N queries,
+M keys, K = d_k, Q = d_q (the width of a query, where it may differ), A = the hidden width
+of a score. It returns at least float32 whatever its inputs are. A new score is one class:
 
     @attn.score
     class Distance:
         '''score(q, k) = −temperature · ‖q − k‖²'''
+
         temperature: Any
+
+        @classmethod
+        def init(cls, key, h, d_q, d_k):
+            return cls(jnp.ones(h))
+
         def __call__(self, q, k):
             return -self.temperature * ((q[:, None] - k[None]) ** 2).sum(-1)
 
-What makes a score for h heads is a function (key, h, d_q, d_k) -> score: `Bilinear.init` and `Additive.init` are, and
-`SCORES` has one by name. Initial values are Glorot-uniform, each head for itself.
+`init(key, h, d_q, d_k)` makes a score for h heads, whose arrays have a leading axis H.
+Initial values here are Glorot-uniform, each head for itself. `attn.check.check_score`
+holds a new score to the contract.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.tanh_sum import tanh_sum
+from attn.kernels.tanh_sum import tanh_sum
 
 
 def score(cls):
-    """Makes a class of parameters a score: a frozen dataclass whose fields are pytree leaves.
+    """Makes a class of parameters a score: a frozen dataclass of pytree leaves.
 
-    `prepare(q, k)` gives (score', q', k') with score'(q', k') = score(q, k): what a kernel can do once for all keys
-    and queries and not again for every tile of them. By default there is nothing to do.
+    The class may define, and gets a default where it does not:
+
+      init(key, h, d_q, d_k): a class method that makes the score of h heads. The default
+        is `cls()`, where all fields have defaults.
+      prepare(q, k): returns (score', q', k') with score'(q', k') = score(q, k), the work
+        that a kernel can do once for all tiles. The default is (self, q, k).
+      is_product: True states that prepare returns `Dot()`, so that kernels can use a
+        plain matrix product. The default is False.
     """
     cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    if not hasattr(cls, "init"):
+        cls.init = classmethod(_default_init)
     if not hasattr(cls, "prepare"):
         cls.prepare = lambda self, q, k: (self, q, k)
+    if not hasattr(cls, "is_product"):
+        cls.is_product = False
     return cls
+
+
+def _default_init(cls, key: Array, h: int, d_q: int, d_k: int):
+    """Returns the score with the defaults of its fields."""
+    missing = dataclasses.MISSING
+    for field in dataclasses.fields(cls):
+        if field.default is missing and field.default_factory is missing:
+            raise TypeError(
+                f"{cls.__name__} has no init, and its field {field.name!r} no default; "
+                "give it one of both"
+            )
+    return cls()
 
 
 @score
 class Dot:
     """score(q, k) = q · k (Luong et al. 2015, section 3.1, "dot")."""
 
-    def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    is_product = True
+
+    def __call__(
+        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
 
 @score
 class ScaledDot:
-    """score(q, k) = scale · (q · k), with scale = 1/√d_k unless given ("Attention Is All You Need", section 3.2.1)."""
+    """score(q, k) = scale · (q · k), with scale = 1/√d_k unless given.
 
+    "Attention Is All You Need", section 3.2.1.
+    """
+
+    is_product = True
     scale: Any = None  # a number, or one for each head
 
-    def __call__(self, q: Float[Array, "N K"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
     def prepare(self, q, k):
+        """Scales q, which costs N·K multiplications; scaling the scores costs N·M."""
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        # Scaling q costs N·K multiplications, scaling the scores N·M.
         return Dot(), q * jnp.asarray(scale, q.dtype), k
 
 
 @score
 class Bilinear:
-    """score(q, k) = qᵀ W k (Luong et al. 2015, "general"); W = w, or the product of two factors w (Q, R), w_2 (R, K).
+    """score(q, k) = qᵀ W k (Luong et al. 2015, "general").
 
-    Costs one projection more than a dot product: W is folded into the queries.
+    W is w, or the product of two factors w (Q, R) and w_2 (R, K). It costs one projection
+    more than a dot product, because W is folded into the queries.
     """
 
+    is_product = True
     w: Any  # Float[Array, "Q K"], or (Q, R) with
     w_2: Any = None  # Float[Array, "R K"]
 
     @classmethod
     def init(cls, key: Array, h: int, d_q: int, d_k: int, *, rank: int | None = None):
-        """W of h heads, (H, Q, K); of a given rank R as two factors, (H, Q, R) and (H, R, K)."""
+        """Draws W of h heads, (H, Q, K).
+
+        With a rank R it is two factors, (H, Q, R) and (H, R, K).
+        """
         if rank is None:
             return cls(_glorot(key, (h, d_q, d_k)))
         left, right = jax.random.split(key)
         return cls(_glorot(left, (h, d_q, rank)), _glorot(right, (h, rank, d_k)))
 
-    def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
     def prepare(self, q, k):
+        """Folds W into the queries."""
         q = q @ self.w.astype(q.dtype)
-        return Dot(), q if self.w_2 is None else q @ self.w_2.astype(q.dtype), k
+        if self.w_2 is not None:
+            q = q @ self.w_2.astype(q.dtype)
+        return Dot(), q, k
 
 
 @score
@@ -97,43 +148,86 @@ class Additive:
     b: Any = None  # Float[Array, "A"]
 
     @classmethod
-    def init(cls, key: Array, h: int, d_q: int, d_k: int, *, d_a: int | None = None, bias: bool = False):
-        """Of h heads with hidden width A = d_a, d_k unless given; with a bias it starts at 0."""
-        d_a = d_k if d_a is None else d_a
-        for_q, for_k, for_v = jax.random.split(key, 3)
-        return cls(_glorot(for_q, (h, d_q, d_a)), _glorot(for_k, (h, d_k, d_a)), _glorot(for_v, (h, d_a, 1))[..., 0],
-                   jnp.zeros((h, d_a)) if bias else None)
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        d_q: int,
+        d_k: int,
+        *,
+        d_a: int | None = None,
+        bias: bool = False,
+    ):
+        """Draws the parameters of h heads with hidden width A = d_a, d_k unless given.
 
-    def __call__(self, q: Float[Array, "N Q"], k: Float[Array, "M K"]) -> Float[Array, "N M"]:
+        A bias starts at 0.
+        """
+        d_a = d_k if d_a is None else d_a
+        key_q, key_k, key_v = jax.random.split(key, 3)
+        return cls(
+            _glorot(key_q, (h, d_q, d_a)),
+            _glorot(key_k, (h, d_k, d_a)),
+            _glorot(key_v, (h, d_a, 1))[..., 0],
+            jnp.zeros((h, d_a)) if bias else None,
+        )
+
+    def __call__(
+        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+    ) -> Float[Array, "N M"]:
         hidden, a, b = self.prepare(q, k)
         return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
 
     def prepare(self, q, k):
+        """Projects queries and keys, each once."""
         dtype = _at_least_float32(q)
         a = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
         b = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
-        return TanhSum(self.v.astype(dtype)), a if self.b is None else a + self.b.astype(dtype)[None], b
+        if self.b is not None:
+            a = a + self.b.astype(dtype)[None]
+        return TanhSum(self.v.astype(dtype)), a, b
 
 
 @score
 class TanhSum:
-    """score(q, k) = vᵀ tanh(q + k): additive attention behind its projections, without an N·M·A tensor."""
+    """score(q, k) = vᵀ tanh(q + k): additive attention behind its projections.
+
+    It makes no N·M·A tensor, see `attn.kernels.tanh_sum`.
+    """
 
     v: Any  # Float[Array, "A"]
 
-    def __call__(self, q: Float[Array, "N A"], k: Float[Array, "M A"]) -> Float[Array, "N M"]:
+    def __call__(
+        self, q: Float[Array, "N A"], k: Float[Array, "M A"]
+    ) -> Float[Array, "N M"]:
         return tanh_sum(q.T, k.T, self.v)
 
 
-PRODUCTS = Dot, ScaledDot, Bilinear
-"""Scores that are one matrix product."""
-
 SCORES = {
-    "dot": lambda key, h, d_q, d_k: Dot(),
-    "scaled_dot": lambda key, h, d_q, d_k: ScaledDot(),
-    "bilinear": Bilinear.init,
-    "additive": Additive.init,
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "bilinear": Bilinear,
+    "additive": Additive,
 }
+"""The classes that a name stands for, as in `Design.score`."""
+
+
+def score_init(choice: str | type | Callable) -> Callable:
+    """Returns the function (key, h, d_q, d_k) -> score that a choice stands for.
+
+    Args:
+      choice: a name of SCORES, a class of scores, or such a function itself.
+
+    Raises:
+      ValueError: an unknown name.
+    """
+    if isinstance(choice, str):
+        if choice not in SCORES:
+            known = ", ".join(SCORES)
+            raise ValueError(
+                f"unknown score {choice!r}; known: {known}; or give a class of scores"
+            )
+        choice = SCORES[choice]
+    return choice.init if isinstance(choice, type) else choice
 
 
 _glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis=0)

@@ -15,7 +15,7 @@ from attn import sample
 from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
-from experiments.settings import Settings, SettingsError, resolve
+from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system.files import DamagedError, read_json
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import not_a_trial
@@ -57,7 +57,7 @@ def load_model(
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
     _check(workdir, record, config)
-    settings = resolve(config, point)
+    settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
     program = program_of(settings, vocabulary.size, record["length"])
     state = jax.device_get(_restore(workdir, program, settings))
@@ -171,7 +171,8 @@ class Sampler:
         self._variables = dict(params=state.params, positions=state.positions)
         model = build_model(self._model.program)
         self._sample = jax.jit(
-            functools.partial(sample, model, bos=BOS, eos=EOS), static_argnames="most"
+            functools.partial(sample, model, bos=BOS, eos=EOS),
+            static_argnames="max_length",
         )
 
     def __call__(
@@ -213,13 +214,13 @@ class Sampler:
             jax.random.key(seed),
             jnp.asarray(np.tile(prefix, (count, 1))),
             jnp.full(count, len(tokens)),
-            most=max_length,
+            max_length=max_length,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
         )
         samples = jax.device_get(samples)
-        texts = vocabulary.decode(samples.pieces)
+        texts = vocabulary.decode(samples.tokens)
         pairs = zip(samples.log_probs, texts, strict=True)
         return [Text(float(log_prob), text) for log_prob, text in pairs]
 
@@ -227,7 +228,9 @@ class Sampler:
 def _check(workdir, record, config):
     """Raises DamagedError for a record.json or config.json that no trial wrote."""
     try:
-        settings = resolve(config)
+        settings = resolve(config, trusted=False)
+    except OutsideError:
+        raise
     except SettingsError as error:
         raise DamagedError(workdir / "config.json", error) from None
     length = record.get("length")

@@ -1,6 +1,7 @@
-"""What every command has in common: flags, and errors of one clear line.
+"""Flags and errors that all commands share.
 
-A user's mistake ends as `error: ...` on stderr with exit status 2, before any work where that is possible.
+A user's mistake ends as `error: ...` on stderr with exit status 2, before any work
+where that is possible.
 """
 
 import errno
@@ -9,13 +10,15 @@ import logging
 import os
 import sys
 import traceback
+from typing import Any
 
 import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
+from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
-from experiments.settings import check_key
+from experiments.settings import check_key, load_text, override, with_all_settings
 from experiments.system.signals import LINE, STATUS, Interrupted
 
 DISK = {
@@ -30,22 +33,43 @@ DISK = {
     errno.EIO: "look after the disk",
     errno.ELOOP: "remove the link",
 }
-"""The remedy for what goes wrong with files and is no mistake of this program."""
+"""The remedy for errors of the file system, which are no mistake of this program."""
+
+HELP = {"--help", "-help", "-h", "-?"}
 
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
-    logging.getLogger("jax").setLevel(
-        logging.WARNING
-    )  # at INFO it tells of every accelerator that is not there
+    # At INFO, JAX reports every accelerator that is not there.
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    if HELP & set(sys.argv[1:]):
+        print(_help(sys.modules[getattr(main, "func", main).__module__]))
+        return
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
 def define_config() -> flags.FlagHolder:
-    """The --config flag, with --config.key=value for every setting."""
-    return config_flags.DEFINE_config_file(
+    """Defines --config, and --config.key=value for every setting."""
+    flag = config_flags.DEFINE_config_file(
         "config", None, "The experiment, as experiments/configs/quick.py"
     )
+    flags.FLAGS["config"].parser = ConfigParser("config")
+    return flag
+
+
+class ConfigParser(ConfigFileFlagParser):
+    """Loads a config file so that flags may set what other kinds of models have too.
+
+    `--config.model.kind=rnn --config.model.cell=gru` is then possible on a Transformer's
+    config. `_parse` leaves out what does not belong to the kind in the end.
+    """
+
+    def parse(self, path):
+        """Returns the file's config with the settings of all kinds."""
+        self.config = super().parse(path)
+        if not isinstance(self.config, ml_collections.ConfigDict):
+            return self.config
+        return with_all_settings(self.config)
 
 
 def define_workdir() -> flags.FlagHolder[str]:
@@ -54,20 +78,51 @@ def define_workdir() -> flags.FlagHolder[str]:
     )
 
 
+def define_outside() -> flags.FlagHolder[list[str]]:
+    """Defines --outside, which allows code that a model's directory names."""
+    return flags.DEFINE_list(
+        "outside",
+        [],
+        "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+    )
+
+
+def load_outside(texts: list[str]) -> None:
+    """Runs the code that --outside names."""
+    for text in texts:
+        load_text(text)
+
+
 def config_path() -> str:
     """The config file's path, as given."""
     return flags.FLAGS["config"].config_filename
 
 
-def overridden() -> set[str]:
-    """The settings that the command line gives: "model.h" for --config.model.h=2."""
-    return set(config_flags.get_override_values(flags.FLAGS["config"]))
+def overrides() -> dict[str, Any]:
+    """Returns what flags set: {"model.h": 2} for --config.model.h=2."""
+    return config_flags.get_override_values(flags.FLAGS["config"])
 
 
 def mistake(message: object) -> None:
     """Says what is wrong and ends the process with status 2."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(2)
+
+
+def _help(module) -> str:
+    """Returns the description of a command and its flags, those shared by commands first."""
+    values = flags.FLAGS
+    shared = [values[name] for name in ("config", "workdir") if name in values]
+    own = values.get_key_flags_for_module(module.__name__)
+    lines = [module.__doc__.strip(), "", "Flags:"]
+    for flag in {flag.name: flag for flag in [*shared, *own]}.values():
+        default = (
+            "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+        )
+        lines.append(f"  --{flag.name}: {flag.help}{default}")
+    if "config" in values:
+        lines.append("  --config.GROUP.NAME=VALUE: any setting of the config")
+    return "\n".join(lines)
 
 
 def _without_traceback(main):
@@ -80,7 +135,8 @@ def _without_traceback(main):
             raise
         where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
         mistake(
-            f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here"
+            f"{where}: {error.strerror}; {DISK[error.errno]}, "
+            "and the same command goes on from here"
         )
     except Interrupted:
         print(LINE, file=sys.stderr)
@@ -95,8 +151,11 @@ def _parse(arguments):
         _check_config_arguments(arguments)
         left = flags.FLAGS(arguments)
         _check_config(arguments)
+        if _config_given(arguments):
+            flag = flags.FLAGS["config"]
+            flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
-        mistake(_told(error, _config_given(arguments)))
+        mistake(_message_of(error, _config_given(arguments)))
     if len(left) > 1:
         mistake(
             f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
@@ -105,7 +164,7 @@ def _parse(arguments):
 
 
 def _check_config_arguments(arguments):
-    """ml_collections' own complaint about a mistyped key names nothing that is known; this one does."""
+    """Refuses a mistyped key with the keys that are known, which ml_collections leaves out."""
     for argument in arguments[1:]:
         name, _, _ = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name.startswith("config."):
@@ -121,15 +180,16 @@ def _check_config(arguments):
         return
     config = flags.FLAGS["config"].value
     if not isinstance(config, ml_collections.ConfigDict):
-        getattr(config, "model", None)  # which raises what was kept
+        # ml_collections keeps an OSError of the file and raises it at the first access.
+        getattr(config, "model", None)
         mistake(
             f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}"
         )
 
 
 def _config_given(arguments) -> str:
-    """The value of --config; "" where there is none."""
-    found = [
+    """Returns the value of --config, "" where there is none."""
+    values = [
         following if argument.lstrip("-") == "config" else argument.partition("=")[2]
         for argument, following in zip(
             arguments[1:], [*arguments[2:], ""], strict=False
@@ -137,28 +197,18 @@ def _config_given(arguments) -> str:
         if argument.startswith("-")
         and argument.lstrip("-").partition("=")[0] == "config"
     ]
-    return found[-1] if found else ""
+    return values[-1] if values else ""
 
 
-def _told(error, given) -> str:
-    """What is wrong with the flags, or where in the config file they name, in a line."""
-    path, chain = os.path.abspath(given.split(":")[0]), [error]
+def _message_of(error, given) -> str:
+    """Returns one line that says what is wrong with the flags, or where in the config file."""
+    path = os.path.abspath(given.split(":")[0])
+    chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    for one in chain:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(one.__traceback__)
-            if os.path.abspath(frame.filename) == path
-        ]
-        if (
-            isinstance(one, SyntaxError)
-            and one.filename
-            and os.path.abspath(one.filename) == path
-        ):
-            lines.append(one.lineno)
-        if lines:
-            return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
+    for link in chain:
+        if lines := _lines_in(path, link):
+            return f"--config={given}: line {lines[-1]}: {type(link).__name__}: {link}"
     if isinstance(error, UserError):
         return str(error)
     if "config file" in str(error):  # ml_collections' message is a whole traceback
@@ -168,6 +218,17 @@ def _told(error, given) -> str:
         if isinstance(error, flags.Error)
         else f"--config={given}: {error}"
     )
+
+
+def _lines_in(path, error):
+    """Returns the lines of the file `path` that an error passed through, the last one last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
+    ]
+    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
+        lines.append(error.lineno)
+    return lines
 
 
 def _known_configs():

@@ -1,15 +1,18 @@
 """Writes texts with a trained language model.
 
-python -m launch.sample --workdir=runs/language --count=5 --beginning="In the" --temperature=0.8 --top_p=0.95
+python -m launch.sample --workdir=runs/language --count=5 --beginning="In the"
+--temperature=0.8 --top_p=0.95
 
-Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each token is drawn from
-softmax(logits / temperature), cut to the top_k likeliest tokens, and to the fewest whose probabilities sum to top_p.
+Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each
+token is drawn from softmax(logits / temperature), cut to the top_k likeliest tokens,
+and to the fewest whose probabilities sum to top_p.
 """
 
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import sys
 from pathlib import Path
@@ -19,6 +22,7 @@ from absl import flags
 from launch import command
 
 _WORKDIR = command.define_workdir()
+_OUTSIDE = command.define_outside()
 _COUNT = flags.DEFINE_integer(
     "count", 5, "How many texts", lower_bound=1, upper_bound=100_000
 )
@@ -55,6 +59,7 @@ def main():
     from experiments.system import machine
 
     machine.use_compile_cache()
+    command.load_outside(_OUTSIDE.value)
     sampler = Sampler(Path(_WORKDIR.value))
     sys.stdout.reconfigure(encoding="utf-8")
     for log_prob, text in sampler(
@@ -69,5 +74,11 @@ def main():
         print(f"{log_prob:.4f}\t{text}" if _SCORES.value else text)
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-sample`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

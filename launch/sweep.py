@@ -1,11 +1,13 @@
 """Runs a sweep: the product of the named sweeps of a config.
 
-python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed
+--workdir=runs/quick
 
-Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. SIGTERM and
-Ctrl-C save the trials that run and leave, with exit status 75; a second one leaves at once. --seeds=5 runs each point
-with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point, shows what
-there is and estimates what it will take, and trains nothing.
+Finished trials are skipped and interrupted ones go on, so the same command again
+finishes what is left. SIGTERM and Ctrl-C save the trials that run and leave, with exit
+status 75; a second one leaves at once. --seeds=5 runs each point with five seeds,
+--only='(A)' only the points with that in their label or name. --dry_run checks every
+point, shows what there is and estimates what it will take, and trains nothing.
 """
 
 import os
@@ -67,9 +69,8 @@ def main():
             "--config=FILE is needed, such as --config=experiments/configs/quick.py"
         )
     if _DRY_RUN.value:
-        os.environ.setdefault(
-            "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
-        )  # a sweep may run beside it
+        # A sweep may run beside it on the same accelerator.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
@@ -78,11 +79,13 @@ def main():
     points = select_points(
         expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
     )
-    if both := command.overridden() & {key for point in points for key in point}:
+    overrides = command.overrides()
+    keys = set().union(*points)
+    if both := {*overrides} & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
-    planned = plan_trials(_CONFIG.value, points)
+    planned = plan_trials(_CONFIG.value, points, overrides)
     if equal := len(points) - len(planned):
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"
@@ -144,9 +147,8 @@ def run(planned, workdir, console, interruption):
         already = len(planned) - len(todo)
         if todo:
             check_all(todo)
-            prepared = {
-                data: prepare(data) for data in {one.settings.data for one in todo}
-            }
+            corpora = {trial.settings.data for trial in todo}
+            prepared = {data: prepare(data) for data in corpora}
         open_workdir(
             workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
         )
@@ -208,6 +210,12 @@ def _wish(machine):
         command.mistake(error)
 
 
-if __name__ == "__main__":
-    huge_pages.use_huge_pages()  # for the workers
+def cli() -> None:
+    """Runs the command `attn-sweep`."""
+    # The workers inherit it; this process only plans.
+    huge_pages.use_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,1 +1,1 @@
-"""How attention is computed, for one head."""
+"""Kernels compute the attention of one head."""

@@ -1,7 +1,7 @@
-"""A head in blocks of queries, each with the whole of the keys that it can see at all.
+"""A head in blocks of queries, each with all the keys that it can see.
 
-So no running softmax is needed, and O(N + M) memory; a window or a causal mask leaves out the keys that nobody in the
-block sees. n queries in a block.
+So no running softmax is needed, and O(N + M) memory; a window or a causal mask leaves out
+the keys that nobody in the block sees. n queries in a block.
 """
 
 import functools
@@ -12,18 +12,23 @@ import jax.numpy as jnp
 from attn.kernels.tile import Tile
 
 BLOCK = 256
-"""Queries in a block at most."""
+"""The most queries in a block."""
 RUNS = 8
-"""A causal mask cuts the blocks into so many runs, each with the keys that its last query sees."""
+"""The number of runs of blocks under a causal mask: each has the keys of its last query."""
 SAVED = "results of a block"
-"""The name, for jax.checkpoint, of what derivatives keep of a block."""
+"""The name, for jax.checkpoint, of the results of a block that derivatives keep."""
 
 
 def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
-    """`function(tile)`, arrays with a row for each query of the tile, for all queries (N, …) of a head."""
+    """Computes `function(tile)` for all queries (N, …) of a head, block by block.
+
+    The function gives arrays with a row for each query of the tile.
+    """
     score, q, k = score.prepare(q, k)
-    k, v = k.T, v.T
-    queries, m = q.shape[0], k.shape[1]
+    k = k.T
+    v = v.T
+    queries = q.shape[0]
+    m = k.shape[1]
     count = -(-queries // BLOCK)
     n = -(-queries // count)
     dense = bias is not None and not hasattr(bias, "tile")
@@ -31,35 +36,65 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     def blocks(x):
         return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(count, n, -1)
 
-    # Else the keys that each block sees would be kept for its derivative, a copy for every block.
-    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(SAVED), prevent_cse=False,
-                       static_argnums=0)
-    def one(width, start, t, q, rows):
-        """Block t, with so many keys from start on: all arrays but q are cut to them here."""
-        cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1)
-        i, j = t * n + jnp.arange(n), start + jnp.arange(width)
-        own = cut(rows) if dense else bias
-        return function(Tile(score, q, cut(k), cut(v), None if taint is None else cut(taint), own, mask, drop, i, j, m))
+    # Without this the keys that each block sees would be kept for its derivative, a copy
+    # for every block.
+    @functools.partial(
+        jax.checkpoint,
+        policy=jax.checkpoint_policies.save_only_these_names(SAVED),
+        prevent_cse=False,
+        static_argnums=0,
+    )
+    def one_block(width, start, t, q, bias_rows):
+        """Computes block t with `width` keys from `start` on: all arrays but q are cut."""
+        cut = functools.partial(
+            jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1
+        )
+        tile = Tile(
+            score=score,
+            q=q,
+            k=cut(k),
+            v=cut(v),
+            taint=None if taint is None else cut(taint),
+            bias=cut(bias_rows) if dense else bias,
+            mask=mask,
+            drop=drop,
+            i=t * n + jnp.arange(n),
+            j=start + jnp.arange(width),
+            columns=m,
+        )
+        return function(tile)
 
     rows = jnp.arange(count), blocks(q), blocks(bias) if dense else None
     left, right = mask.reach()
     if left is not None and right is not None and n + left + right < m:
         width = max(1, n + left + right)
-        found = _map(lambda t, *x: one(width, jnp.clip(t * n - left, 0, m - width), t, *x), rows)
+
+        def in_window(t, *rest):
+            start = jnp.clip(t * n - left, 0, m - width)
+            return one_block(width, start, t, *rest)
+
+        results = _map(in_window, rows)
     else:
         runs = []
         for run, (start, width) in _runs(count, n, m, left, right):
-            own = jax.tree.map(lambda x, run=run: x[run], rows)
+            run_rows = jax.tree.map(lambda x, run=run: x[run], rows)
             if runs:
-                own, runs[-1] = _in_turn(own, runs[-1])
-            runs.append(_map(functools.partial(one, width, start), own))
-        found = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
-    return jax.tree.map(lambda x: x.reshape(count * n, *x.shape[2:])[:queries], found)
+                run_rows, runs[-1] = _in_turn(run_rows, runs[-1])
+            runs.append(_map(functools.partial(one_block, width, start), run_rows))
+        results = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
+
+    def joined(x):
+        return x.reshape(count * n, *x.shape[2:])[:queries]
+
+    return jax.tree.map(joined, results)
 
 
 @jax.custom_jvp
 def _in_turn(following, done):
-    """Both, the first not before the second: runs one after another can use the same memory."""
+    """Returns both, the first not before the second is there.
+
+    Runs one after another can use the same memory.
+    """
     return jax.lax.optimization_barrier((following, done))
 
 
@@ -68,14 +103,18 @@ _in_turn.defjvp(lambda primals, tangents: (_in_turn(*primals), tangents))
 
 
 def _map(function, rows):
-    """lax.map over the blocks; a single block is called as it is, for the compiler to fuse with what surrounds it."""
+    """Maps a function over the blocks, one after another.
+
+    A single block is called as it is, for the compiler to fuse with its surroundings.
+    """
     if rows[0].shape[0] == 1:
-        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], rows)))
+        first = jax.tree.map(lambda x: x[0], rows)
+        return jax.tree.map(lambda x: x[None], function(*first))
     return jax.lax.map(lambda x: function(*x), rows)
 
 
 def _runs(count, n, m, left, right):
-    """Cuts the blocks into runs, each with the static (start, width) of the keys that its queries reach."""
+    """Cuts the blocks into runs, each with the static (start, width) of its keys."""
     size = count if left is None and right is None else -(-count // RUNS)
     for first in range(0, count, size):
         last = min(first + size, count)

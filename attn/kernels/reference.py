@@ -1,34 +1,57 @@
 """The definition of attention, for one head: every other kernel is held to this one.
 
-N queries, M keys, K = d_k, V = d_v.
+N queries, M keys, K = d_k, L = the width of a key, V = d_v.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from attn.dropout import Drop
-from attn.kernels.tile import Tile
+from attn.kernels.drop import Drop
 
 
-def reference(q: Float[Array, "N K"], k: Float[Array, "M L"], v: Float[Array, "M V"], *, score, mask, taint, bias=None,
-              drop: Drop | None = None):
-    """softmax(score(q, k) + bias) v over the keys that `mask` shows, textbook form.
+def reference(
+    q: Float[Array, "N K"],
+    k: Float[Array, "M L"],
+    v: Float[Array, "M V"],
+    *,
+    score,
+    mask: Bool[Array, "N M"],
+    bias: Float[Array, "N M"] | None = None,
+    drop: Drop | None = None,
+):
+    """Computes softmax(score(q, k) + bias) v over the keys that `mask` shows.
 
-    Returns the output (N, V) in v's dtype, the log of the softmax's denominator (N,) and the weights (N, M) before and
-    after dropout, in float32 at least. A query that sees no key has output 0, LSE −inf, weights 0 and gradient 0.
+    Args:
+      q, k, v: queries, keys and values; finite, or NaN spreads from a hidden key too.
+      score: a function of q and k that gives (N, M) scores, in float32 at least.
+      mask: True where a query may attend to a key.
+      bias: added to the scores.
+      drop: dropout of the weights.
+
+    Returns:
+      The output (N, V) in v's dtype, the log of the softmax's denominator (N,), and the
+      weights (N, M) before and after dropout, the last three in the scores' dtype. A
+      query that sees no key has output 0, LSE −inf, weights 0 and gradient 0.
     """
-    (n, _), (m, _) = q.shape, k.shape
-    tile = Tile(score, q, k.T, v.T, taint, bias, mask, drop, jnp.arange(n), jnp.arange(m), m)
-    s = tile.scores()
+    s = score(q, k)
+    if bias is not None:
+        s = s + bias.astype(s.dtype)
+    s = jnp.where(mask, s, -jnp.inf)
+
     top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
-    # A row of −inf: subtracting its maximum would be −inf − (−inf) = NaN, in the value and in every gradient.
+    # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN, in the value
+    # and in every gradient.
     top = jnp.where(top == -jnp.inf, 0.0, top)
     e = jnp.exp(s - top)
     total = e.sum(-1, keepdims=True)
     empty = total == 0
-    weights = e / jnp.where(empty, 1.0, total)
-    lse = jnp.where(empty, -jnp.inf, top + jnp.log(jnp.where(empty, 1.0, total)))[:, 0]
-    dropped = tile.dropped(weights)
-    out = jnp.einsum("nm,mv->nv", dropped.astype(v.dtype), v, preferred_element_type=weights.dtype)
+    total = jnp.where(empty, 1.0, total)
+    weights = e / total
+    lse = jnp.where(empty, -jnp.inf, top + jnp.log(total))[:, 0]
+
+    dropped = weights if drop is None else drop(weights)
+    out = jnp.einsum(
+        "nm,mv->nv", dropped.astype(v.dtype), v, preferred_element_type=s.dtype
+    )
     return out.astype(v.dtype), lse, weights, dropped

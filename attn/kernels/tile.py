@@ -1,4 +1,4 @@
-"""What a kernel works on: some queries of one head, and the keys that they reach.
+"""The part of a head that a kernel works on: some queries, and the keys that they reach.
 
 N queries, M keys, K = d_k, V = d_v of the head; n queries, m keys of the tile.
 """
@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 class Tile(NamedTuple):
     """Queries i and keys j of one head.
 
-    Keys and values have their tokens last: the gradient of q kᵀ with respect to kᵀ is a product of contiguous rows,
-    three times faster on a CPU than that with respect to k.
+    Keys and values have their tokens last: the gradient of q kᵀ with respect to kᵀ is a
+    product of contiguous rows, three times faster on a CPU than that with respect to k.
     """
 
     score: Any
@@ -21,27 +21,33 @@ class Tile(NamedTuple):
     k: Any  # Float[Array, "K m"]
     v: Any  # Float[Array, "V m"]
     taint: Any  # Float[Array, "m"]: NaN for a key that held NaN or Inf, else 0; or None
-    bias: Any  # Float[Array, "n m"], a value with a `tile` (see attn.biases), or None
+    bias: Any  # Float[Array, "n m"], a value with a `tile`, or None
     mask: Any
     drop: Any
     i: Any  # Int[Array, "n"]
     j: Any  # Int[Array, "m"]
-    columns: Any  # M, what `drop` counts its random bits with
+    columns: Any  # M, with which `drop` counts its random bits
 
     def scores(self) -> Float[Array, "n m"]:
-        """score(q, k) + bias in float32 at least, −inf where the mask hides the key.
+        """Computes score(q, k) + bias in float32 at least, −inf where the mask hides.
 
-        A key or value that held NaN or Inf comes here as 0, for in a product a weight of 0 would not keep it from
-        everybody; its taint makes the scores NaN that see it, and only those. Without a mask there is no taint.
+        A key or value that held NaN or Inf comes here as 0, because in a product a weight
+        of 0 would not keep it from the others. Its taint makes NaN of the scores that see
+        it, and of no others. Without a mask there is no taint.
         """
         s = self.score(self.q, self.k.T)
         if self.bias is not None:
-            bias = self.bias.tile(self.i, self.j) if hasattr(self.bias, "tile") else self.bias
+            bias = self.bias
+            if hasattr(bias, "tile"):
+                bias = bias.tile(self.i, self.j)
             s = s + bias.astype(s.dtype)
         if self.taint is None:
             return s
-        return jnp.where(self.mask.tile(self.i, self.j), s + self.taint.astype(s.dtype)[None], -jnp.inf)
+        visible = self.mask.tile(self.i, self.j)
+        return jnp.where(visible, s + self.taint.astype(s.dtype)[None], -jnp.inf)
 
     def dropped(self, x: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        """x with the dropout of these queries and keys."""
-        return x if self.drop is None else self.drop.tile(x, self.i, self.j, self.columns)
+        """Returns x after the dropout of these queries and keys."""
+        if self.drop is None:
+            return x
+        return self.drop.tile(x, self.i, self.j, self.columns)

@@ -16,6 +16,7 @@ CLDR phrases, half a minute to a minute a trial on one CPU core.
 """
 
 from experiments.configs import quick, systems
+from experiments.settings import override
 
 MODELS = ("transformer", "rnn")
 
@@ -26,7 +27,8 @@ def get_config(model="transformer"):
     config = quick.get_config()
     config.model.update(N=1, h=1, d_k=64, d_v=64)
     if model == "rnn":
-        config.model.update(kind="rnn", score="bilinear", d_model=104)
+        rnn = {"model.kind": "rnn", "model.score": "bilinear", "model.d_model": 104}
+        config = override(config, rnn)
         config.training.learning_rate = systems.RATES["cldr"]["rnn"]
     config.training.entropy_bonus = 0.1
     return config

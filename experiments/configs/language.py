@@ -11,7 +11,9 @@ more than data.max_length tokens are cut into parts. Perplexity is per token, so
 vocabulary alone.
 """
 
+from attn import POSITIONS
 from experiments.configs import quick
+from experiments.settings import override
 
 CORPORA = ("cldr", "text")
 
@@ -19,11 +21,11 @@ CORPORA = ("cldr", "text")
 def get_config(corpus="cldr"):
     if corpus not in CORPORA:
         raise ValueError(f"unknown corpus {corpus!r}; known: {', '.join(CORPORA)}")
-    config = quick.get_config()
-    config.model.kind = "language"
+    config = override(
+        quick.get_config(), {"model.kind": "language", "data.corpus": corpus}
+    )
     if corpus == "text":
         config.data.update(
-            corpus="text",
             directory="text",
             train="text.txt",
             validation="text.txt",
@@ -46,22 +48,20 @@ def get_config(corpus="cldr"):
 
 
 def sweep_positions():
-    for positions in (
-        "sinusoidal",
-        "learned",
-        "none",
-        "rotary",
-        "alibi",
-        "relative",
-        "t5",
-    ):
+    for positions in POSITIONS:
         yield {"model.positions": positions}
 
 
 def sweep_layers():
     """What mixes positions."""
-    for kind in ("attention", "restricted", "recurrence", "convolution", "separable"):
-        yield {"model.decoder_mixing": kind}
+    for mixer in (
+        "attention",
+        "restricted(radius=4)",
+        "recurrence(cell=lstm)",
+        "convolution(radius=4)",
+        "separable(radius=4)",
+    ):
+        yield {"model.decoder_mixing": mixer}
 
 
 def sweep_heads(config):

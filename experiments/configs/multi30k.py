@@ -27,9 +27,8 @@ from experiments.settings import default_config
 
 
 def get_config():
-    config = default_config()
+    config = default_config(corpus="files")
     config.data.update(
-        corpus="files",
         directory="multi30k",
         train="train.lc.norm.tok",
         validation="val.lc.norm.tok",

@@ -15,9 +15,8 @@ the values that t5 and relative have for distances which no training sentence sp
 CLDR phrases; about a minute a trial on one CPU core.
 """
 
+from attn import POSITIONS
 from experiments.configs import quick
-
-POSITIONS = ("sinusoidal", "learned", "none", "rotary", "alibi", "relative", "t5")
 
 
 def get_config():

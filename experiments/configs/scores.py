@@ -13,9 +13,8 @@ its base is additive attention, so each row's difference is to what the paper co
 CLDR phrases, two heads of d_v 32, half a minute to a minute a trial on one CPU core.
 """
 
+from attn import SCORES
 from experiments.configs import quick
-
-SCORES = ("additive", "dot", "scaled_dot", "bilinear")
 
 
 def get_config():

@@ -14,10 +14,14 @@ Each recurrent row has the even d_model with which its parameters come nearest t
 them. One layer of LSTM cells, on the Transformer's learning rate schedule times a factor of its own, see RATES.
 """
 
+import bisect
+
+import jax
+
+from attn import SCORES
 from experiments.configs import multi30k, quick
 
 CORPORA = ("cldr", "multi30k")
-SCORES = ("none", "dot", "scaled_dot", "bilinear", "additive")
 RATES = {
     "cldr": {"transformer": 0.35, "rnn": 0.35},
     "multi30k": {"transformer": 0.85, "rnn": 0.65},
@@ -51,7 +55,7 @@ def get_config(corpus="cldr"):
 def sweep_systems(config):
     yield {"label": "Transformer"}
     corpus = "multi30k" if config.data.corpus == "files" else "cldr"
-    for score in SCORES:
+    for score in ("none", *SCORES):
         yield {
             "label": "RNN without attention" if score == "none" else f"RNN, {score}",
             "model.kind": "rnn",
@@ -64,20 +68,34 @@ def sweep_systems(config):
 
 def width(config, score) -> int:
     """The even d_model of a recurrent model whose parameters are nearest to the Transformer's."""
-    m, tokens = config.model, config.data.vocabulary_size
-    wanted = tokens * m.d_model + m.N * (
+    m = config.model
+    tokens = config.data.vocabulary_size
+    transformer = tokens * m.d_model + m.N * (
         6 * m.d_model * m.h * (m.d_k + m.d_v)
         + 4 * m.d_model * m.d_ff
         + 2 * m.d_ff
         + 12 * m.d_model
     )
+    widths = range(2, 2 * m.d_model + 512, 2)
+    # The count grows with the width, so the nearest is one of two neighbours.
+    i = bisect.bisect_left(
+        widths, transformer, key=lambda d: parameters(d, score, tokens)
+    )
     return min(
-        range(2, 2 * m.d_model + 512, 2),
-        key=lambda d: abs(parameters(d, score, tokens) - wanted),
+        widths[max(0, i - 1) : i + 1],
+        key=lambda d: abs(parameters(d, score, tokens) - transformer),
     )
 
 
-def parameters(d, score, tokens):
-    """Of one layer of LSTM cells, see `attn.RNN`, with tied embeddings."""
-    own = {"bilinear": d**2, "additive": 2 * d**2 + d}.get(score, 0)
-    return tokens * d + 17 * d**2 + 10 * d + tokens + own
+def parameters(d, score, tokens) -> int:
+    """Returns those of an RNN, see `attn.RNN`: a layer of LSTM cells, tied embeddings."""
+    return tokens * d + 17 * d**2 + 10 * d + tokens + score_parameters(d, score)
+
+
+def score_parameters(d, score) -> int:
+    """Returns the number of a score's own parameters, by shape."""
+    if score == "none":
+        return 0
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: SCORES[score].init(key, 1, d, d), key)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -13,12 +13,12 @@ Not run here to its end, see paper.py; on local data sets of the same form the t
 """
 
 from experiments.configs import paper
+from experiments.settings import override
 
 
 def get_config(model="base"):
-    config = paper.get_config(model)
+    config = override(paper.get_config(model), {"data.corpus": "tfds"})
     config.data.update(
-        corpus="tfds",
         dataset="wmt14_translate/de-en",
         directory="",
         train="train",

@@ -93,6 +93,7 @@ def prepare(data: Data) -> Prepared:
         repr(
             (
                 FORMAT,
+                data.corpus,
                 source.fingerprint(),
                 data.vocabulary_size,
                 data.max_length,
@@ -182,7 +183,8 @@ def _fill(source, data, directory):
         [*survey.sample.source, *survey.sample.target], data.vocabulary_size
     )
     vocabulary = Vocabulary(model)
-    cut = data.max_length - 1 if data.corpus == "text" else 0  # and the end mark
+    # A part needs room for its end mark.
+    cut = data.max_length - 1 if getattr(source, "cuts_long_texts", False) else 0
     for split in () if cut else survey.heldout:
         _check_lengths(source, split, vocabulary)
     dropped = _encode(aside, data.max_length, cut, vocabulary, directory)

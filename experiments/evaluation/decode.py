@@ -121,7 +121,7 @@ def search_batch(
         source,
         lengths,
         beam=search.beam,
-        most=search.max_length,
+        max_length=search.max_length,
         bos=BOS,
         eos=EOS,
         alpha=search.alpha,
@@ -129,4 +129,4 @@ def search_batch(
         n_best=search.n_best,
         prefix=(beginnings, jnp.full(count, len(prefix))) if prefix else None,
     )
-    return found.pieces, found.scores
+    return found.tokens, found.scores

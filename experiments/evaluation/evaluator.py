@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from attn import NoPositions
+from attn import Positions
 from experiments.data.dataset import Heldout, Prepared
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
@@ -283,7 +283,7 @@ class Evaluator:
             trial.settings.evaluation.examples,
             self.program.length,
         )
-        if isinstance(position_encoding(trial.settings), NoPositions):
+        if type(position_encoding(trial.settings)).table is Positions.table:
             arrays.pop("positions", None)
         trial.run_dir.write_examples(records, arrays)
 
@@ -346,4 +346,4 @@ def _lengths(heldout):
 
 def _tokens_of(settings):
     """Returns the language whose Moses tokens the target is in, "" for plain text."""
-    return settings.data.target if settings.data.tokenized else ""
+    return settings.data.tokenized_language

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn.array_files import load
+from attn.io.safetensors import load
 from experiments.errors import UserError, one_line
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.system.files import DamagedError, inside, parse

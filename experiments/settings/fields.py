@@ -1,18 +1,27 @@
-"""What a setting may be: a dataclass field with its default, a test, and words for what passes it."""
+"""Fields of settings: a default, a test that a value must pass, and words for it."""
 
 import dataclasses
 import re
 import unicodedata
 
+from experiments.errors import UserError
+
+LARGEST = 2**31 - 1
+"""Counts fit int32, in which a compiled program counts."""
+
 
 def field(default, allowed, accepts):
-    return dataclasses.field(
-        default=default, metadata=dict(allowed=allowed, accepts=accepts)
-    )
+    """Returns a dataclass field that holds `default`.
+
+    `accepts(value)` says whether a value of the right type may be set, and `allowed`
+    names such values, for messages.
+    """
+    metadata = dict(allowed=allowed, accepts=accepts)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def at_least(low, default, most=2**31 - 1):
-    """Counts fit int32, in which a program counts; beyond `most` nothing of use is known."""
+def at_least(low, default, most=LARGEST):
+    """Returns a field for a number from `low` to `most`."""
     return field(
         default,
         f"at least {low} and at most {most}",
@@ -21,13 +30,17 @@ def at_least(low, default, most=2**31 - 1):
 
 
 def between(low, high, default):
+    """Returns a field for a number from `low` to below `high`."""
     return field(
         default, f"at least {low} and below {high}", lambda value: low <= value < high
     )
 
 
 def rate(default):
-    # 1 − 2⁻²⁵ and what is nearer to 1 would be 1 in float32.
+    """Returns a field for a rate in [0, 1).
+
+    1 − 2⁻²⁵, and whatever is nearer to 1, would be 1 in float32.
+    """
     return field(
         default,
         "at least 0 and below 1, in float32 too",
@@ -36,6 +49,7 @@ def rate(default):
 
 
 def positive(default):
+    """Returns a field for a number that float32 holds and that is above 0."""
     return field(
         default,
         "finite and above 0, from 1e-30 to 1e30",
@@ -44,39 +58,92 @@ def positive(default):
 
 
 def one_of(choices, default):
-    return field(
-        default, "one of " + ", ".join(choices), lambda value: value in choices
-    )
+    """Returns a field for one of some names."""
+    allowed = "one of " + ", ".join(choices)
+    return field(default, allowed, lambda value: value in choices)
 
 
 def flag(default):
+    """Returns a field for a truth value."""
     return field(default, "True or False", lambda value: True)
 
 
 def directory(default):
+    """Returns a field for a path that a file system can hold; "" is none."""
     return field(
         default,
         "a path without control characters, its names of at most 255 bytes",
-        lambda value: (
-            _plain(value)
-            and all(len(name.encode()) <= 255 for name in value.split("/"))
-            and len(value.encode()) < 4096
-        ),
+        _is_path,
     )
 
 
 def name(default):
+    """Returns a field for a part of a file's name, which leads into no other folder."""
     return field(
         default,
-        "part of a file's name: 1 to 100 characters, no slash, no .. and no control characters",
-        lambda value: (
-            0 < len(value) <= 100
-            and _plain(value)
-            and not re.search(r"[/\\]|\.\.", value)
-        ),
+        "part of a file's name: 1 to 100 characters, no slash, no .. and no control "
+        "characters",
+        _is_name,
     )
 
 
-def _plain(text):
-    """No control character, and no lone surrogate, which UTF-8 has not."""
+def matching(default, allowed, pattern):
+    """Returns a field for a text that the whole of a regular expression matches."""
+    return field(default, allowed, lambda value: bool(re.fullmatch(pattern, value)))
+
+
+def column(default):
+    """Returns a field for a column of a table, by its number from 0 on or by its name."""
+    return field(
+        default,
+        "a column's number from 0 on, or its name: 1 to 100 characters, no control "
+        "characters",
+        lambda value: 0 < len(value) <= 100 and _is_plain(value),
+    )
+
+
+def _is_path(value):
+    # A lone surrogate cannot be encoded, so it is looked for first.
+    if not _is_plain(value) or len(value.encode()) >= 4096:
+        return False
+    return all(len(part.encode()) <= 255 for part in value.split("/"))
+
+
+def _is_name(value):
+    within = not re.search(r"[/\\]|\.\.", value)
+    return 0 < len(value) <= 100 and _is_plain(value) and within
+
+
+def _is_plain(text):
+    """Returns whether a text has no control character and no lone surrogate.
+
+    UTF-8 has no lone surrogates, so a file's name cannot hold one.
+    """
     return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+
+
+class SettingsError(UserError):
+    """Raised for a setting that makes no sense.
+
+    The message names the setting, its value and what is known.
+    """
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises SettingsError with `message` unless `condition` holds."""
+    if not condition:
+        raise SettingsError(message)
+
+
+def shown(value) -> str:
+    """Returns `value` for a message, whatever it is: on one line and not long."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an int of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+
+
+def cut(text: str, most: int = 200) -> str:
+    """Returns `text` on one line of at most `most` letters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"

@@ -31,8 +31,10 @@ class Trial(NamedTuple):
     """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
 
 
-def plan_trials(config, points: list[Point]) -> list[Trial]:
+def plan_trials(config, points: list[Point], overrides: Point = {}) -> list[Trial]:
     """Checks and names each point; points of equal settings are one trial, the first.
+
+    `overrides` are the settings that flags give, see `settings.resolve`.
 
     Raises SettingsError naming the point, and SweepError for a label that two rows have.
     """
@@ -45,7 +47,7 @@ def plan_trials(config, points: list[Point]) -> list[Trial]:
         label = labelled.get("label", "")
         name = describe_point(point)
         try:
-            settings = resolve(config, point)
+            settings = resolve(config, point, overrides)
         except SettingsError as error:
             raise SettingsError(f"{error} (in the point {name})") from None
         # A label names a row, whose trials differ in their seed alone.

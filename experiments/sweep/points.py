@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.settings import check_key
+from experiments.settings import check_key, plain
 
 Point = Mapping[str, Any]
 
@@ -121,7 +121,7 @@ def _points_of(known, name, config):
         # At most one more point than allowed is drawn: a sweep may be endless.
         takes_config = inspect.signature(known[name]).parameters
         generator = known[name](config) if takes_config else known[name]()
-        points = [dict(p) for p in itertools.islice(generator, MAX_POINTS + 1)]
+        points = list(map(_plain, itertools.islice(generator, MAX_POINTS + 1)))
     except Exception as error:
         # A sweep is a user's program, and may raise anything.
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -137,6 +137,10 @@ def _points_of(known, name, config):
             message = f"sweep {name!r} has the label {label!r}, which is no text"
             raise SweepError(message)
     return points
+
+
+def _plain(point):
+    return {key: plain(value) for key, value in dict(point).items()}
 
 
 def _keys(points):

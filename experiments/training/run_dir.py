@@ -98,6 +98,7 @@ class RunDir:
             python=platform.python_version(),
             git=machine.git_commit(),
             **_data(prepared),
+            outside=self._keep_sources(settings),
             corpus_counts=prepared.counts,
             device=machine.device(),
             devices=jax.device_count(),
@@ -106,6 +107,19 @@ class RunDir:
             started=now.isoformat(timespec="seconds"),
         )
         write_json(self.path / "record.json", record)
+
+    def _keep_sources(self, settings: Settings) -> dict[str, str]:
+        """Writes the source of each class from outside. Returns their SHA-256 by name."""
+        hashes = {}
+        for outside in settings.outside():
+            name = outside.file.name
+            if hashes.get(name, outside.sha256) != outside.sha256:
+                name = f"{outside.sha256}-{name}"
+            hashes[name] = outside.sha256
+            folder = self.path / "outside"
+            folder.mkdir(exist_ok=True)
+            write_bytes(folder / name, outside.source)
+        return hashes
 
     def resume(self, step: int) -> Callable[[], float]:
         """Removes metrics of steps after `step`.

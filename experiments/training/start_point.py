@@ -102,7 +102,7 @@ def _initialise(workdir, fresh, settings, prepared):
             f"--init_from={workdir} has another vocabulary: {theirs}, and {ours} here; "
             "its weights mean other tokens"
         )
-    other = resolve(config)
+    other = resolve(config, trusted=False)
     name = other.evaluation.weights
     weights = dict(params=fresh.params, positions=fresh.positions)
     if not position_encoding(settings).trained:

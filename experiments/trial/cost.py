@@ -15,6 +15,7 @@ from experiments.trial.program import (
     initial_variables,
     position_encoding,
     program_of,
+    shape_of,
 )
 
 
@@ -67,7 +68,7 @@ def decoding_memory(settings: Settings) -> int:
 
         4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
     """
-    m = settings.model
+    m = shape_of(settings.model)
     e = settings.evaluation
     length = program_without_corpus(settings).length
     caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
@@ -79,7 +80,7 @@ def decoding_memory(settings: Settings) -> int:
 
 def attention_maps_memory(settings: Settings) -> int:
     """Estimates the least bytes of the attention weights of examples: 3·4·N·h·L² each."""
-    m = settings.model
+    m = shape_of(settings.model)
     length = program_without_corpus(settings).length
     return 12 * settings.evaluation.examples * m.N * m.h * length**2
 
@@ -163,7 +164,7 @@ def activation_memory(settings: Settings) -> int:
     a CPU bfloat16 is computed in float32, and remat undone: there they need as much as
     without.
     """
-    m = settings.model
+    m = shape_of(settings.model)
     t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from attn import Convolutional, Recurrent, Restricted, SeparableConvolutional
 from experiments.trial.program import Program
 
 PEAKS = (
@@ -79,7 +80,7 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
 def _recurrent(program, n, m):
     N = program.shape.N
     D = program.shape.d_model
-    cell = GATES[program.design.cell] * D**2
+    cell = GATES[program.design.decoder_mixing.cell] * D**2
     encoder = N * n * 3 * cell // 2
     decoder = m * (2 * N * cell + 2 * D**2) + N * D**2
     attention = 2 * n * m * D * (program.design.score != "none")
@@ -107,34 +108,38 @@ GATES = dict(lstm=4, gru=3, tanh=1)
 """Pairs of matrices, from the input and from the state before, of a cell."""
 
 
-def _mixing(kind, causal, n, shape, design):
+def _mixing(mixer, causal, n, shape, design):
     """Counts the products of what mixes the n positions of a sentence in one layer.
 
     It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, and
     h·(d_k + d_v) for each pair that may see each other. Recurrence: 2·g·D² a position,
     3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
     separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
-    not count.
+    not count. A mixer from outside that is no subclass of these counts as nothing.
     """
     D = shape.d_model
     heads = shape.h * (shape.d_k + shape.d_v)
-    r = design.radius
+    r = getattr(mixer, "radius", 0)
     near = _seen(n, r, 0 if causal else r)
-    if kind in ("attention", "restricted"):
+    if mixer.attends:
         pairs = n * (n + 1) // 2 if causal else n**2
-        if kind == "restricted":
+        if isinstance(mixer, Restricted):
             pairs = near
         outputs = shape.h * (shape.d_k + _widening(shape, design))
         return n * D * (heads + outputs) + pairs * heads
-    if kind == "recurrence":
-        return n * GATES[design.cell] * D**2 * (4 if causal else 3) // 2
+    if isinstance(mixer, Recurrent):
+        return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
+    if not isinstance(mixer, Convolutional):
+        return n * 0
     taps = _seen(n, 2 * r, 0) if causal else near
-    return taps * D**2 if kind == "convolution" else taps * D + n * D**2
+    if isinstance(mixer, SeparableConvolutional):
+        return taps * D + n * D**2
+    return taps * D**2
 
 
 def _widening(shape, design):
     """Counts the rows of W_O a head: none for a mean of heads as wide as the model."""
-    return 0 if design.heads == "mean" and shape.d_v == shape.d_model else shape.d_v
+    return 0 if design.combine == "mean" and shape.d_v == shape.d_model else shape.d_v
 
 
 def _seen(n, left, right):

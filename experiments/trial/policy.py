@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attn.layers import output_matrix
+from attn.models.embeddings import output_matrix
 from experiments.trial.loss import negative_log_likelihood
 
 
@@ -23,7 +23,7 @@ def policy_loss(params, hidden, policy, batch, entropy_bonus):
     tokens, matrix = jax.lax.stop_gradient((tokens, output_matrix(params)))
     labels = batch.target_out
     nll = negative_log_likelihood(tokens, matrix, labels.reshape(-1))
-    excess = nll.reshape(labels.shape) - policy["foretold"].astype(jnp.float32)
+    excess = nll.reshape(labels.shape) - policy["baseline_value"].astype(jnp.float32)
     each = (
         jax.lax.stop_gradient(excess) * policy["log_prob"]
         - entropy_bonus * policy["entropy"]

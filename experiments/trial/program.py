@@ -11,17 +11,18 @@ import numpy as np
 import optax
 
 from attn import (
-    POSITIONS,
     RNN,
     Design,
     LanguageModel,
     Mask,
     NoPositions,
+    Positions,
+    Recurrent,
     Shape,
     Transformer,
 )
-from attn.dropout import cheap_key
-from experiments.settings import Settings
+from attn.hashing import cheap_key
+from experiments.settings import Model, Settings
 
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
@@ -87,42 +88,12 @@ class State(NamedTuple):
 
 def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     """Returns the program of a trial with so many tokens, whose longest row is `length`."""
-    m = settings.model
     t = settings.training
-    if m.kind == "rnn":
-        drops = ()
-        shape = Shape(
-            N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
-        )
-        design = Design(
-            embeddings=m.embeddings, score=m.score, choice=m.selection, cell=m.cell
-        )
-    else:
-        shape = Shape(
-            N=m.N, d_model=m.d_model, d_ff=m.d_ff, h=m.h, d_k=m.d_k, d_v=m.d_v
-        )
-        rates = dict(attention=m.P_attention, ff=m.P_ff)
-        drops = tuple(name for name, rate in rates.items() if rate)
-        design = Design(
-            norm=m.norm,
-            embeddings=m.embeddings,
-            scale_embeddings=m.scale_embeddings,
-            biases=m.biases,
-            activation=m.activation,
-            score=m.score,
-            relative="none" if m.positions in POSITIONS else m.positions,
-            heads=m.combine,
-            choice=m.selection,
-            head_activation=m.head_activation,
-            encoder_mixing=m.encoder_mixing,
-            decoder_mixing=m.decoder_mixing,
-            **_where_used(m),
-        )
     return Program(
-        kind=m.kind,
-        shape=shape,
-        design=design,
-        drops=drops,
+        kind=settings.model.kind,
+        shape=shape_of(settings.model),
+        design=_design_of(settings.model),
+        drops=_drops_of(settings.model),
         vocabulary=vocabulary,
         length=length,
         sequence_length=t.sequence_length,
@@ -137,16 +108,51 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     )
 
 
-def _where_used(m):
-    """Returns the settings of what mixes positions that matter to this model."""
-    # Others would make programs differ that are the same, and compile them again.
-    kinds = {m.encoder_mixing, m.decoder_mixing}
-    used = {}
-    if kinds & {"restricted", "convolution", "separable"}:
-        used["radius"] = m.radius
-    if "recurrence" in kinds:
-        used["cell"] = m.cell
-    return used
+def shape_of(model: Model) -> Shape:
+    """Returns the sizes of a model; an RNN's one head is as wide as the model."""
+    m = model
+    if m.kind == "rnn":
+        return Shape(
+            N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
+        )
+    return Shape(N=m.N, d_model=m.d_model, d_ff=m.d_ff, h=m.h, d_k=m.d_k, d_v=m.d_v)
+
+
+def _drops_of(m):
+    """Returns where a model drops beside the paper's places: "attention", "ff"."""
+    if m.kind == "rnn":
+        return ()
+    rates = {"attention": m.P_attention, "ff": m.P_ff}
+    return tuple(name for name, rate in rates.items() if rate)
+
+
+def _design_of(m):
+    """Returns how a model is put together."""
+    if m.kind == "rnn":
+        return Design(
+            embeddings=m.embeddings,
+            score=m.score_choice,
+            selection=m.selection,
+            positions=NoPositions(),
+            encoder_mixing=Recurrent(m.cell),
+            decoder_mixing=Recurrent(m.cell),
+        )
+    # The encoding of a table only decides how it starts, and `initial_state` does that:
+    # without it here, trials that differ in their position tables share a program.
+    positions = m.position_encoding
+    design = Design(
+        norm=m.norm,
+        embeddings=m.embeddings,
+        scale_embeddings=m.scale_embeddings,
+        biases=m.biases,
+        activation=m.activation,
+        score=m.score_choice,
+        positions=positions if positions.in_layers else NoPositions(),
+        combine=m.combine,
+        head_activation=m.head_activation,
+        **m.mixers,
+    )
+    return design if m.kind == "language" else design._replace(selection=m.selection)
 
 
 def hyper_of(settings: Settings) -> Hyper:
@@ -157,8 +163,8 @@ def hyper_of(settings: Settings) -> Hyper:
         learning_rate=t.learning_rate,
         warmup=t.warmup,
         P_drop=m.P_drop,
-        P_attention=m.P_attention,
-        P_ff=m.P_ff,
+        P_attention=getattr(m, "P_attention", 0.0),
+        P_ff=getattr(m, "P_ff", 0.0),
         eps_ls=t.eps_ls,
         entropy=t.entropy_bonus,
         train_positions=position_encoding(settings).trained,
@@ -169,15 +175,10 @@ def hyper_of(settings: Settings) -> Hyper:
     return Hyper(key=key, **arrays)
 
 
-def position_encoding(settings: Settings):
-    """Returns the encoding that fills the position tables.
-
-    There are none where self-attention gets the positions instead.
-    """
+def position_encoding(settings: Settings) -> Positions:
+    """Returns the encoding that fills the position tables."""
     m = settings.model
-    if m.kind == "rnn":
-        return NoPositions()
-    return POSITIONS.get(m.positions, NoPositions())
+    return NoPositions() if m.kind == "rnn" else m.position_encoding
 
 
 def build_model(
@@ -191,10 +192,10 @@ def build_model(
             length=program.length,
             d_model=program.shape.d_model,
             N=program.shape.N,
-            cell=design.cell,
+            cell=design.decoder_mixing.cell,
             score=design.score,
             embeddings=design.embeddings,
-            choice=design.choice,
+            selection=design.selection,
             P_drop=0.0 if hyper is None else hyper.P_drop,
         )
     family = LanguageModel if program.kind == "language" else Transformer
@@ -202,9 +203,6 @@ def build_model(
         shape=program.shape,
         vocabulary=program.vocabulary,
         length=program.length,
-        # The encoding only decides how a table starts, and `initial_state` does that:
-        # without it here, trials that differ in their position tables share a program.
-        positions=NoPositions(),
         P_drop=0.0,
         design=design,
         remat=program.remat,
@@ -242,7 +240,7 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
     names = sorted(variables["positions"])
     for use, name in enumerate(names, start=FIRST_POSITION_TABLE_KEY):
         key = trial_key(settings, use)
-        table = encoding.init(key, program.length, program.shape.d_model)
+        table = encoding.table(key, program.length, program.shape.d_model)
         positions[name] = {"table": table}
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be donated twice.

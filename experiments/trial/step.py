@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from attn import Mask
-from attn.dropout import cheap_key
-from attn.layers import output_matrix
+from attn.hashing import cheap_key
+from attn.models.embeddings import output_matrix
 from experiments.data.batches import Batch, Corpus, assemble
 from experiments.trial.lanes import AXIS
 from experiments.trial.loss import cross_entropy, negative_log_likelihood

@@ -1,7 +1,8 @@
-"""The Transformer in float64 numpy: the paper's section 3 for one pair of sentences, without batch, padding or masks.
+"""The Transformer in float64 numpy: the paper's section 3 for one pair of sentences,
+without batch, padding or masks.
 
-Written from the paper and from PyTorch's documentation of nn.Transformer, and from nothing of attn. Each head, query
-and layer is a turn of a loop.
+Written from the paper and from PyTorch's documentation of nn.Transformer, and from
+nothing of attn. Each head, query and layer is a turn of a loop.
 """
 
 import math
@@ -10,7 +11,10 @@ import numpy as np
 
 from tests.attn import oracle
 
-ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2}
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2,
+}
 
 
 def sinusoids(length, d_model, halves=False):
@@ -19,34 +23,62 @@ def sinusoids(length, d_model, halves=False):
         for i in range(d_model // 2):
             angle = position / 10_000 ** (2 * i / d_model)
             sine, cosine = (i, i + d_model // 2) if halves else (2 * i, 2 * i + 1)
-            table[position, sine], table[position, cosine] = math.sin(angle), math.cos(angle)
+            table[position, sine] = math.sin(angle)
+            table[position, cosine] = math.cos(angle)
     return table
 
 
 def layer_norm(p, x, epsilon):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    mean = x.mean(-1, keepdims=True)
+    variance = x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + epsilon) * p["scale"] + p["bias"]
 
 
 def multi_head(p, visible, memory=None):
     """Attention to `memory`, or to what it is called with."""
+
     def attend(x):
         heads = []
         for i in range(p["w_q"].shape[1]):
-            q, k, v = (of @ p[f"w_{name}"][:, i] + (p[f"b_{name}"][i] if f"b_{name}" in p else 0)
-                       for name, of in zip("qkv", (x, x, x) if memory is None else (x, memory, memory), strict=True))
+            q, k, v = (
+                of @ p[f"w_{name}"][:, i]
+                + (p[f"b_{name}"][i] if f"b_{name}" in p else 0)
+                for name, of in zip(
+                    "qkv",
+                    (x, x, x) if memory is None else (x, memory, memory),
+                    strict=True,
+                )
+            )
             heads.append(oracle.attention(q, k, v, visible)[0])
-        return np.concatenate(heads, -1) @ p["w_o"].reshape(-1, p["w_o"].shape[-1]) + p.get("b_o", 0)
+        return np.concatenate(heads, -1) @ p["w_o"].reshape(
+            -1, p["w_o"].shape[-1]
+        ) + p.get("b_o", 0)
+
     return attend
 
 
 def feed_forward(p, activation):
-    return lambda x: (ACTIVATIONS[activation](x @ p["w_1"]["kernel"] + p["w_1"]["bias"]) @ p["w_2"]["kernel"]
-                      + p["w_2"]["bias"])
+    return lambda x: (
+        ACTIVATIONS[activation](x @ p["w_1"]["kernel"] + p["w_1"]["bias"])
+        @ p["w_2"]["kernel"]
+        + p["w_2"]["bias"]
+    )
 
 
-def transformer(p, tables, source, target, *, norm="post", epsilon=1e-6, activation="relu", scale_embeddings=True):
-    """Logits (M, Y). `tables` are the position tables of source and target; `p` has the parameters by attn's names."""
+def transformer(
+    p,
+    tables,
+    source,
+    target,
+    *,
+    norm="post",
+    epsilon=1e-6,
+    activation="relu",
+    scale_embeddings=True,
+):
+    """Logits (M, Y). `tables` are the position tables of source and target; `p` has the
+    parameters by attn's names.
+    """
     scale = p["embedding"].shape[1] ** 0.5 if scale_embeddings else 1
 
     def around(name, layer, x, sublayer):
@@ -55,29 +87,45 @@ def transformer(p, tables, source, target, *, norm="post", epsilon=1e-6, activat
             return x + sublayer(layer_norm(own, x, epsilon))
         return layer_norm(own, x + sublayer(x), epsilon)
 
-    n, m = len(source), len(target)
-    layers = sum("self_attention" in own for own in p.values() if isinstance(own, dict)) // 2
+    n = len(source)
+    m = len(target)
+    layers = (
+        sum("self_attention" in own for own in p.values() if isinstance(own, dict)) // 2
+    )
     x = p.get("source_embedding", p["embedding"])[source] * scale + tables[0][:n]
     for i in range(layers):
         layer = p[f"encoder_{i}"]
-        x = around("self", layer, x, multi_head(layer["self_attention"], np.ones((n, n))))
-        x = around("feed_forward", layer, x, feed_forward(layer["feed_forward"], activation))
+        x = around(
+            "self", layer, x, multi_head(layer["self_attention"], np.ones((n, n)))
+        )
+        x = around(
+            "feed_forward", layer, x, feed_forward(layer["feed_forward"], activation)
+        )
     memory = x if norm == "post" else layer_norm(p["encoder_norm"], x, epsilon)
     x = p["embedding"][target] * scale + tables[1][:m]
     for i in range(layers):
         layer = p[f"decoder_{i}"]
         x = around("self", layer, x, multi_head(layer["self_attention"], np.tri(m)))
-        x = around("cross", layer, x, multi_head(layer["cross_attention"], np.ones((m, n)), memory))
-        x = around("feed_forward", layer, x, feed_forward(layer["feed_forward"], activation))
+        x = around(
+            "cross",
+            layer,
+            x,
+            multi_head(layer["cross_attention"], np.ones((m, n)), memory),
+        )
+        x = around(
+            "feed_forward", layer, x, feed_forward(layer["feed_forward"], activation)
+        )
     x = x if norm == "post" else layer_norm(p["decoder_norm"], x, epsilon)
     return x @ p.get("output", p["embedding"]).T
 
 
 def from_torch(arrays, h):
-    """attn's parameters from a state_dict of nn.Transformer and the embeddings beside it.
+    """attn's parameters from a state_dict of nn.Transformer and the embeddings beside
+    it.
 
-    A Linear of PyTorch gives x Aᵀ + b; in_proj_weight has the rows of queries, then of keys, then of values, and each
-    third has those of the first head, then of the second, and so on (torch.nn.MultiheadAttention).
+    A Linear of PyTorch gives x Aᵀ + b; in_proj_weight has the rows of queries, then of
+    keys, then of values, and each third has those of the first head, then of the
+    second, and so on (torch.nn.MultiheadAttention).
     """
     d_model = arrays["src_embed.weight"].shape[1]
     d = d_model // h
@@ -94,12 +142,19 @@ def from_torch(arrays, h):
     def attention(at, name):
         weight = arrays[f"{name}.in_proj_weight"]
         for third, letter in enumerate("qkv"):
-            rows = [[third * d_model + i * d + row for row in range(d)] for i in range(h)]
+            starts = [third * d_model + i * d for i in range(h)]
+            rows = [list(range(start, start + d)) for start in starts]
             put((*at, f"w_{letter}"), np.stack([weight[own].T for own in rows], 1))
             if f"{name}.in_proj_bias" in arrays:
-                put((*at, f"b_{letter}"), np.stack([arrays[f"{name}.in_proj_bias"][own] for own in rows]))
+                put(
+                    (*at, f"b_{letter}"),
+                    np.stack([arrays[f"{name}.in_proj_bias"][own] for own in rows]),
+                )
         columns = [list(range(i * d, (i + 1) * d)) for i in range(h)]
-        put((*at, "w_o"), np.stack([arrays[f"{name}.out_proj.weight"][:, own].T for own in columns]))
+        put(
+            (*at, "w_o"),
+            np.stack([arrays[f"{name}.out_proj.weight"][:, own].T for own in columns]),
+        )
         put((*at, "b_o"), arrays.get(f"{name}.out_proj.bias", np.zeros(d_model)))
 
     def plain(at, name, weight, bias, turned=False):
@@ -107,16 +162,38 @@ def from_torch(arrays, h):
         put((*at, weight), given.T if turned else given)
         put((*at, bias), arrays.get(f"{name}.bias", np.zeros(len(given))))
 
-    for stack, around in (("encoder", ("self", "feed_forward")), ("decoder", ("self", "cross", "feed_forward"))):
-        for i in range(max(int(name.split(".")[2]) for name in arrays if name.startswith(f"{stack}.layers")) + 1):
-            ours, theirs = f"{stack}_{i}", f"{stack}.layers.{i}"
+    for stack, around in (
+        ("encoder", ("self", "feed_forward")),
+        ("decoder", ("self", "cross", "feed_forward")),
+    ):
+        for i in range(
+            max(
+                int(name.split(".")[2])
+                for name in arrays
+                if name.startswith(f"{stack}.layers")
+            )
+            + 1
+        ):
+            ours = f"{stack}_{i}"
+            theirs = f"{stack}.layers.{i}"
             attention((ours, "self_attention"), f"{theirs}.self_attn")
             if stack == "decoder":
                 attention((ours, "cross_attention"), f"{theirs}.multihead_attn")
             for number in (1, 2):
-                plain((ours, "feed_forward", f"w_{number}"), f"{theirs}.linear{number}", "kernel", "bias", turned=True)
+                plain(
+                    (ours, "feed_forward", f"w_{number}"),
+                    f"{theirs}.linear{number}",
+                    "kernel",
+                    "bias",
+                    turned=True,
+                )
             for number, name in enumerate(around, 1):
-                plain((ours, f"{name}_norm", "norm"), f"{theirs}.norm{number}", "scale", "bias")
+                plain(
+                    (ours, f"{name}_norm", "norm"),
+                    f"{theirs}.norm{number}",
+                    "scale",
+                    "bias",
+                )
         if f"{stack}.norm.weight" in arrays:
             plain((f"{stack}_norm",), f"{stack}.norm", "scale", "bias")
     return p

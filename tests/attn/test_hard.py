@@ -1,4 +1,6 @@
-"""Hard attention: its choices against numpy and enumeration, its gradients against the textbook's."""
+"""Hard attention: its choices against numpy and enumeration, its gradients against the
+textbook's.
+"""
 
 import contextlib
 import sys
@@ -11,10 +13,10 @@ import scipy.stats
 
 from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
-from attn.inside import entropy
+from attn.inspect import entropy
 from tests.attn import oracle
 from tests.attn.cases import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
-from tests.attn.test_inside import textbook
+from tests.attn.test_inspect import textbook
 
 KEY = jax.random.key(0)
 
@@ -22,14 +24,19 @@ KEY = jax.random.key(0)
 @pytest.fixture
 def qkv():
     draw = np.random.default_rng(0).normal
-    return [jnp.asarray(draw(size=shape), jnp.float32) for shape in ((B, N, H, K), (B, M, H, K), (B, M, H, V))]
+    return [
+        jnp.asarray(draw(size=shape), jnp.float32)
+        for shape in ((B, N, H, K), (B, M, H, K), (B, M, H, V))
+    ]
 
 
 @contextlib.contextmanager
 def blocks_of(n, at_once=4):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
-        patch.setattr(sys.modules["attn.inside"], "near_the_caches", lambda n, m, score: at_once)
+        patch.setattr(
+            sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: at_once
+        )
         jax.clear_caches()  # the constants are compiled in
         yield
     jax.clear_caches()
@@ -45,21 +52,29 @@ def small_blocks():
 def log_weights(q, k, visible, score):
     """log softmax (B, H, N, M) in float64, −inf for a key that is not seen."""
     with np.errstate(divide="ignore"):
-        return np.log([[oracle.attention(q[b, :, h], k[b, :, h], k[b, :, h], visible[b, h], score(h))[2]
-                        for h in range(H)] for b in range(B)])
+        return np.log(oracle.weights(q, k, visible, score))
 
 
 def of_key(x, index):
     """x (B, M, H, V) at the keys `index` (B, N, H), 0 for −1."""
-    return np.where(index[..., None] < 0, 0, np.take_along_axis(np.asarray(x), np.maximum(index, 0)[..., None], 1))
+    return np.where(
+        index[..., None] < 0,
+        0,
+        np.take_along_axis(np.asarray(x), np.maximum(index, 0)[..., None], 1),
+    )
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("mask", "score"), CASES)
 def test_the_best_key_and_the_log_probability_equal_the_oracle(qkv, mask, score):
-    (mask, visible), (score, formula) = MASKS[mask], SCORES[score]
-    best, sampled = jax.jit(lambda *qkv: (argmax_attention(*qkv, score=score, mask=mask),
-                                          sampled_attention(*qkv, key=KEY, score=score, mask=mask)))(*qkv)
+    (mask, visible) = MASKS[mask]
+    (score, formula) = SCORES[score]
+    best, sampled = jax.jit(
+        lambda *qkv: (
+            argmax_attention(*qkv, score=score, mask=mask),
+            sampled_attention(*qkv, key=KEY, score=score, mask=mask),
+        )
+    )(*qkv)
     log_w = log_weights(*qkv[:2], visible, formula).swapaxes(1, 2)
     wanted = np.where(visible.any(-1).swapaxes(1, 2), log_w.argmax(-1), -1)
     np.testing.assert_array_equal(best[1], wanted)
@@ -68,13 +83,17 @@ def test_the_best_key_and_the_log_probability_equal_the_oracle(qkv, mask, score)
     np.testing.assert_array_equal(index < 0, wanted < 0)
     np.testing.assert_array_equal(out, of_key(qkv[2], index))
     chosen = np.take_along_axis(log_w, np.maximum(index, 0)[..., None], -1)[..., 0]
-    np.testing.assert_allclose(log_prob, np.where(index < 0, 0, chosen), rtol=3e-5, atol=3e-6)
+    np.testing.assert_allclose(
+        log_prob, np.where(index < 0, 0, chosen), rtol=3e-5, atol=3e-6
+    )
     assert best[1].dtype == index.dtype == np.int32
 
 
 def test_of_equal_scores_the_first_key_is_best():
     k = jnp.array([1.0, 3.0, 2.0, 3.0, 3.0]).reshape(5, 1, 1)
-    out, index = argmax_attention(jnp.ones((2, 1, 1)), k, jnp.arange(5.0).reshape(5, 1, 1), score=Dot())
+    out, index = argmax_attention(
+        jnp.ones((2, 1, 1)), k, jnp.arange(5.0).reshape(5, 1, 1), score=Dot()
+    )
     np.testing.assert_array_equal(index, [[1], [1]])
     np.testing.assert_array_equal(out, [[[1]], [[1]]])
 
@@ -83,16 +102,26 @@ def test_of_equal_scores_the_first_key_is_best():
 def test_samples_have_the_probabilities_of_the_softmax(bias):
     """20,000 alike queries for each head and example, at 4 and 7 of 7 keys."""
     draw = np.random.default_rng(1).normal
-    q = jnp.broadcast_to(jnp.asarray(draw(size=(B, 1, H, K)), jnp.float32), (B, 20_000, H, K))
+    q = jnp.broadcast_to(
+        jnp.asarray(draw(size=(B, 1, H, K)), jnp.float32), (B, 20_000, H, K)
+    )
     k = jnp.asarray(draw(size=(B, M, H, K)), jnp.float32)
-    _, index, _ = sampled_attention(q, k, k, key=KEY, mask=Mask.padding(LENGTHS), bias=bias)
+    _, index, _ = sampled_attention(
+        q, k, k, key=KEY, mask=Mask.padding(LENGTHS), bias=bias
+    )
     for b in range(B):
         for h in range(H):
-            s = np.asarray(k[b, :, h], np.float64) @ np.asarray(q[b, 0, h], np.float64) / np.sqrt(K)
-            p = oracle.softmax((s + (0 if bias is None else np.asarray(bias)))[:LENGTHS[b]])
+            s = (
+                np.asarray(k[b, :, h], np.float64)
+                @ np.asarray(q[b, 0, h], np.float64)
+                / np.sqrt(K)
+            )
+            p = oracle.softmax(
+                (s + (0 if bias is None else np.asarray(bias)))[: LENGTHS[b]]
+            )
             counts = np.bincount(index[b, :, h], minlength=M)
-            assert (counts[LENGTHS[b]:] == 0).all()
-            assert scipy.stats.chisquare(counts[:LENGTHS[b]], 20_000 * p).pvalue > 1e-3
+            assert (counts[LENGTHS[b] :] == 0).all()
+            assert scipy.stats.chisquare(counts[: LENGTHS[b]], 20_000 * p).pvalue > 1e-3
 
 
 def test_small_probabilities_are_met_too():
@@ -100,42 +129,64 @@ def test_small_probabilities_are_met_too():
     p = 2.0 ** -np.append(np.arange(1, 17), 16)
     k = jnp.asarray(np.log(p), jnp.float32).reshape(-1, 1, 1)
     _, index, _ = sampled_attention(jnp.ones((2**20, 1, 1)), k, k, key=KEY, score=Dot())
-    assert scipy.stats.chisquare(np.bincount(index[:, 0], minlength=17), 2**20 * p).pvalue > 1e-3
+    assert (
+        scipy.stats.chisquare(np.bincount(index[:, 0], minlength=17), 2**20 * p).pvalue
+        > 1e-3
+    )
 
 
 def test_the_noise_is_exponential_to_its_ends():
     """The winners are the smallest draws: they keep all 32 bits. The largest is not Inf."""
     bits = np.array([0, 1, 2, 1000, 2**24, 2**31, 2**32 - 2**16, 2**32 - 1], np.uint32)
     found = np.asarray(_exponential(jnp.asarray(bits)[None]), np.float64)[0]
-    np.testing.assert_allclose(found[:-1], -np.log1p(-(bits[:-1] + 0.5) / 2**32), rtol=1e-5)
+    np.testing.assert_allclose(
+        found[:-1], -np.log1p(-(bits[:-1] + 0.5) / 2**32), rtol=1e-5
+    )
     assert 16 < found[-1] < np.inf and (np.diff(found) > 0).all()
 
 
 def test_queries_heads_and_examples_are_independent():
     n = 4096
-    q, k = jnp.ones((2, n, 2, 1)), jnp.zeros((2, 5, 2, 1))
+    q = jnp.ones((2, n, 2, 1))
+    k = jnp.zeros((2, 5, 2, 1))
     index = np.asarray(sampled_attention(q, k, k, key=KEY)[1])
     other = np.asarray(sampled_attention(q, k, k, key=jax.random.key(1))[1])
-    pairs = {"heads": (index[0, :, 0], index[0, :, 1]), "examples": (index[0, :, 0], index[1, :, 0]),
-             "keys": (index, other),
-             **{f"queries {lag} apart": (index[:, lag:], index[:, :-lag]) for lag in (1, 2, 5, 64, 256, 512)}}
+    pairs = {
+        "heads": (index[0, :, 0], index[0, :, 1]),
+        "examples": (index[0, :, 0], index[1, :, 0]),
+        "keys": (index, other),
+        **{
+            f"queries {lag} apart": (index[:, lag:], index[:, :-lag])
+            for lag in (1, 2, 5, 64, 256, 512)
+        },
+    }
     for name, (a, b) in pairs.items():
         together = np.histogram2d(a.ravel(), b.ravel(), bins=5)[0]
         assert scipy.stats.chi2_contingency(together).pvalue > 1e-3, name
 
 
 def test_a_key_gives_one_sample(qkv):
-    """Whatever the blocks of queries, of heads and of keys (a window's begin where it does), and the keys behind."""
-    q, k, v = (jnp.asarray(np.random.default_rng(2).normal(size=(1, 41, 2, 3)), jnp.float32) for _ in range(3))
-    i, j = np.arange(41)[:, None], np.arange(41)[None]
-    window, seen = Mask.window(3, 2), (i - 3 <= j) & (j <= i + 2)
+    """Whatever the blocks of queries, of heads and of keys (a window's begin where it
+    does), and the keys behind.
+    """
+    q, k, v = (
+        jnp.asarray(np.random.default_rng(2).normal(size=(1, 41, 2, 3)), jnp.float32)
+        for _ in range(3)
+    )
+    i = np.arange(41)[:, None]
+    j = np.arange(41)[None]
+    window = Mask.window(3, 2)
+    seen = (i - 3 <= j) & (j <= i + 2)
     _, wanted, log_prob = sampled_attention(q, k, v, key=KEY, mask=Mask.dense(seen))
     assert len(np.unique(wanted)) > 20
-    more, real = [jnp.pad(x, ((0, 0), (0, 6), (0, 0), (0, 0))) for x in (k, v)], Mask.padding(jnp.array([41]))
+    more = [jnp.pad(x, ((0, 0), (0, 6), (0, 0), (0, 0))) for x in (k, v)]
+    real = Mask.padding(jnp.array([41]))
     for n in (3, 7, 256):
         with blocks_of(n, at_once=n % 2 + 1):
             for keys in ((k, v), more):
-                _, index, found = sampled_attention(q, *keys, key=KEY, mask=window & real)
+                _, index, found = sampled_attention(
+                    q, *keys, key=KEY, mask=window & real
+                )
                 np.testing.assert_array_equal(index, wanted)
                 np.testing.assert_allclose(found, log_prob, rtol=1e-5, atol=1e-6)
 
@@ -144,19 +195,26 @@ def test_a_key_gives_one_sample(qkv):
 @pytest.mark.parametrize("name", ["scaled dot", "additive"])
 def test_the_gradient_of_the_log_probability_is_the_textbooks(qkv, name):
     """To queries, keys, the score's parameters and a bias; the sample itself has none."""
-    mask, visible = Mask.causal(1), np.broadcast_to(np.tri(N, M, 1), (B, H, N, M))
+    mask = Mask.causal(1)
+    visible = np.broadcast_to(np.tri(N, M, 1), (B, H, N, M))
     pull = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, H)), jnp.float32)
     bias = jnp.asarray(np.random.default_rng(4).normal(size=(H, N, M)), jnp.float32)
     score = jax.tree.map(jnp.asarray, SCORES[name][0])
 
     def found(q, k, score, bias):
-        out, index, log_prob = sampled_attention(q, k, qkv[2], key=KEY, score=score, mask=mask, bias=bias)
+        out, index, log_prob = sampled_attention(
+            q, k, qkv[2], key=KEY, score=score, mask=mask, bias=bias
+        )
         return (log_prob * pull).sum() + out.sum(), index
 
-    gradient, index = jax.jit(jax.grad(found, argnums=(0, 1, 2, 3), has_aux=True))(*qkv[:2], score, bias)
+    gradient, index = jax.jit(jax.grad(found, argnums=(0, 1, 2, 3), has_aux=True))(
+        *qkv[:2], score, bias
+    )
 
     def wanted(q, k, score, bias):
-        log_w = jnp.log(jnp.where(visible > 0, textbook(q, k, visible > 0, score, bias), 1)).swapaxes(1, 2)
+        log_w = jnp.log(
+            jnp.where(visible > 0, textbook(q, k, visible > 0, score, bias), 1)
+        ).swapaxes(1, 2)
         return (jnp.take_along_axis(log_w, index[..., None], -1)[..., 0] * pull).sum()
 
     exact = jax.jit(jax.grad(wanted, argnums=(0, 1, 2, 3)))(*qkv[:2], score, bias)
@@ -181,8 +239,16 @@ def test_the_gradient_of_the_output_is_that_of_a_choice(qkv):
 def test_straight_through_is_hard_forward_and_soft_backward(qkv):
     options = dict(mask=Mask.causal())
     pull = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, H, V)), jnp.float32)
-    soft = jax.jit(jax.grad(lambda *qkv: (attention(*qkv, **options) * pull).sum(), argnums=(0, 1, 2)))(*qkv)
-    for attend in (argmax_attention, lambda *qkv, **options: sampled_attention(*qkv, key=KEY, **options)):
+    soft = jax.jit(
+        jax.grad(
+            lambda *qkv: (attention(*qkv, **options) * pull).sum(), argnums=(0, 1, 2)
+        )
+    )(*qkv)
+    for attend in (
+        argmax_attention,
+        lambda *qkv, **options: sampled_attention(*qkv, key=KEY, **options),
+    ):
+
         def loss(*qkv, attend=attend):
             out, *rest = attend(*qkv, **options, straight_through=True)
             return (out * pull).sum(), (out, *rest)
@@ -199,7 +265,11 @@ REWARD = np.array([10.0, 12.0, 9.0, 11.0, 14.0])
 
 @pytest.fixture(scope="module")
 def reinforced():
-    """Of 4,096 samples of one query at 5 keys: the index, and the gradient to q of the log-probability."""
+    """Samples one query at 5 keys 4,096 times.
+
+    Returns the probabilities, the indices, the gradients of the log-probabilities to q,
+    and the gradient of the expected reward.
+    """
     draw = np.random.default_rng(5).normal
     q, k = (jnp.asarray(draw(size=(n, 1, K)), jnp.float32) for n in (1, 5))
 
@@ -214,13 +284,20 @@ def reinforced():
         return (jax.nn.softmax(q[0, 0] @ k[:, 0].T / np.sqrt(K)) * REWARD).sum()
 
     p = oracle.softmax(np.asarray(k[:, 0] @ q[0, 0], np.float64) / np.sqrt(K))
-    return p, np.asarray(index), np.asarray(gradients)[:, 0, 0], np.asarray(jax.grad(expected_reward)(q))[0, 0]
+    return (
+        p,
+        np.asarray(index),
+        np.asarray(gradients)[:, 0, 0],
+        np.asarray(jax.grad(expected_reward)(q))[0, 0],
+    )
 
 
 def test_reinforce_is_exact_when_all_outcomes_are_weighed(reinforced):
     p, index, gradients, wanted = reinforced
     first = [np.flatnonzero(index == j)[0] for j in range(5)]
-    np.testing.assert_allclose((p * REWARD) @ gradients[first], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        (p * REWARD) @ gradients[first], wanted, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_reinforce_is_right_on_average_and_a_baseline_makes_it_surer(reinforced):
@@ -236,7 +313,8 @@ def test_reinforce_is_right_on_average_and_a_baseline_makes_it_surer(reinforced)
 
 def test_the_loss_of_the_docstring_learns_to_look_at_what_pays():
     """One query, 5 alike keys, of which the fourth has the value 1 and the others 0."""
-    k, v = jnp.eye(5)[:, None], jnp.eye(5)[3][:, None, None]
+    k = jnp.eye(5)[:, None]
+    v = jnp.eye(5)[3][:, None, None]
 
     @jax.jit
     @jax.grad
@@ -260,14 +338,30 @@ def test_a_query_that_sees_nothing_has_no_choice_and_gives_no_gradient(qkv):
 
     def look(q, k, v):
         best = argmax_attention(q, k, v, mask=mask)
-        out, index, log_prob = sampled_attention(q, k, v, key=KEY, mask=mask, straight_through=True)
-        return (out**2).sum() + log_prob.sum() + (best[0]**2).sum(), (*best, out, index, log_prob)
+        out, index, log_prob = sampled_attention(
+            q, k, v, key=KEY, mask=mask, straight_through=True
+        )
+        return (out**2).sum() + log_prob.sum() + (best[0] ** 2).sum(), (
+            *best,
+            out,
+            index,
+            log_prob,
+        )
 
-    gradients, (best, at, out, index, log_prob) = jax.jit(jax.grad(look, argnums=(0, 1, 2), has_aux=True))(*qkv)
+    gradients, (best, at, out, index, log_prob) = jax.jit(
+        jax.grad(look, argnums=(0, 1, 2), has_aux=True)
+    )(*qkv)
     for values, places in ((best, at), (out, index)):
-        assert (values[:, :2] == 0).all() and (places[:, :2] == -1).all() and (places[:, 2:] >= 0).all()
+        assert (
+            (values[:, :2] == 0).all()
+            and (places[:, :2] == -1).all()
+            and (places[:, 2:] >= 0).all()
+        )
     assert (log_prob[:, :2] == 0).all()
-    assert all(jnp.isfinite(g).all() for g in gradients) and (gradients[0][:, :2] == 0).all()
+    assert (
+        all(jnp.isfinite(g).all() for g in gradients)
+        and (gradients[0][:, :2] == 0).all()
+    )
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -279,27 +373,38 @@ def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
     @jax.jit
     def look(q, k, v):
         def loss(q, k, v):
-            (best, at), (out, *sampled) = (argmax_attention(q, k, v, **options),
-                                           sampled_attention(q, k, v, key=KEY, **options))
-            return (best**2).sum() + (out**2).sum() + sampled[1].sum(), (best, at, out, *sampled)
+            (best, at) = argmax_attention(q, k, v, **options)
+            (out, *sampled) = sampled_attention(q, k, v, key=KEY, **options)
+            return (best**2).sum() + (out**2).sum() + sampled[1].sum(), (
+                best,
+                at,
+                out,
+                *sampled,
+            )
 
         return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
 
-    hidden, wanted = (0, slice(4, None)), jax.tree.leaves(look(*qkv))
+    hidden = (0, slice(4, None))
+    wanted = jax.tree.leaves(look(*qkv))
     for poison in np.nan, np.inf:
         found = look(q, k.at[hidden].set(poison), v.at[hidden].set(poison))
         for a, e in zip(jax.tree.leaves(found), wanted, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("mask", [Mask(), Mask.padding(LENGTHS)], ids=["none", "padding"])
+@pytest.mark.parametrize(
+    "mask", [Mask(), Mask.padding(LENGTHS)], ids=["none", "padding"]
+)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_nan_in_a_key_that_is_seen_is_not_hidden(qkv, mask, poison):
     """Example 0, head 1. A NaN in a value is met by whom takes it."""
     q, k, v = qkv
     q = jnp.abs(q)  # so that Inf in a key gives a score of Inf
     bad = q, k.at[0, 2, 1].set(poison), v
-    for out, _ in (argmax_attention(*bad, mask=mask), sampled_attention(*bad, key=KEY, mask=mask)[::2]):
+    for out, _ in (
+        argmax_attention(*bad, mask=mask),
+        sampled_attention(*bad, key=KEY, mask=mask)[::2],
+    ):
         tainted = np.isnan(out).all(-1)
         assert tainted[0, :, 1].all() and tainted.sum() == N
     assert np.isnan(sampled_attention(*bad, key=KEY, mask=mask)[2][0, :, 1]).all()
@@ -314,23 +419,36 @@ def test_bfloat16_has_a_float32_log_probability(qkv):
     out, index, log_prob = sampled_attention(*low, key=KEY)
     assert out.dtype == jnp.bfloat16 and log_prob.dtype == jnp.float32
     _, same, exact = sampled_attention(*(x.astype(jnp.float32) for x in low), key=KEY)
-    np.testing.assert_allclose(np.where(index == same, log_prob - exact, 0), 0, atol=0.02)
+    np.testing.assert_allclose(
+        np.where(index == same, log_prob - exact, 0), 0, atol=0.02
+    )
     assert (index == same).mean() > 0.9
 
 
 def test_lanes_with_their_own_keys_are_as_one_by_one(qkv):
     keys = jax.random.split(KEY, 3)
-    f = jax.value_and_grad(lambda q, key: sampled_attention(q, *qkv[1:], key=key)[2].sum())
+    f = jax.value_and_grad(
+        lambda q, key: sampled_attention(q, *qkv[1:], key=key)[2].sum()
+    )
     one = jax.jit(f)
-    for lane, key in zip(zip(*jax.jit(jax.vmap(f, (None, 0)))(qkv[0], keys), strict=True), keys, strict=True):
+    for lane, key in zip(
+        zip(*jax.jit(jax.vmap(f, (None, 0)))(qkv[0], keys), strict=True),
+        keys,
+        strict=True,
+    ):
         for a, e in zip(lane, one(qkv[0], key), strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("mask", "most"), [
-    pytest.param(Mask(), 64, marks=pytest.mark.ci), pytest.param(Mask.causal(), 64, marks=pytest.mark.ci),
-    (Mask.window(64, 64), 8)],
-                         ids=["full", "causal", "window"])
+@pytest.mark.parametrize(
+    ("mask", "most"),
+    [
+        pytest.param(Mask(), 64, marks=pytest.mark.ci),
+        pytest.param(Mask.causal(), 64, marks=pytest.mark.ci),
+        (Mask.window(64, 64), 8),
+    ],
+    ids=["full", "causal", "window"],
+)
 def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     """Temporary MiB with gradients, for one head of 8,192: its scores alone are 256."""
     shape = jax.ShapeDtypeStruct((8192, 1, 16), jnp.float32)
@@ -340,19 +458,25 @@ def test_memory_grows_with_the_length_and_not_its_square(mask, most):
         out, _, log_prob = sampled_attention(q, k, v, key=KEY, mask=mask)
         return best.sum() + out.sum() + log_prob.sum()
 
-    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
+    compiled = (
+        jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
+    )
     assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most
 
 
 def test_the_gradient_does_not_make_the_noise_again(qkv):
     shape = jax.ShapeDtypeStruct((600, 1, 16), jnp.float32)
     loss = lambda q, k: sampled_attention(q, k, k, key=KEY)[2].sum()
-    lowered = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(shape, shape).as_text()
+    lowered = (
+        jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(shape, shape).as_text()
+    )
     assert lowered.count("log_plus_one") == 1
 
 
 def test_shapes_that_do_not_fit_are_named(qkv):
     q, k, v = qkv
     for attend in (argmax_attention, lambda *qkv: sampled_attention(*qkv, key=KEY)):
-        with pytest.raises(ValueError, match="d_k differs between queries and keys: 11 and 10"):
+        with pytest.raises(
+            ValueError, match="d_k differs between queries and keys: 11 and 10"
+        ):
             attend(q, k[..., 1:], v)

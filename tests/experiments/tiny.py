@@ -2,6 +2,8 @@
 
 import functools
 
+import ml_collections
+
 from experiments import settings
 from experiments.data import dataset
 
@@ -30,12 +32,19 @@ POINT = {
     "evaluation.beam": 1,
 }
 
+CLDR = ("data.pairs", "data.heldout")
+"""The settings of POINT that other corpora lack."""
+
 
 def resolve(**changes) -> settings.Settings:
     """The tiny settings; changes as group__name=value."""
-    return settings.resolve(
-        {}, POINT | {key.replace("__", "."): value for key, value in changes.items()}
-    )
+    point = {key.replace("__", "."): value for key, value in changes.items()}
+    return settings.resolve(config(), point)
+
+
+def config() -> ml_collections.ConfigDict:
+    """The tiny settings as a config file has them."""
+    return settings.override(settings.default_config(), POINT)
 
 
 @functools.cache

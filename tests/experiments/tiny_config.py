@@ -1,13 +1,10 @@
 """A config file as a user would write one, of trials that take a second."""
 
-from experiments.settings import default_config
 from tests.experiments import tiny
 
 
 def get_config():
-    config = default_config()
-    config.update_from_flattened_dict(tiny.POINT)
-    return config
+    return tiny.config()
 
 
 def sweep_heads():

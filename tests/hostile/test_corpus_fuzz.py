@@ -12,7 +12,7 @@ from experiments.data import corpora
 from experiments.data.corpora import CorpusError, parallel
 from experiments.data.dataset import LONGEST, prepare
 from experiments.data.vocabulary import EOS
-from experiments.settings import Data
+from experiments.settings import FilesData
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -146,9 +146,7 @@ def data(tmp_path, monkeypatch):
     for stem in ("val", "test"):
         for language in ("en", "de"):
             (tmp_path / f"{stem}.{language}").write_text("a dog\n")
-    return Data(
-        corpus="files", directory=str(tmp_path), vocabulary_size=470, max_length=80
-    )
+    return FilesData(directory=str(tmp_path), vocabulary_size=470, max_length=80)
 
 
 def test_every_file_is_read_right_or_refused_with_its_place(

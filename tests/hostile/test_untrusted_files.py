@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-
 from attn.interop import from_torch, load
+
 from experiments.data.vocabulary import digest
 from experiments.inference import Translator
 from experiments.report.results import read_results

@@ -1,19 +1,23 @@
-"""Where sentence pairs come from: CLDR (the embedded default), parallel text files, TensorFlow Datasets, text alone."""
+"""Where text comes from: CLDR (the embedded default), parallel text files, files with
+columns, TensorFlow Datasets, text alone, and corpora from outside."""
 
 import importlib
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from experiments import settings
 from experiments.errors import UserError
+from experiments.settings import Data, OutsideData
 
 
 class CorpusError(UserError):
-    """A corpus that cannot be had; one line that names the file or value and the remedy."""
+    """Raised for a corpus that cannot be read.
+
+    The message, on one line, names the file or value and the remedy.
+    """
 
 
 class Pairs(NamedTuple):
-    """Sentence i of `source` is translated by sentence i of `target`."""
+    """Holds sentences: number i of `source` is translated by number i of `target`."""
 
     source: list[str]
     target: list[str]
@@ -21,31 +25,64 @@ class Pairs(NamedTuple):
 
 SPLITS = ("train", "validation", "test")
 
-
 BLOCK = 8192
 """About how many pairs are read at a time, so that a corpus need not fit into memory."""
 
 
 class Source(Protocol):
-    """A corpus that is about to be read. What can be known to be wrong without reading it is told when it is opened."""
+    """Reads a corpus.
+
+    It is made of the settings of the data. Its constructor raises CorpusError for what can
+    be known to be wrong without reading the text. A corpus from outside is such a class,
+    named by data.corpus=module:Name or file.py:Name; its constructor takes the settings
+    of the data, and then its own options by name.
+
+    A source may also have
+
+      cuts_long_texts: a class attribute; True for text without translations, the same on
+        both sides, whose lines are cut into parts of data.max_length tokens.
+      links(): a method that returns `gold_alignments.Links` for each pair of the test
+        split: the words that are translations of each other.
+    """
 
     def fingerprint(self) -> str:
-        """Equal for equal content and known without looking at the text, so that it is read once only."""
+        """Returns a text that is equal for equal content, other for other content.
+
+        It is known without tokenising the text, which is done once for each fingerprint.
+        """
 
     def read(self, split: str) -> Iterator[Pairs]:
-        """All pairs of one of SPLITS in their order, some thousands at a time. Raises CorpusError on the way."""
+        """Gives all pairs of one of SPLITS in their order, some thousands at a time.
+
+        Raises:
+          CorpusError: text that cannot be read.
+        """
 
     def place(self, split: str, i: int) -> str:
-        """Where pair i of a split stands, for messages: "val.en:7"."""
+        """Returns where pair i of a split stands, for messages: "val.en:7"."""
 
     def counts(self) -> dict[str, int]:
-        """What the source left out, once all was read."""
+        """Returns what the source left out, by name, once all was read."""
 
 
-def open(data: settings.Data) -> Source:
-    """The corpus that `data.corpus` names. Raises CorpusError where it cannot be had."""
-    # Imported here because the sources import this module's types, and only one of them is needed.
-    module = {"cldr": "cldr", "files": "parallel", "tfds": "tfds", "text": "text"}[
-        data.corpus
-    ]
-    return importlib.import_module(f"experiments.data.corpora.{module}").Source(data)
+MODULES = {
+    "cldr": "cldr",
+    "files": "parallel",
+    "tsv": "tsv",
+    "text": "text",
+    "tfds": "tfds",
+}
+"""The modules of this package that read each corpus."""
+
+
+def open(data: Data) -> Source:
+    """Returns the source that `data.corpus` names.
+
+    Raises:
+      CorpusError: it cannot be read.
+    """
+    if isinstance(data, OutsideData):
+        return data.source_choice.make(data)
+    # Imported here because the sources import this module's types, and only one is needed.
+    name = f"experiments.data.corpora.{MODULES[data.corpus]}"
+    return importlib.import_module(name).Source(data)

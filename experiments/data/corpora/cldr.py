@@ -31,7 +31,7 @@ from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 from experiments.data.corpora import CorpusError, Pairs
 from experiments.data.corpora.concatenated import join, join_links
 from experiments.data.corpora.gold_alignments import Links, Told, links, others
-from experiments.settings import Data
+from experiments.settings import CldrData
 
 Phrase = Callable[[Locale], str]
 
@@ -99,7 +99,7 @@ PATIENCE = 200
 class Source:
     """The pairs that `generate` gives, one by one or joined."""
 
-    def __init__(self, data: Data):
+    def __init__(self, data: CldrData):
         self._arguments = (
             data.source,
             data.target,

@@ -1,8 +1,9 @@
-"""Parallel text files: line i of `train.en` is translated by line i of `train.de`; plain or gzipped, UTF-8.
+"""Parallel text files: line i of `train.en` is translated by line i of `train.de`.
 
-Only a newline, with or without a carriage return before it, ends a line. Characters that Unicode also counts as line
-breaks (U+2028, U+0085, form feed) occur within sentences of real corpora, and splitting at them would shift every
-pair after.
+Files are plain or gzipped, UTF-8. Only a newline, with or without a carriage return before
+it, ends a line. Characters that Unicode also counts as line breaks (U+2028, U+0085, form
+feed) occur within sentences of real corpora, and splitting at them would shift every pair
+after.
 """
 
 import contextlib
@@ -10,56 +11,55 @@ import gzip
 import hashlib
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
-from experiments.settings import Data
+from experiments.settings import FilesData
 
-NAMES = "data.train, data.validation and data.test name the files, data.source and data.target their endings"
+NAMES = (
+    "data.train, data.validation and data.test name the files, data.source and "
+    "data.target their endings"
+)
 
-
-_BOM = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Source:
-    """The files `<directory>/<train>.<source>` or `<train>.<source>.gz`, `<train>.<target>`, and so on.
+    """Reads `<directory>/<train>.<source>`, `<train>.<target>` and so on, plain or .gz.
 
-    Raises CorpusError for a missing or empty file, files of unequal length, invalid UTF-8, a NUL character. The message
-    names the file, the line where there is one, and what to do.
+    Raises:
+      CorpusError: a missing or empty file, files of unequal length, invalid UTF-8, a NUL
+        character. The message names the file, the line where there is one, and the remedy.
     """
 
-    def __init__(self, data: Data):
+    def __init__(self, data: FilesData):
         directory = Path(data.directory)
         if not directory.is_dir():
             raise CorpusError(
                 f"{directory}: no such folder; data.directory must hold the text files"
             )
-        self._paths = {
-            split: [
+        self._paths = {}
+        for split, stem in zip(
+            SPLITS, (data.train, data.validation, data.test), strict=True
+        ):
+            self._paths[split] = [
                 find(directory, f"{stem}.{language}", NAMES)
                 for language in (data.source, data.target)
             ]
-            for split, stem in zip(
-                SPLITS, (data.train, data.validation, data.test), strict=True
-            )
-        }
 
     def fingerprint(self) -> str:
-        found = hashlib.sha256()
-        for path in itertools.chain.from_iterable(self._paths.values()):
-            with path.open("rb") as file:
-                found.update(
-                    hashlib.file_digest(file, "sha256").digest() + path.suffix.encode()
-                )
-        return found.hexdigest()
+        """Returns a hash of all files."""
+        return fingerprint(itertools.chain.from_iterable(self._paths.values()))
 
     def read(self, split: str) -> Iterator[Pairs]:
-        paths, totals = self._paths[split], [0, 0]
+        """Gives the pairs of a split."""
+        paths = self._paths[split]
+        totals = [0, 0]
         for sides in itertools.zip_longest(*map(blocks, paths), fillvalue=()):
-            totals = [
-                total + len(side) for total, side in zip(totals, sides, strict=True)
-            ]
+            for i, side in enumerate(sides):
+                totals[i] += len(side)
+            # After the shorter file has ended, the rest of the longer is only counted.
             if totals[0] == totals[1]:
                 yield Pairs(*sides)
         if totals[0] != totals[1]:
@@ -69,41 +69,55 @@ class Source:
             )
 
     def place(self, split: str, i: int) -> str:
+        """Returns the source's file and line of a pair."""
         return f"{self._paths[split][0]}:{i + 1}"
 
     def counts(self) -> dict[str, int]:
+        """Returns nothing, as every line is read."""
         return {}
 
 
+def fingerprint(paths: Iterable[Path], *options: str) -> str:
+    """Returns a hash of the files' bytes and endings, and of the options."""
+    total = hashlib.sha256(repr(options).encode())
+    for path in paths:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+        total.update(path.suffix.encode())
+    return total.hexdigest()
+
+
 def find(directory: Path, name: str, remedy: str) -> Path:
-    """The file of that name, plain or .gz. Raises CorpusError, which says what there is and ends in `remedy`."""
+    """Returns the file of that name, plain or .gz.
+
+    Raises:
+      CorpusError: there is none; it lists the files that are there and ends in `remedy`.
+    """
     for path in (directory / name, directory / f"{name}.gz"):
         if path.is_file():
             return path
-    there = (
-        ", ".join(sorted(path.name for path in directory.iterdir() if path.is_file()))
-        or "no files"
-    )
+    names = sorted(path.name for path in directory.iterdir() if path.is_file())
     raise CorpusError(
-        f"{directory / name}: no such file, plain or .gz (the folder has {there}); {remedy}"
+        f"{directory / name}: no such file, plain or .gz (the folder has "
+        f"{', '.join(names) or 'no files'}); {remedy}"
     )
 
 
-def blocks(path) -> Iterator[list[str]]:
-    """The file's lines, BLOCK at a time, the last block of what is left."""
+def blocks(path: Path) -> Iterator[list[str]]:
+    """Gives the file's lines, BLOCK at a time; the last block holds the rest."""
     before = 0
-    with _opened(path) as file:
+    with _open(path) as file:
         while lines := list(itertools.islice(file, BLOCK)):
             if not before:
-                lines[0] = lines[0].removeprefix(_BOM)
-            yield _text(path, b"".join(lines), before)
+                lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+            yield _decode(path, b"".join(lines), before)
             before += len(lines)
     if not before:
         raise CorpusError(f"{path}: the file is empty; give one sentence a line")
 
 
 @contextlib.contextmanager
-def _opened(path):
+def _open(path):
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
@@ -115,14 +129,15 @@ def _opened(path):
         raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _text(path, data, before) -> list[str]:
-    """The lines of `data`, which `before` others come before."""
+def _decode(path, data, before) -> list[str]:
+    """Returns the lines of `data`, which stand behind `before` others in the file."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = before + data.count(b"\n", 0, error.start) + 1
         raise CorpusError(
-            f"{path}:{line}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to UTF-8"
+            f"{path}:{line}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to "
+            "UTF-8"
         ) from None
     if "\0" in text:
         line = before + data.count(b"\n", 0, data.index(0)) + 1

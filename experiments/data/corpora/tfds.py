@@ -17,7 +17,7 @@ from tensorflow_datasets.core.download import DownloadError
 
 from experiments.data import corpora
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
-from experiments.settings import Data
+from experiments.settings import TfdsData
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # at INFO it tells of every file
 
@@ -32,7 +32,7 @@ class Source:
     fewer pairs can be read than it says that it has.
     """
 
-    def __init__(self, data: Data):
+    def __init__(self, data: TfdsData):
         self._data, self._splits = data, {}
         builder = _builder(data)
         languages = set(builder.info.features or ())
@@ -142,7 +142,7 @@ def build(
     return Path(builder.data_dir)
 
 
-def download(data: Data) -> Path:
+def download(data: TfdsData) -> Path:
     """Fetches and prepares `data.dataset` as array_record where that is not done, and returns its folder.
 
     Raises CorpusError for a data set that is unknown, prepared in another format already, or not to be had.

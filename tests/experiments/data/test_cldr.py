@@ -12,7 +12,7 @@ import pytest
 from experiments.data import corpora
 from experiments.data.corpora import SPLITS, CorpusError, cldr
 from experiments.data.corpora.gold_alignments import words
-from experiments.settings import Data
+from experiments.settings import CldrData
 
 SMALL = {"pairs": 2000, "heldout": 100}
 
@@ -52,7 +52,7 @@ def test_phrases_in_a_row():
     """One or two in training, one to three held out, each phrase in its place; links count words from the first."""
     arguments = dict(pairs=200, heldout=20)
     single, joined = (
-        corpora.open(Data(**arguments, concatenate=most)) for most in (1, 3)
+        corpora.open(CldrData(**arguments, concatenate=most)) for most in (1, 3)
     )
     assert single.fingerprint() != joined.fingerprint()
     for split, most in (("train", 2), ("test", 3)):
@@ -265,7 +265,7 @@ def test_golden_digest(corpus):
 
 
 def test_the_source_gives_what_is_generated(corpus):
-    source = corpora.open(Data(**SMALL))
+    source = corpora.open(CldrData(**SMALL))
     assert {split: list(source.read(split)) for split in SPLITS} == {
         split: [getattr(corpus, split)] for split in SPLITS
     }
@@ -275,7 +275,7 @@ def test_the_source_gives_what_is_generated(corpus):
 def test_the_fingerprint_is_known_without_the_text(monkeypatch):
     monkeypatch.delattr(cldr, "generate")
     prints = {
-        corpora.open(Data(**(SMALL | more))).fingerprint()
+        corpora.open(CldrData(**(SMALL | more))).fingerprint()
         for more in (
             {},
             {"pairs": 2001},

@@ -13,7 +13,7 @@ from experiments.data.batches import Corpus, between_marks
 from experiments.data.corpora import CorpusError, Pairs
 from experiments.data.dataset import prepare
 from experiments.data.vocabulary import EOS, Vocabulary, train_vocabulary
-from experiments.settings import Data
+from experiments.settings import FilesData
 
 WORDS = "one two three four five six seven eight nine ten".split()
 
@@ -42,10 +42,9 @@ def folder(tmp_path):
 
 
 def data(folder, **more):
-    return Data(
+    return FilesData(
         **(
             dict(
-                corpus="files",
                 directory=str(folder),
                 vocabulary_size=400,
                 max_length=80,

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.data import corpora
 from experiments.data.corpora import CorpusError, Pairs, parallel
-from experiments.settings import Data
+from experiments.settings import FilesData
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 
 def opened(folder, **more):
-    return corpora.open(Data(corpus="files", directory=str(folder), **more))
+    return corpora.open(FilesData(directory=str(folder), **more))
 
 
 def read(folder, split="train", **more):

@@ -11,7 +11,7 @@ from experiments.configs import wmt14_ende
 from experiments.data import corpora
 from experiments.data.corpora import SPLITS, CorpusError, Pairs, tfds
 from experiments.data.dataset import prepare
-from experiments.settings import Data, resolve
+from experiments.settings import FilesData, TfdsData, override, resolve
 from experiments.training import loop
 from tests.experiments import tiny
 
@@ -34,13 +34,12 @@ def built(tmp_path_factory):
             (folder / f"{stem}.{language}").write_text(
                 "".join(line + "\n" for line in side)
             )
-    files = corpora.open(Data(corpus="files", directory=str(folder)))
+    files = corpora.open(FilesData(directory=str(folder)))
     return folder / "sets", tfds.build(files, ("en", "de"), folder / "sets", "mine")
 
 
 def data(directory, dataset="mine", validation="validation", **more):
-    return Data(
-        corpus="tfds",
+    return TfdsData(
         dataset=dataset,
         directory=str(directory),
         validation=validation,
@@ -95,9 +94,7 @@ def test_wmt14_as_tfds_knows_it(monkeypatch):
     )
     with tensorflow_datasets.testing.mock_data(num_examples=5):
         source = corpora.open(
-            Data(
-                corpus="tfds", dataset="wmt14_translate/de-en", validation="validation"
-            )
+            TfdsData(dataset="wmt14_translate/de-en", validation="validation")
         )
         for split in SPLITS:
             pairs = read(source, split)
@@ -112,15 +109,16 @@ def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
     tiny_data = tiny.resolve().data
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tfds.build(corpora.open(tiny_data), ("en", "de"), tmp_path, "phrases")
-    config = wmt14_ende.get_config()
-    config.update_from_flattened_dict(
-        tiny.POINT
+    shared = {key: tiny.POINT[key] for key in tiny.POINT if key not in tiny.CLDR}
+    config = override(
+        wmt14_ende.get_config(),
+        shared
         | {
             "data.dataset": "phrases",
             "data.directory": str(tmp_path),
             "training.steps": 4,
             "training.average": 1,
-        }
+        },
     )
     found = prepare(resolve(config).data)
     wanted = tiny.corpus()

@@ -200,7 +200,14 @@ def test_a_trial_that_is_asked_measures_its_heads(measured):
     for kind in KINDS:
         assert {name for name in found if name.startswith(f"{kind}/")} == {
             f"{kind}/{what}"
-            for what in ("entropy", "distance", "shares", "importance", "error", "p_value")
+            for what in (
+                "entropy",
+                "distance",
+                "shares",
+                "importance",
+                "error",
+                "p_value",
+            )
         }
         assert (
             found[f"{kind}/entropy"].shape

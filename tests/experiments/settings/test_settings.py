@@ -4,10 +4,10 @@ import json
 
 import ml_collections
 import pytest
-
-from attn import POSITIONS, SCORES, layers
 from attn.mixing import CELLS
 from attn.multihead import CHOICES, HEADS
+
+from attn import POSITIONS, SCORES, layers
 from experiments import settings as door
 from experiments.settings import Settings, SettingsError, default_config, resolve
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn.decoding import Found
 from orbax.checkpoint import v1 as ocp
 from tensorboardX.proto import event_pb2
 
-from attn.decoding import Found
 from experiments.data.batches import Batches
 from experiments.errors import WorkdirError
 from experiments.evaluation import decode
@@ -239,7 +239,9 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     monkeypatch.setattr(decode, "beam_search", found)
     program = program_of(SETTINGS, 500, 48)
-    functions = evaluation_functions.__wrapped__(program, Lanes(), Search(3, 0.5, 12, 5))
+    functions = evaluation_functions.__wrapped__(
+        program, Lanes(), Search(3, 0.5, 12, 5)
+    )
     state, source, lengths = (
         State(np.zeros((1, 1)), {}, {}, ()),
         np.zeros((2, 48), np.int32),

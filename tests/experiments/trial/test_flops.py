@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn import Design, Shape
+from attn import MIXERS, Design, Shape
 from experiments.trial import flops
 from experiments.trial.program import initial_variables, program_of
 from tests.experiments import tiny
@@ -67,12 +67,11 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         wanted = (
             near * D**2 if kind == "convolution" else 2 * n * D * heads + near * heads
         )
-        design = {"decoder_mixing" if causal else "encoder_mixing": kind}
+        mixer = MIXERS[kind](radius=2)
+        design = {"decoder_mixing" if causal else "encoder_mixing": mixer}
         full = 2 * n * D * heads + (n * (n + 1) // 2 if causal else n**2) * heads
         others = [
-            flops.of_training(
-                program(**mixing, radius=2), *([1], [n]) if causal else ([n], [1])
-            )
+            flops.of_training(program(**mixing), *([1], [n]) if causal else ([n], [1]))
             for mixing in (design, {})
         ]
         assert others[0] - others[1] == 6 * SHAPE.N * (wanted - full)
@@ -85,17 +84,15 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
         (
             dict(
-                model__encoder_mixing="recurrence",
-                model__decoder_mixing="recurrence",
-                model__cell="gru",
+                model__encoder_mixing="recurrence(cell=gru)",
+                model__decoder_mixing="recurrence(cell=gru)",
             ),
             2 * 8,
         ),
         (
             dict(
-                model__encoder_mixing="convolution",
-                model__radius=0,
-                model__decoder_mixing="separable",
+                model__encoder_mixing="convolution(radius=0)",
+                model__decoder_mixing="separable(radius=0)",
             ),
             2 * 8,
         ),

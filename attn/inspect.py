@@ -1,0 +1,194 @@
+"""Statistics of attention's weights w = softmax(score(q, k) + bias), without N·M memory.
+
+The arguments are those of `attn.attention`, without values. The log of the softmax's
+denominator is `attention(..., return_lse=True)`. Everything here has gradients, and they
+too take O(N + M) memory. B batch (any leading axes), N queries, M keys, H heads,
+K = L = d_k; n queries and m keys in a block.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from attn.attention import attention, check_shapes, make_drop
+from attn.kernels.blocks import over_blocks
+from attn.kernels.softmax import softmax_parts
+from attn.kernels.tile import Tile
+from attn.map_heads import map_heads_of_keys
+from attn.masks import Mask
+from attn.scores import ScaledDot
+
+
+def entropy(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+) -> Float[Array, "*B N H"]:
+    """Computes −Σ_j w_ij log w_ij in nats.
+
+    It is 0 for a query that attends to one key or sees none, log M for even weights.
+    """
+    check_shapes(q, k, k, score)
+    return _entropy(q, k, score, mask or Mask(), bias)
+
+
+@jax.jit
+def _entropy(q, k, score, mask, bias):
+    blocks = functools.partial(over_blocks, _entropy_of_tile)
+    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
+
+
+def _entropy_of_tile(tile):
+    below, e, total = softmax_parts(tile.scores())
+    # Σ w s − LSE would lose small entropies of large scores to rounding; of these terms
+    # none is negative.
+    far = (e * jnp.where(below == -jnp.inf, 0.0, -below)).sum(-1)
+    return (jnp.log(total) + far[:, None] / total)[:, 0]
+
+
+def top_weights(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    top: int = 5,
+) -> tuple[Float[Array, "*B N H top"], Int[Array, "*B N H top"]]:
+    """Returns the largest weights of each query in descending order, and their keys.
+
+    Of equal weights the first key comes first. A query that sees fewer keys than `top`
+    has weights 0 and indices −1 after them.
+    """
+    check_shapes(q, k, k, score)
+    return _top_weights(q, k, score, mask or Mask(), bias, top=top)
+
+
+@functools.partial(jax.jit, static_argnames="top")
+def _top_weights(q, k, score, mask, bias, *, top):
+    of_tile = functools.partial(_top_of_tile, top=top)
+    blocks = functools.partial(over_blocks, of_tile)
+    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
+
+
+def _top_of_tile(tile, top):
+    below, _, total = softmax_parts(tile.scores())
+    best, at = jax.lax.top_k(below, min(top, below.shape[-1]))
+    rest = ((0, 0), (0, top - best.shape[-1]))
+    index = jnp.where(best == -jnp.inf, -1, tile.j[at]).astype(jnp.int32)
+    weights = jnp.pad(jnp.exp(best) / total, rest)
+    return weights, jnp.pad(index, rest, constant_values=-1)
+
+
+def received(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+) -> Float[Array, "*B M H"]:
+    """Computes Σ_i w_ij, the attention that each key receives.
+
+    With dropout, it is that of the weights after the same dropout. (1 − Σ_i w_ij)² is the
+    penalty on overlooked keys of "Show, attend and tell" (Xu et al. 2015, section 4.2.1).
+    """
+    # Outputs are linear in the values: for values of width 1 this is the gradient of
+    # their sum.
+    dtype = jnp.promote_types(k.dtype, jnp.float32)
+    values = jnp.zeros((*k.shape[:-1], 1), dtype)
+
+    def total(v):
+        out = attention(
+            q,
+            k,
+            v,
+            score=score,
+            mask=mask,
+            bias=bias,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+        )
+        return out.sum()
+
+    return jax.grad(total)(values)[..., 0]
+
+
+def weight_rows(
+    q: Float[ArrayLike, "*B N H K"],
+    k: Float[ArrayLike, "*B M H L"],
+    queries: Sequence[int] | Int[ArrayLike, "R"],
+    *,
+    score=ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+    dropout_rate: float | Float[Array, ""] = 0.0,
+    dropout_key: Array | None = None,
+) -> Float[Array, "*B H R M"]:
+    """Returns the weights of the queries at some positions only, in R·M memory.
+
+    A query that sees nothing has weights 0. Without dropout these are the weights before
+    it, with a rate and key the weights after the dropout that `attention` does.
+
+    Raises:
+      ValueError: shapes that do not fit, a position outside of 0 ≤ i < N, dropout without
+        a key.
+    """
+    check_shapes(q, k, k, score)
+    n = q.shape[-3]
+    queries = np.asarray(queries, int)
+    if not ((queries >= 0) & (queries < n)).all():
+        raise ValueError(
+            f"queries={queries.tolist()} must be positions of the {n} queries, "
+            f"0 to {n - 1}"
+        )
+    drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
+    return _weight_rows(q, k, queries, score, mask or Mask(), bias, drop)
+
+
+@jax.jit
+def _weight_rows(q, k, queries, score, mask, bias, drop):
+    dense = bias is not None and not hasattr(bias, "tile")
+
+    def one_head(q, k, v, *, score, mask, taint, bias, drop):
+        keys = jnp.arange(k.shape[0])
+
+        # One query at a time, at its true position, which mask, bias and dropout go by:
+        # they take runs of neighbours only.
+        def row(i, q, bias):
+            tile = Tile(
+                score=score,
+                q=q[None],
+                k=k.T,
+                v=v.T,
+                taint=taint,
+                bias=bias[None] if dense else bias,
+                mask=mask,
+                drop=drop,
+                i=i[None],
+                j=keys,
+                columns=keys.size,
+            )
+            _, e, total = softmax_parts(tile.scores())
+            return tile.dropped(e / total)[0]
+
+        return jax.vmap(row, in_axes=(0, 0, 0 if dense else None))(queries, q, bias)
+
+    if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:
+        bias = jnp.take(bias, queries, axis=-2)
+    q = jnp.take(q, queries, axis=-3)
+    rows = map_heads_of_keys(
+        one_head, q, k, score=score, mask=mask, bias=bias, drop=drop
+    )
+    return jnp.moveaxis(rows, -3, -2)

@@ -1,0 +1,160 @@
+"""Maps a function of one head over every head of every example.
+
+B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from attn.kernels.blocks import BLOCK, SAVED
+from attn.masks import spread
+
+
+def map_heads(
+    function,
+    q,
+    k,
+    v,
+    *,
+    score,
+    mask,
+    bias=None,
+    drop=None,
+    at_once=None,
+    saved=None,
+):
+    """Maps `function(q, k, v, score=, mask=, taint=, bias=, drop=)` of one head.
+
+    Args:
+      function: gives arrays with a row for each query, (N, …).
+      q, k, v: queries (*B, N, H, K), keys and values.
+      score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
+      at_once: so many heads are computed together, all of them by default; the others
+        wait their turn.
+      saved: derivatives keep the arrays of that name, and make all else again, the
+        transposed copies of the arguments too.
+
+    Returns:
+      The function's results as (*B, N, H, …).
+    """
+    *batch, n, h, _ = q.shape
+    batch = tuple(batch)
+    count = math.prod(batch)
+    m = k.shape[-3]
+    at_once = at_once or count * h
+    if bias is not None and hasattr(bias, "tile"):
+        bias = _parameters(bias)
+    elif bias is not None:
+        bias = spread(jnp.asarray(bias), batch, core=3)
+    mask = mask.flat(batch)
+    score = _parameters(score)
+    _check_axes(count, h, mask=mask, bias=bias, score=score)
+    arrays = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
+    drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
+
+    def one_example(q, k, v, *rest):
+        heads_first = (jnp.moveaxis(x, -2, 0) for x in (q, k, v))
+        results = _map_leading(one_head, h, at_once, (*heads_first, *rest))
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
+
+    def one_head(q, k, v, score, mask, bias, drop):
+        if bias is not None and not hasattr(bias, "tile"):
+            bias = jnp.broadcast_to(bias, (n, m))
+        taint = None
+        # Where nothing is hidden, NaN and Inf find their way by themselves.
+        if mask.parts:
+            k, v, taint = _cleaned(k, v)
+        return function(
+            q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
+        )
+
+    if saved is not None:
+        keep = jax.checkpoint_policies.save_only_these_names(saved)
+        one_head = jax.checkpoint(one_head, policy=keep, prevent_cse=False)
+        one_example = jax.checkpoint(one_example, policy=keep, prevent_cse=False)
+    rows = (*arrays, score, mask, bias, drop)
+    results = _map_leading(one_example, count, max(1, at_once // h), rows)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
+
+
+def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
+    """Maps a function of one head that needs no values, as `map_heads` does.
+
+    Its derivatives keep the arrays named SAVED.
+    """
+    return map_heads(
+        function,
+        q,
+        k,
+        k[..., :0],
+        score=score,
+        mask=mask,
+        bias=bias,
+        drop=drop,
+        at_once=heads_at_once(q.shape[-3], k.shape[-3], score),
+        saved=SAVED,
+    )
+
+
+def heads_at_once(n, m, score):
+    """Returns the number of heads to compute together, with n queries and m keys each.
+
+    On a CPU so many keep a block of scores in the caches, with its inputs.
+    """
+    numbers = 2**30
+    if jax.default_backend() == "cpu":
+        numbers = 2**21 if score.is_product else 2**19
+    return max(1, numbers // (4 * min(n, BLOCK) * m))
+
+
+def _map_leading(function, count, at_once, rows):
+    """Maps over the leading axis of every leaf of `rows`; all share one of length 1."""
+    leaves, tree = jax.tree.flatten(rows)
+    is_mapped = [leaf.shape[0] == count for leaf in leaves]
+
+    def one(mapped):
+        mapped = iter(mapped)
+        every = [
+            next(mapped) if varies else leaf[0]
+            for leaf, varies in zip(leaves, is_mapped, strict=True)
+        ]
+        return function(*tree.unflatten(every))
+
+    mapped = [x for x, varies in zip(leaves, is_mapped, strict=True) if varies]
+    if at_once >= count:
+        return jax.vmap(one)(mapped)
+    return jax.lax.map(one, mapped, batch_size=at_once if at_once > 1 else None)
+
+
+def _check_axes(count, h, **values):
+    for name, value in values.items():
+        for leaf in jax.tree.leaves(value):
+            if leaf.shape[0] not in (1, count) or leaf.shape[1] not in (1, h):
+                raise ValueError(
+                    f"{name} has an array for {leaf.shape[0]} examples and "
+                    f"{leaf.shape[1]} heads; there are {count} examples and {h} heads, "
+                    "and 1 stands for all of them"
+                )
+
+
+def _cleaned(k, v):
+    """Returns keys and values with 0 for NaN and Inf, and the taint (M,), see `Tile`."""
+    dtype = jnp.promote_types(v.dtype, jnp.float32)
+    taint = sum(0 * jax.lax.stop_gradient(x).sum(-1).astype(dtype) for x in (k, v))
+    clean_k = jnp.where(jnp.isfinite(k), k, 0)
+    clean_v = jnp.where(jnp.isfinite(v), v, 0)
+    return clean_k, clean_v, taint
+
+
+def _parameters(value):
+    """Returns parameters with one more axis for the examples, which share them.
+
+    A parameter is one number or has an axis H.
+    """
+
+    def with_axes(leaf):
+        return jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
+
+    return jax.tree.map(with_axes, value)

@@ -1,0 +1,1 @@
+"""Linen modules: multi-head attention, and the models built from it."""

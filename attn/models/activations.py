@@ -1,0 +1,13 @@
+"""Activation functions by name."""
+
+import functools
+
+import flax.linen as nn
+
+ACTIVATIONS = {
+    "none": None,
+    "relu": nn.relu,
+    "gelu": functools.partial(nn.gelu, approximate=False),
+    "silu": nn.silu,
+}
+"""The functions; "none" is the identity, for the output of attention only."""

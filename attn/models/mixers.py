@@ -1,0 +1,182 @@
+"""Mixers: what mixes the positions of a sentence in a layer, one value for each way.
+
+They are the rows of the paper's Table 1. A value makes the layer's Linen module and calls
+it; one's own is a frozen dataclass, a subclass of `Mixer`, in any file. B batch (any
+leading axes), N tokens, D = d_model, K hypotheses of one sentence, T entries of a cache.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.masks import Mask
+from attn.models.activations import ACTIVATIONS
+from attn.models.convolution import Convolution
+from attn.models.multihead import MultiHeadAttention, check_name
+from attn.models.recurrence import CELLS, Recurrence
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixer:
+    """Says how a layer mixes positions; the base of all such values.
+
+    The module that `build` makes has a method `empty_cache(batch_shape, entries, dtype)`,
+    and what `mix` and `decode_step` call of it.
+    """
+
+    name: ClassVar[str] = "mixer"
+    """The name of the module in a layer's parameters."""
+    attends: ClassVar[bool] = False
+    """States that it is self-attention, and so uses score, heads and positions."""
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> nn.Module:
+        """Makes the module of one layer.
+
+        Args:
+          shape, design: those of the model.
+          causal: whether a position sees none behind it, as in a decoder.
+          P_attention: the dropout of attention weights; may be traced.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no build")
+
+    def mix(
+        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+    ) -> Float[Array, "*B N D"]:
+        """Returns the module's output of all positions."""
+        return module(x, mask)
+
+    def decode_step(
+        self,
+        module: nn.Module,
+        x: Float[Array, "*B K D"],
+        t: Int[Array, ""],
+        cache: Any,
+        visible: Bool[Array, "*B K T"],
+    ):
+        """Returns the output of K hypotheses at position t, and the new cache."""
+        return module.decode_step(x, t, cache, visible)
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError where the value cannot serve a model of this width."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfAttention(Mixer):
+    """Mixes by self-attention with the design's score, heads and positions."""
+
+    name: ClassVar[str] = "self_attention"
+    attends: ClassVar[bool] = True
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> MultiHeadAttention:
+        """Makes the multi-head attention."""
+        return attention_module(
+            shape, design, P_attention, positions=design.positions, causal=causal
+        )
+
+    def mix(
+        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+    ) -> Float[Array, "*B N D"]:
+        """Returns attention from x to x."""
+        return module(x, x, mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Restricted(SelfAttention):
+    """Mixes by self-attention restricted to `radius` positions on each side."""
+
+    radius: int = 4
+
+    def mix(
+        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+    ) -> Float[Array, "*B N D"]:
+        """Returns attention from x to its neighbours."""
+        return module(x, x, mask & Mask.window(self.radius, self.radius))
+
+    def decode_step(
+        self,
+        module: nn.Module,
+        x: Float[Array, "*B K D"],
+        t: Int[Array, ""],
+        cache: Any,
+        visible: Bool[Array, "*B K T"],
+    ):
+        """Returns the output of K hypotheses at position t, and the new cache."""
+        near = jnp.arange(visible.shape[-1]) // x.shape[-2] >= t - self.radius
+        visible = visible & near.reshape((1,) * (visible.ndim - 1) + (-1,))
+        return module.decode_step(x, t, cache, visible)
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError for a radius below 0."""
+        if self.radius < 0:
+            raise ValueError(f"radius={self.radius} must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrent(Mixer):
+    """Mixes by a recurrent cell, a name of CELLS; in both directions in an encoder."""
+
+    name: ClassVar[str] = "recurrence"
+    cell: str = "gru"
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> Recurrence:
+        """Makes the recurrence."""
+        return Recurrence(shape.d_model, self.cell, both_ways=not causal)
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError for an unknown cell."""
+        check_name("cell", self.cell, CELLS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolutional(Mixer):
+    """Mixes by a convolution of 2·radius + 1 taps."""
+
+    name: ClassVar[str] = "convolution"
+    radius: int = 4
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> Convolution:
+        """Makes the convolution."""
+        return Convolution(shape.d_model, self.radius, causal)
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError for a radius below 0."""
+        if self.radius < 0:
+            raise ValueError(f"radius={self.radius} must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class SeparableConvolutional(Convolutional):
+    """Mixes by a convolution of each feature by itself, and one matrix after it."""
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> Convolution:
+        """Makes the convolution."""
+        return Convolution(shape.d_model, self.radius, causal, separable=True)
+
+
+MIXERS = {
+    "attention": SelfAttention,
+    "restricted": Restricted,
+    "recurrence": Recurrent,
+    "convolution": Convolutional,
+    "separable": SeparableConvolutional,
+}
+"""The classes of this file by name."""
+
+
+def attention_module(shape, design, P_attention, **options) -> MultiHeadAttention:
+    """Makes the multi-head attention of a shape and a design."""
+    return MultiHeadAttention(
+        shape.d_model,
+        shape.h,
+        shape.d_k,
+        shape.d_v,
+        design.score,
+        design.combine,
+        ACTIVATIONS[design.head_activation],
+        biases=design.biases,
+        P_drop=P_attention,
+        **options,
+    )

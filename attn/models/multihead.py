@@ -1,0 +1,363 @@
+"""The Linen shell around `attention()`: h heads with their own projections.
+
+B batch (any leading axes), N queries, M keys, T = the keys a cache has room for,
+D = d_model, H = h, K = d_k, V = d_v.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from attn import inspect
+from attn.attention import attention
+from attn.hard import argmax_attention, sampled_attention
+from attn.kernels.cached import as_cached, over_cache
+from attn.masks import Mask
+from attn.positions import NoPositions, Positions, bias_row
+from attn.scores import score_init
+
+COMBINATIONS = ("concat", "mean")
+"""The ways to make one vector of those of the heads."""
+SELECTIONS = ("soft", "argmax", "sampled")
+"""The ways to take values by their weights."""
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O.
+
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), "Attention Is All You Need", section
+    3.2.2. d_model, h, d_k and d_v are four independent numbers. The projections have
+    Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases
+    unless asked for.
+
+    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
+    combine="mean" and d_v = d_model, the score's own, those of `positions`, and
+    h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
+
+    With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
+    are kept there.
+
+    Attributes:
+      score: a function (key, h, d_q, d_k) -> score, such as `Additive.init`, a class of
+        scores, or a name of SCORES. The score's arrays are parameters, kept under "score"
+        by the name of their field; its numbers stay as they are.
+      combine: "concat" as above, or "mean": (head_1 + … + head_h) / h without W_O, each
+        head with a W_V of its own from d_model to d_model, Glorot-uniform by itself: with
+        d_v = d_model one matrix, otherwise a product of two, of rank d_v. A head sums d_v
+        numbers a key, and the second matrix comes after.
+      activation: a function on the output, or None.
+      biases: whether the projections add vectors b_q, b_k, b_v and, with
+        combine="concat", b_o, all 0 at first.
+      positions: tells self-attention where tokens stand, by rotation or bias; its table
+        is the model's. The arrays of a trained bias are parameters kept under
+        "relative".
+      causal: whether a query sees no key behind it, which some biases ask; the mask hides
+        them, not this.
+      selection: "soft"; "argmax", the value of the best key with the gradient of soft
+        attention; "sampled", where an rng named "sample" is given a random key, otherwise
+        the best, see `select`. Not for self-attention in steps.
+      P_drop: weights are dropped with this probability where an rng named "dropout" is
+        given; may be traced.
+
+    Raises:
+      ValueError: an unknown name, parameters of another score, positions that do not fit.
+    """
+
+    d_model: int
+    h: int
+    d_k: int
+    d_v: int
+    score: str | type | Callable[[Array, int, int, int], Any] = "scaled_dot"
+    combine: str = "concat"
+    activation: Callable[[Array], Array] | None = None
+    biases: bool = False
+    positions: Positions = NoPositions()
+    causal: bool = False
+    selection: str = "soft"
+    P_drop: float | Float[Array, ""] = 0.0
+
+    def setup(self):
+        """Draws the parameters."""
+        check_name("combine", self.combine, COMBINATIONS)
+        check_name("selection", self.selection, SELECTIONS)
+        self.positions.check(self.d_model, self.d_k)
+        if self.selection == "sampled":
+            self.baseline = Baseline()
+        concat = self.combine == "concat"
+        glorot = nn.initializers.glorot_uniform
+        into_heads = glorot(0, (1, 2))
+        into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
+        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
+        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
+        self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
+        if self._has_w_o:
+            out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
+            self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
+        if self.biases:
+            zeros = nn.initializers.zeros
+            self.b_q = self.param("b_q", zeros, (self.h, self.d_k))
+            self.b_k = self.param("b_k", zeros, (self.h, self.d_k))
+            self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
+            if self._has_w_o:
+                self.b_o = self.param("b_o", zeros, (self.d_model,))
+        init_score = score_init(self.score)
+        self.score_value = with_parameters(
+            self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
+        )
+        self.position_bias = with_parameters(
+            self,
+            "relative",
+            lambda key: self.positions.bias(key, self.h, self.causal),
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "*B N D"],
+        memory: Float[Array, "*B M D"],
+        mask: Mask,
+        bias=None,
+    ) -> Float[Array, "*B N D"]:
+        """Computes attention from x to memory; self-attention when they are the same.
+
+        `bias` is added to the scores, in place of the module's own.
+        """
+        return self.attend(x, *self.keys_and_values(memory), mask, bias)
+
+    def keys_and_values(
+        self, memory: Float[Array, "*B M D"], positions: Int[Array, "M"] | None = None
+    ):
+        """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
+
+        A decoder keeps them from step to step. `positions` count from 0 unless given.
+        """
+        k = _project(memory, self.w_k)
+        v = _project(memory, self.w_v)
+        if self.biases:
+            k = _plus(k, self.b_k)
+            v = _plus(v, self.b_v)
+        return self._rotate(k, positions), v
+
+    def attend(
+        self,
+        x: Float[Array, "*B N D"],
+        k: Float[Array, "*B M H K"],
+        v: Float[Array, "*B M H V"],
+        mask: Mask,
+        bias=None,
+    ) -> Float[Array, "*B N D"]:
+        """Computes attention from x to projected keys and values.
+
+        `bias` is added to the scores, in place of the module's own.
+        """
+        bias = self.position_bias if bias is None else bias
+        arguments = dict(score=self.score_value, mask=mask, bias=bias)
+        q = self._queries(x)
+        return self._output(select(self, x, q, k, v, arguments, self._dropout()))
+
+    def project_memory(self, memory: Float[Array, "*B M D"]):
+        """Returns the keys (*B, H, K, M) and values (*B, H, M, V) of `memory`.
+
+        `attend_to_memory` takes them.
+        """
+        return as_cached(*self.keys_and_values(memory))
+
+    def attend_to_memory(
+        self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]
+    ) -> Float[Array, "*B N D"]:
+        """Computes attention from x to the keys and values of `project_memory`.
+
+        `visible` (n = N or 1) says which keys x sees. There is no dropout.
+        """
+        out = over_cache(
+            self._queries(x),
+            *memory,
+            score=self.score_value,
+            visible=visible,
+            best=self.selection != "soft",
+        )
+        return self._output(out)
+
+    def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
+        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length."""
+        keys = jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype)
+        values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
+        return keys, values
+
+    def decode_step(
+        self,
+        x: Float[Array, "*B N D"],
+        t: Int[Array, ""],
+        cache,
+        visible: Bool[Array, "*B N T"],
+    ):
+        """Computes self-attention of N tokens that all stand at position t.
+
+        Each is of another hypothesis of one sentence. Their keys and values go to entries
+        t·N … t·N + N − 1 of the cache, so that entry e stands at position e // N;
+        `visible` says which of the entries each hypothesis sees.
+
+        Returns:
+          The output and the new cache.
+        """
+        n = x.shape[-2]
+        bias = None
+        if self.position_bias is not None:
+            row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
+            bias = row.repeat(n, axis=-1)[:, None]
+        positions = jnp.full(n, t)
+        k, v = as_cached(*self.keys_and_values(x, positions))
+        write = jax.lax.dynamic_update_slice_in_dim
+        keys = write(cache[0], k, t * n, axis=-1)
+        values = write(cache[1], v, t * n, axis=-2)
+        out = over_cache(
+            self._queries(x, positions),
+            keys,
+            values,
+            score=self.score_value,
+            visible=visible,
+            bias=bias,
+        )
+        return self._output(out), (keys, values)
+
+    def _queries(self, x, positions=None):
+        q = _project(x, self.w_q)
+        if self.biases:
+            q = _plus(q, self.b_q)
+        return self._rotate(q, positions)
+
+    def _rotate(self, x, positions):
+        if positions is None:
+            positions = jnp.arange(x.shape[-3])
+        return self.positions.rotate(x, positions)
+
+    @property
+    def _has_w_o(self):
+        """Tells whether matrices w_o bring the heads' vectors to d_model."""
+        return self.combine == "concat" or self.d_v != self.d_model
+
+    def _output(self, out):
+        """Returns one vector a token from those of its heads."""
+        has_w_o = self._has_w_o
+        equation = "...nhv,hvd->...nd"
+        out = jnp.einsum(equation, out, self.w_o) if has_w_o else out.sum(-2)
+        if self.combine == "mean":
+            out = out / self.h
+        if self.biases and has_w_o:
+            out = _plus(out, self.b_o)
+        return out if self.activation is None else self.activation(out)
+
+    def _dropout(self):
+        never = isinstance(self.P_drop, float | int) and self.P_drop == 0
+        if never or not self.has_rng("dropout"):
+            return {}
+        return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
+
+
+class Baseline(nn.Module):
+    """Predicts the reward that REINFORCE compares with: b(x) = x w + c, both 0 at first."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N"]:
+        w = self.param("w", nn.initializers.zeros, (x.shape[-1],))
+        return x @ w + self.param("c", nn.initializers.zeros, ())
+
+
+def select(
+    module: nn.Module,
+    x: Float[Array, "*B N D"],
+    q: Float[Array, "*B N H K"],
+    k: Float[Array, "*B M H L"],
+    v: Float[Array, "*B M H V"],
+    arguments: dict[str, Any],
+    dropout: dict[str, Any],
+) -> Float[Array, "*B N H V"]:
+    """Computes attention by the `selection` of `module`.
+
+    Score, mask and bias are in `arguments`; the queries were projected from `x`. Sampled
+    attention, with an rng named "sample" and the collection "policy" mutable, sows for
+    REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over heads,
+    the `entropy` of their distributions, and `baseline_value`, which sends x no gradient.
+    """
+    watched = module.is_mutable_collection("weights") and not module.is_initializing()
+    sow = functools.partial(
+        module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None
+    )
+    if watched or module.selection == "soft":
+        out = attention(q, k, v, return_weights=watched, **arguments, **dropout)
+        if watched:
+            out, weights = out
+            sow("weights", "weights", weights)
+    if module.selection == "sampled":
+        baseline_value = module.baseline(jax.lax.stop_gradient(x))
+    if module.selection == "sampled" and module.has_rng("sample"):
+        key = module.make_rng("sample")
+        out, _, log_prob = sampled_attention(q, k, v, key=key, **arguments)
+        sow("policy", "log_prob", log_prob.sum(-1))
+        sow("policy", "entropy", inspect.entropy(q, k, **arguments).sum(-1))
+        sow("policy", "baseline_value", baseline_value)
+    elif module.selection != "soft":
+        straight_through = module.selection == "argmax"
+        out, _ = argmax_attention(
+            q, k, v, straight_through=straight_through, **arguments
+        )
+    return out
+
+
+def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
+    """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
+
+    They are kept under `name`; there is no entry where there are none, and the arrays of a
+    value whose `trained` is False stay as they are.
+
+    Raises:
+      ValueError: the parameters are those of another value.
+    """
+    value = make(jax.random.key(0))  # for its form and its numbers
+    if not getattr(value, "trained", True):
+        return value
+    names = list(_arrays(value))
+    params = {}
+    if names or module.has_variable("params", name):
+        params = module.param(name, lambda key: _arrays(make(key)))
+    if sorted(params) != sorted(names):
+        raise ValueError(
+            f"the parameters are of another {name}: they have {sorted(params)}, "
+            f"it has {sorted(names)}"
+        )
+
+    def replaced(path, leaf):
+        return params.get(_name(path), leaf)
+
+    return jax.tree.map_with_path(replaced, value)
+
+
+def check_name(field: str, value: Any, known) -> None:
+    """Raises ValueError where `value` is none of the known names."""
+    if value not in known:
+        raise ValueError(f"unknown {field} {value!r}; known: {', '.join(known)}")
+
+
+def _arrays(value):
+    """Returns the arrays of a score or bias, each by the name of its field."""
+    leaves = jax.tree.leaves_with_path(value)
+    is_array = jax.Array | np.ndarray
+    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
+
+
+def _name(path):
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _project(x, w):
+    return jnp.einsum("...nd,dhk->...nhk", x, w)
+
+
+def _plus(x, b):
+    """Returns x + b, the same b for every token."""
+    return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)

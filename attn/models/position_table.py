@@ -1,0 +1,27 @@
+"""The table of a model's position encodings, as a Linen module.
+
+The table lives in its own variable collection, "positions", because whether it is trained
+is a property of the experiment and not of the program: trials with different encodings
+can share a compiled program.
+"""
+
+import flax.linen as nn
+from jaxtyping import Array, Float, Int
+
+from attn.positions import Positions
+
+
+class PositionTable(nn.Module):
+    """Looks positions up in variable "table" (length, d_model) of collection "positions"."""
+
+    positions: Positions
+    length: int
+    d_model: int
+
+    @nn.compact
+    def __call__(self, positions: Int[Array, "*B N"]) -> Float[Array, "*B N D"]:
+        def initial_table():
+            key = self.make_rng("params")
+            return self.positions.table(key, self.length, self.d_model)
+
+        return self.variable("positions", "table", initial_table).value[positions]

@@ -1,0 +1,143 @@
+"""Recurrence in place of self-attention (the paper's section 4).
+
+It obeys the mask that self-attention would have: it begins anew where a position may not
+see the one before. So packed rows, padding and causality need no case of their own. For
+decoding it keeps a cache of one entry for each position and hypothesis, as self-attention
+does. B batch (any leading axes), N positions, D = d_model, K hypotheses of one sentence,
+T entries of a cache, F features of a state.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.masks import Mask
+from attn.models.visibility import ancestors, neighbours, write_entries
+
+CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "tanh": nn.SimpleCell}
+"""Linen's own cells: Cho et al. 2014; Hochreiter and Schmidhuber 1997; Elman 1990."""
+
+
+class CellLoop(nn.Module):
+    """Runs a recurrent cell along a sequence, in order or from its end."""
+
+    features: int
+    cell: str = "gru"
+    backwards: bool = False
+
+    def setup(self):
+        """Makes the cell."""
+        self.rnn = CELLS[self.cell](self.features)
+
+    def __call__(
+        self, x: Float[Array, "*B N D"], begins: Bool[Array, "*B N"], start=None
+    ) -> Float[Array, "*B N F"]:
+        """Returns the cell's output at each position.
+
+        Where a position `begins`, its state is that of `start` (*B, N, F), or 0.
+        """
+
+        def one(rnn, state, inputs):
+            x, begins, start = inputs
+            fresh = jax.tree.map(jnp.zeros_like, state) if start is None else start
+
+            def chosen(new, old):
+                return jnp.where(begins[..., None], new, old)
+
+            return rnn(jax.tree.map(chosen, fresh, state), x)
+
+        def time_first(leaf):
+            return jnp.moveaxis(leaf, -2, 0)
+
+        xs, starts = jax.tree.map(time_first, (x, start))
+        inputs = xs, jnp.moveaxis(begins, -1, 0), starts
+        scan = nn.scan(
+            one,
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            reverse=self.backwards,
+        )
+        _, outputs = scan(self.rnn, self.zeros(x[..., 0, :]), inputs)
+        return jnp.moveaxis(outputs, 0, -2)
+
+    def one(self, state, x: Float[Array, "*B D"]):
+        """Returns the state after x, and the cell's output."""
+        return self.rnn(state, x)
+
+    def zeros(self, x: Float[Array, "*B D"]):
+        """Returns the state before anything, one array (*B, F) or, of an LSTM, two."""
+        state = self.rnn.initialize_carry(jax.random.key(0), x.shape)
+        return jax.tree.map(lambda leaf: leaf.astype(x.dtype), state)
+
+
+class Recurrence(nn.Module):
+    """h_i = cell(h_i−1, x_i).
+
+    With `both_ways` half of the features are of a cell that reads from the end (Schuster
+    and Paliwal 1997). Parameters with GRU cells: 6·D² + 4·D; 4.5·D² + 4·D with both ways.
+
+    Raises:
+      ValueError: both ways with an odd d_model.
+    """
+
+    d_model: int
+    cell: str = "gru"
+    both_ways: bool = False
+
+    def setup(self):
+        """Makes the cells of one direction or both."""
+        if self.both_ways and self.d_model % 2:
+            raise ValueError(
+                f"d_model={self.d_model} must be even: each direction has half of it"
+            )
+        features = self.d_model // (2 if self.both_ways else 1)
+        self.forward = CellLoop(features, self.cell)
+        if self.both_ways:
+            self.backward = CellLoop(features, self.cell, backwards=True)
+
+    def __call__(
+        self, x: Float[Array, "*B N D"], mask: Mask, start=None
+    ) -> Float[Array, "*B N D"]:
+        """Returns the states.
+
+        Where a position may not see the one before, `start` (*B, N, D) came before, or 0.
+        """
+        hidden = ~neighbours(mask, x.shape[:-2], x.shape[-2], (-1, 1))
+        begins, ends = jnp.moveaxis(hidden, -1, 0)
+        states = self.forward(x, begins, start)
+        if not self.both_ways:
+            return states
+        return jnp.concatenate([states, self.backward(x, ends)], axis=-1)
+
+    def empty_cache(self, batch_shape: tuple[int, ...], entries: int, dtype):
+        """Returns room for a state in each entry."""
+        return self.forward.zeros(
+            jnp.zeros((*batch_shape, entries, self.d_model), dtype)
+        )
+
+    def decode_step(
+        self,
+        x: Float[Array, "*B K D"],
+        t: Int[Array, ""],
+        cache,
+        visible: Bool[Array, "*B K T"],
+        start=None,
+    ):
+        """Computes the outputs at position t, as `MultiHeadAttention.decode_step` does.
+
+        Before position 0 the state is `start` (*B, K, D), or 0.
+        """
+        state = jax.tree.map(lambda leaf: ancestors(leaf, visible, t - 1), cache)
+        if start is not None:
+
+            def chosen(new, old):
+                return jnp.where(t == 0, new, old)
+
+            state = jax.tree.map(chosen, start, state)
+        state, y = self.forward.one(state, x)
+
+        def written(leaf, new):
+            return write_entries(leaf, new, t)
+
+        return y, jax.tree.map(written, cache, state)

@@ -1,0 +1,91 @@
+"""The part of a mask that recurrence and convolution need, and their caches for decoding.
+
+B batch (any leading axes), N positions, K hypotheses of one sentence, T entries of a
+cache, F features, O taps.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.masks import Mask
+
+
+def neighbours(
+    mask: Mask, batch: tuple[int, ...], n: int, offsets: tuple[int, ...]
+) -> Bool[Array, "*B N O"]:
+    """Tells whether position i may see position i + offset; never beyond the ends.
+
+    Raises:
+      ValueError: a mask that differs between heads, of which there are none here.
+    """
+    flat = mask.flat(batch)
+    if any(leaf.shape[1] > 1 for leaf in jax.tree.leaves(flat)):
+        raise ValueError("a mask with an axis for heads is for attention only")
+
+    def one_example(mask):
+        def sees(i, offset):
+            j = jnp.clip(i + offset, 0, n - 1)
+            return mask.tile(i[None], j[None])[0, 0] & (i + offset == j)
+
+        for_each_offset = jax.vmap(sees, (None, 0))
+        for_each_position = jax.vmap(for_each_offset, (0, None))
+        return for_each_position(jnp.arange(n), jnp.array(offsets))
+
+    visible = _map_examples(one_example, flat, batch)
+    return jnp.broadcast_to(visible, (*batch, n, len(offsets)))
+
+
+def dense_mask(
+    mask: Mask, batch: tuple[int, ...], n: int, m: int
+) -> Bool[Array, "*B N M"]:
+    """Returns which of m keys each of n queries may see, where all heads see the same."""
+
+    def one_example(mask):
+        return mask.tile(jnp.arange(n), jnp.arange(m))
+
+    visible = _map_examples(one_example, mask.flat(batch), batch)
+    return jnp.broadcast_to(visible, (*batch, n, m))
+
+
+def _map_examples(function, flat, batch):
+    """Computes `function(mask)` of each example.
+
+    The result lacks the batch's axes where all share one mask.
+    """
+    flat = jax.tree.map(lambda leaf: leaf[:, 0], flat)
+    if all(len(leaf) == 1 for leaf in jax.tree.leaves(flat)):
+        shared = function(jax.tree.map(lambda leaf: leaf[0], flat))
+        return shared.reshape((1,) * len(batch) + shared.shape)
+
+    def for_each(leaf):
+        return jnp.broadcast_to(leaf, (math.prod(batch), *leaf.shape[1:]))
+
+    results = jax.vmap(function)(jax.tree.map(for_each, flat))
+    return results.reshape(*batch, *results.shape[1:])
+
+
+def ancestors(
+    entries: Float[Array, "*B T F"],
+    visible: Bool[Array, "*B K T"],
+    position: Int[Array, ""],
+) -> Float[Array, "*B K F"]:
+    """Returns the entry at `position` of each of K hypotheses.
+
+    It is the entry that the hypothesis wrote itself, or the one that it grew from; 0
+    before the first position.
+    """
+    k = visible.shape[-2]
+    start = jnp.maximum(position, 0) * k
+    at_position = jax.lax.dynamic_slice_in_dim(visible, start, k, axis=-1)
+    written = jax.lax.dynamic_slice_in_dim(entries, start, k, axis=-2)
+    index = at_position.argmax(-1)[..., None]
+    return jnp.where(position >= 0, jnp.take_along_axis(written, index, axis=-2), 0)
+
+
+def write_entries(entries, new, t):
+    """Returns a cache with the entries of K hypotheses at position t."""
+    start = t * new.shape[-2]
+    return jax.lax.dynamic_update_slice_in_dim(entries, new, start, axis=-2)

@@ -1,0 +1,324 @@
+"""Choices: settings whose values are classes with options of their own.
+
+A choice is written as a text, in config files, flags, points and config.json alike:
+
+    rotary                             a class of the library by its name
+    rotary(base=500000, fraction=0.5)  with options
+    my_module:Cosine                   a class from outside, see `outside`
+    path/to/file.py:Cosine(scale=3)
+
+Options are literals; a bare word is a text, so that `sinusoidal(layout=halves)` needs no
+quotes. The canonical text leaves out options at their defaults.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attn
+from experiments.settings import fields, outside
+from experiments.settings.fields import SettingsError
+
+TEXT = re.compile(
+    r"((?P<place>.+?):)?(?P<name>[A-Za-z_]\w*)(@(?P<digits>[0-9a-f]+))?"
+    r"(\((?P<options>.*)\))?",
+    re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Holds a class and options for it; equal choices make equal values."""
+
+    text: str
+    """The choice as settings hold it."""
+    cls: type
+    options: tuple[tuple[str, Any], ...] = ()
+    origin: outside.Outside | None = dataclasses.field(default=None, compare=False)
+    """Where the class comes from, None for one of the library."""
+
+    def make(self, *arguments) -> Any:
+        """Returns an instance of the class for some arguments and these options."""
+        return self.cls(*arguments, **dict(self.options))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreInit:
+    """Makes the score of h heads; equal ones are one to a compiled program."""
+
+    choice: Choice
+
+    def __call__(self, key, h: int, d_q: int, d_k: int):
+        """Draws a score, as `attn.scores` says of `init`."""
+        options = dict(self.choice.options)
+        return self.choice.cls.init(key, h, d_q, d_k, **options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choices:
+    """Knows what may be chosen for one setting.
+
+    Attributes:
+      known: the library's classes by name.
+      accepts: a function that says whether a class from outside may be chosen.
+      needed: words for such a class.
+      maker: a function from a class to what takes its options.
+      skip: the number of arguments that `maker` takes before the options.
+      build: a function from a Choice to the value that it stands for.
+    """
+
+    known: Mapping[str, type]
+    accepts: Callable[[type], bool]
+    needed: str
+    maker: Callable[[type], Callable] = lambda cls: cls
+    skip: int = 0
+    build: Callable[[Choice], Any] = Choice.make
+
+    def value(self, text: str | type, key: str) -> Any:
+        """Returns the value of a choice, equal and hashable for equal texts.
+
+        Raises:
+          SettingsError: what `parse` refuses, and options that the class itself refuses.
+        """
+        parsed = self.parse(text, key)
+        try:
+            return self.build(parsed)
+        except SettingsError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"{key}={parsed.text}: {error}") from error
+
+    def parse(self, text: str | type, key: str) -> Choice:
+        """Returns the choice that a text, or a class itself, stands for.
+
+        Raises:
+          SettingsError: a text that is none, an unknown name or option, or code from
+            outside that cannot be used. The message begins with `key`, the setting.
+        """
+        if isinstance(text, type):
+            text = outside.text_of(text)
+        match = TEXT.fullmatch(text)
+        if not match:
+            raise SettingsError(
+                f"{key}={fields.shown(text)} must be {self.allowed}, and may have options "
+                "as in name(option=value)"
+            )
+        try:
+            return self._choice(match)
+        except SettingsError as error:
+            raise type(error)(f"{key}={fields.shown(text)}: {error}") from error
+
+    @property
+    def allowed(self) -> str:
+        """The known names, for messages."""
+        return f"one of {', '.join(self.known)}, or one from outside, file.py:Name"
+
+    def _choice(self, match):
+        name = match["name"]
+        loaded = None
+        if match["place"]:
+            loaded = outside.load(match["place"], name, match["digits"] or "")
+            cls = loaded.cls
+            if not self.accepts(cls):
+                raise SettingsError(f"{name} is not {self.needed}")
+            name = loaded.text
+            for known, library_class in self.known.items():
+                if cls is library_class:
+                    name = known
+                    loaded = None
+        elif name not in self.known or match["digits"]:
+            raise SettingsError(f"must be {self.allowed}{_hint(name, self.known)}")
+        else:
+            cls = self.known[name]
+        parameters = self._parameters(cls)
+        options = _checked_options(_read_options(match["options"] or ""), parameters)
+        return Choice(_canonical(name, options, parameters), cls, options, loaded)
+
+    def _parameters(self, cls):
+        """Returns the parameters that are options of a class, in their order."""
+        try:
+            maker = self.maker(cls)
+            signature = inspect.signature(maker)
+            hints = typing.get_type_hints(getattr(maker, "__init__", maker))
+        except (NameError, TypeError, ValueError):
+            signature = inspect.signature(self.maker(cls))
+            hints = {}
+        parameters = list(signature.parameters.values())[self.skip :]
+        return {
+            parameter.name: parameter.replace(
+                annotation=hints.get(parameter.name, parameter.annotation)
+            )
+            for parameter in parameters
+            if parameter.kind
+            in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        }
+
+
+def _read_options(text):
+    """Returns the options in a text "a=1, b=word"."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if (
+        not isinstance(call, ast.Call)
+        or call.args
+        or not isinstance(call.func, ast.Name)
+    ):
+        raise SettingsError(f"options are written as name=value, not ({text})")
+    options = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in options:
+            raise SettingsError(
+                f"options are written as name=value, each once, not ({text})"
+            )
+        options[keyword.arg] = _read_value(keyword.arg, keyword.value)
+    return options
+
+
+def _read_value(name, node):
+    if isinstance(node, ast.Name):
+        return node.id
+    try:
+        value = ast.literal_eval(node)
+        hash(value)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise SettingsError(
+            f"option {name} must be a number, a word, a text in quotes, True, False, None or "
+            "a tuple of these"
+        ) from None
+    return value
+
+
+def _checked_options(options, parameters):
+    """Returns the options that are not at their defaults, in the order of parameters."""
+    for name in options:
+        if name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise SettingsError(
+                f"no option {name}{_hint(name, parameters)} (known: {known})"
+            )
+    checked = []
+    for name, parameter in parameters.items():
+        if name in options:
+            value = _as_annotated(name, options[name], parameter.annotation)
+            if value != parameter.default:
+                checked.append((name, value))
+        elif parameter.default is parameter.empty:
+            raise SettingsError(f"option {name} is missing and has no default")
+    return tuple(checked)
+
+
+def _as_annotated(name, value, annotation):
+    """Returns an option's value; an int becomes a float where one is annotated."""
+    kinds = [annotation]
+    if isinstance(annotation, types.UnionType):
+        kinds = list(typing.get_args(annotation))
+    if not all(kind in (int, float, str, bool, types.NoneType) for kind in kinds):
+        return value
+    if float in kinds and type(value) is int and int not in kinds:
+        value = float(value)
+    if type(value) not in kinds:
+        allowed = " or ".join(kind.__name__ for kind in kinds)
+        raise SettingsError(
+            f"option {name}={fields.shown(value)} must be {allowed}, not "
+            f"{type(value).__name__}"
+        )
+    return value
+
+
+def _canonical(name, options, parameters):
+    if not options:
+        return name
+    written = [
+        f"{option}={_written(value, parameters[option].annotation)}"
+        for option, value in options
+    ]
+    return f"{name}({', '.join(written)})"
+
+
+def _written(value, annotation):
+    """Returns a value in a text, from which `_read_value` gives the same value."""
+    if isinstance(value, str) and value.isidentifier():
+        # Other identifiers are read as themselves, these as what Python has by that name.
+        return repr(value) if value in ("True", "False", "None") else value
+    if annotation is float and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+def _hint(name, known):
+    near = difflib.get_close_matches(name[:100], known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _score_init(choice):
+    # A name is all that the library needs of its own classes without options.
+    return choice.text if choice.text in attn.SCORES else ScoreInit(choice)
+
+
+def _is_score(cls):
+    return hasattr(cls, "init") and dataclasses.is_dataclass(cls)
+
+
+def _is_source(cls):
+    return hasattr(cls, "read") and hasattr(cls, "fingerprint")
+
+
+SCORES = Choices(
+    attn.SCORES,
+    _is_score,
+    "a score: a class with the decorator attn.score",
+    maker=lambda cls: cls.init,
+    skip=4,
+    build=_score_init,
+)
+POSITIONS = Choices(
+    attn.POSITIONS,
+    lambda cls: issubclass(cls, attn.Positions),
+    "a subclass of attn.Positions",
+)
+MIXERS = Choices(
+    attn.MIXERS,
+    lambda cls: issubclass(cls, attn.Mixer),
+    "a subclass of attn.Mixer",
+)
+SOURCES = Choices(
+    {},
+    _is_source,
+    "a source of text: a class with read and fingerprint, see experiments.data.corpora",
+    skip=1,
+    build=lambda choice: choice,
+)
+"""Corpora from outside; the project's own have settings in place of options."""
+
+
+def choice(choices: Choices, default: str, *others: str):
+    """Returns a dataclass field for a choice, or one of some other words."""
+
+    def canonical(text, key):
+        """Returns the canonical text. Raises SettingsError for what cannot be chosen."""
+        if text in others:
+            return text
+        if not isinstance(text, str | type):
+            raise SettingsError(
+                f"{key}={fields.shown(text)} must be str, not {type(text).__name__}"
+            )
+        choices.value(text, key)
+        return choices.parse(text, key).text
+
+    allowed = ", ".join((*others, choices.allowed))
+    metadata = dict(
+        allowed=allowed,
+        accepts=lambda value: True,
+        canonical=canonical,
+        choices=choices,
+        others=others,
+    )
+    return dataclasses.field(default=default, metadata=metadata)

@@ -1,0 +1,217 @@
+"""Settings of the data: a dataclass for each corpus.
+
+Their readers are in `experiments.data.corpora`. On the command line all are `data.NAME`.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from experiments.settings import fields
+from experiments.settings.choices import SOURCES, Choice, choice
+from experiments.settings.fields import require
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Holds the settings that every corpus has."""
+
+    corpus: str
+    """Where the text comes from: cldr, phrases that are generated; files, a text file for
+    each language; tsv, files with columns; text, a text file without translations; tfds, a
+    data set of TensorFlow Datasets; module:Name or file.py:Name, one from outside."""
+    vocabulary_size: int = fields.at_least(400, 800, 10**6)
+    """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
+    max_length: int = fields.at_least(2, 48, 2**20)
+    """Longest sentence, in tokens with the end mark; 2 to 1,048,576. Training pairs with a
+    longer side are dropped and counted; corpus=text cuts longer lines into parts."""
+
+    has_translations: ClassVar[bool] = True
+    """False for text of one language, which only a language model can use."""
+
+    def check(self) -> None:
+        """Raises SettingsError for settings that contradict each other."""
+
+    @property
+    def tokenized_language(self) -> str:
+        """The language of the target where the text is in Moses tokens, otherwise ""."""
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelData(Data):
+    """Holds the settings of all corpora of translations."""
+
+    source: str = fields.name("en")
+    """Language of the source: a CLDR locale, or the ending of the file `train.en`."""
+    target: str = fields.name("de")
+    """Language of the target, likewise."""
+
+    def check(self) -> None:
+        require(
+            self.source != self.target,
+            f"data.source and data.target are both {self.source!r}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CldrData(ParallelData):
+    """Holds the settings of phrases that are generated from CLDR, the default corpus."""
+
+    corpus: str = fields.one_of(("cldr",), "cldr")
+    pairs: int = fields.at_least(100, 40_000, 10**7)
+    """Distinct training pairs to generate; 100 to 10,000,000."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    """Pairs to generate for validation, and as many for the test; 1 to 1,000,000."""
+    concatenate: int = fields.at_least(1, 1, 64)
+    """Most held-out pairs in a row that are joined into one, 1 to 64; above 1, training has
+    one or two. Such a test shows what happens beyond the lengths of training. There are
+    then fewer pairs."""
+    corpus_seed: int = fields.at_least(0, 0)
+    """Seed of the phrases; 0 to 2,147,483,647."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RealData(ParallelData):
+    """Holds the settings of translations that people wrote."""
+
+    tokenized: bool = fields.flag(False)
+    """True where the text is in Moses tokens already. BLEU is then of the tokens as they
+    stand, and `bleu_detokenized`, sacreBLEU's default on both sides detokenised for the
+    language data.target, stands beside it."""
+
+    @property
+    def tokenized_language(self) -> str:
+        return self.target if self.tokenized else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesData(RealData):
+    """Holds the settings of parallel text files: a line translates the same line."""
+
+    corpus: str = fields.one_of(("files",), "files")
+    directory: str = fields.directory("")
+    """Path of the folder with `<train>.<source>`, `<train>.<target>` and so on, plain or
+    .gz; it has no default."""
+    train: str = fields.name("train")
+    """Name of the training files, without the language."""
+    validation: str = fields.name("val")
+    """Name of the validation files, without the language."""
+    test: str = fields.name("test")
+    """Name of the test files, without the language."""
+
+    def check(self) -> None:
+        super().check()
+        _require_directory(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TsvData(RealData):
+    """Holds the settings of files with tab-separated columns, of which two are used."""
+
+    corpus: str = fields.one_of(("tsv",), "tsv")
+    directory: str = fields.directory("")
+    """Path of the folder with the files, plain or .gz; it has no default."""
+    train: str = fields.name("train.tsv")
+    """Name of the training file."""
+    validation: str = fields.name("val.tsv")
+    """Name of the validation file."""
+    test: str = fields.name("test.tsv")
+    """Name of the test file."""
+    source_column: str = fields.column("0")
+    """Column of the source: its number from 0 on, or its name in the files' first line."""
+    target_column: str = fields.column("1")
+    """Column of the target, likewise."""
+
+    def check(self) -> None:
+        super().check()
+        _require_directory(self)
+        require(
+            self.source_column != self.target_column,
+            f"data.source_column and data.target_column are both {self.source_column!r}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(Data):
+    """Holds the settings of plain text without translations: a line is a text."""
+
+    corpus: str = fields.one_of(("text",), "text")
+    directory: str = fields.directory("")
+    """Path of the folder with the files, plain or .gz; it has no default."""
+    train: str = fields.name("train")
+    """Name of the training file."""
+    validation: str = fields.name("val")
+    """Name of the validation file."""
+    test: str = fields.name("test")
+    """Name of the test file; all three may be the same file."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    """Lines held out for validation, and as many for the test, from the end of the file
+    where all three are one; 1 to 1,000,000."""
+
+    has_translations: ClassVar[bool] = False
+
+    def check(self) -> None:
+        _require_directory(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsData(RealData):
+    """Holds the settings of a data set of TensorFlow Datasets."""
+
+    corpus: str = fields.one_of(("tfds",), "tfds")
+    dataset: str = fields.matching(
+        "",
+        "a data set of TFDS, as wmt14_translate/de-en",
+        r"(\w+(/[\w-]+)?(:[\w.*]+)?)?",
+    )
+    """Name of the data set, with its config, as wmt14_translate/de-en; it has no default."""
+    directory: str = fields.directory("")
+    """Path of TFDS's data_dir; "" is TFDS's own default."""
+    train: str = fields.name("train")
+    """Split for training, as train or train[:10%]."""
+    validation: str = fields.name("validation")
+    """Split for validation."""
+    test: str = fields.name("test")
+    """Split for the test."""
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.dataset,
+            f"data.dataset={self.dataset!r}: data.corpus=tfds needs the name of a data set, "
+            "such as wmt14_translate/de-en",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class OutsideData(RealData):
+    """Holds the settings of a corpus from outside, which may have options of its own.
+
+    It is named as `module:Name` or `file.py:Name(option=value)`, see
+    `experiments.data.corpora.Source`.
+    """
+
+    corpus: str = choice(SOURCES, "")
+
+    @property
+    def source_choice(self) -> Choice:
+        """The class that reads the corpus, and its options."""
+        return SOURCES.parse(self.corpus, "data.corpus")
+
+
+CORPORA = {
+    "cldr": CldrData,
+    "files": FilesData,
+    "tsv": TsvData,
+    "text": TextData,
+    "tfds": TfdsData,
+}
+"""The corpora by name."""
+
+
+def _require_directory(data):
+    require(
+        data.directory,
+        f"data.corpus={data.corpus} needs data.directory, the folder that holds the text "
+        "files",
+    )

@@ -1,0 +1,215 @@
+"""Settings of the model: a dataclass for each kind, in the paper's letters.
+
+The defaults of the Transformer are the paper's base model.
+"""
+
+import dataclasses
+from typing import Any
+
+from attn import Mixer, Positions, Recurrent
+from attn.models.activations import ACTIVATIONS
+from attn.models.design import NORMS
+from attn.models.embeddings import EMBEDDINGS
+from attn.models.multihead import COMBINATIONS, SELECTIONS
+from attn.models.recurrence import CELLS
+from experiments.settings import fields
+from experiments.settings.choices import MIXERS, POSITIONS, SCORES, choice
+from experiments.settings.fields import SettingsError, require
+
+FEED_FORWARD_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Holds the settings that every kind of model has."""
+
+    kind: str
+    """The model: transformer, an encoder-decoder; rnn, the recurrent encoder-decoder with
+    attention; language, a decoder by itself, which models the target side."""
+    N: int = fields.at_least(1, 6, 1000)
+    """Layers in the encoder, and as many in the decoder; 1 to 1000."""
+    d_model: int = fields.at_least(2, 512, 2**16)
+    """Width of embeddings and of every layer's output, in features; 2 to 65,536."""
+    embeddings: str = fields.one_of(tuple(EMBEDDINGS), "tied")
+    """Sharing of the vocabulary matrices. tied: one for source, target and output;
+    target: one for target and output; separate: three."""
+    P_drop: float = fields.rate(0.1)
+    """Probability of dropout, in [0, 1): of sub-layer outputs and of the sums of embeddings
+    and positions; in an RNN of embeddings, between layers and before the output."""
+
+    def check(self) -> None:
+        """Raises SettingsError for settings that contradict each other."""
+
+    @property
+    def unlike_layers(self) -> str:
+        """The reason why its layers are not all alike, as training.remat and training.scan
+        need them; "" where they are."""
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayeredModel(Model):
+    """Holds the settings of models that consist of the Transformer's layers."""
+
+    d_ff: int = fields.at_least(1, 2048, 2**20)
+    """Hidden width of the feed-forward network, in features; 1 to 1,048,576."""
+    h: int = fields.at_least(1, 8, 2**12)
+    """Heads of each attention; 1 to 4096."""
+    d_k: int = fields.at_least(1, 64, 2**16)
+    """Width of a head's queries and keys, in features; 1 to 65,536. It is independent of
+    d_model and h."""
+    d_v: int = fields.at_least(1, 64, 2**16)
+    """Width of a head's values, in features; 1 to 65,536."""
+    score: str = choice(SCORES, "scaled_dot")
+    """The function by which attention compares a query and a key."""
+    positions: str = choice(POSITIONS, "sinusoidal")
+    """How the model knows where a token stands: a table that is added to the embeddings
+    (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
+    norm: str = fields.one_of(NORMS, "post")
+    """Place of LayerNorm. post: LayerNorm(x + Sublayer(x)); post_final: and one more after
+    each stack; pre: x + Sublayer(LayerNorm(x))."""
+    scale_embeddings: bool = fields.flag(True)
+    """Multiply embeddings by √d_model: True or False."""
+    biases: bool = fields.flag(False)
+    """Give W_Q, W_K, W_V and W_O bias vectors: True or False."""
+    combine: str = fields.one_of(COMBINATIONS, "concat")
+    """How heads become one vector. concat: Concat(heads) W_O; mean: the mean of heads whose
+    W_V leads to d_model, one full matrix where d_v = d_model, otherwise of rank d_v."""
+    head_activation: str = fields.one_of(tuple(ACTIVATIONS), "none")
+    """Activation function on the output of attention."""
+    activation: str = fields.one_of(FEED_FORWARD_ACTIVATIONS, "relu")
+    """Activation function of the feed-forward network."""
+    P_attention: float = fields.rate(0.0)
+    """Probability of dropout of attention weights, in [0, 1)."""
+    P_ff: float = fields.rate(0.0)
+    """Probability of dropout of the feed-forward network's hidden units, in [0, 1)."""
+    decoder_mixing: str = choice(MIXERS, "attention")
+    """What mixes the positions of the target, Table 1 of the paper: attention;
+    restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
+    convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
+    then a matrix. All look back only."""
+
+    @property
+    def score_choice(self) -> Any:
+        """The score as `attn.Design` takes it."""
+        return SCORES.value(self.score, "model.score")
+
+    @property
+    def position_encoding(self) -> Positions:
+        """The value that `positions` names."""
+        return POSITIONS.value(self.positions, "model.positions")
+
+    @property
+    def mixers(self) -> dict[str, Mixer]:
+        """The values that decoder_mixing, and encoder_mixing where there is one, name."""
+        return {
+            key: MIXERS.value(getattr(self, key), f"model.{key}")
+            for key in ("encoder_mixing", "decoder_mixing")
+            if hasattr(self, key)
+        }
+
+    def check(self) -> None:
+        positions = self.position_encoding
+        try:
+            positions.check(self.d_model, self.d_k)
+        except ValueError as error:
+            raise SettingsError(
+                f"model.positions={self.positions} with model.d_model={self.d_model} and "
+                f"model.d_k={self.d_k}: {error}"
+            ) from error
+        for key, mixer in self.mixers.items():
+            try:
+                mixer.check(self.d_model)
+            except ValueError as error:
+                raise SettingsError(
+                    f"model.{key}={getattr(self, key)} with model.d_model={self.d_model}: "
+                    f"{error}"
+                ) from error
+        attends = any(mixer.attends for mixer in self.mixers.values())
+        mixing = ", ".join(f"model.{key}={getattr(self, key)}" for key in self.mixers)
+        require(
+            attends or not positions.in_layers,
+            f"model.positions={self.positions} is a part of self-attention, and there is "
+            f"none: {mixing}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerModel(LayeredModel):
+    """Holds the settings of the Transformer, an encoder-decoder."""
+
+    kind: str = fields.one_of(("transformer",), "transformer")
+    encoder_mixing: str = choice(MIXERS, "attention")
+    """What mixes the positions of the source, as decoder_mixing, but in both directions."""
+    selection: str = fields.one_of(SELECTIONS, "soft")
+    """How the last layer's attention to the source takes values. soft: their mean; argmax:
+    that of the best key, with the gradient of soft attention; sampled: that of a random key
+    in training, by REINFORCE, and of the best key otherwise."""
+
+    def check(self) -> None:
+        super().check()
+        recurrent = isinstance(self.mixers["encoder_mixing"], Recurrent)
+        require(
+            self.d_model % 2 == 0 or not recurrent,
+            f"model.d_model={self.d_model} must be even: each direction of a recurrence "
+            "has half of it",
+        )
+
+    @property
+    def unlike_layers(self) -> str:
+        if self.selection == "soft":
+            return ""
+        return f"model.selection={self.selection} makes the last layer differ"
+
+
+@dataclasses.dataclass(frozen=True)
+class RNNModel(Model):
+    """Holds the settings of `attn.RNN`, the recurrent encoder-decoder with attention."""
+
+    kind: str = fields.one_of(("rnn",), "rnn")
+    score: str = choice(SCORES, "scaled_dot", "none")
+    """The function by which attention compares states; none: there is no attention, and
+    the encoder's last states stand in its place."""
+    cell: str = fields.one_of(tuple(CELLS), "lstm")
+    """The recurrent cell."""
+    selection: str = fields.one_of(SELECTIONS, "soft")
+    """How attention takes states of the source, as for the Transformer."""
+
+    def check(self) -> None:
+        require(
+            self.d_model % 2 == 0,
+            f"model.d_model={self.d_model} must be even: each direction of a recurrence "
+            "has half of it",
+        )
+        require(
+            self.selection == "soft" or self.score != "none",
+            f"model.selection={self.selection} needs a model.score",
+        )
+
+    @property
+    def score_choice(self) -> Any:
+        """The score as `attn.RNN` takes it."""
+        return (
+            "none" if self.score == "none" else SCORES.value(self.score, "model.score")
+        )
+
+    @property
+    def unlike_layers(self) -> str:
+        return "model.kind=rnn has no stacks of Transformer layers"
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel(LayeredModel):
+    """Holds the settings of a language model: a decoder without a source."""
+
+    kind: str = fields.one_of(("language",), "language")
+    embeddings: str = fields.one_of(("tied", "separate"), "tied")
+    """Sharing of the vocabulary matrices. tied: one for input and output; separate: two."""
+
+
+MODELS = {
+    "transformer": TransformerModel,
+    "rnn": RNNModel,
+    "language": LanguageModel,
+}
+"""The kinds of models by name."""

@@ -1,0 +1,569 @@
+"""Models from elsewhere against numpy in float64, and weights out and in again. Sizes
+are different primes, mostly.
+"""
+
+import functools
+import importlib.util
+import itertools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import (
+    T5,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Relative,
+    Shape,
+    Sinusoidal,
+    Transformer,
+)
+from attn.io import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
+from tests.attn import numpy_transformer
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+N = 2
+D = 14
+F = 17
+H = 2
+Y = 29
+L = 13
+SHAPE = Shape(N, D, F, H, D // H, D // H)
+PLAIN = Design(norm_epsilon=1e-5)
+SOURCE_LENGTHS = (11, 5)
+TARGET_LENGTHS = (3, 7)
+EMBEDDINGS = ("src_embed.weight", "tgt_embed.weight", "generator.weight")
+PADDING = 23
+"""The token after the sentences; a real one, so that a model that sees it is found out."""
+
+
+def state_dict(embeddings=1, final=False, biases=True, N=N):
+    """Random weights as nn.Transformer names and shapes them."""
+    shapes = dict.fromkeys(EMBEDDINGS[:embeddings], (Y, D))
+    for stack, attentions, norms in (
+        ("encoder", ["self_attn"], 2),
+        ("decoder", ["self_attn", "multihead_attn"], 3),
+    ):
+        for i in range(N):
+            inside = f"{stack}.layers.{i}"
+            for name in attentions:
+                shapes |= {
+                    f"{inside}.{name}.in_proj_weight": (3 * D, D),
+                    f"{inside}.{name}.in_proj_bias": (3 * D,),
+                    f"{inside}.{name}.out_proj.weight": (D, D),
+                    f"{inside}.{name}.out_proj.bias": (D,),
+                }
+            shapes |= {
+                f"{inside}.linear1.weight": (F, D),
+                f"{inside}.linear1.bias": (F,),
+                f"{inside}.linear2.weight": (D, F),
+                f"{inside}.linear2.bias": (D,),
+            }
+            for number in range(1, norms + 1):
+                shapes |= {
+                    f"{inside}.norm{number}.weight": (D,),
+                    f"{inside}.norm{number}.bias": (D,),
+                }
+        if final:
+            shapes |= {f"{stack}.norm.weight": (D,), f"{stack}.norm.bias": (D,)}
+    draw = np.random.default_rng(0).normal
+    return {
+        name: 0.4 * draw(size=shape) + ("norm" in name and name.endswith("weight"))
+        for name, shape in shapes.items()
+        if biases or not name.endswith("bias")
+    }
+
+
+@functools.cache
+def sentences():
+    draw = np.random.default_rng(1).integers
+    return [
+        (draw(4, PADDING, n), draw(4, PADDING, m))
+        for n, m in zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)
+    ]
+
+
+def padded(rows):
+    longest = max(map(len, rows))
+    return jnp.asarray([[*row, *[PADDING] * (longest - len(row))] for row in rows])
+
+
+def loss_and_logits(model, pull):
+    """Computes of a batch with padding: a weighted sum over the logits of real pieces."""
+    source, target = (padded(side) for side in zip(*sentences(), strict=True))
+    places = [
+        jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (source, target)
+    ]
+    seen = Mask.padding(jnp.asarray(SOURCE_LENGTHS))
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def call(params, positions):
+        variables = {"params": params, "positions": positions}
+        hidden = model.apply(
+            variables,
+            source,
+            target,
+            *places,
+            source_mask=seen,
+            cross_mask=seen,
+            target_mask=Mask.causal() & Mask.padding(jnp.asarray(TARGET_LENGTHS)),
+        )
+        logits = model.apply(variables, hidden, method=Transformer.logits)
+        real = [logits[b, :m] for b, m in enumerate(TARGET_LENGTHS)]
+        return sum((x * w).sum() for x, w in zip(real, pull, strict=True)), real
+
+    return jax.jit(call)
+
+
+def assert_same(found, wanted):
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_every_array_goes_where_numpy_puts_it():
+    arrays = state_dict(embeddings=3, final=True)
+    _, variables = from_torch(
+        {name: x.astype(np.float32) for name, x in arrays.items()}, H
+    )
+    wanted = jax.tree.map(np.float32, numpy_transformer.from_torch(arrays, H))
+    assert_same(variables["params"], wanted)
+
+
+# One layer, to compile less. Float32 stands for both precisions where the design's
+# numbers are far enough from any other's.
+CASES = {
+    "post": (dict(N=1), Design(norm_epsilon=1e-5), np.float64),
+    "post_final": (
+        dict(embeddings=2, final=True, biases=False, N=1),
+        Design(scale_embeddings=False),
+        np.float64,
+    ),
+    "pre": (
+        dict(embeddings=3, final=True, N=1),
+        Design("pre", activation="gelu", norm_epsilon=3e-3),
+        np.float32,
+    ),
+}
+TOLERANCE = {np.float64: (1e-12, 1e-8), np.float32: (2e-6, 2e-6)}
+
+
+@pytest.mark.parametrize("norm", CASES)
+def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
+    """To the rounding of its precision; gradients by central differences in a random
+    direction of each array.
+    """
+    form, design, dtype = CASES[norm]
+    arrays = state_dict(**form)
+    draw = np.random.default_rng(2).normal
+    halves = norm == "post"
+    layout = "halves" if halves else "interleaved"
+    tables = [numpy_transformer.sinusoids(L, D, halves)] * 2
+    pull = [draw(size=(m, Y)) for m in TARGET_LENGTHS]
+
+    def wanted(arrays):
+        p = numpy_transformer.from_torch(arrays, H)
+        return [
+            numpy_transformer.transformer(
+                p,
+                tables,
+                *pair,
+                norm=norm,
+                epsilon=design.norm_epsilon,
+                activation=design.activation,
+                scale_embeddings=design.scale_embeddings,
+            )
+            for pair in sentences()
+        ]
+
+    def loss(arrays):
+        return sum((x * w).sum() for x, w in zip(wanted(arrays), pull, strict=True))
+
+    with jax.enable_x64(dtype == np.float64):
+        model, variables = from_torch(
+            arrays,
+            H,
+            design._replace(positions=Sinusoidal(layout=layout)),
+            length=L,
+        )
+        for table in variables["positions"].values():  # attn's own are in float32
+            np.testing.assert_allclose(table["table"], tables[0], atol=1e-7)
+            table["table"] = jnp.asarray(tables[0], dtype)
+        (_, logits), gradients = loss_and_logits(model, pull)(
+            variables["params"], variables["positions"]
+        )
+        gradients = to_torch(model, {**variables, "params": gradients})
+    assert model.design.norm == norm and logits[0].dtype == dtype
+    near, near_in_gradients = TOLERANCE[dtype]
+    for found, right in zip(logits, wanted(arrays), strict=True):
+        np.testing.assert_allclose(
+            found, right, rtol=0, atol=near * np.abs(right).max()
+        )
+    h = 1e-6
+    for name, x in arrays.items():
+        way = draw(size=x.shape)
+        gradient = gradients[name]
+        ends = [loss({**arrays, name: x + step * way}) for step in (h, -h)]
+        off = abs((gradient * way).sum() - (ends[0] - ends[1]) / (2 * h))
+        assert off < near_in_gradients * np.linalg.norm(gradient) * np.linalg.norm(
+            way
+        ), name
+
+
+@functools.cache
+def build(design=Design(biases=True, positions=Learned()), shape=SHAPE):
+    """A model, and variables at random."""
+    model = Transformer(shape, Y, L, design)
+    ids = jnp.zeros((1, 1), jnp.int32)
+    every = Mask()
+    made = jax.eval_shape(
+        lambda key: model.init(
+            key,
+            ids,
+            ids,
+            ids,
+            ids,
+            source_mask=every,
+            target_mask=every,
+            cross_mask=every,
+        ),
+        jax.random.key(0),
+    )
+    draw = np.random.default_rng(3).normal
+    return model, jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), made)
+
+
+@pytest.mark.parametrize(
+    ("norm", "embeddings"),
+    [("post", "target"), ("post_final", "tied"), ("pre", "separate")],
+)
+def test_to_pytorch_and_back(norm, embeddings):
+    design = Design(
+        norm,
+        embeddings,
+        biases=True,
+        activation="silu",
+        scale_embeddings=False,
+        positions=Learned(),
+    )
+    model, variables = build(design)
+    told = Design(
+        "pre" if norm == "pre" else "post", activation="silu", scale_embeddings=False
+    )
+    again, same = from_torch(to_torch(model, variables), H, told)
+    assert again == model
+    assert_same(same, variables)
+
+
+def test_attention_without_biases_gets_biases_of_0():
+    model, variables = build(Design(positions=Learned()))
+    arrays = to_torch(model, variables)
+    assert sorted(arrays) == sorted(to_torch(*build()))
+    assert not any(
+        arrays[name].any()
+        for name in arrays
+        if name.endswith(("in_proj_bias", "out_proj.bias"))
+    )
+    own = {
+        name: x
+        for name, x in arrays.items()
+        if not name.endswith(("in_proj_bias", "out_proj.bias"))
+    }
+    again, same = from_torch(own, H, Design())
+    assert again == model
+    assert_same(same, variables)
+
+
+def test_what_is_written_is_fit_for_torch_from_numpy():
+    """It has memory of its own, which may be written, in C order."""
+    model, variables = build()
+    arrays = to_torch(model, variables)
+    assert all(
+        x.flags.writeable and x.flags.c_contiguous and x.dtype == np.float32
+        for x in arrays.values()
+    )
+    for x in arrays.values():
+        x[:] = np.nan
+    assert not any(np.isnan(x).any() for x in jax.tree.leaves(variables))
+
+
+def test_names_are_the_callers():
+    names = Names("model.core.", "pieces", "translated", "head", "places", "places")
+    model, variables = build()
+    variables["positions"]["target_positions"] = variables["positions"][
+        "source_positions"
+    ]
+    arrays = to_torch(model, variables, names)
+    assert {
+        name
+        for name in arrays
+        if not name.startswith(("model.core.encoder.", "model.core.decoder."))
+    } == {"pieces", "translated", "head", "places"}
+    again, same = from_torch(arrays, H, Design(), names=names)
+    assert again == model
+    assert_same(same, variables)
+    other = {**variables["positions"], "target_positions": {"table": jnp.zeros((L, D))}}
+    with pytest.raises(
+        ValueError,
+        match="tables of source and target differ and cannot both be 'places'",
+    ):
+        to_torch(model, {**variables, "positions": other}, names)
+
+
+def test_positions_are_the_callers_where_there_is_no_table():
+    arrays = {name: x.astype(np.float16) for name, x in state_dict().items()}
+    model, variables = from_torch(
+        arrays, H, PLAIN._replace(positions=NoPositions()), length=5
+    )
+    assert (
+        model.design.positions == NoPositions()
+        and model.length == 5
+        and model.design.norm_epsilon == 1e-5
+    )
+    assert not variables["positions"]["source_positions"]["table"].any()
+    assert {x.dtype for x in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
+    with pytest.raises(ValueError, match=r"missing: src_pos.weight, tgt_pos.weight$"):
+        from_torch(arrays, H, PLAIN._replace(positions=Learned()))
+
+
+def test_all_that_is_wrong_is_named():
+    arrays = state_dict(embeddings=2) | {"generator.bias": np.zeros(Y)}
+    from_torch(arrays, H)
+    del (
+        arrays["encoder.layers.1.norm2.bias"],
+        arrays["decoder.layers.0.self_attn.in_proj_weight"],
+    )
+    arrays |= {
+        "pos_encoder.pe": np.zeros((9, 1, D)),
+        "tgt_embed.weight": np.zeros((Y + 2, D)),
+        "decoder.layers.0.linear2.bias": np.zeros(D, int),
+    }
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
+            "not the arrays of an nn.Transformer of N=2, d_model=14, d_ff=17: missing: "
+            "decoder.layers.0.self_attn.in_proj_weight, encoder.layers.1.norm2.bias; unknown: "
+            "pos_encoder.pe; "
+            "decoder.layers.0.linear2.bias is of int64 and not of floating numbers; "
+            "tgt_embed.weight has shape (31, 14), not (29, 14)"
+        )
+        + "$",
+    ):
+        from_torch(arrays, H)
+
+
+def test_a_decoder_deeper_than_the_encoder_is_told():
+    arrays = state_dict()
+    arrays |= {
+        name.replace("layers.1", "layers.2"): x
+        for name, x in arrays.items()
+        if "decoder.layers.1" in name
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"N=3.*missing: encoder.layers.2.linear1.bias, .*encoder.layers.2.norm1.bias",
+    ):
+        from_torch(arrays, H)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "h", "message"),
+    [
+        (state_dict(), 4, "d_model=14 must be divisible by h=4"),
+        (
+            {f"net.{name}": x for name, x in state_dict().items()},
+            H,
+            "no matrix 'encoder.layers.0.linear1.weight'.* begin as net.decoder.*"
+            " Names.transformer",
+        ),
+        (state_dict() | {"generator.bias": np.ones(Y)}, H, "generator.bias is not 0"),
+        ({}, H, "no matrix"),
+        (dict(list(state_dict().items())[1:]), H, "17: missing: src_embed.weight$"),
+    ],
+)
+def test_what_no_model_of_ours_is(arrays, h, message):
+    with pytest.raises(ValueError, match=message):
+        from_torch(arrays, h)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (
+            dict(shape=SHAPE._replace(d_k=3)),
+            "needs h·d_k = h·d_v = d_model, got h=2, d_k=3, d_v=7, d_model=14; to_arrays",
+        ),
+        (dict(design=Design(score="additive")), "has no score='additive'"),
+        (dict(design=Design(positions=T5())), "has no positions=T5"),
+    ],
+)
+def test_what_pytorch_has_not(form, message):
+    with pytest.raises(ValueError, match=message):
+        to_torch(*build(**form))
+
+
+# Plain dictionaries and files
+
+DESIGNS = [
+    Design(),
+    Design("pre", "target", biases=True, score="additive"),
+    Design("post_final", "separate", positions=T5(), score="bilinear"),
+    Design(positions=Relative()),
+]
+
+
+@pytest.mark.parametrize(
+    ("design", "suffix"), list(zip(DESIGNS, ["npz", "safetensors"] * 2, strict=True))
+)
+def test_any_model_through_a_file(tmp_path, design, suffix):
+    model, variables = build(design, Shape(N, D, F, 3, 5, 7))
+    save(tmp_path / f"model.{suffix}", to_arrays(variables))
+    arrays = load(tmp_path / f"model.{suffix}")
+    np.testing.assert_array_equal(
+        arrays["decoder_1/cross_attention/w_q"],
+        variables["params"]["decoder_1"]["cross_attention"]["w_q"],
+    )
+    assert_same(from_arrays(model, arrays), variables)
+
+
+def test_arrays_of_another_model_are_named():
+    model, variables = build()
+    arrays = to_arrays(variables)
+    arrays["encoder_2/x"] = arrays.pop("encoder_0/self_attention/w_q")
+    arrays["embedding"] = arrays["embedding"].T
+    with pytest.raises(
+        ValueError,
+        match=r"with Shape\(N=2.*Design\(norm='post'.*missing: encoder_0/self_attention/w_q"
+        r"; unknown: encoder_2/x; embedding has shape \(14, 29\), not \(29, 14\)$",
+    ):
+        from_arrays(model, arrays)
+
+
+KINDS = [
+    np.float64,
+    np.float32,
+    np.float16,
+    jnp.bfloat16,
+    np.int64,
+    np.int32,
+    np.int16,
+    np.int8,
+    np.uint64,
+    np.uint32,
+    np.uint16,
+    np.uint8,
+    np.bool_,
+]
+
+
+def test_every_kind_of_number_comes_back(tmp_path):
+    arrays = {}
+    for kind, shape in itertools.product(KINDS, [(3, 5), (), (0, 2), (3,)]):
+        numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        arrays[f"{np.dtype(kind)} {shape}"] = numbers.astype(kind)
+    save(tmp_path / "all.safetensors", arrays)
+    found = load(tmp_path / "all.safetensors")
+    assert found.keys() == arrays.keys()
+    for name, x in arrays.items():
+        assert found[name].dtype == x.dtype
+        np.testing.assert_array_equal(found[name], x)
+    content = (tmp_path / "all.safetensors").read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    for name, entry in json.loads(content[8:start]).items():
+        assert (start + entry["data_offsets"][0]) % arrays[
+            name
+        ].itemsize == 0  # aligned
+
+
+def test_a_file_by_hand(tmp_path):
+    """The format's own description: length, JSON, numbers; the order of the entries is free."""
+    header = json.dumps(
+        {
+            "__metadata__": {"format": "pt"},
+            "b": {"dtype": "BF16", "shape": [2], "data_offsets": [8, 12]},
+            "a": {"dtype": "I32", "shape": [2, 1], "data_offsets": [0, 8]},
+        }
+    ).encode()
+    path = tmp_path / "by_hand.safetensors"
+    path.write_bytes(
+        len(header).to_bytes(8, "little")
+        + header
+        + bytes([1, 0, 0, 0, 254, 255, 255, 255])
+        + bytes([0x80, 0x3F, 0x20, 0xC0])
+    )
+    found = load(str(path))
+    np.testing.assert_array_equal(found["a"], [[1], [-2]])
+    np.testing.assert_array_equal(found["b"].astype(float), [1.0, -2.5])
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("safetensors") is None,
+    reason="safetensors is not installed",
+)
+def test_the_library_reads_what_is_written_and_the_other_way(tmp_path):
+    from safetensors import numpy as library
+
+    arrays = {
+        name: np.ascontiguousarray(x) for name, x in to_arrays(build()[1]).items()
+    }
+    save(tmp_path / "ours.safetensors", arrays)
+    library.save_file(arrays, tmp_path / "theirs.safetensors")
+    assert_same(library.load_file(tmp_path / "ours.safetensors"), arrays)
+    assert_same(load(tmp_path / "theirs.safetensors"), arrays)
+
+
+def test_files_that_cannot_be(tmp_path):
+    path = tmp_path / "x.safetensors"
+    for content, message in [
+        (
+            b"PK",
+            r"x.safetensors is no safetensors file: a header of 19280 bytes in a file of 2",
+        ),
+        (
+            (5).to_bytes(8, "little") + b"hello",
+            "is no safetensors file: Expecting value",
+        ),
+        (
+            _file({"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}, b"0"),
+            "w is of F4; known: F64, F32",
+        ),
+        (
+            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, b"1234567"),
+            "w should have 2 numbers of float32.*bytes 0 to 8 for it, of which 4 are there",
+        ),
+        (
+            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, b"12345678"),
+            "w should have 2 numbers.*0 to 4",
+        ),
+        (
+            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, b"1234"),
+            "w should have 2.*of which 4 are",
+        ),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load(path)
+    for call in (lambda: load("model.pt"), lambda: save("model.pt", {})):
+        with pytest.raises(
+            ValueError, match=r"model.pt: the name must end in .npz or .safetensors"
+        ):
+            call()
+    with pytest.raises(
+        ValueError, match=r"a is of bfloat16; .npz files have float64, float32"
+    ):
+        save(tmp_path / "x.npz", {"a": jnp.zeros(3, jnp.bfloat16)})
+    with pytest.raises(
+        ValueError, match=r"a is of complex64; .safetensors files have float64"
+    ):
+        save(path, {"a": np.zeros(3, np.complex64)})
+
+
+def _file(entry, numbers):
+    header = json.dumps({"w": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + numbers

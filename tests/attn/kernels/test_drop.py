@@ -1,0 +1,33 @@
+"""Dropout as a value drops at its rate, and the same in tiles as on the whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn.kernels.drop import Drop
+
+N = 1 << 16
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
+def test_drops_at_the_rate_and_keeps_the_mean(rate):
+    drop = Drop(jnp.float32(rate), jax.random.key(3))
+    y = np.asarray(drop(jnp.ones((256, 256))))
+    spread = np.sqrt(rate * (1 - rate) / N)
+    assert abs((y == 0).mean() - rate) < 5 * spread + 1e-9
+    np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-6)
+
+
+def test_the_gradient_follows_the_same_mask():
+    drop = Drop(0.3, jax.random.key(5))
+    x = jnp.arange(1.0, 101.0)
+    gradient = jax.grad(lambda x: drop(x).sum())(x)
+    np.testing.assert_allclose(gradient * x, drop(x), rtol=1e-6)
+
+
+def test_a_tile_is_dropped_as_a_part_of_the_whole():
+    drop = Drop(0.5, jax.random.key(5))
+    whole = drop(jnp.ones((7, 11)))
+    tile = drop.tile(jnp.ones((3, 4)), 2 + jnp.arange(3), 5 + jnp.arange(4), 11)
+    np.testing.assert_array_equal(tile, whole[2:5, 5:9])

@@ -1,0 +1,132 @@
+"""The "jax_nn" implementation: equal to the reference where it serves, a reason where
+it does not.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
+
+B = 2
+N = 5
+M = 7
+H = 3
+K = 11
+DRAW = np.random.default_rng(0).normal
+SCORES = {
+    "one scale": ScaledDot(0.3),
+    "dot": Dot(),
+    "scale of each head": ScaledDot(jnp.array([0.1, 0.3, 0.5])),
+    "bilinear": Bilinear(jnp.asarray(DRAW(size=(H, K, K)), jnp.float32)),
+}
+MASKS = {
+    "none": None,
+    "causal": Mask.causal(),
+    "window": Mask.window(1, 2),
+    "lengths": Mask.padding(np.array([4, 7])),
+    "causal, nobody sees": Mask.causal(offset=-2),
+    "far right": Mask.window(-6, 9),
+    "all": Mask.padding(np.array([0, 5]))
+    & Mask.padding(np.array([4, 3]))
+    & Mask.window(2, 4)
+    & Mask.causal(),
+}
+
+
+@pytest.fixture
+def qkv():
+    draw = np.random.default_rng(1).normal
+    return [jnp.asarray(draw(size=(B, n, H, K)), jnp.float32) for n in (N, M, M)]
+
+
+@pytest.mark.parametrize(
+    ("score", "mask"),
+    [
+        *(("bilinear", mask) for mask in MASKS),
+        *((score, "all") for score in SCORES if score != "bilinear"),
+    ],
+)
+def test_equals_the_reference_with_gradients(qkv, score, mask):
+    @functools.partial(jax.jit, static_argnums=0)
+    def f(implementation, *arguments):
+        def loss(q, k, v, score):
+            out = attention(
+                q, k, v, score=score, mask=MASKS[mask], implementation=implementation
+            )
+            return (out**2).sum(), out
+
+        return jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(*arguments)
+
+    for a, b in zip(
+        *(
+            jax.tree.leaves(f(name, *qkv, SCORES[score]))
+            for name in ("jax_nn", "reference")
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask.padding(np.array([4, 6])),
+        Mask.window(0, 1) & Mask.padding(np.array([4, 6])),
+    ],
+)
+@pytest.mark.parametrize("where", [1, 2], ids=["key", "value"])
+def test_nan_is_seen_by_those_who_see_it(qkv, mask, where):
+    bad = list(qkv)
+    bad[where] = bad[where].at[0, 4:, 0].set(jnp.nan).at[1, 3, 2, 1].set(jnp.inf)
+    out = [
+        np.asarray(attention(*bad, mask=mask, implementation=name))
+        for name in ("jax_nn", "reference")
+    ]
+    np.testing.assert_allclose(*out, rtol=2e-4, atol=2e-5)
+    assert np.isnan(out[0][1]).any() and not np.isnan(out[0][0]).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            dict(
+                score=Additive(
+                    *(jnp.ones((H, *shape)) for shape in ((K, 2), (K, 2), (2,)))
+                )
+            ),
+            "a matrix product",
+        ),
+        (
+            dict(mask=Mask.dense(np.ones((N, M), bool))),
+            "causal with a constant offset, window and padding",
+        ),
+        (dict(bias=jnp.zeros((N, M))), "−inf in the bias would give NaN"),
+        (dict(dropout_rate=0.1, dropout_key=jax.random.key(0)), "no dropout"),
+        (dict(return_lse=True), "its LSE has no gradient"),
+        (dict(return_weights=True), "does not return weights"),
+    ],
+)
+def test_says_why_it_cannot_serve(qkv, change, reason):
+    with pytest.raises(
+        ValueError, match=f"implementation='jax_nn' cannot serve here: .*{reason}"
+    ):
+        attention(*qkv, implementation="jax_nn", **change)
+
+
+def test_widths_and_float64_are_refused(qkv):
+    q, k, v = qkv
+    with pytest.raises(ValueError, match="d_v must equal d_k, not 2 and 11"):
+        attention(q, k, v[..., :2], implementation="jax_nn")
+    with (
+        jax.enable_x64(True),
+        pytest.raises(ValueError, match="float32, the inputs are float64"),
+    ):
+        attention(
+            *(jnp.asarray(np.asarray(x, np.float64)) for x in qkv),
+            implementation="jax_nn",
+        )

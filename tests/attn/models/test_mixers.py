@@ -1,0 +1,234 @@
+"""Recurrence and convolution against loops in float64, alone, packed, padded, and where
+a mask hides what is near.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Convolution, Mask, Recurrence
+from attn.models.recurrence import CELLS
+from attn.models.visibility import dense_mask, neighbours
+from tests.attn import numpy_rnn
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+D = 6
+LENGTHS = (5, 1, 3)
+SEGMENTS = jnp.array([1] * 5 + [2] + [3] * 3 + [0] * 2)
+PACKED = Mask.segments(SEGMENTS, SEGMENTS)
+
+
+def drawn(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def picture(visible):
+    rows = []
+    for row in visible:
+        rows.append("".join("●" if cell else "·" for cell in row))
+    return "\n".join(rows)
+
+
+@functools.cache
+def build(module):
+    """With parameters that are all random, biases too."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), drawn(1, 2, D), Mask())[
+        "params"
+    ]
+    draw = np.random.default_rng(1)
+    return {
+        "params": jax.tree.map(
+            lambda x: jnp.asarray(draw.normal(size=x.shape), jnp.float32) * 0.6, shapes
+        )
+    }
+
+
+def exact(variables):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+
+
+def convolved(p, x, offsets):
+    found = np.zeros_like(x)
+    for i in range(len(x)):
+        for tap, offset in enumerate(offsets):
+            if 0 <= i + offset < len(x):
+                seen = x[i + offset]
+                found[i] += (
+                    seen * p["taps"][tap] @ p["kernel"]
+                    if "taps" in p
+                    else seen @ p["kernel"][tap]
+                )
+    return found + p["bias"]
+
+
+def both_ways(p, x, cell):
+    return numpy_rnn.both_ways(p, cell, x)
+
+
+def forwards(p, x, cell):
+    return numpy_rnn.run(p["forward"], cell, x)
+
+
+MIXERS = []
+for cell in CELLS:
+    oracle = functools.partial(both_ways, cell=cell)
+    MIXERS.append((Recurrence(D, cell, both_ways=True), oracle))
+    MIXERS.append((Recurrence(D, cell), functools.partial(forwards, cell=cell)))
+for separable in (True, False):
+    around = functools.partial(convolved, offsets=range(-2, 3))
+    before = functools.partial(convolved, offsets=range(-4, 1))
+    MIXERS.append((Convolution(D, 2, causal=False, separable=separable), around))
+    MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
+
+
+@pytest.mark.parametrize(("module", "oracle"), MIXERS)
+def test_a_packed_row_is_its_sentences(module, oracle):
+    variables = build(module)
+    x = drawn(len(SEGMENTS), D)
+    found = module.apply(variables, x, PACKED)
+    start = 0
+    for length in LENGTHS:
+        alone = slice(start, start + length)
+        wanted = oracle(exact(variables), np.asarray(x[alone], np.float64))
+        np.testing.assert_allclose(found[alone], wanted, rtol=2e-5, atol=2e-5)
+        start += length
+
+
+@pytest.mark.parametrize(("module", "oracle"), MIXERS)
+def test_padding_is_not_seen(module, oracle):
+    variables = build(module)
+    x = drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf)
+    lengths = [5, 7, 1]
+    found = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
+    for b, length in enumerate(lengths):
+        wanted = oracle(exact(variables), np.asarray(x[b, :length], np.float64))
+        np.testing.assert_allclose(found[b, :length], wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("module", "oracle"), MIXERS)
+def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
+    """An example of its own each: one sees all, one nothing but itself."""
+    variables = build(module)
+    x = drawn(2, 4, D)
+    both = jnp.stack([jnp.ones((4, 4), bool), jnp.eye(4, dtype=bool)])[:, None]
+    found = module.apply(variables, x, Mask.dense(both))
+    for number, parts in enumerate(
+        ([slice(0, 4)], [slice(i, i + 1) for i in range(4)])
+    ):
+        for part in parts:
+            wanted = oracle(exact(variables), np.asarray(x[number, part], np.float64))
+            np.testing.assert_allclose(
+                found[number, part], wanted, rtol=2e-5, atol=2e-5
+            )
+
+
+@pytest.mark.parametrize(
+    "module", [Recurrence(D), Recurrence(D, "lstm"), Convolution(D, 1, causal=True)]
+)
+def test_one_after_the_other_is_all_at_once(module):
+    """The caches of two hypotheses, side by side; that they change places is seen in
+    the tests of the search.
+    """
+    variables = build(module)
+    x = drawn(3, 2, 5, D)
+    wanted = module.apply(variables, x, Mask.causal())
+    cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
+    for t in range(5):
+        own = jnp.arange(10)[None] % 2 == jnp.arange(2)[:, None]
+        own &= jnp.arange(10)[None] < 2 * (t + 1)
+        y, cache = module.apply(
+            variables,
+            x[:, :, t],
+            jnp.int32(t),
+            cache,
+            jnp.broadcast_to(own, (3, 2, 10)),
+            method="decode_step",
+        )
+        np.testing.assert_allclose(y, wanted[:, :, t], rtol=1e-5, atol=1e-5)
+
+
+def test_what_comes_before_a_sentence():
+    module = Recurrence(D, "gru")
+    variables = build(module)
+    x = drawn(len(SEGMENTS), D)
+    start = drawn(len(SEGMENTS), D, seed=3)
+    found = module.apply(variables, x, PACKED, start)
+    p = exact(variables)
+    for first, length in ((0, 5), (5, 1), (6, 3)):
+        wanted = numpy_rnn.run(
+            p["forward"],
+            "gru",
+            np.asarray(x[first : first + length], np.float64),
+            np.asarray(start[first], np.float64),
+        )
+        np.testing.assert_allclose(
+            found[first : first + length], wanted, rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("mask", "offsets"),
+    [
+        (PACKED, (-1, 1)),
+        (PACKED & Mask.causal(), (-2, 0, 3)),
+        (Mask(), (-1, 0, 1)),
+        (Mask.window(1, 0), (-2, -1, 1)),
+        (Mask.padding(jnp.array([7, 0, 11])), (-1, 0, 4)),
+        (
+            Mask.dense(
+                jnp.asarray(np.random.default_rng(0).random((3, 1, 11, 11)) < 0.5)
+            ),
+            (-3, 0, 10),
+        ),
+    ],
+)
+def test_neighbours_are_what_the_mask_says(mask, offsets):
+    n = len(SEGMENTS)
+    everything = np.asarray(dense_mask(mask, (3,), n, n))
+    found = neighbours(mask, (3,), n, offsets)
+    assert found.shape == (3, n, len(offsets))
+    for b in range(3):
+        one = Mask.dense(jnp.asarray(everything[b][None]))
+        assert one.picture(n, n) == picture(everything[b])
+        for i in range(n):
+            for place, offset in enumerate(offsets):
+                assert found[b, i, place] == (
+                    0 <= i + offset < n
+                    and everything[b, i, min(max(i + offset, 0), n - 1)]
+                )
+
+
+def test_a_mask_of_the_whole_is_its_picture():
+    n = len(SEGMENTS)
+    for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
+        assert picture(dense_mask(mask, (), n, n)) == mask.picture(n, n)
+
+
+def test_heads_of_their_own_are_refused():
+    with pytest.raises(
+        ValueError, match="a mask with an axis for heads is for attention only"
+    ):
+        neighbours(Mask.dense(jnp.ones((2, 3, 3), bool)), (), 3, (0,))
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="d_model=7 must be even"):
+        Recurrence(7, both_ways=True).init(jax.random.key(0), drawn(2, 7), Mask())
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        (Recurrence(D), 6 * D**2 + 4 * D),
+        (Recurrence(D, both_ways=True), 4.5 * D**2 + 4 * D),
+        (Convolution(D, 2), 5 * D**2 + D),
+        (Convolution(D, 2, separable=True), 5 * D + D**2 + D),
+    ],
+)
+def test_parameters(module, wanted):
+    assert sum(x.size for x in jax.tree.leaves(build(module))) == wanted

@@ -1,0 +1,229 @@
+"""The recurrent encoder-decoder against the float64 oracle, packed, padded, and what it keeps."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import RNN, SCORES, Mask
+from attn.hashing import cheap_key
+from attn.models.embeddings import EMBEDDINGS
+from attn.models.recurrence import CELLS
+from tests.attn import numpy_rnn
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+D = 6
+VOCABULARY = 29
+LENGTH = 20
+CASES = [
+    ("none", "lstm", "tied", 1),
+    ("bilinear", "lstm", "separate", 2),
+    ("additive", "gru", "target", 1),
+    ("dot", "tanh", "tied", 2),
+    ("scaled_dot", "gru", "tied", 1),
+]
+"""score, cell, embeddings, N; each value of each is in one of them."""
+
+
+def masks(lengths=None):
+    seen = Mask() if lengths is None else Mask.padding(lengths)
+    return dict(source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
+
+
+@functools.cache
+def build(score, cell, embeddings, N):
+    """Random parameters, biases too."""
+    model = RNN(VOCABULARY, LENGTH, D, N, cell, score, embeddings)
+    ids = jnp.zeros((1, 2), jnp.int32)
+    shapes = jax.eval_shape(
+        functools.partial(model.init, **masks()), jax.random.key(0), ids, ids, ids, ids
+    )
+    draw = np.random.default_rng(1)
+    return model, jax.tree.map(
+        lambda x: jnp.asarray(draw.normal(size=x.shape) * 0.5, jnp.float32), shapes
+    )
+
+
+def pairs():
+    draw = np.random.default_rng(0).integers
+    return [
+        (draw(3, VOCABULARY, n), draw(3, VOCABULARY, m))
+        for n, m in ((5, 4), (1, 6), (7, 1))
+    ]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model, variables, source, target, **seen):
+    hidden = model.apply(variables, source, target, source, target, **seen)
+    return model.apply(variables, hidden, method="logits")
+
+
+def wanted(model, variables, source, target):
+    """By the oracle, with scores as the papers write them."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+    own = {
+        name: x[0] for name, x in p.get("cross_attention", {}).get("score", {}).items()
+    }
+    score = {
+        "none": None,
+        "dot": lambda u, h: u @ h,
+        "scaled_dot": lambda u, h: u @ h / D**0.5,
+        "bilinear": lambda u, h: u @ own["w"] @ h,
+        "additive": lambda u, h: own["v"] @ np.tanh(u @ own["w_q"] + h @ own["w_k"]),
+    }[model.score]
+    return numpy_rnn.encoder_decoder(p, source, target, cell=model.cell, score=score)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_the_oracle(case):
+    model, variables = build(*case)
+    for source, target in pairs():
+        found = logits(model, variables, *map(jnp.asarray, (source, target)), **masks())
+        np.testing.assert_allclose(
+            found, wanted(model, variables, source, target), rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_packed_row_is_its_sentences(case):
+    model, variables = build(*case)
+    sides = list(zip(*pairs(), strict=True))
+    padding = np.zeros(2, int)
+    row = [jnp.asarray(np.concatenate([*side, padding])) for side in sides]
+    segments = []
+    for side in sides:
+        numbers = np.repeat(np.arange(len(side)) + 1, [len(ids) for ids in side])
+        segments.append(jnp.asarray(np.concatenate([numbers, padding])))
+    source, target = segments
+    found = logits(
+        model,
+        variables,
+        *row,
+        source_mask=Mask.segments(source, source),
+        target_mask=Mask.causal() & Mask.segments(target, target),
+        cross_mask=Mask.segments(target, source),
+    )
+    start = 0
+    for pair in pairs():
+        np.testing.assert_allclose(
+            found[start : start + len(pair[1])],
+            wanted(model, variables, *pair),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        start += len(pair[1])
+
+
+def test_padding_and_batch_change_nothing():
+    for case in CASES:
+        model, variables = build(*case)
+        source, target = pairs()[0]
+        padded = jnp.stack(
+            [jnp.pad(jnp.asarray(source), (0, 3), constant_values=9), jnp.arange(8)]
+        )
+        found = logits(
+            model,
+            variables,
+            padded,
+            jnp.stack([target] * 2),
+            **masks(jnp.array([5, 8])),
+        )
+        np.testing.assert_allclose(
+            found[0], wanted(model, variables, source, target), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_every_choice_has_been_tried():
+    for values, known in zip(
+        zip(*CASES, strict=True), [{"none", *SCORES}, CELLS, EMBEDDINGS], strict=False
+    ):
+        assert set(values) == set(known)
+
+
+def test_weights_are_kept_and_attention_alone_tells_the_pieces_apart():
+    model, variables = build("bilinear", "lstm", "separate", 2)
+    source, target = map(jnp.asarray, pairs()[0])
+    _, kept = model.apply(
+        variables, source, target, source, target, **masks(), mutable=["weights"]
+    )
+    weights = kept["weights"]["cross_attention"]["weights"]
+    assert weights.shape == (1, len(target), len(source))
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    model, variables = build("none", "lstm", "tied", 1)
+    assert not model.apply(
+        variables, source, target, source, target, **masks(), mutable=["weights"]
+    )[1]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_reach_every_parameter(case):
+    model, variables = build(*case)
+    source, target = map(jnp.asarray, pairs()[0])
+    gradients = jax.jit(
+        jax.grad(
+            lambda v: (
+                logits.__wrapped__(model, v, source, target, **masks()) ** 2
+            ).sum()
+        )
+    )(variables)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients))
+
+
+def test_dropout_is_drawn_only_with_a_key():
+    model, variables = build("bilinear", "lstm", "separate", 2)
+    source, target = map(jnp.asarray, pairs()[0])
+    call = jax.jit(
+        lambda key: model.clone(P_drop=0.5).apply(
+            variables,
+            source,
+            target,
+            source,
+            target,
+            **masks(),
+            rngs={} if key is None else {"dropout": cheap_key(key)},
+        )
+    )
+    first, second = (call(jax.random.key(i)) for i in range(2))
+    assert (first != second).mean() > 0.5 and (
+        first[:, -1] == 1
+    ).all()  # what bears the bias is not dropped
+    assert 0.3 < (first[:, :-1] == 0).mean() < 0.7
+    plain = jax.jit(model.apply)(variables, source, target, source, target, **masks())
+    np.testing.assert_allclose(call(None), plain, rtol=1e-6)
+
+
+def test_parameters():
+    _, variables = build("none", "lstm", "tied", 1)
+    assert sum(x.size for x in jax.tree.leaves(variables)) == (
+        VOCABULARY * D
+        + 6 * D**2
+        + 4 * D
+        + 8 * D**2
+        + 4 * D
+        + D**2
+        + D
+        + 2 * D**2
+        + D
+        + VOCABULARY
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(score="cosine"), "unknown score 'cosine'; known: none, dot"),
+        (dict(cell="rnn"), "unknown cell 'rnn'"),
+        (dict(embeddings="shared"), "unknown embeddings 'shared'"),
+        (dict(d_model=7), "d_model=7 must be even"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong, message):
+    ids = jnp.zeros((1, 2), jnp.int32)
+    with pytest.raises(ValueError, match=message):
+        RNN(**{**dict(vocabulary=5, length=3, d_model=6), **wrong}).init(
+            jax.random.key(0), ids, ids, ids, ids, **masks()
+        )

@@ -1,0 +1,104 @@
+"""rotary() against complex multiplication in float64, and what it is for: scores that
+know distances only.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import positions
+
+rotary = jax.jit(positions.rotary, static_argnames="base")
+B = 2
+N = 5
+H = 3
+K = 14
+POSITIONS = np.array([[0, 1, 2, 3, 4], [997, 13, 0, 5, 101]])
+
+
+def turned(x, positions, base=10_000.0):
+    """x_2i + √−1 · x_2i+1 times e^(√−1 · position · base^(−2i/K)), pair by pair."""
+    x = np.asarray(x, np.float64)
+    out = np.empty_like(x)
+    for index in np.ndindex(*x.shape[:-1]):
+        for i in range(x.shape[-1] // 2):
+            angle = positions[index[:-1]] * base ** (-2 * i / x.shape[-1])
+            z = complex(*x[index][2 * i : 2 * i + 2]) * np.exp(1j * angle)
+            out[index][2 * i : 2 * i + 2] = z.real, z.imag
+    return out
+
+
+@pytest.fixture
+def x():
+    return jnp.asarray(np.random.default_rng(0).normal(size=(B, N, H, K)), jnp.float32)
+
+
+@pytest.mark.parametrize("base", [10_000.0, 7.0])
+def test_equals_complex_multiplication(x, base):
+    np.testing.assert_allclose(
+        rotary(x, jnp.asarray(POSITIONS), base), turned(x, POSITIONS, base), atol=3e-4
+    )
+    near = POSITIONS % 7  # float32 angles are right to position · 1e-7
+    np.testing.assert_allclose(
+        rotary(x, jnp.asarray(near), base), turned(x, near, base), atol=3e-6
+    )
+    with jax.enable_x64(True):
+        exact = rotary(
+            jnp.asarray(np.asarray(x, np.float64)), jnp.asarray(POSITIONS), base
+        )
+        np.testing.assert_allclose(exact, turned(x, POSITIONS, base), atol=1e-12)
+
+
+def test_positions_may_be_shared_by_the_examples(x):
+    shared = rotary(x, jnp.asarray(POSITIONS[1]))
+    np.testing.assert_array_equal(
+        shared, rotary(x, jnp.asarray(np.stack([POSITIONS[1]] * B)))
+    )
+    np.testing.assert_array_equal(shared[0], rotary(x[0], jnp.asarray(POSITIONS[1])))
+    np.testing.assert_array_equal(shared, rotary(x[None], jnp.asarray(POSITIONS[1]))[0])
+
+
+def test_scores_depend_on_the_distance_only():
+    q, k = np.random.default_rng(1).normal(size=(2, 1, 1, K)).astype(np.float32)
+
+    def score(i, j):
+        turn = lambda x, position: rotary(jnp.asarray(x), jnp.array([position]))[0, 0]
+        return float(turn(q, i) @ turn(k, j))
+
+    for distance in (-3, 0, 5):
+        at = [score(i, i - distance) for i in (5, 11, 47)]
+        np.testing.assert_allclose(at, at[0], atol=5e-5)
+    assert abs(score(5, 8) - score(8, 5)) > 1e-2  # the side counts too
+
+
+def test_norms_are_kept_and_position_0_turns_nothing(x):
+    pairs = lambda x: np.linalg.norm(np.asarray(x).reshape(B, N, H, -1, 2), axis=-1)
+    np.testing.assert_allclose(
+        pairs(rotary(x, jnp.asarray(POSITIONS))), pairs(x), rtol=1e-5
+    )
+    np.testing.assert_array_equal(rotary(x, jnp.zeros(N, int)), x)
+
+
+def test_a_step_of_a_decoder_equals_its_row_of_the_whole(x):
+    whole = rotary(x, jnp.arange(N))
+    step = jax.jit(lambda x, t: rotary(x, t + jnp.arange(1)))
+    for t in range(N):
+        np.testing.assert_allclose(
+            step(x[:, t : t + 1], t), whole[:, t : t + 1], rtol=1e-6, atol=1e-6
+        )
+
+
+def test_bfloat16_is_turned_in_float32(x):
+    low = x.astype(jnp.bfloat16)
+    out = rotary(low, jnp.asarray(POSITIONS))
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(
+        out,
+        rotary(low.astype(jnp.float32), jnp.asarray(POSITIONS)).astype(jnp.bfloat16),
+    )
+
+
+def test_an_odd_width_is_named(x):
+    with pytest.raises(ValueError, match="d_k=13 must be even"):
+        rotary(x[..., :13], jnp.arange(N))

@@ -1,0 +1,160 @@
+"""The contract checks: everything of ours passes them, and one's own faults are found."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import attn
+from attn import MIXERS, POSITIONS, SCORES, Convolutional, Positions, Rotary
+from attn.check import check_mixer, check_positions, check_score
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+
+@attn.score
+class Cosine:
+    """score(q, k) = temperature · cos(q, k), the temperature learned by each head."""
+
+    is_product = True
+    temperature: Any
+
+    @classmethod
+    def init(cls, key, h, d_q, d_k):
+        return cls(jnp.full(h, 5.0))
+
+    def __call__(self, q, k):
+        dot, q, k = self.prepare(q, k)
+        return dot(q, k)
+
+    def prepare(self, q, k):
+        return attn.Dot(), unit(q) * self.temperature.astype(q.dtype), unit(k)
+
+
+def unit(x):
+    squares = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) ** 2).sum(-1)
+    return x / jnp.sqrt(squares)[:, None].astype(x.dtype)
+
+
+def failures(rows):
+    return [f"{row.what}: {row.detail}" for row in rows if not row.ok]
+
+
+@pytest.mark.parametrize("score", [*SCORES, Cosine])
+def test_a_score_meets_the_contract(score):
+    rows = check_score(score, dtypes=())
+    assert len(rows) == 10
+    assert not failures(rows)
+
+
+# "additive" is no product and goes the longest way; the others are for .ci/run.
+EVERYWHERE = [
+    pytest.param(score, marks=() if score == "additive" else pytest.mark.ci)
+    for score in [*SCORES, Cosine]
+]
+
+
+@pytest.mark.parametrize("score", EVERYWHERE)
+def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
+    rows = check_score(score)
+    assert len(rows) == 22
+    assert not failures(rows)
+
+
+@pytest.mark.parametrize("positions", [*POSITIONS, "half rotary"])
+def test_positions_meet_the_contract(positions):
+    half = Rotary(fraction=1 / 3)
+    value = half if positions == "half rotary" else POSITIONS[positions]()
+    assert not failures(check_positions(value))
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_mixer_meets_the_contract(mixer):
+    assert not failures(check_mixer(MIXERS[mixer]()))
+
+
+def test_a_prepare_that_is_another_score_is_found():
+    @attn.score
+    class Doubled:
+        def __call__(self, q, k):
+            return attn.Dot()(q, k)
+
+        def prepare(self, q, k):
+            return attn.Dot(), 2 * q, k
+
+    found = " ".join(failures(check_score(Doubled, dtypes=())))
+    assert "prepare equals __call__" in found
+    assert "long inputs in blocks equal the reference" in found
+
+
+def test_a_product_that_is_none_is_found():
+    @attn.score
+    class NoProduct:
+        is_product = True
+
+        def __call__(self, q, k):
+            return -((q[:, None] - k[None]) ** 2).sum(-1)
+
+    (failure,) = failures(check_score(NoProduct, dtypes=()))
+    assert "is_product, but prepare gives NoProduct" in failure
+
+
+def test_a_gradient_that_is_nan_is_found():
+    @attn.score
+    class Root:
+        scale: Any
+
+        @classmethod
+        def init(cls, key, h, d_q, d_k):
+            return cls(jnp.zeros(h))
+
+        def __call__(self, q, k):
+            return jnp.sqrt(self.scale) * attn.Dot()(q, k)
+
+    found = failures(check_score(Root, dtypes=()))
+    assert any("a gradient is NaN or Inf" in failure for failure in found)
+
+
+def test_a_score_without_init_says_what_to_do():
+    @attn.score
+    class Bare:
+        scale: Any
+
+        def __call__(self, q, k):
+            return self.scale * attn.Dot()(q, k)
+
+    with pytest.raises(TypeError, match="Bare has no init, and its field 'scale' no"):
+        Bare.init(jax.random.key(0), 1, 2, 2)
+
+
+def test_positions_that_see_the_start_of_a_tile_are_found():
+    @attn.bias
+    class FromTheTile:
+        slope: Any
+
+        def tile(self, i, j):
+            start = (j - j[0])[None] + 0 * i[:, None]
+            return self.slope * start.astype(jnp.float32)
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Positions):
+        def bias(self, key, h, causal):
+            return FromTheTile(jnp.ones(h))
+
+    found = failures(check_positions(Wrong()))
+    assert any("any tile of the bias" in failure for failure in found)
+
+
+def test_a_mixer_that_looks_ahead_is_found():
+    @dataclasses.dataclass(frozen=True)
+    class Ahead(Convolutional):
+        def build(self, shape, design, causal, P_attention=0.0):
+            return attn.Convolution(shape.d_model, self.radius, causal=False)
+
+        def mix(self, module, x, mask):
+            return module(x, attn.Mask())
+
+    found = failures(check_mixer(Ahead()))
+    assert any("sees none behind it" in failure for failure in found)

@@ -1,0 +1,367 @@
+"""Statistics of attention's weights, against the float64 oracle's weights. Sizes are
+different primes.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from attn import Dot, Mask, attention
+from attn.inspect import entropy, received, top_weights, weight_rows
+from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
+from tests.attn import oracle
+from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
+
+QUERIES = [3, 0, 3]
+
+
+@pytest.fixture
+def qk():
+    draw = np.random.default_rng(0).normal
+    return [
+        jnp.asarray(draw(size=shape), jnp.float32)
+        for shape in ((B, N, H, K), (B, M, H, K))
+    ]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
+    monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 3)
+    monkeypatch.setattr(
+        sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: 4
+    )
+    jax.clear_caches()  # the constants are compiled in
+    yield
+    jax.clear_caches()
+
+
+def exact(q, k, visible, score=lambda h: oracle.scaled_dot):
+    """The weights (B, H, N, M) in float64."""
+    return oracle.weights(q, k, visible, score)
+
+
+def textbook(q, k, visible, score, bias=None):
+    """The weights (B, H, N, M) in a form that JAX differentiates; each query must see a key."""
+    s = jax.vmap(jax.vmap(lambda score, q, k: score(q, k), (0, 1, 1)), (None, 0, 0))(
+        score, q, k
+    )
+    return jax.nn.softmax(
+        jnp.where(visible, s if bias is None else s + bias[None], -jnp.inf)
+    )
+
+
+def check(q, k, mask, score):
+    """Entropy, largest weights, received attention and some rows against the exact weights."""
+    (mask, visible) = MASKS[mask]
+    (score, formula) = SCORES[score]
+    look = jax.jit(
+        lambda q, k: (
+            [f(q, k, score=score, mask=mask) for f in (entropy, top_weights, received)]
+            + [weight_rows(q, k, QUERIES, score=score, mask=mask)]
+        )
+    )
+    e, (largest, index), sums, rows = look(q, k)
+    w = exact(q, k, visible, formula)
+    close = dict(rtol=3e-5, atol=3e-6)
+    np.testing.assert_allclose(rows, w[:, :, QUERIES], **close)
+    np.testing.assert_allclose(sums, w.sum(2).swapaxes(1, 2), **close)
+    np.testing.assert_allclose(
+        e, -(w * np.log(np.where(w > 0, w, 1))).sum(-1).swapaxes(1, 2), **close
+    )
+    w = w.swapaxes(1, 2)
+    wanted = np.argsort(-w, stable=True)[..., :5]
+    np.testing.assert_array_equal(
+        index, np.where(np.take_along_axis(w, wanted, -1) > 0, wanted, -1)
+    )
+    np.testing.assert_allclose(largest, np.take_along_axis(w, wanted, -1), **close)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("mask", "score"), CASES)
+def test_equals_the_oracle(qk, mask, score):
+    check(*qk, mask, score)
+
+
+def test_equals_the_oracle_in_one_block(qk):
+    check(*qk, ALL, "additive")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["scaled dot", "additive"])
+def test_gradients_equal_those_of_the_textbook(qk, name):
+    """The gradients of the inputs and the score's parameters; each query sees a key, some keys are
+    seen by none.
+    """
+    mask = Mask.causal() & Mask.window(1, 2)
+    visible = np.tri(N, M) * np.tri(M, M, 1).T[:N]
+    draw = np.random.default_rng(1).normal
+    pulls = [
+        jnp.asarray(draw(size=shape), jnp.float32)
+        for shape in ((B, N, H), (B, N, H, 2), (B, M, H))
+    ]
+    score = jax.tree.map(jnp.asarray, SCORES[name][0])
+
+    def found(q, k, score):
+        e = entropy(q, k, score=score, mask=mask)
+        (top, _) = top_weights(q, k, score=score, mask=mask, top=2)
+        return [e, top, received(q, k, score=score, mask=mask) ** 2]
+
+    def wanted(q, k, score):
+        w = textbook(q, k, visible[None, None] > 0, score)
+        rows = w.swapaxes(1, 2)
+        return [
+            -(rows * jnp.log(jnp.where(rows > 0, rows, 1))).sum(-1),
+            jnp.sort(rows)[..., :-3:-1],
+            w.sum(2).swapaxes(1, 2) ** 2,
+        ]
+
+    def gradient(f):
+        return jax.jit(
+            jax.grad(
+                lambda *args: sum(
+                    (x * pull).sum() for x, pull in zip(f(*args), pulls, strict=True)
+                ),
+                argnums=(0, 1, 2),
+            )
+        )(*qk, score)
+
+    for a, e in zip(
+        *map(jax.tree.leaves, (gradient(found), gradient(wanted))), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+        assert np.abs(e).max() > 0.01
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_entropy_has_derivatives_of_both_modes(qk):
+    with jax.enable_x64(True):
+        q, k = (jnp.asarray(np.asarray(x[0, :, :1]), jnp.float64) for x in qk)
+        bias = jnp.asarray(np.random.default_rng(3).normal(size=(N, M)))
+        check_grads(
+            lambda q, k, bias: entropy(q, k, bias=bias, mask=Mask.causal(1)),
+            (q, k, bias),
+            order=1,
+            modes=("fwd", "rev"),
+        )
+
+
+def test_a_small_entropy_of_large_scores_is_not_lost():
+    """Two keys, 20 nats apart, at scores of 10,000: with w = e⁻²⁰ the entropy is 20 w +
+    w; 1 + w is 1 in float32.
+    """
+    q = jnp.ones((1, 1, 1))
+    k = jnp.array([10_000.0, 9_980.0]).reshape(2, 1, 1)
+    np.testing.assert_allclose(
+        entropy(q, k, score=Dot())[0, 0], 21 * np.exp(-20), rtol=0.05
+    )
+
+
+def test_even_weights_have_the_entropy_of_their_number():
+    q = jnp.zeros((N, 1, 1))
+    seen = np.minimum(np.arange(N) + 1, M)
+    np.testing.assert_allclose(
+        entropy(q, jnp.ones((M, 1, 1)), mask=Mask.causal())[:, 0],
+        np.log(seen),
+        atol=1e-6,
+    )
+
+
+def test_of_equal_weights_the_first_keys_are_on_top():
+    weights, index = top_weights(jnp.zeros((1, 1, 1)), jnp.ones((M, 1, 1)), top=3)
+    np.testing.assert_array_equal(index, [[[0, 1, 2]]])
+    np.testing.assert_allclose(weights, np.full((1, 1, 3), 1 / M), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mask", [Mask(), Mask.window(1, 0)], ids=["all", "two keys"])
+def test_on_top_may_be_more_than_there_are(qk, mask):
+    weights, index = top_weights(*qk, mask=mask, top=M + 2)
+    seen = np.array([M] * N if mask == Mask() else [1, 2, 2, 2, 2])[None, :, None]
+    np.testing.assert_array_equal(
+        (index >= 0).sum(-1), np.broadcast_to(seen, (B, N, H))
+    )
+    assert (np.asarray(weights)[np.asarray(index) < 0] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_query_that_sees_nothing_has_no_weights_and_gives_no_gradient(qk):
+    mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
+
+    def look(q, k):
+        e = entropy(q, k, mask=mask)
+        (weights, index) = top_weights(q, k, mask=mask)
+        return (
+            e,
+            weights,
+            weight_rows(q, k, range(N), mask=mask),
+            received(q, k, mask=mask),
+        ), index
+
+    (e, weights, rows, sums), index = jax.jit(look)(*qk)
+    assert (
+        (e[:, :2] == 0).all()
+        and (weights[:, :2] == 0).all()
+        and (index[:, :2] == -1).all()
+    )
+    assert (rows[:, :, :2] == 0).all() and (rows[:, :, 2:].sum(-1) > 0.99).all()
+    assert (sums[:, 3:] == 0).all() and (sums[:, :3] > 0).all()
+    g = jax.jit(jax.grad(lambda q: sum((x**2).sum() for x in look(q, qk[1])[0])))(qk[0])
+    assert jnp.isfinite(g).all() and (g[:, :2] == 0).all() and (g[:, 3:] != 0).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_nan_in_a_hidden_key_reaches_nobody(qk):
+    q, k = qk
+
+    @jax.jit
+    def look(q, k):
+        def loss(q, k):
+            found = [f(q, k, mask=Mask.padding(LENGTHS)) for f in (entropy, received)]
+            return sum(
+                (x**2).sum()
+                for x in (
+                    *found,
+                    top_weights(q, k, mask=Mask.padding(LENGTHS))[0],
+                    weight_rows(q, k, QUERIES, mask=Mask.padding(LENGTHS)),
+                )
+            )
+
+        return jax.value_and_grad(loss, argnums=(0, 1))(q, k)
+
+    wanted = jax.tree.leaves(look(q, k))
+    for poison in np.nan, np.inf:
+        for a, e in zip(
+            jax.tree.leaves(look(q, k.at[0, 4:].set(poison))), wanted, strict=True
+        ):
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_nan_that_is_seen_is_not_hidden(qk):
+    @jax.jit
+    def look(q, k):
+        looks = (
+            entropy(q, k, mask=Mask.causal())[..., None],
+            top_weights(q, k, mask=Mask.causal())[0],
+            weight_rows(q, k, range(N), mask=Mask.causal()).swapaxes(1, 2),
+        )
+        return looks, received(q, k, mask=Mask.causal())
+
+    for poison in np.nan, np.inf:
+        # Seen by queries 3 and 4 of example 0, head 1.
+        looks, sums = look(qk[0], qk[1].at[0, 3, 1].set(poison))
+        for x in looks:
+            tainted = np.isnan(x).any(-1)
+            assert tainted[0, 3:, 1].all() and tainted.sum() == 2
+        assert (
+            np.isnan(sums[0, :, 1]).any()
+            and np.isfinite(sums[0, :, [0, 2]]).all()
+            and np.isfinite(sums[1]).all()
+        )
+
+
+def test_weights_after_dropout_are_those_that_attention_uses(qk):
+    options = dict(mask=Mask.causal(1), dropout_rate=0.4, dropout_key=jax.random.key(1))
+    values = jnp.broadcast_to(
+        jnp.eye(M)[None, :, None], (B, M, H, M)
+    )  # so that the output is the weights
+    used, rows, sums = map(
+        np.asarray,
+        jax.jit(
+            lambda q, k: (
+                attention(q, k, values, **options),
+                weight_rows(q, k, QUERIES, **options),
+                received(q, k, **options),
+            )
+        )(*qk),
+    )
+    used = used.swapaxes(1, 2)
+    np.testing.assert_allclose(rows, used[:, :, QUERIES], rtol=1e-5)
+    np.testing.assert_allclose(sums, used.sum(2).swapaxes(1, 2), rtol=1e-5)
+    assert (used.sum(-1) > 1.01).any()  # so that they are not those before it
+
+
+BIASES = {
+    "ALiBi": ALiBiBias(jnp.asarray(alibi_slopes(H))),
+    "relative": RelativeBias(
+        jnp.asarray(np.random.default_rng(5).normal(size=(H, 5)), jnp.float32)
+    ),
+    "(H, N, M)": jnp.asarray(
+        np.random.default_rng(5).normal(size=(H, N, M)), jnp.float32
+    ),
+    "(H, 1, M)": jnp.asarray(
+        np.random.default_rng(5).normal(size=(H, 1, M)), jnp.float32
+    ),
+    "(M)": jnp.arange(M) / M,
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_every_bias_counts(qk, name):
+    @jax.jit
+    def look(q, k, bias):
+        return (
+            attention(q, k, k, bias=bias, return_weights=True)[1],
+            weight_rows(q, k, QUERIES, bias=bias),
+            received(q, k, bias=bias),
+            entropy(q, k, bias=bias),
+            top_weights(q, k, bias=bias, top=1)[0][..., 0],
+        )
+
+    w, rows, sums, e, largest = map(np.asarray, look(*qk, BIASES[name]))
+    np.testing.assert_allclose(rows, w[:, :, QUERIES], rtol=1e-5)
+    np.testing.assert_allclose(sums, w.sum(2).swapaxes(1, 2), rtol=1e-5)
+    np.testing.assert_allclose(e, -(w * np.log(w)).sum(-1).swapaxes(1, 2), rtol=1e-5)
+    np.testing.assert_allclose(largest, w.max(-1).swapaxes(1, 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("queries", "named"), [([0, N], r"\[0, 5\]"), ([-1], r"\[-1\]")]
+)
+def test_positions_outside_are_named(qk, queries, named):
+    with pytest.raises(
+        ValueError, match=f"queries={named} must be positions of the 5 queries, 0 to 4"
+    ):
+        weight_rows(*qk, queries)
+
+
+def test_shapes_that_do_not_fit_are_named(qk):
+    q, k = qk
+    for look in (
+        entropy,
+        top_weights,
+        received,
+        lambda q, k: weight_rows(q, k, QUERIES),
+    ):
+        with pytest.raises(
+            ValueError, match="d_k differs between queries and keys: 11 and 10"
+        ):
+            look(q, k[..., 1:])
+
+
+LOOKS = {
+    "entropy": lambda q, k, mask: entropy(q, k, mask=mask),
+    "top": lambda q, k, mask: top_weights(q, k, mask=mask)[0],
+    "received": lambda q, k, mask: received(q, k, mask=mask) ** 2,
+    "rows": lambda q, k, mask: weight_rows(q, k, QUERIES, mask=mask),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    ("mask", "most"), [(Mask(), 64), (Mask.window(64, 64), 8)], ids=["full", "window"]
+)
+def test_memory_grows_with_the_length_and_not_its_square(look, mask, most):
+    """Temporary MiB with gradients, for one head of 8,192: its weights alone are 256."""
+    shape = jax.ShapeDtypeStruct((8192, 1, 16), jnp.float32)
+    gradient = jax.jit(
+        jax.grad(lambda q, k: LOOKS[look](q, k, mask).sum(), argnums=(0, 1))
+    )
+    compiled = gradient.lower(shape, shape).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most

@@ -1,0 +1,29 @@
+"""Every code block of attn/README.md runs, one after another."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "attn" / "README.md"
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+
+def test_the_code_blocks_run_in_order(capsys):
+    text = README.read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 8
+    names = {"__name__": "readme"}
+    for block in blocks:
+        line = text[: text.index(block)].count("\n")
+        # Empty lines before the block, so that an error names the README's line.
+        exec(compile("\n" * line + block, str(README), "exec"), names)
+    assert "●" in capsys.readouterr().out
+
+
+def test_every_file_that_the_layout_names_is_there():
+    layout = re.findall(r"^    (\S+)  +\S", README.read_text(), re.MULTILINE)
+    assert len(layout) >= 12
+    for name in layout:
+        assert (README.parent / name).exists(), name
