@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +32,9 @@ class Trial(NamedTuple):
     """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
 
 
-def plan_trials(config, points: list[Point], overrides: Point = {}) -> list[Trial]:
+def plan_trials(
+    config, points: list[Point], overrides: Point = MappingProxyType({})
+) -> list[Trial]:
     """Checks and names each point; points of equal settings are one trial, the first.
 
     `overrides` are the settings that flags give, see `settings.resolve`.
