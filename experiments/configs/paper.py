@@ -1,12 +1,16 @@
-"""The models of "Attention Is All You Need" (Vaswani et al. 2017), every setting as sections 3, 5 and 6.1 state it.
+"""The models of "Attention Is All You Need" (Vaswani et al. 2017), every setting as
+sections 3, 5 and 6.1 state it.
 
-    python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR --workdir=runs/base
-    python -m launch.train --config=experiments/configs/paper.py:big --config.data.directory=DIR --workdir=runs/big
+    python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR \
+      --workdir=runs/base
+    python -m launch.train --config=experiments/configs/paper.py:big \
+      --config.data.directory=DIR --workdir=runs/big
     python -m launch.sweep --config=experiments/configs/table3.py --sweep=rows --dry_run
 
-DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*, plain or .gz. The README's
-table says where in the code each statement stands. What the paper leaves open: how sentences are put into batches
-(here: packed, in rows of 256 tokens) and what happens to longer pairs (here: dropped and counted).
+DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*,
+plain or .gz. The README's table says where in the code each statement stands. What the
+paper leaves open: how sentences are put into batches (here: packed, in rows of 256 tokens)
+and what happens to longer pairs (here: dropped and counted).
 
 Not run here: base took its authors 12 hours on 8 GPUs.
 """

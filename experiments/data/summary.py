@@ -1,4 +1,5 @@
-"""What a corpus is like: how many pairs, how long, how often the same, and whether training has seen what is tested."""
+"""What a corpus is like: how many pairs, how long, how often the same, and whether training
+has seen what is tested."""
 
 from typing import NamedTuple
 
@@ -13,12 +14,11 @@ from experiments.settings import Settings
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
-
 SHOWN = 3
 
 
 class Split(NamedTuple):
-    """Of pairs as they stand in the corpus; lengths are of those that are used, end mark included."""
+    """Holds counts of a split's pairs; lengths are of those that are used, with the end mark."""
 
     pairs: int
     empty: int
@@ -32,12 +32,14 @@ class Split(NamedTuple):
     lengths: tuple[tuple[int, ...], tuple[int, ...]]
     """For source and target: the lengths in tokens that the QUANTILES of sentences have at most."""
     bytes: tuple[float, float]
-    """Share of tokens that are single bytes, because the vocabulary has no token for their characters."""
+    """Share of tokens that are single bytes, because the vocabulary has no token for their
+    characters."""
     examples: list[tuple[str, str]]
 
 
 def describe(source: corpora.Source, prepared: Prepared) -> dict[str, Split]:
-    """One more reading of the text; of each training pair two numbers of 64 bits are kept until the end."""
+    """One more reading of the text; of each training pair two numbers of 64 bits are kept
+    until the end."""
     pairs, sources, found = {}, {}, {}
     examples = {}
     for split in SPLITS:
@@ -65,7 +67,8 @@ def describe(source: corpora.Source, prepared: Prepared) -> dict[str, Split]:
 
 
 def packing(prepared: Prepared, settings: Settings) -> float:
-    """The share of the first part's positions that are no padding, in batches as `settings` has them."""
+    """The share of the first part's positions that are no padding, in batches as `settings`
+    has them."""
     t = settings.training
     return Batches(
         prepared.train,

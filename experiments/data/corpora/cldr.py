@@ -1,17 +1,19 @@
 """The embedded corpus: pairs of phrases that CLDR (through babel) says in two languages.
 
-Dates, intervals, relative times, durations, quantities, amounts of money, numbers and lists of names, alone and
-composed. Babel writes both sides, so each pair is a correct translation, and scoring by exact match is fair. The
-order of words carries the meaning of most of them, and has to change in many:
+Dates, intervals, relative times, durations, quantities, amounts of money, numbers and lists
+of names, alone and composed. Babel writes both sides, so each pair is a correct
+translation, and scoring by exact match is fair. The order of words carries the meaning of
+most of them, and has to change in many:
 
     Tuesday, March 5, 2024, 3:05 PM   Dienstag, 5. März 2024, 15:05
     3 days ago or in 2 weeks          vor 3 Tagen oder in 2 Wochen
     France, Japan, and Germany        Frankreich, Japan und Deutschland
     €1.2M                             1,2 Mio. €
 
-A *phrase* is a meaning: a function from a locale to text. A *kind* draws phrases from a random generator, and a
-pair is one phrase said in two locales. Years, amounts and names come from moderate ranges, so that a small model
-meets every part of a test phrase in training, but never the phrase itself.
+A *phrase* is a meaning: a function from a locale to text. A *kind* draws phrases from a
+random generator, and a pair is one phrase said in two locales. Years, amounts and names
+come from moderate ranges, so that a small model meets every part of a test phrase in
+training, but never the phrase itself.
 """
 
 import datetime
@@ -35,52 +37,54 @@ from experiments.settings import CldrData
 
 Phrase = Callable[[Locale], str]
 
-
 Kind = Callable[[random.Random], Phrase]
 
-
 COUNTRIES = (
-    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI", "FR", "GB", "GR", "IE", "IN",
+    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI",
+    "FR", "GB", "GR", "IE", "IN",
     "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE", "TR", "US",
 )  # fmt: skip
 
-
 LANGUAGES = (
-    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr",
+    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl",
+    "pl", "pt", "ru", "sv", "tr",
     "zh",
 )  # fmt: skip
 
-
 CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY")
 
-
 UNITS = (
-    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter", "length-mile", "length-foot",
-    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter", "volume-cubic-meter",
-    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius", "energy-kilowatt-hour",
-    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte", "digital-gigabyte", "duration-second",
-    "duration-minute", "duration-hour", "duration-day", "duration-week", "duration-month", "duration-year",
+    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter",
+    "length-mile", "length-foot",
+    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter",
+    "volume-cubic-meter",
+    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius",
+    "energy-kilowatt-hour",
+    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte",
+    "digital-gigabyte", "duration-second",
+    "duration-minute", "duration-hour", "duration-day", "duration-week",
+    "duration-month", "duration-year",
 )  # fmt: skip
-
 
 RATES = (
-    ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"), ("length-meter", "duration-second"),
-    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"), ("digital-megabyte", "duration-second"),
-    ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"), ("mass-kilogram", "area-hectare"),
-    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"), ("mass-tonne", "duration-day"),
+    ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"),
+    ("length-meter", "duration-second"),
+    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"),
+    ("digital-megabyte", "duration-second"),
+    ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"),
+    ("mass-kilogram", "area-hectare"),
+    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"),
+    ("mass-tonne", "duration-day"),
 )  # fmt: skip
-
 
 CLOCK = ("duration-day", "duration-hour", "duration-minute", "duration-second")
 
-
 SECONDS = {
-    "year": 365 * 86400, "month": 30 * 86400, "week": 7 * 86400, "day": 86400, "hour": 3600, "minute": 60, "second": 1,
+    "year": 365 * 86400, "month": 30 * 86400, "week": 7 * 86400, "day": 86400,
+    "hour": 3600, "minute": 60, "second": 1,
 }  # fmt: skip
 
-
 DATES = ("full", "long", "medium", "short")
-
 
 INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
 
@@ -88,9 +92,7 @@ INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
 # A century, so that the two-digit years of short dates are unambiguous.
 FIRST_DAY = datetime.date(1950, 1, 1).toordinal()
 
-
 LAST_DAY = datetime.date(2049, 12, 31).toordinal()
-
 
 PATIENCE = 200
 """A kind that repeats itself this often in a row has nothing new to say."""
@@ -151,7 +153,7 @@ class Source:
 
 
 class Generated(NamedTuple):
-    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
+    """Holds three splits; `ambiguous` sources, of two translations in CLDR, were dropped."""
 
     train: Pairs
     validation: Pairs
@@ -166,7 +168,8 @@ def generate(
     heldout: int = 500,
     seed: int = 0,
 ) -> Generated:
-    """`pairs` pairs for training and `heldout` each for validation and test, drawn from `seed` alone.
+    """`pairs` pairs for training and `heldout` each for validation and test, drawn from
+    `seed` alone.
 
     Every source is distinct, and so is every target, over the three splits together.
 
@@ -203,7 +206,8 @@ def _locale(identifier: str) -> Locale:
         return Locale.parse(identifier.replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError):
         raise CorpusError(
-            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take names such as en, de, pt_BR"
+            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take "
+            "names such as en, de, pt_BR"
         ) from None
 
 
@@ -217,7 +221,8 @@ def _distinct(
     while len(pairs) - len(ambiguous) < wanted:
         if not kinds:
             raise CorpusError(
-                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs {locales[0]}->{locales[1]}, "
+                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs "
+                f"{locales[0]}->{locales[1]}, "
                 f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
             )
         names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
@@ -243,7 +248,8 @@ def _distinct(
 
 
 def _sayable(kind, locales) -> bool:
-    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact numbers."""
+    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact
+    numbers."""
     rng = random.Random(0)
     try:
         return all(all(say(kind(rng), locales)) for _ in range(50))
@@ -269,7 +275,8 @@ def _time(rng) -> datetime.time:
 
 def _say_day(day, form, locale) -> str:
     if form == "medium":
-        # CLDR's own medium date would be ambiguous where a month is as short as its abbreviation: May 5, 2024.
+        # CLDR's own medium date would be ambiguous where a month is as short as its
+        # abbreviation: May 5, 2024.
         return dates.format_skeleton("yMMMEd", day, locale=locale)
     return dates.format_date(day, form, locale)
 
@@ -473,10 +480,14 @@ def _list(
 
 
 KINDS: dict[Kind, float] = {
-    date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6, relative: 5,
-    quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5, language: 0.5, weekday: 0.5,
-    _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1, _list(day_of_year, 2): 3,
-    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5, _list(measure, 2): 8, _list(quantity, 3): 3,
+    date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6,
+    relative: 5,
+    quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5,
+    language: 0.5, weekday: 0.5,
+    _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1,
+    _list(day_of_year, 2): 3,
+    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5,
+    _list(measure, 2): 8, _list(quantity, 3): 3,
     _list(date, 2): 6,
 }  # fmt: skip
 """What is drawn, and how often, until it is exhausted."""
