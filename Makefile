@@ -1,17 +1,21 @@
 # make sweep   the quick ablation table, into runs/quick
 # make test    the tests
+# make wheel   a wheel of attn, into dist/: what a notebook on another machine installs
 # Each makes .venv from the lock file first, where that is not done yet. PYTHON=python3.12 picks the interpreter.
 PYTHON ?= python3
 VENV ?= .venv
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
 
-.PHONY: sweep test install lock notebooks
+.PHONY: sweep test wheel install lock notebooks
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
 test: install
 	$(VENV)/bin/python -m pytest
+
+wheel: install
+	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 install: $(INSTALLED)
 

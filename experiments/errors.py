@@ -1,24 +1,23 @@
-"""What a user can mend: errors whose message, on one line, is all that a command says of them."""
+"""Defines the errors that a user can mend: a command prints their message on one line."""
 
 
 class UserError(ValueError):
-    """Bad input, or a machine that has too little: the message names the value and the remedy."""
-
-
-def one_line(text) -> str:
-    """`text` on one line, without characters a terminal would obey."""
-    return " ".join(
-        "".join(c if c.isprintable() else " " for c in str(text or "")).split()
-    )
+    """Raised for bad input or too small a machine; names the value and the remedy."""
 
 
 class WorkdirError(UserError):
-    """A directory that holds something else; the message says what, and the remedy."""
+    """Raised for a directory that holds something else; says what, and the remedy."""
 
 
 class CheckpointError(UserError):
-    """Checkpoints that cannot be read, written or fitted; the message names them and the remedy."""
+    """Raised for checkpoints that cannot be read, written or fitted; gives the remedy."""
 
 
 class OutOfMemoryError(UserError):
-    """A program needs more memory than there is; the message says how much that may be, and what would fit."""
+    """Raised where a program needs more memory than there is; says what would fit."""
+
+
+def one_line(text) -> str:
+    """Returns `text` on one line, without characters that a terminal would obey."""
+    characters = (c if c.isprintable() else " " for c in str(text or ""))
+    return " ".join("".join(characters).split())

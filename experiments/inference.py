@@ -1,4 +1,4 @@
-"""A trained model from its directory."""
+"""Loads a trained model from its directory, to translate lines or to sample texts."""
 
 import functools
 import sys
@@ -29,12 +29,12 @@ from experiments.trial.program import (
     program_of,
 )
 
-LONGEST = 2**21
-"""Tokens that a model may read: twice the most of a row."""
+MAX_LENGTH = 2**21
+"""The most tokens that a model may read: twice the largest sequence length."""
 
 
-class Trained(NamedTuple):
-    """What a trial's directory holds of its model; the weights are those that its settings name."""
+class TrainedModel(NamedTuple):
+    """Holds a trial's model with the weights that its settings name."""
 
     settings: Settings
     vocabulary: Vocabulary
@@ -42,83 +42,36 @@ class Trained(NamedTuple):
     state: State
 
 
-def load(workdir: Path, point: Mapping[str, Any] = MappingProxyType({})) -> Trained:
-    """The model in `workdir`, of its newest checkpoints, its settings with those of `point` on top.
+def load_model(
+    workdir: Path, point: Mapping[str, Any] = MappingProxyType({})
+) -> TrainedModel:
+    """Loads the model of the newest checkpoints in `workdir`.
 
-    Raises WorkdirError where there is no model, naming what is there; DamagedError and CheckpointError for files that
-    are not what a trial wrote.
+    Its settings are the trial's with those of `point` on top.
+
+    Raises WorkdirError where there is no model, naming what is there; DamagedError and
+    CheckpointError for files that are not what a trial wrote.
     """
-    record, config = (
-        read_json(workdir / "record.json"),
-        read_json(workdir / "config.json"),
-    )
+    record = read_json(workdir / "record.json")
+    config = read_json(workdir / "config.json")
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
     _check(workdir, record, config)
     settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
     program = program_of(settings, vocabulary.size, record["length"])
-    return Trained(
-        settings,
-        vocabulary,
-        program,
-        jax.device_get(_restore(workdir, program, settings)),
-    )
-
-
-def _check(workdir, record, config):
-    """Raises DamagedError for a record.json or config.json that no trial wrote."""
-    try:
-        settings = resolve(config, trusted=False)
-    except OutsideError:
-        raise
-    except SettingsError as error:
-        raise DamagedError(workdir / "config.json", error) from None
-    length, needed = (
-        record.get("length"),
-        max(settings.training.sequence_length, settings.evaluation.max_length),
-    )
-    if type(length) is not int or not needed <= length <= LONGEST:
-        raise DamagedError(
-            workdir / "record.json",
-            f"length={length!r} is none of {needed} to {LONGEST} tokens",
-        )
-
-
-def _vocabulary(path, record):
-    """The vocabulary in the file `path`. Raises DamagedError where it is none, or not the one of record.json."""
-    try:
-        model = path.read_bytes()
-        # Before sentencepiece sees it, which is not made for what is no model.
-        if not model or digest(model) != record.get("vocabulary"):
-            raise DamagedError(
-                path,
-                f"it is not the vocabulary {record.get('vocabulary')} that record.json names",
-            )
-        return Vocabulary(model)
-    except (OSError, RuntimeError) as error:
-        raise DamagedError(path, error) from None
-
-
-def _restore(workdir, program, settings):
-    init = jax.jit(initial_variables, static_argnums=0)
-    state = jax.device_put(initial_state(program, settings, init)._replace(moments=()))
-    with Checkpoints(workdir, keep=None) as checkpoints:
-        found = checkpoints.restore(state)
-        if found is None:
-            raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
-        return checkpoints.weights(
-            settings.evaluation.weights, found.state, settings.training.average
-        )[0]
+    state = jax.device_get(_restore(workdir, program, settings))
+    return TrainedModel(settings, vocabulary, program, state)
 
 
 class Translator:
-    """Translates with the weights that the settings of a trial's directory name, of its newest checkpoints.
+    """Translates with the model in a trial's directory.
 
-    `beam` and `alpha` are the settings' own where None; each translation begins with the text `prefix`.
+    `beam` and `alpha` are those of the settings where None; each translation begins with the
+    text `prefix`.
 
-    Raises WorkdirError where there is no model, naming what is there, and where it cannot do what is asked, and what
-    `load` raises.
+    Raises WorkdirError where there is no model, naming what is there, and where the model
+    cannot do what is asked; and what `load_model` raises.
     """
 
     def __init__(
@@ -131,88 +84,94 @@ class Translator:
         prefix: str = "",
     ):
         point = {"evaluation.beam": beam, "evaluation.alpha": alpha}
-        self._settings, self._vocabulary, self._program, state = load(
-            workdir, {key: value for key, value in point.items() if value is not None}
-        )
-        if self._program.kind == "language":
+        point = {key: value for key, value in point.items() if value is not None}
+        self._model = load_model(workdir, point)
+        if self._model.program.kind == "language":
             raise WorkdirError(
-                f"{workdir} has a language model, which translates nothing: launch.sample uses it"
+                f"{workdir} has a language model, which translates nothing: launch.sample "
+                "uses it"
             )
+        search = self._search_settings(n_best)
+        tokens = self._prefix_tokens(prefix)
         self._search = over_lanes(
-            functools.partial(search_batch, self._program, *self._how(n_best, prefix))
+            functools.partial(search_batch, self._model.program, search, tokens)
         )
-        self._states = Lanes().stack([state])
-
-    def _how(self, n_best, prefix):
-        e, tokens = (
-            self._settings.evaluation,
-            tuple(self._vocabulary.encode([prefix.strip()])[0].tolist()),
-        )
-        if n_best > e.beam:
-            raise WorkdirError(
-                f"n_best={n_best} translations need a beam of at least {n_best}, and it is {e.beam}"
-            )
-        if len(tokens) >= e.max_length:
-            raise WorkdirError(
-                f"the prefix has {len(tokens)} tokens; a translation has at most {e.max_length}, "
-                "end mark included"
-            )
-        return Search(e.beam, e.alpha, e.max_length, e.max_extra, n_best), tokens
+        # Search runs on lanes; this is a population of one.
+        self._states = Lanes().stack([self._model.state])
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """The best translation of each line, see `n_best`."""
-        return [best[0].text for best in self.n_best(lines)]
+        """Returns the best translation of each line, see `n_best`."""
+        return [hypotheses[0].text for hypotheses in self.n_best(lines)]
 
     def n_best(self, lines: list[str]) -> list[list[Hypothesis]]:
-        """Translations in order, the best first; an empty one for an empty line.
+        """Returns translations in order, the best first; an empty one for an empty line.
 
-        A line too long for the model is cut, and said so. A short line may have fewer than were asked for.
+        A line too long for the model is cut, with a warning. A short line may have fewer
+        translations than were asked for.
         """
-        sources = self._vocabulary.encode(line.strip() for line in lines)
-        most = self._program.length - 1  # and the end mark
+        settings, vocabulary, program, _ = self._model
+        sources = vocabulary.encode(line.strip() for line in lines)
+        # The end mark takes one place.
+        max_length = program.length - 1
         for number, source in enumerate(sources, start=1):
-            if len(source) > most:
+            if len(source) > max_length:
                 print(
-                    f"line {number} has {len(source)} tokens and is cut to {most}, the most this model reads",
+                    f"line {number} has {len(source)} tokens and is cut to {max_length}, "
+                    "the most this model reads",
                     file=sys.stderr,
                 )
-        cut = [source[:most] for source in sources]
-        rows = min(self._settings.evaluation.batch_size, max(1, len(cut)))
-        (found,) = translate(
-            self._search,
-            self._states,
-            self._vocabulary,
-            cut,
-            rows,
-            self._program.length,
+        sources = [source[:max_length] for source in sources]
+        batch_size = min(settings.evaluation.batch_size, max(1, len(sources)))
+        (translations,) = translate(
+            self._search, self._states, vocabulary, sources, batch_size, program.length
         )
-        return found
+        return translations
+
+    def _search_settings(self, n_best):
+        e = self._model.settings.evaluation
+        if n_best > e.beam:
+            raise WorkdirError(
+                f"n_best={n_best} translations need a beam of at least {n_best}, and it is "
+                f"{e.beam}"
+            )
+        return Search(e.beam, e.alpha, e.max_length, e.max_extra, n_best)
+
+    def _prefix_tokens(self, prefix):
+        max_length = self._model.settings.evaluation.max_length
+        tokens = tuple(self._model.vocabulary.encode([prefix.strip()])[0].tolist())
+        if len(tokens) >= max_length:
+            raise WorkdirError(
+                f"the prefix has {len(tokens)} tokens; a translation has at most "
+                f"{max_length}, end mark included"
+            )
+        return tokens
 
 
 class Text(NamedTuple):
-    """A text and the natural log of its probability, what was given of it left out."""
+    """Holds a text and the natural log of its probability, its fixed beginning left out."""
 
     log_prob: float
     text: str
 
 
-class Writer:
-    """Writes with the language model in a trial's directory.
+class Sampler:
+    """Samples texts from the language model in a trial's directory.
 
-    Raises WorkdirError where it is none, and what `load` raises.
+    Raises WorkdirError where it is none, and what `load_model` raises.
     """
 
     def __init__(self, workdir: Path):
-        settings, self._vocabulary, self._program, state = load(workdir)
-        if self._program.kind != "language":
+        self._model = load_model(workdir)
+        if self._model.program.kind != "language":
             raise WorkdirError(
                 f"{workdir} has a model that translates, and writes nothing by itself: "
                 "launch.translate uses it"
             )
-        self._most = settings.evaluation.max_length
+        state = self._model.state
         self._variables = dict(params=state.params, positions=state.positions)
+        model = build_model(self._model.program)
         self._sample = jax.jit(
-            functools.partial(sample, build_model(self._program), bos=BOS, eos=EOS),
+            functools.partial(sample, model, bos=BOS, eos=EOS),
             static_argnames="max_length",
         )
 
@@ -222,44 +181,92 @@ class Writer:
         *,
         beginning: str = "",
         seed: int = 0,
-        most: int | None = None,
+        max_length: int | None = None,
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
     ) -> list[Text]:
-        """`count` texts that begin with `beginning`, of at most `most` tokens, the end mark included, or as many as the
-        trial's evaluation.max_length; the other arguments are those of `attn.sample`.
+        """Samples `count` texts that begin with `beginning`.
 
-        Raises WorkdirError for more tokens than the model reads, or a beginning that leaves no room.
+        They have at most `max_length` tokens, the end mark included; by default as many as
+        the trial's evaluation.max_length. Other arguments are those of `attn.sample`.
+
+        Raises WorkdirError for more tokens than the model reads, or a beginning that leaves
+        no room.
         """
-        most, given = (
-            most or self._most,
-            self._vocabulary.encode([beginning.strip()])[0],
-        )
-        if most > self._program.length:
+        settings, vocabulary, program, _ = self._model
+        max_length = max_length or settings.evaluation.max_length
+        (tokens,) = vocabulary.encode([beginning.strip()])
+        if max_length > program.length:
             raise WorkdirError(
-                f"{most} tokens are more than the {self._program.length} that this model reads"
+                f"{max_length} tokens are more than the {program.length} that this model "
+                "reads"
             )
-        if len(given) >= most:
+        if len(tokens) >= max_length:
             raise WorkdirError(
-                f"the beginning has {len(given)} tokens; a text has at most {most}, end mark included"
+                f"the beginning has {len(tokens)} tokens; a text has at most {max_length}, "
+                "end mark included"
             )
-        rows = np.tile(np.append(given, 0).astype(np.int32), (count, 1))
-        found = jax.device_get(
-            self._sample(
-                self._variables,
-                jax.random.key(seed),
-                jnp.asarray(rows),
-                jnp.full(count, len(given)),
-                max_length=most,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-            )
+        # One more token, so that an empty beginning is an array too.
+        prefix = np.append(tokens, 0).astype(np.int32)
+        samples = self._sample(
+            self._variables,
+            jax.random.key(seed),
+            jnp.asarray(np.tile(prefix, (count, 1))),
+            jnp.full(count, len(tokens)),
+            max_length=max_length,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
         )
-        return [
-            Text(float(p), text)
-            for p, text in zip(
-                found.log_probs, self._vocabulary.decode(found.tokens), strict=True
-            )
-        ]
+        samples = jax.device_get(samples)
+        texts = vocabulary.decode(samples.tokens)
+        pairs = zip(samples.log_probs, texts, strict=True)
+        return [Text(float(log_prob), text) for log_prob, text in pairs]
+
+
+def _check(workdir, record, config):
+    """Raises DamagedError for a record.json or config.json that no trial wrote."""
+    try:
+        settings = resolve(config, trusted=False)
+    except OutsideError:
+        raise
+    except SettingsError as error:
+        raise DamagedError(workdir / "config.json", error) from None
+    length = record.get("length")
+    least = max(settings.training.sequence_length, settings.evaluation.max_length)
+    if type(length) is not int or not least <= length <= MAX_LENGTH:
+        message = f"length={length!r} is none of {least} to {MAX_LENGTH} tokens"
+        raise DamagedError(workdir / "record.json", message)
+
+
+def _vocabulary(path, record):
+    """Reads the vocabulary in the file `path`.
+
+    Raises DamagedError where it is none, or not the one of record.json.
+    """
+    expected = record.get("vocabulary")
+    try:
+        model = path.read_bytes()
+        # Checked first, because sentencepiece may crash on what is no model.
+        if not model or digest(model) != expected:
+            message = f"it is not the vocabulary {expected} that record.json names"
+            raise DamagedError(path, message)
+        return Vocabulary(model)
+    except (OSError, RuntimeError) as error:
+        raise DamagedError(path, error) from None
+
+
+def _restore(workdir, program, settings):
+    """Returns the newest state, with the weights that the settings name."""
+    init = jax.jit(initial_variables, static_argnums=0)
+    # Weights alone: the optimizer's moments are not needed.
+    state = jax.device_put(initial_state(program, settings, init)._replace(moments=()))
+    with Checkpoints(workdir, keep=None) as checkpoints:
+        restored = checkpoints.restore(state)
+        if restored is None:
+            raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
+        weights = settings.evaluation.weights
+        average = settings.training.average
+        state, _ = checkpoints.weights(weights, restored.state, average)
+        return state

@@ -1,6 +1,7 @@
-"""What every command has in common: flags, and errors of one clear line.
+"""Flags and errors that all commands share.
 
-A user's mistake ends as `error: ...` on stderr with exit status 2, before any work where that is possible.
+A user's mistake ends as `error: ...` on stderr with exit status 2, before any work
+where that is possible.
 """
 
 import errno
@@ -32,14 +33,18 @@ DISK = {
     errno.EIO: "look after the disk",
     errno.ELOOP: "remove the link",
 }
-"""The remedy for what goes wrong with files and is no mistake of this program."""
+"""The remedy for errors of the file system, which are no mistake of this program."""
+
+HELP = {"--help", "-help", "-h", "-?"}
 
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
-    logging.getLogger("jax").setLevel(
-        logging.WARNING
-    )  # at INFO it tells of every accelerator that is not there
+    # At INFO, JAX reports every accelerator that is not there.
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    if HELP & set(sys.argv[1:]):
+        print(_help(sys.modules[getattr(main, "func", main).__module__]))
+        return
     app.run(lambda _: _without_traceback(main), flags_parser=_parse)
 
 
@@ -107,6 +112,22 @@ def mistake(message: object) -> None:
     sys.exit(2)
 
 
+def _help(module) -> str:
+    """Returns the description of a command and its flags, those shared by commands first."""
+    values = flags.FLAGS
+    shared = [values[name] for name in ("config", "workdir") if name in values]
+    own = values.get_key_flags_for_module(module.__name__)
+    lines = [module.__doc__.strip(), "", "Flags:"]
+    for flag in {flag.name: flag for flag in [*shared, *own]}.values():
+        default = (
+            "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+        )
+        lines.append(f"  --{flag.name}: {flag.help}{default}")
+    if "config" in values:
+        lines.append("  --config.GROUP.NAME=VALUE: any setting of the config")
+    return "\n".join(lines)
+
+
 def _without_traceback(main):
     try:
         return main()
@@ -117,7 +138,8 @@ def _without_traceback(main):
             raise
         where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
         mistake(
-            f"{where}: {error.strerror}; {DISK[error.errno]}, and the same command goes on from here"
+            f"{where}: {error.strerror}; {DISK[error.errno]}, "
+            "and the same command goes on from here"
         )
     except Interrupted:
         print(LINE, file=sys.stderr)
@@ -136,7 +158,7 @@ def _parse(arguments):
             flag = flags.FLAGS["config"]
             flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
-        mistake(_told(error, _config_given(arguments)))
+        mistake(_message_of(error, _config_given(arguments)))
     if len(left) > 1:
         mistake(
             f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
@@ -145,7 +167,7 @@ def _parse(arguments):
 
 
 def _check_config_arguments(arguments):
-    """ml_collections' own complaint about a mistyped key names nothing that is known; this one does."""
+    """Refuses a mistyped key with the keys that are known, which ml_collections leaves out."""
     for argument in arguments[1:]:
         name, _, _ = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name.startswith("config."):
@@ -161,15 +183,16 @@ def _check_config(arguments):
         return
     config = flags.FLAGS["config"].value
     if not isinstance(config, ml_collections.ConfigDict):
-        getattr(config, "model", None)  # which raises what was kept
+        # ml_collections keeps an OSError of the file and raises it at the first access.
+        getattr(config, "model", None)
         mistake(
             f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}"
         )
 
 
 def _config_given(arguments) -> str:
-    """The value of --config; "" where there is none."""
-    found = [
+    """Returns the value of --config, "" where there is none."""
+    values = [
         following if argument.lstrip("-") == "config" else argument.partition("=")[2]
         for argument, following in zip(
             arguments[1:], [*arguments[2:], ""], strict=False
@@ -177,28 +200,18 @@ def _config_given(arguments) -> str:
         if argument.startswith("-")
         and argument.lstrip("-").partition("=")[0] == "config"
     ]
-    return found[-1] if found else ""
+    return values[-1] if values else ""
 
 
-def _told(error, given) -> str:
-    """What is wrong with the flags, or where in the config file they name, in a line."""
-    path, chain = os.path.abspath(given.split(":")[0]), [error]
+def _message_of(error, given) -> str:
+    """Returns one line that says what is wrong with the flags, or where in the config file."""
+    path = os.path.abspath(given.split(":")[0])
+    chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    for one in chain:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(one.__traceback__)
-            if os.path.abspath(frame.filename) == path
-        ]
-        if (
-            isinstance(one, SyntaxError)
-            and one.filename
-            and os.path.abspath(one.filename) == path
-        ):
-            lines.append(one.lineno)
-        if lines:
-            return f"--config={given}: line {lines[-1]}: {type(one).__name__}: {one}"
+    for link in chain:
+        if lines := _lines_in(path, link):
+            return f"--config={given}: line {lines[-1]}: {type(link).__name__}: {link}"
     if isinstance(error, UserError):
         return str(error)
     if "config file" in str(error):  # ml_collections' message is a whole traceback
@@ -208,6 +221,17 @@ def _told(error, given) -> str:
         if isinstance(error, flags.Error)
         else f"--config={given}: {error}"
     )
+
+
+def _lines_in(path, error):
+    """Returns the lines of the file `path` that an error passed through, the last one last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
+    ]
+    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
+        lines.append(error.lineno)
+    return lines
 
 
 def _known_configs():

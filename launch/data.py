@@ -4,12 +4,15 @@ python -m launch.data describe --config=FILE
 python -m launch.data build --config=FILE --name=NAME --directory=DIR
 python -m launch.data download --config=FILE
 
-`describe` reads the config's corpus and shows how many pairs it has, how long they are, which are repeated or in the
-training set and the test set too, and some of them. `build` writes it as a data set of TensorFlow Datasets, NAME in the
-folder DIR, to be read with --config.data.corpus=tfds --config.data.dataset=NAME --config.data.directory=DIR. `download`
-lets TensorFlow Datasets fetch and prepare the data set data.dataset, as array_record.
+`describe` reads the config's corpus and shows how many pairs it has, how long they are,
+which are repeated or in the training set and the test set too, and some of them.
+`build` writes it as a data set of TensorFlow Datasets, NAME in the folder DIR, to be
+read with --config.data.corpus=tfds --config.data.dataset=NAME
+--config.data.directory=DIR. `download` lets TensorFlow Datasets fetch and prepare the
+data set data.dataset, as array_record.
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -23,7 +26,8 @@ from experiments.settings import Settings, resolve
 from launch import command
 
 COMMANDS = ("describe", "build", "download")
-WIDTH = 140  # of tables where they are not drawn on a terminal
+WIDTH = 140
+"""Characters a line where output is no terminal."""
 
 
 def main(name: str) -> None:
@@ -36,27 +40,31 @@ def main(name: str) -> None:
 
 
 def describe(settings: Settings) -> None:
-    data, console = (
-        settings.data,
-        rich.console.Console(width=None if sys.stdout.isatty() else WIDTH),
-    )
+    """Prints a corpus: sizes, lengths, what is repeated, samples, and how well it packs."""
+    data = settings.data
+    console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
     sides = (data.source, data.target) if data.has_translations else ("text",)
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
     print(
-        f"{prepared.vocabulary().size:,} tokens; batches of {settings.training.batch_size} rows of "
-        f"{settings.training.sequence_length} tokens hold {summary.packing(prepared, settings):.1%} real ones\n"
+        f"{prepared.vocabulary().size:,} tokens; "
+        f"batches of {settings.training.batch_size} rows of "
+        f"{settings.training.sequence_length} tokens "
+        f"hold {summary.packing(prepared, settings):.1%} real ones\n"
         f"kept in {prepared.directory}"
     )
 
 
 def build(settings: Settings) -> None:
-    name, directory = flags.FLAGS.name, flags.FLAGS.directory
+    """Writes the corpus as a data set of TensorFlow Datasets."""
+    name = flags.FLAGS.name
+    directory = flags.FLAGS.directory
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name or ""):
         command.mistake(
-            f"--name={name or ''}: a data set's name has small letters, digits and _, such as --name=news"
+            f"--name={name or ''}: a data set's name has small letters, digits and _, "
+            "such as --name=news"
         )
     if not directory:
         command.mistake("--directory=DIR is needed, the folder for the data set")
@@ -73,21 +81,28 @@ def build(settings: Settings) -> None:
 
 
 def download(settings: Settings) -> None:
+    """Lets TensorFlow Datasets fetch and prepare the data set."""
     from experiments.data.corpora import tfds
 
     print(tfds.download(settings.data))
 
 
-if __name__ == "__main__":
-    NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
+def cli() -> None:
+    """Runs the command `attn-data`; the first argument names what to do."""
+    name = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     command.define_config()
-    if NAME == "build":
-        flags.DEFINE_string("name", None, "What the data set is called")
+    if name == "build":
+        flags.DEFINE_string("name", None, "The name of the data set")
         flags.DEFINE_string(
             "directory", None, "The folder for data sets, TFDS's data_dir"
         )
-    if not NAME and not [word for word in sys.argv[1:] if word.startswith("--help")]:
+    asks_for_help = any(word.startswith("--help") for word in sys.argv[1:])
+    if not name and not asks_for_help:
         command.mistake(
             f"python -m launch.data COMMAND, where COMMAND is {' or '.join(COMMANDS)}"
         )
-    command.start(lambda: main(NAME))
+    command.start(functools.partial(main, name))
+
+
+if __name__ == "__main__":
+    cli()

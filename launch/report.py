@@ -1,18 +1,21 @@
-"""Writes the report of a sweep or of a single run, or answers a question about the trials of several.
+"""Writes the report of a sweep or of a single run, or answers a question about the
+trials of several.
 
-python -m launch.report --workdir=runs/quick
-python -m launch.report --workdir=runs/quick,runs/mine --sql='select "model.h", avg(bleu) from trials group by all'
+python -m launch.report --workdir=runs/quick python -m launch.report
+--workdir=runs/quick,runs/mine --sql='select label, avg(bleu) from trials group by all'
 
-The first prints the table and the paths of report.md, report.csv, report.tex and report.html, which stand in the
-workdir. The second writes nothing; experiments/query.py says what tables there are.
+The first prints the table and the paths of report.md, report.csv, report.tex and
+report.html, which stand in the workdir. The second writes nothing;
+experiments/report/sql.py lists the tables.
 """
 
 from pathlib import Path
 
 from absl import flags
 
-from experiments.report.html import print_table, write_report
 from experiments.report.sql import QueryError, run_query, show_answer
+from experiments.report.terminal import print_table
+from experiments.report.write import write_report
 from launch import command
 
 _WORKDIR = flags.DEFINE_string(
@@ -37,8 +40,8 @@ def main():
             command.mistake(f"--sql: {error}")
     if len(workdirs) > 1:
         command.mistake(
-            f"--workdir names {len(workdirs)} directories and a report is of one: name one, or ask all of "
-            "them with --sql='select ...'"
+            f"--workdir names {len(workdirs)} directories and a report is of one: "
+            "name one, or ask all of them with --sql='select ...'"
         )
     written = write_report(workdirs[0])
     print_table(written.table)
@@ -46,17 +49,21 @@ def main():
 
 
 def split(text: str) -> list[str]:
-    """Directories separated by commas, where no directory is there whose name has the comma: h=2,d_k=32."""
-    parts, found = text.split(","), []
+    """Splits directories at commas, but not inside a name that exists, such as h=2,d_k=32."""
+    parts = text.split(",")
+    directories = []
     while parts:
-        n = next(
-            (n for n in range(len(parts), 0, -1) if Path(",".join(parts[:n])).exists()),
-            1,
-        )
-        found.append(",".join(parts[:n]))
-        parts = parts[n:]
-    return found
+        lengths = range(len(parts), 0, -1)
+        taken = next((n for n in lengths if Path(",".join(parts[:n])).exists()), 1)
+        directories.append(",".join(parts[:taken]))
+        parts = parts[taken:]
+    return directories
+
+
+def cli() -> None:
+    """Runs the command `attn-report`."""
+    command.start(main)
 
 
 if __name__ == "__main__":
-    command.start(main)
+    cli()

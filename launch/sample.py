@@ -1,15 +1,18 @@
 """Writes texts with a trained language model.
 
-python -m launch.sample --workdir=runs/language --count=5 --beginning="In the" --temperature=0.8 --top_p=0.95
+python -m launch.sample --workdir=runs/language --count=5 --beginning="In the"
+--temperature=0.8 --top_p=0.95
 
-Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each token is drawn from
-softmax(logits / temperature), cut to the top_k likeliest tokens, and to the fewest whose probabilities sum to top_p.
+Writes to standard output, a text a line; with --scores, log-probability<TAB>text. Each
+token is drawn from softmax(logits / temperature), cut to the top_k likeliest tokens,
+and to the fewest whose probabilities sum to top_p.
 """
 
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import sys
 from pathlib import Path
@@ -52,18 +55,18 @@ _SCORES = flags.DEFINE_boolean(
 
 
 def main():
-    from experiments.inference import Writer
+    from experiments.inference import Sampler
     from experiments.system import machine
 
     machine.use_compile_cache()
     command.load_outside(_OUTSIDE.value)
-    writer = Writer(Path(_WORKDIR.value))
+    sampler = Sampler(Path(_WORKDIR.value))
     sys.stdout.reconfigure(encoding="utf-8")
-    for log_prob, text in writer(
+    for log_prob, text in sampler(
         _COUNT.value,
         beginning=_BEGINNING.value,
         seed=_SEED.value,
-        most=_MOST.value,
+        max_length=_MOST.value,
         temperature=_TEMPERATURE.value,
         top_k=_TOP_K.value,
         top_p=_TOP_P.value,
@@ -71,5 +74,11 @@ def main():
         print(f"{log_prob:.4f}\t{text}" if _SCORES.value else text)
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-sample`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

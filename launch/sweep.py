@@ -1,11 +1,13 @@
 """Runs a sweep: the product of the named sweeps of a config.
 
-python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed
+--workdir=runs/quick
 
-Finished trials are skipped and interrupted ones go on, so the same command again finishes what is left. SIGTERM and
-Ctrl-C save the trials that run and leave, with exit status 75; a second one leaves at once. --seeds=5 runs each point
-with five seeds, --only='(A)' only the points with that in their label or name. --dry_run checks every point, shows what
-there is and estimates what it will take, and trains nothing.
+Finished trials are skipped and interrupted ones go on, so the same command again
+finishes what is left. SIGTERM and Ctrl-C save the trials that run and leave, with exit
+status 75; a second one leaves at once. --seeds=5 runs each point with five seeds,
+--only='(A)' only the points with that in their label or name. --dry_run checks every
+point, shows what there is and estimates what it will take, and trains nothing.
 """
 
 import os
@@ -22,7 +24,7 @@ from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.sweep.progress import Progress
-from experiments.sweep.schedule import by_hand
+from experiments.sweep.schedule import asked_by_user
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.sweep.workers import Pools, run_all, schedules
 from experiments.system import huge_pages, machine
@@ -67,9 +69,8 @@ def main():
             "--config=FILE is needed, such as --config=experiments/configs/quick.py"
         )
     if _DRY_RUN.value:
-        os.environ.setdefault(
-            "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
-        )  # a sweep may run beside it
+        # A sweep may run beside it on the same accelerator.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
@@ -79,7 +80,8 @@ def main():
         expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
     )
     overrides = command.overrides()
-    if both := {*overrides} & {key for point in points for key in point}:
+    keys = set().union(*points)
+    if both := {*overrides} & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
@@ -145,15 +147,15 @@ def run(planned, workdir, console, interruption):
         already = len(planned) - len(todo)
         if todo:
             check_all(todo)
-            prepared = {
-                data: prepare(data) for data in {one.settings.data for one in todo}
-            }
+            corpora = {trial.settings.data for trial in todo}
+            prepared = {data: prepare(data) for data in corpora}
         open_workdir(
             workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
         )
         if todo:
             _run(todo, already, prepared, workdir, console, interruption)
-        from experiments.report.html import print_table, write_report
+        from experiments.report.terminal import print_table
+        from experiments.report.write import write_report
 
         written = write_report(workdir)
     print_table(written.table, console)
@@ -183,13 +185,13 @@ def _run(todo, already, prepared, workdir, console, interruption):
             cost.check_memory(
                 group[0].settings,
                 pools.machine,
-                workers=schedule.way.workers,
-                lanes=schedule.way.lanes,
+                workers=schedule.layout.workers,
+                lanes=schedule.layout.lanes,
             )
             for t in (one.settings.training for one in group):
                 check_batch_size(
                     t.batch_size,
-                    pools.machine.devices if schedule.way.lanes == 1 else 1,
+                    pools.machine.devices if schedule.layout.lanes == 1 else 1,
                     t.accumulate,
                 )
         with Progress(workdir, todo, already, console) as progress:
@@ -203,11 +205,17 @@ def _run(todo, already, prepared, workdir, console, interruption):
 
 def _wish(machine):
     try:
-        return by_hand(machine, _WORKERS.value, _LANES.value)
+        return asked_by_user(machine, _WORKERS.value, _LANES.value)
     except ValueError as error:
         command.mistake(error)
 
 
-if __name__ == "__main__":
-    huge_pages.use_huge_pages()  # for the workers
+def cli() -> None:
+    """Runs the command `attn-sweep`."""
+    # The workers inherit it; this process only plans.
+    huge_pages.use_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

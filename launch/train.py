@@ -1,24 +1,28 @@
 """Trains one trial.
 
-python -m launch.train --config=experiments/configs/quick.py --config.model.h=2 --workdir=runs/one
+    python -m launch.train --config=FILE --config.model.h=2 --workdir=runs/one
 
-The same command again goes on where an interrupted run stopped, and shows the result of a finished one. SIGTERM and
-Ctrl-C save and leave within seconds, with exit status 75, at which a scheduler may start the command again; a second
-one leaves at once. With --tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
+The same command again goes on where an interrupted run stopped, and shows the result of
+a finished one. SIGTERM and Ctrl-C save and leave within seconds, with exit status 75,
+at which a scheduler may start the command again; a second one leaves at once. With
+--tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
 
-A trial begins, in this order, from the newest whole checkpoint in WORKDIR; from that of another trial with
---resume=DIR, its optimizer and its place in the data included; from another trial's weights alone with
---init_from=DIR, at step 0; from fresh parameters. With --resume the data, their order and the shapes must be the same,
-other settings may differ, such as --config.training.steps; with --init_from the vocabulary and the shapes.
+A trial begins, in this order, from the newest whole checkpoint in WORKDIR; from that of
+another trial with --resume=DIR, its optimizer and its place in the data included; from
+another trial's weights alone with --init_from=DIR, at step 0; from fresh parameters.
+With --resume the data, their order and the shapes must be the same, other settings may
+differ, such as --config.training.steps; with --init_from the vocabulary and the shapes.
 
-With --hosts one trial is on the devices of several processes, of one host or many: each is started with the same
-command. Only the first, which is numbered 0, needs to see --workdir.
+With --hosts one trial is on the devices of several processes, of one host or many: each
+is started with the same command. Only the first, which is numbered 0, needs to see
+--workdir.
 """
 
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import functools
 import importlib.util
@@ -62,7 +66,8 @@ def run(interruption):
         )
     if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
         command.mistake(
-            "--tensorboard needs tensorboardX; install it with .venv/bin/pip install '.[tensorboard]'"
+            "--tensorboard needs tensorboardX; install it with "
+            ".venv/bin/pip install '.[tensorboard]'"
         )
     if _RESUME.value and _INIT_FROM.value:
         command.mistake(
@@ -70,10 +75,11 @@ def run(interruption):
         )
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
-    from experiments.report.html import write_report
+    from experiments.evaluation.metrics import METRICS, summary
+    from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import loop, multihost
-    from experiments.training.start_point import Beginning
+    from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
     multihost.join(_HOSTS.value)
@@ -91,7 +97,7 @@ def run(interruption):
             settings,
             prepared,
             _WORKDIR.value,
-            begin=Beginning(_RESUME.value, _INIT_FROM.value),
+            start=StartPoint(_RESUME.value, _INIT_FROM.value),
             say=say,
             tensorboard=_TENSORBOARD.value,
             interruption=interruption,
@@ -100,18 +106,18 @@ def run(interruption):
         return
     if result["status"] == "diverged":
         print(
-            f"\n{result['error']}; a lower training.learning_rate or a longer training.warmup may help"
+            f"\n{result['error']}; a lower training.learning_rate or a longer "
+            "training.warmup may help"
         )
         sys.exit(1)
-    scores = "BLEU {bleu:.2f}  chrF {chrf:.2f}  exact match {exact_match:.1%}"
-    scores = scores if "bleu" in result else "perplexity {test_perplexity:.3f}"
+    of_split = {
+        split: summary(result, [metric for metric in METRICS if metric.split == split])
+        for split in ("test", "validation")
+    }
+    test = of_split["test"] or f"perplexity {result['test_perplexity']:.3f}"
     print(
-        (
-            "\ntest: "
-            + scores
-            + "  over {test_sentences} sentences; validation perplexity {perplexity:.3f}; "
-            "{parameters:,} parameters"
-        ).format(**result)
+        f"\ntest: {test}  over {result['test_sentences']} sentences; "
+        f"validation {of_split['validation']}; {result['parameters']:,} parameters"
     )
     for name, scores in result.get("beside", {}).items():
         print(
@@ -126,5 +132,11 @@ def _listed(scores):
     return "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-train`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -2,15 +2,17 @@
 
 echo "3 days ago" | python -m launch.translate --workdir=runs/one --beam=4
 
-Reads standard input, writes standard output: one translation a line, in order, an empty line for an empty line. With
---n_best=N, N lines for each line read, score<TAB>translation, the best first; the score is the log-probability over
-the length penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fewer translations.
+Reads standard input, writes standard output: one translation a line, in order, an empty
+line for an empty line. With --n_best=N, N lines for each line read,
+score<TAB>translation, the best first; the score is the log-probability over the length
+penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fewer translations.
 """
 
 from experiments.system import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart_with_huge_pages()  # before anything is imported that takes time
+    # Before the imports that take time, which would otherwise be done twice.
+    huge_pages.restart_with_huge_pages()
 
 import math
 import sys
@@ -69,5 +71,11 @@ def main():
             print(f"{score:.4f}\t{text}")
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """Runs the command `attn-translate`."""
+    huge_pages.restart_with_huge_pages()
     command.start(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,1 +1,1 @@
-"""How the attention of one head is computed."""
+"""Kernels compute the attention of one head."""

@@ -349,8 +349,9 @@ def _best_of(finished, new):
 
 def _own_entries(t, beam, max_length):
     """Returns the cache entry (1, K, T·K) that each of K hypotheses writes at position t."""
-    own = t * beam + jnp.arange(beam)
-    return (jnp.arange(max_length * beam)[None] == own[:, None])[None]
+    written = t * beam + jnp.arange(beam)
+    entries = jnp.arange(max_length * beam)
+    return (entries[None] == written[:, None])[None]
 
 
 def _take_rows(x, index):

@@ -26,7 +26,7 @@ class Shape(NamedTuple):
 
 
 class Design(NamedTuple):
-    """How a Transformer is put together; the defaults are the paper's."""
+    """Says how a Transformer is put together; the defaults are the paper's."""
 
     norm: str = "post"
     """"post": LayerNorm(x + Sublayer(x)). "post_final": and one more LayerNorm after each
@@ -36,30 +36,30 @@ class Design(NamedTuple):
     """"tied": one matrix for source, target and output (section 3.4). "target": one for
     target and output, another for the source. "separate": three."""
     scale_embeddings: bool = True
-    """Whether embeddings are multiplied by √d_model."""
+    """Multiplies embeddings by √d_model."""
     biases: bool = False
-    """Whether W_Q, W_K, W_V and W_O come with bias vectors."""
+    """Adds bias vectors to the products with W_Q, W_K, W_V and W_O."""
     activation: str = "relu"
     """The feed-forward network's, a name of ACTIVATIONS."""
     score: str | type | Callable = "scaled_dot"
-    """How attention compares: a name of `attn.SCORES`, a class of scores, or a function
+    """Compares queries and keys: a name of `attn.SCORES`, a class of scores, or a function
     (key, h, d_q, d_k) -> score such as `Additive.init`."""
     positions: Positions = Sinusoidal()
-    """How the model knows where a token stands, see `attn.positions`."""
+    """Tells the model where a token stands, see `attn.positions`."""
     norm_epsilon: float = 1e-6
     """Added to the variance in LayerNorm; PyTorch has 1e-5."""
     combine: str = "concat"
-    """How the heads' vectors become one, see `MultiHeadAttention`: "concat" and W_O, or
+    """Makes one vector of the heads', see `MultiHeadAttention`: "concat" and W_O, or
     "mean"; with the latter W_V has rank d_v, and d_v = d_model makes it one full matrix."""
     head_activation: str = "none"
     """On the output of attention, a name of ACTIVATIONS."""
     selection: str = "soft"
-    """How the last layer's attention to the source takes values, see
+    """Takes values in the last layer's attention to the source, see
     `MultiHeadAttention`: "soft", "argmax", "sampled"."""
     encoder_mixing: Mixer = SelfAttention()
-    """What mixes the positions of a source, see `attn.models.mixers`."""
+    """Mixes the positions of a source, see `attn.models.mixers`."""
     decoder_mixing: Mixer = SelfAttention()
-    """What mixes the positions of a target, each without those that follow."""
+    """Mixes the positions of a target, each without those that follow."""
 
 
 def check_design(design: Design, shape: Shape) -> None:

@@ -30,7 +30,7 @@ class Mixer:
     name: ClassVar[str] = "mixer"
     """The name of the module in a layer's parameters."""
     attends: ClassVar[bool] = False
-    """Whether it is self-attention, and so needs score, heads and positions."""
+    """States that it is self-attention, and so uses score, heads and positions."""
 
     def build(self, shape, design, causal: bool, P_attention=0.0) -> nn.Module:
         """Makes the module of one layer.

@@ -54,8 +54,8 @@ class MultiHeadAttention(nn.Module):
       activation: a function on the output, or None.
       biases: whether the projections add vectors b_q, b_k, b_v and, with
         combine="concat", b_o, all 0 at first.
-      positions: how self-attention knows where tokens stand, by rotation or bias; its
-        table is the model's. The arrays of a trained bias are parameters kept under
+      positions: tells self-attention where tokens stand, by rotation or bias; its table
+        is the model's. The arrays of a trained bias are parameters kept under
         "relative".
       causal: whether a query sees no key behind it, which some biases ask; the mask hides
         them, not this.
@@ -238,7 +238,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def _has_w_o(self):
-        """Whether matrices w_o bring the heads' vectors to d_model."""
+        """Tells whether matrices w_o bring the heads' vectors to d_model."""
         return self.combine == "concat" or self.d_v != self.d_model
 
     def _output(self, out):

@@ -60,7 +60,7 @@ class Positions:
     """Knows nothing of positions; the base of all values that do."""
 
     trained: ClassVar[bool] = False
-    """Whether the table is a parameter."""
+    """States that the table is a parameter."""
 
     def table(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
         """Returns the table of `length` positions that is added to the embeddings."""
@@ -91,7 +91,7 @@ class Positions:
 
     @property
     def in_layers(self) -> bool:
-        """Whether the value acts in the layers, and not in the table alone.
+        """Tells whether the value acts in the layers, and not in the table alone.
 
         Models whose positions differ in tables only are one program: a table is data.
         """

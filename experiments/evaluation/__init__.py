@@ -1,1 +1,1 @@
-"""TODO."""
+"""Measures trained models: perplexity, translations and their scores, attention, heads."""

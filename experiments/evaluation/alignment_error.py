@@ -1,4 +1,4 @@
-"""Whether attention looks at the word that a target word translates: the alignment error rate."""
+"""The alignment error rate: whether attention looks at the word that a target word translates."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,49 +17,50 @@ def alignment_error(
     state: State,
     vocabulary: Vocabulary,
     test: Heldout,
-    rows: int,
+    batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
 ) -> float | None:
-    """The rate (0 to 1) at which the decoder's attention to the source, while it reads the references, misses.
+    """Computes the alignment error rate (0 to 1) of the decoder's attention to the source.
 
         1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
 
-    (Och and Ney 2003, section 5), with the sure and possible links S and P of the corpus, and A one link for each
-    target word that has any: the source word with the most attention of the target word's tokens, in the mean over the
-    heads of the last layer. `weights(state, source, target, lengths)` is a compiled `evaluation.attention_weights`.
-    None where the corpus knows no links, or the model has no such attention. `check()` is called between batches.
+    (Och and Ney 2003, section 5), with the sure and possible links S and P of the corpus,
+    and A one link for each target word that has any: the source word with the most
+    attention of the target word's tokens, in the mean over the heads of the last layer,
+    while the decoder reads the references.
+
+    `weights(state, source, target, lengths)` is a compiled
+    `attention_maps.attention_weights`. Returns None where the corpus has no links, or the
+    model no such attention. `check()` is called between batches.
     """
     if test.links is None:
         return None
-    found, sure, hit = 0, sum(len(links.sure) for links in test.links), 0
-    for indices, batch in padded(test.ids, rows, length):
+    guessed = 0
+    hits = 0
+    sure = sum(len(links.sure) for links in test.links)
+    for indices, batch in padded(test.ids, batch_size, length):
         check()
         lengths = (batch.source_segments > 0).sum(-1)
-        kept = jax.device_get(weights(state, batch.source, batch.target_in, lengths))
-        if "cross" not in kept:
+        kinds = jax.device_get(weights(state, batch.source, batch.target_in, lengths))
+        if "cross" not in kinds:
             return None
-        of_heads = np.asarray(kept["cross"][:, -1], np.float32).mean(1)
+        # The mean over the heads of the last layer: (rows, queries, keys).
+        attention = np.asarray(kinds["cross"][:, -1], np.float32).mean(1)
         for row, i in enumerate(indices):
-            links, known = (
-                test.links[i],
-                {target for _, target in test.links[i].possible},
+            links = test.links[i]
+            linked = {target for _, target in links.possible}
+            guesses = guess(
+                attention[row],
+                test.text.source[i],
+                test.text.target[i],
+                vocabulary.spans,
             )
-            guessed = {
-                link
-                for link in guess(
-                    of_heads[row],
-                    test.text.source[i],
-                    test.text.target[i],
-                    vocabulary.spans,
-                )
-                if link[1] in known
-            }
-            found += len(guessed)
-            hit += len(guessed.intersection(links.sure)) + len(
-                guessed.intersection(links.possible)
-            )
-    return 1 - hit / (found + sure) if found + sure else None
+            guesses = {link for link in guesses if link[1] in linked}
+            guessed += len(guesses)
+            hits += len(guesses.intersection(links.sure))
+            hits += len(guesses.intersection(links.possible))
+    return 1 - hits / (guessed + sure) if guessed + sure else None
 
 
 def guess(
@@ -68,25 +69,23 @@ def guess(
     target: str,
     spans: Callable[[str], Sequence[tuple[int, int]]],
 ) -> set[tuple[int, int]]:
-    """For each target word the source word (source, target) that its tokens look at most.
+    """Returns (source word, target word) for each target word: where its tokens look most.
 
-    `weights` (m, n) are of the tokens that follow each query and of those of the source; what is beyond the sentences'
-    own, as end marks and padding, is not looked at.
+    `weights` (m, n) are of the tokens that follow each query and of those of the source;
+    what lies beyond the sentences' own tokens, as end marks and padding, is left out.
     """
-    inside = [_membership(words(text), spans(text)) for text in (source, target)]
-    looks = (
-        inside[1].T @ weights[: len(inside[1]), : len(inside[0])] @ inside[0]
-    )  # target words × source words
-    known = inside[1].any(0) & (looks.shape[1] > 0)
-    return {(int(looks[t].argmax()), int(t)) for t in np.flatnonzero(known)}
+    source_words = _membership(words(source), spans(source))
+    target_words = _membership(words(target), spans(target))
+    between = weights[: len(target_words), : len(source_words)]
+    # Target words × source words.
+    attention = target_words.T @ between @ source_words
+    has_tokens = target_words.any(0) & (attention.shape[1] > 0)
+    return {(int(attention[t].argmax()), int(t)) for t in np.flatnonzero(has_tokens)}
 
 
 def _membership(words, tokens):
-    """(tokens, words): 1 where a token has letters of a word."""
-    return np.array(
-        [
-            [float(first < end and begin < last) for first, last in words]
-            for begin, end in tokens
-        ],
-        np.float32,
-    ).reshape(len(tokens), len(words))
+    """Returns (tokens, words): 1 where a token has letters of a word."""
+    rows = []
+    for begin, end in tokens:
+        rows.append([float(first < end and begin < last) for first, last in words])
+    return np.array(rows, np.float32).reshape(len(tokens), len(words))

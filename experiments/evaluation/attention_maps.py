@@ -1,4 +1,10 @@
-"""TODO."""
+"""Attention weights of trained models, for examples in reports.
+
+B rows of a batch, N layers, H heads.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,89 +16,103 @@ from experiments.data.dataset import Heldout
 from experiments.data.vocabulary import Vocabulary
 from experiments.trial.program import Program, State, build_model, call_model
 
+KINDS = {
+    "encoder": ("encoder", "self_attention"),
+    "decoder": ("decoder", "self_attention"),
+    "cross": ("decoder", "cross_attention"),
+}
+"""Kinds of attention, with the stack that each is in and its name there."""
 
-def attention_weights(program: Program, state: State, source, target, lengths):
-    """Weights (B, layers, h, queries, keys) of the encoder, the decoder and between them, as far as there is attention,
-    for rows of ids."""
-    variables = dict(params=state.params, positions=state.positions)
+
+def attention_weights(
+    program: Program, state: State, source, target, lengths
+) -> dict[str, jax.Array]:
+    """Computes weights (B, N, H, queries, keys) of each of KINDS that the model has.
+
+    `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
+    """
     places = [
         jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         for ids in (source, target)
     ]
-    seen = Mask.padding(lengths)
-    _, kept = call_model(
+    real = Mask.padding(lengths)
+    _, collections = call_model(
         build_model(program).apply,
         program,
-        variables,
+        dict(params=state.params, positions=state.positions),
         source,
         target,
         places,
-        (seen, Mask.causal(), seen),
+        (real, Mask.causal(), real),
         mutable=["weights"],
     )
-
-    found, kinds = kept.get("weights", {}), {}
-    for kind, side, name in (
-        ("encoder", "encoder", "self_attention"),
-        ("decoder", "decoder", "self_attention"),
-        ("cross", "decoder", "cross_attention"),
-    ):
-        layers = [found.get(f"{side}_{i}", {}) for i in range(program.shape.N)]
-        if layers := [
-            layer[name]["weights"] for layer in (*layers, found) if name in layer
-        ]:
-            kinds[kind] = jnp.stack(layers, axis=1)
+    weights = collections.get("weights", {})
+    kinds = {}
+    for kind, (stack, name) in KINDS.items():
+        layers = [weights.get(f"{stack}_{i}", {}) for i in range(program.shape.N)]
+        # The recurrent model has one attention, in no layer.
+        having = [layer for layer in (*layers, weights) if name in layer]
+        if having:
+            kinds[kind] = jnp.stack(
+                [layer[name]["weights"] for layer in having], axis=1
+            )
     return kinds
 
 
 def attention_examples(
-    weights,
+    weights: Callable,
     state: State,
     vocabulary: Vocabulary,
     test: Heldout,
-    translations: list[str],
+    translations: Sequence[str],
     count: int,
     length: int,
-):
-    """For `count` test sentences of different lengths: texts, tokens and where attention looks.
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Computes where attention looks in `count` test sentences of different lengths.
 
-    `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder reads the translation.
-    Returns (records, arrays): what `examples.json` and `examples.npz` hold.
+    `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder
+    reads the translation. Returns (records, arrays): what `examples.json` and
+    `examples.npz` hold.
     """
     chosen = _spread_lengths(test.ids.source, count)
-    records, arrays = [], {}
+    arrays = {}
     if state.positions:
-        arrays["positions"] = np.asarray(state.positions[min(state.positions)]["table"])
+        table = state.positions[min(state.positions)]["table"]
+        arrays["positions"] = np.asarray(table)
     if not chosen:
-        return records, arrays
-    read = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]
-    pairs = Encoded([test.ids.source[i] for i in chosen], read)
+        return [], arrays
+    targets = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]
+    pairs = Encoded([test.ids.source[i] for i in chosen], targets)
     ((order, batch),) = padded(pairs, len(chosen), length)
-    lengths = (batch.source_segments > 0).sum(-1), (batch.target_segments > 0).sum(-1)
-    found = jax.device_get(weights(state, batch.source, batch.target_in, lengths[0]))
+    source_lengths = (batch.source_segments > 0).sum(-1)
+    target_lengths = (batch.target_segments > 0).sum(-1)
+    kinds = jax.device_get(
+        weights(state, batch.source, batch.target_in, source_lengths)
+    )
+    records = []
     for row, place in enumerate(order):
-        n, m = (int(side[row]) for side in lengths)
-        cut = dict(encoder=(n, n), decoder=(m, m), cross=(m, n))
-        arrays |= {
-            f"{row}/{kind}": found[kind][row, :, :, :q, :k].astype(np.float16)
-            for kind, (q, k) in cut.items()
-            if kind in found
-        }
+        n = int(source_lengths[row])
+        m = int(target_lengths[row])
+        sizes = dict(encoder=(n, n), decoder=(m, m), cross=(m, n))
+        for kind, (queries, keys) in sizes.items():
+            if kind in kinds:
+                example = kinds[kind][row, :, :, :queries, :keys]
+                arrays[f"{row}/{kind}"] = example.astype(np.float16)
         i = chosen[place]
-        records.append(
-            dict(
-                source=test.text.source[i],
-                reference=test.text.target[i],
-                translation=translations[i],
-                source_tokens=vocabulary.tokens(batch.source[row, :n]),
-                target_tokens=vocabulary.tokens(batch.target_in[row, :m]),
-            )
+        record = dict(
+            source=test.text.source[i],
+            reference=test.text.target[i],
+            translation=translations[i],
+            source_tokens=vocabulary.tokens(batch.source[row, :n]),
+            target_tokens=vocabulary.tokens(batch.target_in[row, :m]),
         )
+        records.append(record)
     return records, arrays
 
 
 def _spread_lengths(sources, count):
-    """Indices of `count` sentences, from the middling to the long: too short shows nothing."""
-    order = np.argsort([len(s) for s in sources], kind="stable")
+    """Returns indices of `count` sentences, from the middling to the long."""
+    # Short sentences show nothing.
+    order = np.argsort([len(source) for source in sources], kind="stable")
     places = np.linspace(0.5, 0.95, count) * (len(order) - 1)
-    return [int(order[round(p)]) for p in places][: len(sources)]
+    return [int(order[round(place)]) for place in places][: len(sources)]

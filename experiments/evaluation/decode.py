@@ -1,7 +1,10 @@
-"""What a trained model is worth: perplexity, translations, their scores, and where its attention looks."""
+"""Translations by beam search.
+
+B sentences of a batch, N source tokens, T target tokens.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,95 +13,120 @@ import numpy as np
 from attn import beam_search
 from experiments.data.batches import Encoded, padded
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
-from experiments.evaluation.dispatch import one_ahead
+from experiments.evaluation.overlap import one_ahead
+from experiments.settings import Evaluation
 from experiments.trial.program import Program, State, build_model
 
 
 class Search(NamedTuple):
-    """How translations are searched for; at most `most` tokens, and at most `extra` more than the source has."""
+    """How translations are searched for."""
 
     beam: int
     alpha: float
-    most: int
-    extra: int
+    """The exponent of the length penalty."""
+    max_length: int
+    """The most tokens of a translation."""
+    max_extra: int
+    """The most tokens that it has more than its source."""
     n_best: int = 1
 
 
+def search_of(settings: Evaluation) -> Search:
+    """Returns the search that the settings name."""
+    return Search(
+        beam=settings.beam,
+        alpha=settings.alpha,
+        max_length=settings.max_length,
+        max_extra=settings.max_extra,
+    )
+
+
 class Hypothesis(NamedTuple):
-    """A translation with its log-probability over its length penalty, by which the best is chosen."""
+    """A translation, and its log-probability over its length penalty."""
 
     score: float
     text: str
 
 
 def translate(
-    search,
+    search: Callable,
     states,
     vocabulary: Vocabulary,
-    sources: list[np.ndarray],
-    rows: int,
+    sources: Sequence[np.ndarray],
+    batch_size: int,
     length: int,
     lanes: tuple[int, ...] = (0,),
     check: Callable[[], None] = lambda: None,
 ) -> list[list[list[Hypothesis]]]:
-    """For each of `lanes` the best hypotheses of each source (ids without marks), the best first.
+    """Translates sources (ids without marks) with the model of each of `lanes`.
 
-    An empty source has an empty one. `search(states, source, lengths)` is a compiled `search` of a population; batches
-    are `rows` sentences of `length` tokens. `check()` is called between batches; what it raises ends this.
+    Returns for each lane and each source the best hypotheses, the best first; of an empty
+    source an empty text. `search(states, source, lengths)` is a compiled `search_batch` of
+    a population; a batch has `batch_size` sentences of `length` tokens. `check()` is called
+    between batches; what it raises ends this.
     """
-    worth = [i for i, source in enumerate(sources) if len(source)]
-    nothing = [np.zeros(0, np.int32)] * len(worth)
-    batches = (
-        padded(Encoded([sources[i] for i in worth], nothing), rows, length)
-        if worth
-        else ()
-    )
-    found = (
+    translations = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
+    places = [i for i, source in enumerate(sources) if len(source)]
+    if not places:
+        return translations
+    targets = [np.zeros(0, np.int32)] * len(places)
+    pairs = Encoded([sources[i] for i in places], targets)
+    dispatched = (
         (indices, search(states, batch.source, (batch.source_segments > 0).sum(-1)))
-        for indices, batch in batches
+        for indices, batch in padded(pairs, batch_size, length)
     )
-    hypotheses = [[[Hypothesis(0.0, "")] for _ in sources] for _ in lanes]
-    for indices, results in one_ahead(found, check):
-        tokens, scores = map(np.asarray, results)
-        for of_lane, lane in zip(hypotheses, lanes, strict=True):
-            for i, ids, own in zip(indices, tokens[lane], scores[lane], strict=False):
-                there = (
-                    own > -np.inf
-                )  # a sentence of few tokens may have fewer translations than were asked for
-                texts = vocabulary.decode(ids[there])
-                # Of a model without numbers there is none.
-                of_lane[worth[i]] = [
-                    Hypothesis(float(s), t)
-                    for s, t in zip(own[there], texts, strict=True)
-                ] or [Hypothesis(-math.inf, "")]
-    return hypotheses
+    for indices, (tokens, scores) in one_ahead(dispatched, check):
+        tokens = np.asarray(tokens)
+        scores = np.asarray(scores)
+        for of_lane, lane in zip(translations, lanes, strict=True):
+            # The last batch may have empty rows at its end.
+            for row, i in enumerate(indices):
+                of_lane[places[i]] = _hypotheses(
+                    vocabulary, tokens[lane, row], scores[lane, row]
+                )
+    return translations
+
+
+def _hypotheses(vocabulary, tokens, scores):
+    """Reads the hypotheses (n_best, T) of one sentence."""
+    # A sentence of few tokens may have fewer translations than were asked for.
+    exists = scores > -np.inf
+    texts = vocabulary.decode(tokens[exists])
+    hypotheses = [
+        Hypothesis(float(score), text)
+        for score, text in zip(scores[exists], texts, strict=True)
+    ]
+    # A model whose weights are not finite has none.
+    return hypotheses or [Hypothesis(-math.inf, "")]
 
 
 def search_batch(
     program: Program,
-    how: Search,
+    search: Search,
     prefix: tuple[int, ...],
     state: State,
     source,
     lengths,
 ):
-    """Tokens (B, n_best, T) and scores (B, n_best) of translations that begin with `prefix`, for sources (B, N)."""
-    variables = dict(params=state.params, positions=state.positions)
-    begun = jnp.broadcast_to(
-        jnp.asarray(prefix, jnp.int32)[None], (len(source), len(prefix))
-    )
+    """Searches translations of sources (B, N) that begin with the tokens `prefix`.
+
+    Returns tokens (B, n_best, T) and scores (B, n_best).
+    """
+    count = len(source)
+    beginning = jnp.asarray(prefix, jnp.int32)[None]
+    beginnings = jnp.broadcast_to(beginning, (count, len(prefix)))
     found = beam_search(
         build_model(program),
-        variables,
+        dict(params=state.params, positions=state.positions),
         source,
         lengths,
-        beam=how.beam,
-        max_length=how.most,
+        beam=search.beam,
+        max_length=search.max_length,
         bos=BOS,
         eos=EOS,
-        alpha=how.alpha,
-        limits=lengths + how.extra,
-        n_best=how.n_best,
-        prefix=(begun, jnp.full(len(source), len(prefix))) if prefix else None,
+        alpha=search.alpha,
+        limits=lengths + search.max_extra,
+        n_best=search.n_best,
+        prefix=(beginnings, jnp.full(count, len(prefix))) if prefix else None,
     )
     return found.tokens, found.scores

@@ -1,288 +1,349 @@
-"""What the trials of a population are worth: on validation while they train, with all their weights at the end."""
+"""Evaluates the trials of a population: while they train, and with all their weights at the end."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from attn import Positions
 from experiments.data.dataset import Heldout, Prepared
 from experiments.evaluation import alignment_error, head_importance
-from experiments.evaluation.attention_maps import attention_examples
-from experiments.evaluation.compiled import Compiled
-from experiments.evaluation.decode import translate
-from experiments.evaluation.metrics import corpus_scores, sentence_statistics
+from experiments.evaluation.attention_maps import attention_examples, attention_weights
+from experiments.evaluation.decode import Search, search_batch, search_of, translate
+from experiments.evaluation.metrics import corpus_scores, sentence_arrays
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.settings import WEIGHTS, Settings
-from experiments.trial.lanes import Lanes, put_lane, take_lane
-from experiments.trial.program import Program, position_encoding
+from experiments.settings import WEIGHTS, Evaluation, Settings
+from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
+from experiments.trial.program import Program, State, position_encoding
+from experiments.trial.step import token_losses
 
 
-class Examined(NamedTuple):
-    """One trial's settings, place, checkpoints and directory, as scoring needs them."""
+class EvaluationFunctions(NamedTuple):
+    """The compiled functions of evaluation: `weights` is of one trial, others of a population."""
+
+    token_losses: Callable
+    greedy: Callable
+    search: Callable
+    weights: Callable
+
+
+@functools.lru_cache(maxsize=8)
+def evaluation_functions(
+    program: Program, lanes: Lanes, search: Search
+) -> EvaluationFunctions:
+    """Returns functions that compile when first called; all trials of a process share them."""
+
+    def searched(how):
+        return over_lanes(functools.partial(search_batch, program, how, ()), lanes)
+
+    greedy = searched(search._replace(beam=1))
+    return EvaluationFunctions(
+        token_losses=over_lanes(functools.partial(token_losses, program), lanes),
+        greedy=greedy,
+        search=greedy if search.beam == 1 else searched(search),
+        weights=jax.jit(functools.partial(attention_weights, program)),
+    )
+
+
+class EndedTrial(NamedTuple):
+    """A trial that has made all its steps: its lane, its checkpoints and its directory."""
 
     settings: Settings
     lane: int
     checkpoints: Any
-    directory: Any
+    run_dir: Any
+
+    def has(self, name: str) -> bool:
+        """Whether its settings keep the weights `name`, one of WEIGHTS."""
+        training = self.settings.training
+        kept = dict(
+            raw=True,
+            average=training.average > 0,
+            ema=training.ema > 0,
+            best=training.keep_best,
+        )
+        return kept[name]
 
 
-class Judge(NamedTuple):
+class HeldoutScores(NamedTuple):
+    """The scores of one lane, by metric, and its texts for the test set."""
+
+    validation: dict[str, float]
+    test: dict[str, float]
+    texts: Sequence[str]
+    """Translations; of a language model, which makes none, the test set's own texts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
     """Scores the lanes of a population on the validation and test set of `prepared`."""
 
-    functions: Compiled
+    functions: EvaluationFunctions
     prepared: Prepared
     lanes: Lanes
     program: Program
-    rows: int
+    batch_size: int
     check: Callable[[], None] = lambda: None
-    """Called between batches; what it raises ends the scoring."""
+    """Called between batches; what it raises ends the evaluation."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Evaluation,
+        prepared: Prepared,
+        lanes: Lanes,
+        program: Program,
+        check: Callable[[], None] = lambda: None,
+    ) -> "Evaluator":
+        """Returns the evaluator that the settings ask for."""
+        functions = evaluation_functions(program, lanes, search_of(settings))
+        return cls(functions, prepared, lanes, program, settings.batch_size, check)
 
     @property
     def translates(self) -> bool:
-        """Whether there is anything but perplexity to score."""
+        """Whether the models translate; a language model has its perplexity alone."""
         return self.program.kind != "language"
 
     def losses(self, states, heldout: Heldout | None = None):
-        """Of the validation set, or of another, see `evaluation.sentence_losses`."""
-        ids = (heldout or self.prepared.validation).ids
+        """Computes `perplexity.sentence_losses` of all lanes on `heldout`, else validation."""
         return sentence_losses(
-            self.functions.piece_losses,
+            self.functions.token_losses,
             states,
-            ids,
-            self.rows,
+            (heldout or self.prepared.validation).ids,
+            self.batch_size,
             self.program.length,
             self.check,
         )
 
     def validation(
-        self, states, losses, chosen: dict[int, Settings]
+        self, states, losses, chosen: Mapping[int, Settings]
     ) -> dict[int, dict[str, float]]:
-        """For each of the lanes `chosen`: perplexity on the whole set, scores of greedy translations of its first."""
-        heldout, most = (
-            self.prepared.validation,
-            max(s.evaluation.sentences for s in chosen.values()),
-        )
+        """Computes the validation scores of the lanes `chosen`, each with its settings.
+
+        Perplexity is over the whole set, from its `losses`; other scores are of greedy
+        translations of the first evaluation.sentences.
+        """
         perplexities = perplexity(*losses)
+        scores = {lane: dict(perplexity=float(perplexities[lane])) for lane in chosen}
         if not self.translates:
-            return {lane: dict(perplexity=float(perplexities[lane])) for lane in chosen}
-        translations = self._translations(
+            return scores
+        heldout = self.prepared.validation
+        most = max(settings.evaluation.sentences for settings in chosen.values())
+        translations = self._translate(
             states, self.functions.greedy, heldout.ids.source[:most], chosen
         )
-        return {
-            lane: dict(
-                perplexity=float(perplexities[lane]),
-                **_score(
-                    s,
-                    *(
-                        side[: s.evaluation.sentences]
-                        for side in (translations[lane], heldout.text.target)
-                    ),
-                ),
+        for lane, settings in chosen.items():
+            count = settings.evaluation.sentences
+            ours = translations[lane][:count]
+            references = heldout.text.target[:count]
+            scores[lane] |= corpus_scores(ours, references, _tokens_of(settings))
+        return scores
+
+    def final(
+        self, states, losses, trials: Sequence[EndedTrial]
+    ) -> list[dict[str, Any]]:
+        """Scores all kinds of weights that the trials keep, and writes their files.
+
+        `losses` are those of the states as they are on the validation set. Returns for each
+        trial the perplexity and test scores of the weights that its settings name, and in
+        `beside` the scores of all its weights.
+        """
+        beside = {trial.lane: {} for trial in trials}
+        of_attention = {}
+        for name in WEIGHTS:
+            keeping = [trial for trial in trials if trial.has(name)]
+            if not keeping:
+                continue
+            replaced, steps = self._replace_weights(name, states, keeping)
+            its_losses = losses if name == "raw" else self.losses(replaced)
+            scores = self._score(replaced, its_losses, keeping)
+            for trial in keeping:
+                lane = trial.lane
+                beside[lane][name] = dict(
+                    steps=steps[lane],
+                    validation=scores[lane].validation,
+                    test=scores[lane].test,
+                )
+                if name == trial.settings.evaluation.weights:
+                    of_attention[lane] = self._write_files(
+                        trial, replaced, its_losses, scores[lane].texts
+                    )
+        results = []
+        for trial in trials:
+            scores = beside[trial.lane]
+            chosen = scores[trial.settings.evaluation.weights]
+            result = dict(
+                perplexity=chosen["validation"]["perplexity"],
+                **chosen["test"],
+                **of_attention[trial.lane],
+                beside=scores,
             )
-            for lane, s in chosen.items()
+            results.append(result)
+        return results
+
+    def _replace_weights(self, name, states, trials):
+        """Returns the states with the weights `name` of these trials, and steps by lane."""
+        steps = {}
+        replaced = states
+        for trial in trials:
+            place = self.lanes.place(trial.lane)
+            state, steps[trial.lane] = trial.checkpoints.weights(
+                name, take_lane(states, place), trial.settings.training.average
+            )
+            if name != "raw":
+                replaced = put_lane(replaced, place, state)
+        return replaced, steps
+
+    def _score(self, states, losses, trials) -> dict[int, HeldoutScores]:
+        """Scores the states of these trials' lanes on both held-out sets."""
+        if not self.translates:
+            return self._score_language(states, losses, trials)
+        validation = self.prepared.validation
+        test = self.prepared.test
+        perplexities = perplexity(*losses)
+        lanes = [trial.lane for trial in trials]
+        search = self.functions.search
+        for_validation = self._translate(states, search, validation.ids.source, lanes)
+        for_test = self._translate(states, search, test.ids.source, lanes)
+        scores = {}
+        for trial in trials:
+            lane = trial.lane
+            tokens_of = _tokens_of(trial.settings)
+            of_validation = corpus_scores(
+                for_validation[lane], validation.text.target, tokens_of
+            )
+            of_test = corpus_scores(for_test[lane], test.text.target, tokens_of)
+            scores[lane] = HeldoutScores(
+                dict(perplexity=float(perplexities[lane]), **of_validation),
+                of_test,
+                for_test[lane],
+            )
+        return scores
+
+    def _score_language(self, states, losses, trials):
+        test = self.prepared.test
+        of_validation = perplexity(*losses)
+        of_test = perplexity(*self.losses(states, test))
+        return {
+            trial.lane: HeldoutScores(
+                dict(perplexity=float(of_validation[trial.lane])),
+                dict(test_perplexity=float(of_test[trial.lane])),
+                test.text.target,
+            )
+            for trial in trials
         }
 
-    def end(self, states, losses, ended: list[Examined]) -> list[dict[str, Any]]:
-        """Scores all the weights of trials that have ended, and writes translations, examples and sentences.npz.
-
-        `losses` are of the states as they are. Returns for each: perplexity and test scores of the weights that its
-        settings name, and `beside`, those of all.
-        """
-        beside, alone = [{} for _ in ended], [{} for _ in ended]
-        for name in WEIGHTS:
-            of = [i for i, one in enumerate(ended) if _has(one.settings.training, name)]
-            if not of:
-                continue
-            replaced, steps = states, {}
-            for i in of:
-                place = self.lanes.place(ended[i].lane)
-                own, steps[i] = ended[i].checkpoints.weights(
-                    name, take_lane(states, place), ended[i].settings.training.average
-                )
-                replaced = states if name == "raw" else put_lane(replaced, place, own)
-            own_losses = losses if name == "raw" else self.losses(replaced)
-            self._score_all(
-                replaced,
-                own_losses,
-                name,
-                [(ended[i], steps[i], beside[i], alone[i]) for i in of],
-            )
-        return [
-            dict(
-                perplexity=found[one.settings.evaluation.weights]["validation"][
-                    "perplexity"
-                ],
-                **found[one.settings.evaluation.weights]["test"],
-                **more,
-                beside=found,
-            )
-            for one, found, more in zip(ended, beside, alone, strict=True)
-        ]
-
-    def _score_all(self, states, losses, name, wanted):
-        """Scores lanes with the weights `name`, into `beside`; for those trials whose own these are, writes files, and
-        into `alone` what is scored of them only."""
-        if not self.translates:
-            self._score_language(states, losses, name, wanted)
-            return
-        validation, test = self.prepared.validation, self.prepared.test
-        nll, tokens = losses
-        perplexities = perplexity(nll, tokens)
-        lanes = [one.lane for one, *_ in wanted]
-        of_validation, of_test = (
-            self._translations(states, self.functions.search, side.ids.source, lanes)
-            for side in (validation, test)
-        )
-        for one, steps, beside, alone in wanted:
-            lane = one.lane
-            scores = _score(one.settings, of_validation[lane], validation.text.target)
-            beside[name] = dict(
-                steps=steps,
-                validation=dict(perplexity=float(perplexities[lane]), **scores),
-                test=_score(one.settings, of_test[lane], test.text.target),
-            )
-            if name == one.settings.evaluation.weights:
-                own = take_lane(states, self.lanes.place(lane))
-                self._keep(one, own, of_test[lane])
-                error = alignment_error.alignment_error(
-                    self.functions.weights,
-                    own,
-                    self.prepared.vocabulary(),
-                    test,
-                    # as many as for the examples: compiled once
-                    max(1, one.settings.evaluation.examples),
-                    self.program.length,
-                    self.check,
-                )
-                alone |= {} if error is None else dict(alignment_error=error)
-                self._heads(one, states, nll[lane], tokens)
-                one.directory.write_arrays(
-                    "sentences.npz",
-                    self._sentences(one, nll[lane], tokens, of_test[lane]),
-                )
-
-    def _score_language(self, states, losses, name, wanted):
-        """The same of a language model: perplexities, and examples of where it looks in the test set's own text."""
-        of_validation, of_test = (
-            perplexity(*each)
-            for each in (losses, self.losses(states, self.prepared.test))
-        )
-        for one, steps, beside, _ in wanted:
-            beside[name] = dict(
-                steps=steps,
-                validation=dict(perplexity=float(of_validation[one.lane])),
-                test=dict(test_perplexity=float(of_test[one.lane])),
-            )
-            if name == one.settings.evaluation.weights:
-                self._keep(
-                    one,
-                    take_lane(states, self.lanes.place(one.lane)),
-                    self.prepared.test.text.target,
-                )
-                nll, tokens = losses
-                one.directory.write_arrays(
-                    "sentences.npz", self._of_validation(nll[one.lane], tokens)
-                )
-                self._heads(one, states, nll[one.lane], tokens)
-
-    def _heads(self, one, states, nll, tokens):
-        """Writes what each head does, where the settings ask for it."""
-        if not one.settings.evaluation.head_importance:
-            return
-        place = self.lanes.place(one.lane)
-        state, others = take_lane(states, place), {}
-        for head in head_importance.all_heads(state.params):
-            found, _ = self.losses(
-                put_lane(states, place, head_importance.without(state, head))
-            )
-            others[head] = found[one.lane]
-        arrays = head_importance.looks(
-            self.functions.weights,
-            state,
-            self.prepared.test,
-            max(1, one.settings.evaluation.examples),
-            self.program.length,
-            self.check,
-        )
-        one.directory.write_arrays(
-            "heads.npz", arrays | head_importance.importance(nll, others, tokens)
-        )
-
-    def _of_validation(self, nll, tokens):
-        lengths = np.array(
-            [len(s) + 1 for s in self.prepared.validation.ids.source], np.int32
-        )
-        return dict(
-            validation_nll=nll.astype(np.float32),
-            validation_tokens=tokens.astype(np.int32),
-            validation_source=lengths,
-        )
-
-    def _sentences(self, one, nll, tokens, translations):
-        """What each held-out sentence contributes to the scores."""
-        test = self.prepared.test
-        return dict(
-            self._of_validation(nll, tokens),
-            test_source=np.array([len(s) + 1 for s in test.ids.source], np.int32),
-            test_exact=np.array(
-                [t == r for t, r in zip(translations, test.text.target, strict=True)]
-            ),
-            test_bleu=sentence_statistics(
-                translations, test.text.target, _tokens_of(one.settings)
-            ),
-        )
-
-    def _keep(self, one, state, translations):
-        """Writes the translations of the test set, if such they are, and a few examples of where attention looks."""
-        if self.translates:
-            one.directory.write_text(
-                "translations.txt", "".join(line + "\n" for line in translations)
-            )
-        records, arrays = attention_examples(
-            self.functions.weights,
-            state,
-            self.prepared.vocabulary(),
-            self.prepared.test,
-            translations,
-            one.settings.evaluation.examples,
-            self.program.length,
-        )
-        if type(position_encoding(one.settings)).table is Positions.table:
-            arrays.pop("positions", None)
-        one.directory.write_examples(records, arrays)
-
-    def _translations(self, states, search, sources, lanes):
-        """The best translation of each source, for each of `lanes`."""
+    def _translate(self, states, search, sources, lanes):
+        """Returns {lane: the best translation of each source} for each of `lanes`."""
         lanes = tuple(lanes)
-        found = translate(
+        translations = translate(
             search,
             states,
             self.prepared.vocabulary(),
             sources,
-            self.rows,
+            self.batch_size,
             self.program.length,
             lanes,
             self.check,
         )
         return {
-            lane: [best[0].text for best in own]
-            for lane, own in zip(lanes, found, strict=True)
+            lane: [hypotheses[0].text for hypotheses in of_lane]
+            for lane, of_lane in zip(lanes, translations, strict=True)
         }
 
+    def _write_files(self, trial, states, losses, texts) -> dict[str, float]:
+        """Writes a trial's translations, examples, heads and sentences.npz.
 
-def _has(training, name):
-    return dict(
-        raw=True,
-        average=training.average > 0,
-        ema=training.ema > 0,
-        best=training.keep_best,
-    )[name]
+        Returns scores of its attention, where the corpus has alignments.
+        """
+        nll, tokens = losses
+        nll = nll[trial.lane]
+        state = take_lane(states, self.lanes.place(trial.lane))
+        if self.translates:
+            lines = "".join(line + "\n" for line in texts)
+            trial.run_dir.write_text("translations.txt", lines)
+        self._write_examples(trial, state, texts)
+        error = self._alignment_error(trial, state)
+        if trial.settings.evaluation.head_importance:
+            self._write_heads(trial, states, state, nll, tokens)
+        arrays = self._sentences(trial, nll, tokens, texts)
+        trial.run_dir.write_arrays("sentences.npz", arrays)
+        return {} if error is None else dict(alignment_error=error)
+
+    def _write_examples(self, trial, state: State, texts):
+        records, arrays = attention_examples(
+            self.functions.weights,
+            state,
+            self.prepared.vocabulary(),
+            self.prepared.test,
+            texts,
+            trial.settings.evaluation.examples,
+            self.program.length,
+        )
+        if type(position_encoding(trial.settings)).table is Positions.table:
+            arrays.pop("positions", None)
+        trial.run_dir.write_examples(records, arrays)
+
+    def _alignment_error(self, trial, state):
+        if not self.translates:
+            return None
+        return alignment_error.alignment_error(
+            self.functions.weights,
+            state,
+            self.prepared.vocabulary(),
+            self.prepared.test,
+            _attention_batch(trial),
+            self.program.length,
+            self.check,
+        )
+
+    def _write_heads(self, trial, states, state, nll, tokens):
+        place = self.lanes.place(trial.lane)
+        without = {}
+        for head in head_importance.all_heads(state.params):
+            changed = put_lane(states, place, head_importance.without(state, head))
+            losses, _ = self.losses(changed)
+            without[head] = losses[trial.lane]
+        arrays = head_importance.attention_statistics(
+            self.functions.weights,
+            state,
+            self.prepared.test,
+            _attention_batch(trial),
+            self.program.length,
+            self.check,
+        )
+        arrays |= head_importance.importance(nll, without, tokens)
+        trial.run_dir.write_arrays("heads.npz", arrays)
+
+    def _sentences(self, trial, nll, tokens, texts):
+        """Returns what each held-out sentence contributes to the scores, and its length."""
+        arrays = dict(
+            validation_nll=nll.astype(np.float32),
+            validation_tokens=tokens.astype(np.int32),
+            validation_source=_lengths(self.prepared.validation),
+        )
+        if self.translates:
+            test = self.prepared.test
+            tokens_of = _tokens_of(trial.settings)
+            arrays["test_source"] = _lengths(test)
+            arrays |= sentence_arrays(texts, test.text.target, tokens_of)
+        return arrays
 
 
-def _score(settings, translations, references):
-    return corpus_scores(translations, references, _tokens_of(settings))
+def _attention_batch(trial):
+    """Returns the batch size of what looks at attention: that of the examples."""
+    # So the function is compiled once for both.
+    return max(1, trial.settings.evaluation.examples)
+
+
+def _lengths(heldout):
+    """Counts the tokens of each source, its end mark included."""
+    return np.array([len(source) + 1 for source in heldout.ids.source], np.int32)
 
 
 def _tokens_of(settings):
+    """Returns the language whose Moses tokens the target is in, "" for plain text."""
     return settings.data.tokenized_language

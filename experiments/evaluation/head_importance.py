@@ -1,4 +1,4 @@
-"""What each head does: how widely and how far it looks, at which places, and what is lost without it.
+"""What each head does: how widely and how far it looks, where, and what is lost without it.
 
 S sentences, B rows of a batch, N layers, H heads, m queries, n keys.
 """
@@ -12,7 +12,6 @@ import scipy.stats
 
 from experiments.data.batches import padded
 from experiments.data.dataset import Heldout
-from experiments.report import statistics
 from experiments.trial.program import State
 
 PLACES = (
@@ -23,12 +22,14 @@ PLACES = (
     "the last",
     "elsewhere",
 )
-"""Where a query's attention may be; of several the first that is true. Between the two languages, places count from the
-beginning of each; the last of a source is its end mark, the first of a target its start mark."""
+"""Where a key may be, seen from its query; of several places the first that is true counts.
+
+Between the two languages, places count from the beginning of each; the last of a source is
+its end mark, the first of a target its start mark."""
 
 
 class Head(NamedTuple):
-    """One head, by the names in a model's parameters; `kind` is encoder, decoder or cross."""
+    """Names one head as a model's parameters do; `kind` is encoder, decoder or cross."""
 
     kind: str
     layer: int
@@ -36,130 +37,126 @@ class Head(NamedTuple):
 
     @property
     def path(self) -> tuple[str, str]:
-        side = "encoder" if self.kind == "encoder" else "decoder"
-        return (
-            f"{side}_{self.layer}",
-            "cross_attention" if self.kind == "cross" else "self_attention",
-        )
+        """The layer and the attention in it, by their names in the parameters."""
+        stack = "encoder" if self.kind == "encoder" else "decoder"
+        name = "cross_attention" if self.kind == "cross" else "self_attention"
+        return f"{stack}_{self.layer}", name
 
 
-def looks(
+def attention_statistics(
     weights: Callable,
     state: State,
     test: Heldout,
-    rows: int,
+    batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, np.ndarray]:
-    """Means over all queries of a test set whose references the decoder reads, by "kind/what", each (N, H):
+    """Computes means over all queries of a test set, by "kind/what", each (N, H):
 
     - entropy, −Σ_j w_ij ln w_ij in nats;
     - distance, Σ_j w_ij·|i − j| in tokens;
     - shares (N, H, places), Σ w_ij over the keys of each of PLACES.
 
-    `weights(state, source, target, lengths)` is a compiled `evaluation.attention_weights`; `check()` is called between
-    batches.
+    The decoder reads the references. `weights(state, source, target, lengths)` is a
+    compiled `attention_maps.attention_weights`; `check()` is called between batches.
     """
-    totals, counts = {}, {}
-    for indices, batch in padded(test.ids, rows, length):
+    totals = {}
+    counts = {}
+    for indices, batch in padded(test.ids, batch_size, length):
         check()
-        lengths = dict(
-            source=(batch.source_segments > 0).sum(-1),
-            target=(batch.target_segments > 0).sum(-1),
+        source_lengths = (batch.source_segments > 0).sum(-1)
+        target_lengths = (batch.target_segments > 0).sum(-1)
+        kinds = jax.device_get(
+            weights(state, batch.source, batch.target_in, source_lengths)
         )
-        kept = jax.device_get(
-            weights(state, batch.source, batch.target_in, lengths["source"])
-        )
-        for kind, found in kept.items():
-            queries = lengths["source" if kind == "encoder" else "target"]
-            keys = lengths["target" if kind == "decoder" else "source"]
+        for kind, of_batch in kinds.items():
+            queries = source_lengths if kind == "encoder" else target_lengths
+            keys = target_lengths if kind == "decoder" else source_lengths
             for row in range(len(indices)):
-                own = np.asarray(
-                    found[row, :, :, : queries[row], : keys[row]], np.float32
-                )
-                for name, total in _sums(own).items():
-                    totals[f"{kind}/{name}"] = totals.get(f"{kind}/{name}", 0.0) + total
+                sentence = of_batch[row, :, :, : queries[row], : keys[row]]
+                for name, total in _sums(np.asarray(sentence, np.float32)).items():
+                    key = f"{kind}/{name}"
+                    totals[key] = totals.get(key, 0.0) + total
             counts[kind] = counts.get(kind, 0) + int(queries[: len(indices)].sum())
     return {
-        name: (total / counts[name.partition("/")[0]]).astype(np.float32)
-        for name, total in totals.items()
+        key: (total / counts[key.partition("/")[0]]).astype(np.float32)
+        for key, total in totals.items()
     }
 
 
 def _sums(w):
-    """Over the queries of one sentence; w (N, H, m, n)."""
+    """Sums over the queries of one sentence; w (N, H, m, n)."""
     i, j = np.ogrid[: w.shape[2], : w.shape[3]]
-    place = np.select(
-        [i == j, j == i - 1, j == i + 1, j == 0, j == w.shape[3] - 1], range(5), 5
-    )
-    shares = np.stack(
-        [(w * (place == one)).sum((-2, -1)) for one in range(len(PLACES))], axis=-1
-    )
+    conditions = [i == j, j == i - 1, j == i + 1, j == 0, j == w.shape[3] - 1]
+    place = np.select(conditions, range(5), 5)
+    shares = [(w * (place == number)).sum((-2, -1)) for number in range(len(PLACES))]
     logs = np.log(np.where(w > 0, w, 1))
     return dict(
         entropy=-(w * logs).sum((-2, -1)),
         distance=(w * np.abs(i - j)).sum((-2, -1)),
-        shares=shares,
+        shares=np.stack(shares, axis=-1),
     )
 
 
 def all_heads(params: Mapping) -> Iterator[Head]:
-    """Those of a Transformer or a language model, which can be switched off."""
+    """Yields the heads of a Transformer or a language model, which can be switched off."""
     for kind in ("encoder", "decoder", "cross"):
         layer = 0
         while (path := Head(kind, layer, 0).path)[0] in params:
-            if path[1] in params[path[0]]:
-                yield from (
-                    Head(kind, layer, number)
-                    for number in range(params[path[0]][path[1]]["w_v"].shape[1])
-                )
+            attentions = params[path[0]]
+            if path[1] in attentions:
+                for number in range(attentions[path[1]]["w_v"].shape[1]):
+                    yield Head(kind, layer, number)
             layer += 1
 
 
 def without(state: State, head: Head) -> State:
-    """The state with the head's values all 0, so that its output is 0 whatever it looks at."""
+    """Returns the state with the head's values all 0: its output is 0 wherever it looks."""
     layer, name = head.path
-    own = dict(state.params[layer][name])
-    own["w_v"] = own["w_v"].at[:, head.number].set(0)
-    if "b_v" in own:
-        own["b_v"] = own["b_v"].at[head.number].set(0)
-    return state._replace(
-        params={**state.params, layer: {**state.params[layer], name: own}}
-    )
+    attention = dict(state.params[layer][name])
+    attention["w_v"] = attention["w_v"].at[:, head.number].set(0)
+    if "b_v" in attention:
+        attention["b_v"] = attention["b_v"].at[head.number].set(0)
+    changed = {**state.params[layer], name: attention}
+    return state._replace(params={**state.params, layer: changed})
 
 
 def importance(
     losses: np.ndarray, others: Mapping[Head, np.ndarray], tokens: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What switching off a head adds to the log of perplexity, by "kind/what", each (N, H).
+    """Computes what switching off a head adds to log perplexity, by "kind/what", (N, H).
 
-    `losses` (S,) are −log p of the sentences, `others` the same without each head, `tokens` (S,) their numbers.
+    `losses` (S,) are −log p of the sentences, `others` the same without each head, `tokens`
+    (S,) their numbers. NaN stands where a layer has no such head.
 
-    - importance, r = Σ_s d_s / Σ_s p_s with d_s the difference and p_s the tokens of sentence s;
-    - error, its standard error over sentences, √(S/(S − 1)·Σ_s (d_s − r·p_s)²) / Σ_s p_s (Cochran 1977, section 2.11);
-    - p, two-sided by Student's t with S − 1 degrees of freedom, after Holm's correction over all heads.
+    - importance, r = Σ_s d_s / Σ_s p_s with d_s the difference and p_s the tokens of s;
+    - error, its standard error over sentences,
+      √(S/(S − 1)·Σ_s (d_s − r·p_s)²) / Σ_s p_s (Cochran 1977, section 2.11);
+    - p_value, two-sided by Student's t with S − 1 degrees of freedom, of one head alone:
+      who looks at several heads corrects for their number.
     """
-    count, found = len(losses), {}
-    for head, other in others.items():
-        d = other - losses
-        r = d.sum() / tokens.sum()
-        error = (
-            count / max(1, count - 1) * ((d - r * tokens) ** 2).sum()
-        ) ** 0.5 / tokens.sum()
-        p = (
-            2 * scipy.stats.t.sf(abs(r) / error, count - 1)
-            if error > 0 and count > 1
-            else 1.0
-        )
-        found[head] = r, error, p
-    adjusted = statistics.holm([p for *_, p in found.values()])
+    values = {
+        head: _importance(other - losses, tokens) for head, other in others.items()
+    }
     arrays = {}
-    for (head, (r, error, _)), p in zip(found.items(), adjusted, strict=True):
-        same = [other for other in found if other.kind == head.kind]
-        shape = max(one.layer for one in same) + 1, max(one.number for one in same) + 1
-        for name, value in (("importance", r), ("error", error), ("p", p)):
-            array = arrays.setdefault(
-                f"{head.kind}/{name}", np.full(shape, np.nan, np.float32)
-            )
+    for head, by_name in values.items():
+        same = [other for other in values if other.kind == head.kind]
+        layers = max(other.layer for other in same) + 1
+        heads = max(other.number for other in same) + 1
+        for name, value in by_name.items():
+            empty = np.full((layers, heads), np.nan, np.float32)
+            array = arrays.setdefault(f"{head.kind}/{name}", empty)
             array[head.layer, head.number] = value
     return arrays
+
+
+def _importance(d, tokens):
+    count = len(d)
+    total = tokens.sum()
+    r = d.sum() / total
+    squares = ((d - r * tokens) ** 2).sum()
+    error = (count / max(1, count - 1) * squares) ** 0.5 / total
+    p_value = 1.0
+    if error > 0 and count > 1:
+        p_value = 2 * scipy.stats.t.sf(abs(r) / error, count - 1)
+    return dict(importance=r, error=error, p_value=p_value)

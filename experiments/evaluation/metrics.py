@@ -1,63 +1,360 @@
-"""TODO."""
+"""The metrics of a table: each is one value that knows how it is scored, kept, resampled and shown.
+
+S sentences, k numbers that a sentence contributes. To add a metric, write a `Metric` and
+put it into `METRICS`: the evaluation writes it and the report shows it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sacrebleu
 import sacremoses
+from sacrebleu.metrics.helpers import extract_all_char_ngrams
+
+Texts = Sequence[str]
+
+BLEU_ORDERS = 4
+CHRF_ORDERS = 6
+CHRF_BETA = 2
+"""Weight of recall against precision in chrF, sacreBLEU's default."""
 
 
-def sentence_statistics(
-    translations: list[str], references: list[str], tokens_of: str = ""
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """Holds one metric: its name, how it is computed, and how it is shown.
+
+    Functions of text take (translations, references, tokens_of), where `tokens_of` is the
+    language whose Moses tokens the texts are in, or "" for plain text.
+    """
+
+    key: str
+    """The name in result.json, in SQL, and of the setting's results, as "bleu"."""
+    heading: str
+    """The name in tables, with its unit, as "exact match, %"."""
+    split: str = "test"
+    """The held-out set that it is computed on: "validation" or "test"."""
+    higher_is_better: bool = True
+    decimals: int = 1
+    """Decimals of means in tables."""
+    difference_decimals: int = 2
+    scale: float = 1.0
+    """The factor by which values are multiplied when they are shown."""
+    largest: float = math.inf
+    """The largest difference that two values can have."""
+    published: bool = False
+    """Whether the paper's Table 3 prints it."""
+    of_corpus: Callable[[Texts, Texts, str], float | None] | None = None
+    """Returns the score of a corpus; None where the metric does not apply to its text.
+
+    A metric without this function is computed elsewhere, from losses or attention.
+    """
+    of_sentences: Callable[[Texts, Texts, str], np.ndarray] | None = None
+    """Returns an array (S,) or (S, k): what sentences.npz holds as "SPLIT_KEY"."""
+    of_sums: Callable[[np.ndarray, int], np.ndarray] | None = None
+    """Returns scores (...) from sums (..., k) over S sentences, and S.
+
+    Rows of a table are compared on resampled test sets by this function.
+    """
+    columns: int = 1
+    """k, the numbers that a sentence contributes."""
+    stored_as: tuple[str, ...] = ()
+    """Names in sentences.npz where they are others than "SPLIT_KEY"; their columns join."""
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of this metric's arrays in sentences.npz."""
+        return self.stored_as or (f"{self.split}_{self.key}",)
+
+    @property
+    def name(self) -> str:
+        """The heading without its unit."""
+        return self.heading.partition(",")[0]
+
+    @property
+    def unit(self) -> str:
+        """The unit in the heading, "%" or ""."""
+        return self.heading.partition(",")[2].strip()
+
+    def statistics(self, stored: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Returns the (S, k) numbers of the sentences in a sentences.npz.
+
+        None where an array is missing. Raises ValueError where the shapes do not fit.
+        """
+        if not all(name in stored for name in self.arrays):
+            return None
+        arrays = [stored[name] for name in self.arrays]
+        shapes = [array.shape for array in arrays]
+        lengths = {shape[:1] for shape in shapes}
+        flat = [array[:, None] if array.ndim == 1 else array for array in arrays]
+        columns = [array.shape[1] if array.ndim == 2 else 0 for array in flat]
+        if len(lengths) != 1 or 0 in columns or sum(columns) != self.columns:
+            names = ", ".join(self.arrays)
+            raise ValueError(f"{names}: shapes {shapes}, not (S, {self.columns})")
+        return np.concatenate(flat, axis=1)
+
+
+def summary(scores: Mapping[str, float], metrics: Sequence[Metric]) -> str:
+    """Says scores on a line, as "BLEU 27.3  exact match 4.5%"; leaves out those that lack."""
+    parts = []
+    for metric in metrics:
+        if (score := scores.get(metric.key)) is not None:
+            number = f"{metric.scale * score:.{metric.decimals}f}"
+            parts.append(f"{metric.name} {number}{metric.unit}")
+    return "  ".join(parts)
+
+
+def detokenize(sentences: Texts, language: str) -> list[str]:
+    """Returns sentences in Moses tokens as plain text."""
+    detokenizer = sacremoses.MosesDetokenizer(lang=language)
+    return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
+
+
+def perplexity_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
+    """Computes exp(Σ nll / Σ tokens) from sums (..., 2) of both."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.exp(sums[..., 0] / sums[..., 1])
+
+
+def bleu_of_corpus(translations: Texts, references: Texts, tokens_of: str) -> float:
+    """Computes sacreBLEU's default BLEU, 0 to 100; of Moses tokens as they stand.
+
+    Papers that publish tokenised text give BLEU over those tokens.
+    """
+    return _bleu(translations, references, "none" if tokens_of else "13a")
+
+
+def detokenized_bleu(
+    translations: Texts, references: Texts, tokens_of: str
+) -> float | None:
+    """Computes sacreBLEU's default BLEU of detokenised text; None for plain text."""
+    if not tokens_of:
+        return None
+    translations = detokenize(translations, tokens_of)
+    references = detokenize(references, tokens_of)
+    return _bleu(translations, references, "13a")
+
+
+def bleu_of_sentences(
+    translations: Texts, references: Texts, tokens_of: str
 ) -> np.ndarray:
-    """What BLEU is made of, for each sentence: correct 1- to 4-grams, all 1- to 4-grams, length, reference's length.
+    """Counts correct 1- to 4-grams, all 1- to 4-grams, length and reference length.
 
-    int32 (sentences, 10). The `bleu` of `score` is that of their sum, see sacrebleu.BLEU.compute_bleu.
+    Returns int32 (S, 10).
     """
-    bleu = sacrebleu.BLEU(tokenize="none" if tokens_of else "13a", effective_order=True)
-    found = [
-        bleu.sentence_score(t, [r])
-        for t, r in zip(translations, references, strict=True)
-    ]
-    rows = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found]
-    return np.array(rows, np.int32).reshape(-1, 10)
+    tokenize = "none" if tokens_of else "13a"
+    bleu = sacrebleu.BLEU(tokenize=tokenize, effective_order=True)
+    rows = []
+    for translation, reference in zip(translations, references, strict=True):
+        score = bleu.sentence_score(translation, [reference])
+        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return np.array(rows, np.int32).reshape(-1, 2 * BLEU_ORDERS + 2)
 
 
-def corpus_scores(
-    translations: list[str], references: list[str], tokens_of: str = ""
-) -> dict[str, float]:
-    """Corpus scores of translations against one reference each, by name.
+def bleu_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
+    """Computes sacreBLEU's corpus BLEU (0 to 100), smoothed by its "exp".
 
-    `bleu` and `chrf` as sacreBLEU's defaults give them (0 to 100), and `exact_match`, the share (0 to 1). For text in
-    Moses tokens of the language `tokens_of`, `bleu` is over the tokens as they stand, as papers give it that publish
-    such text, and `bleu_detokenized` is sacreBLEU's default on both sides detokenised.
+        BLEU = 100 · min(1, e^(1 − reference length / length)) · (Π p_k)^(1/4)
+
+    with p_k = correct / total k-grams, from sums (..., 10) of `bleu_of_sentences`. The z-th
+    order without a correct k-gram has p_k = 1 / (2^z · total). Without any correct k-gram,
+    or without 4-grams, BLEU is 0.
     """
-    if len(translations) != len(references):
-        raise ValueError(
-            f"{len(translations)} translations for {len(references)} references"
-        )
-    exact = sum(t == r for t, r in zip(translations, references, strict=True)) / len(
-        references
-    )
-    scores = dict(
-        bleu=_bleu(translations, references, tokenize="none" if tokens_of else "13a"),
-        chrf=sacrebleu.CHRF().corpus_score(translations, [references]).score,
-        exact_match=exact,
-    )
-    if tokens_of:
-        plain = [detokenize(side, tokens_of) for side in (translations, references)]
-        scores["bleu_detokenized"] = _bleu(*plain, tokenize="13a")
-    return scores
+    correct = sums[..., :BLEU_ORDERS]
+    total = sums[..., BLEU_ORDERS : 2 * BLEU_ORDERS]
+    length = sums[..., -2]
+    reference = sums[..., -1]
+    missed = correct == 0
+    smoothed = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), correct)
+    mean_log = np.log(smoothed / np.maximum(total, 1)).mean(-1)
+    brevity = np.minimum(0, 1 - reference / np.maximum(length, 1))
+    defined = (total > 0).all(-1) & ~missed.all(-1)
+    return np.where(defined, 100 * np.exp(mean_log + brevity), 0.0)
+
+
+def chrf_of_corpus(translations: Texts, references: Texts, tokens_of: str) -> float:
+    """Computes sacreBLEU's default chrF2 (Popović 2015), 0 to 100."""
+    return sacrebleu.CHRF().corpus_score(translations, [references]).score
+
+
+def chrf_of_sentences(
+    translations: Texts, references: Texts, tokens_of: str
+) -> np.ndarray:
+    """Counts, for each order 1 to 6, character n-grams of translation, reference and both.
+
+    Returns int32 (S, 18): three counts an order. White space is no character. Where a
+    reference has no n-grams of an order, those of its translation do not count.
+    """
+    rows = []
+    for translation, reference in zip(translations, references, strict=True):
+        ours = extract_all_char_ngrams(translation, CHRF_ORDERS)
+        theirs = extract_all_char_ngrams(reference, CHRF_ORDERS)
+        row = []
+        for hypothesis, expected in zip(ours, theirs, strict=True):
+            made = hypothesis.total() if expected else 0
+            row += [made, expected.total(), (hypothesis & expected).total()]
+        rows.append(row)
+    return np.array(rows, np.int32).reshape(-1, 3 * CHRF_ORDERS)
+
+
+def chrf_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
+    """Computes sacreBLEU's corpus chrF2 from sums (..., 18) of `chrf_of_sentences`.
+
+        chrF = 100 · (1 + β²) · P·R / (β²·P + R)
+
+    with P and R the means of precision and recall over the orders that both sides have
+    n-grams of; 0 where both are 0.
+    """
+    made = sums[..., 0::3]
+    expected = sums[..., 1::3]
+    matched = sums[..., 2::3]
+    counted = (made > 0) & (expected > 0)
+    orders = np.maximum(counted.sum(-1), 1)
+    precisions = np.where(counted, matched / np.maximum(made, 1), 0.0)
+    recalls = np.where(counted, matched / np.maximum(expected, 1), 0.0)
+    precision = precisions.sum(-1) / orders
+    recall = recalls.sum(-1) / orders
+    factor = CHRF_BETA**2
+    weighted = factor * precision + recall
+    product = (1 + factor) * precision * recall
+    # Where there is no match the product is 0, whatever it is divided by.
+    return 100 * product / np.where(weighted > 0, weighted, 1.0)
+
+
+def exact_match_of_corpus(
+    translations: Texts, references: Texts, tokens_of: str
+) -> float:
+    """Computes the share (0 to 1) of translations that are their reference."""
+    pairs = zip(translations, references, strict=True)
+    return sum(ours == theirs for ours, theirs in pairs) / len(references)
+
+
+def exact_match_of_sentences(
+    translations: Texts, references: Texts, tokens_of: str
+) -> np.ndarray:
+    """Returns bool (S,): whether each translation is its reference."""
+    pairs = zip(translations, references, strict=True)
+    return np.array([ours == theirs for ours, theirs in pairs], bool)
+
+
+def mean_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
+    """Computes the mean over sentences from sums (..., 1)."""
+    return sums[..., 0] / sentences
 
 
 def _bleu(translations, references, tokenize):
-    # force: silences sacrebleu's advice about tokenised text, which ends sentences in " ." as CLDR never does.
-    return (
-        sacrebleu.BLEU(tokenize=tokenize, force=True)
-        .corpus_score(translations, [references])
-        .score
-    )
+    # sacreBLEU advises against text that ends in " .", as tokenised text does.
+    bleu = sacrebleu.BLEU(tokenize=tokenize, force=True)
+    return bleu.corpus_score(translations, [references]).score
 
 
-def detokenize(sentences: list[str], language: str) -> list[str]:
-    """Sentences in Moses tokens as plain text."""
-    detokenizer = sacremoses.MosesDetokenizer(lang=language)
-    return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
+PERPLEXITY = Metric(
+    key="perplexity",
+    heading="perplexity",
+    split="validation",
+    higher_is_better=False,
+    decimals=3,
+    difference_decimals=3,
+    published=True,
+    of_sums=perplexity_of_sums,
+    columns=2,
+    stored_as=("validation_nll", "validation_tokens"),
+)
+"""exp of the mean −log p per target token, end marks included (`perplexity.perplexity`)."""
+
+BLEU = Metric(
+    key="bleu",
+    heading="BLEU",
+    largest=100.0,
+    published=True,
+    of_corpus=bleu_of_corpus,
+    of_sentences=bleu_of_sentences,
+    of_sums=bleu_of_sums,
+    columns=2 * BLEU_ORDERS + 2,
+)
+
+BLEU_DETOKENIZED = Metric(
+    key="bleu_detokenized",
+    heading="BLEU, detokenised",
+    largest=100.0,
+    of_corpus=detokenized_bleu,
+)
+"""BLEU to be compared with other systems' where training data are Moses tokens."""
+
+CHRF = Metric(
+    key="chrf",
+    heading="chrF",
+    largest=100.0,
+    of_corpus=chrf_of_corpus,
+    of_sentences=chrf_of_sentences,
+    of_sums=chrf_of_sums,
+    columns=3 * CHRF_ORDERS,
+)
+
+EXACT_MATCH = Metric(
+    key="exact_match",
+    heading="exact match, %",
+    scale=100.0,
+    largest=1.0,
+    of_corpus=exact_match_of_corpus,
+    of_sentences=exact_match_of_sentences,
+    of_sums=mean_of_sums,
+    stored_as=("test_exact",),
+)
+
+ALIGNMENT_ERROR = Metric(
+    key="alignment_error",
+    heading="alignment error, %",
+    higher_is_better=False,
+    scale=100.0,
+    largest=1.0,
+)
+"""Computed from attention (`alignment_error.alignment_error`), so only of some models."""
+
+METRICS = (
+    PERPLEXITY,
+    BLEU,
+    CHRF,
+    EXACT_MATCH,
+)
+"""The metrics that rows of a table are compared by, in the table's order."""
+
+OF_TEXT = (*[metric for metric in METRICS if metric.of_corpus], BLEU_DETOKENIZED)
+"""The metrics that translations are scored by."""
+
+
+def corpus_scores(
+    translations: Texts,
+    references: Texts,
+    tokens_of: str = "",
+    metrics: Sequence[Metric] = OF_TEXT,
+) -> dict[str, float]:
+    """Computes {key: score} of translations against one reference each.
+
+    Metrics that do not apply to such text are left out. Raises ValueError where the
+    numbers of translations and references differ.
+    """
+    if len(translations) != len(references):
+        counts = f"{len(translations)} translations for {len(references)} references"
+        raise ValueError(counts)
+    scores = {
+        metric.key: metric.of_corpus(translations, references, tokens_of)
+        for metric in metrics
+    }
+    return {key: score for key, score in scores.items() if score is not None}
+
+
+def sentence_arrays(
+    translations: Texts,
+    references: Texts,
+    tokens_of: str = "",
+    metrics: Sequence[Metric] = OF_TEXT,
+) -> dict[str, np.ndarray]:
+    """Computes what each sentence contributes, by the names that sentences.npz has."""
+    arrays = {}
+    for metric in metrics:
+        if metric.of_sentences:
+            (name,) = metric.arrays
+            arrays[name] = metric.of_sentences(translations, references, tokens_of)
+    return arrays

@@ -1,43 +1,51 @@
-"""TODO."""
+"""Perplexity, from the losses of held-out sentences.
+
+L lanes, S sentences, T tokens of a row.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from experiments.data.batches import Encoded, padded
-from experiments.evaluation.dispatch import one_ahead
+from experiments.evaluation.overlap import one_ahead
 
 
 def sentence_losses(
-    piece_losses,
+    token_losses: Callable,
     states,
     pairs: Encoded,
-    rows: int,
+    batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
-):
-    """(−log p of each target sentence, its end mark included, (L, sentences); how many tokens those are (sentences,)).
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes −log p of each target sentence, its end mark included, and counts its tokens.
 
-    `piece_losses(states, batch)` is a compiled `trial.piece_losses` of L lanes. `check()` is called between batches;
-    what it raises ends this.
+    Returns ((L, S), (S,)). `token_losses(states, batch)` is a compiled `step.token_losses`
+    of L lanes, which returns (L, rows, T). `check()` is called between batches; what it
+    raises ends this.
     """
-    nll, tokens = None, np.zeros(len(pairs.target), np.int64)
-    for indices, losses, real in one_ahead(
-        (
-            (indices, piece_losses(states, batch), batch.target_segments > 0)
-            for indices, batch in padded(pairs, rows, length)
-        ),
-        check,
-    ):
-        rows_of = np.where(real[None], np.asarray(losses, np.float64), 0).sum(-1)
-        nll = np.zeros((len(rows_of), len(pairs.target))) if nll is None else nll
-        nll[:, indices], tokens[indices] = (
-            rows_of[:, : len(indices)],
-            real.sum(-1)[: len(indices)],
-        )
+    count = len(pairs.target)
+    nll = None
+    tokens = np.zeros(count, np.int64)
+    dispatched = (
+        (indices, token_losses(states, batch), batch.target_segments > 0)
+        for indices, batch in padded(pairs, batch_size, length)
+    )
+    for indices, losses, is_token in one_ahead(dispatched, check):
+        of_tokens = np.where(is_token[None], np.asarray(losses, np.float64), 0)
+        of_rows = of_tokens.sum(-1)
+        if nll is None:
+            nll = np.zeros((len(of_rows), count))
+        # The last batch may have empty rows at its end.
+        nll[:, indices] = of_rows[:, : len(indices)]
+        tokens[indices] = is_token.sum(-1)[: len(indices)]
     return nll, tokens
 
 
 def perplexity(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """exp of the mean −log p per real target token, end mark included, for each lane: independent of the batching."""
+    """Computes exp(Σ nll / Σ tokens) of each lane (L,), from (L, S) and (S,).
+
+    Tokens are the target's, end marks included: how sentences are batched does not matter.
+    """
     return np.exp(nll.sum(-1) / tokens.sum())

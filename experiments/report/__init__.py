@@ -1,1 +1,1 @@
-"""TODO."""
+"""Reads results back from files, judges their differences, and writes reports."""

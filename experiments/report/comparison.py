@@ -1,129 +1,118 @@
-"""A table's rows against its base: which differences are real, and which of the paper's orderings they support."""
+"""Compares a table's rows with its base: which differences are real.
+
+It also says which of the orderings that the paper printed our differences support.
+"""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import statistics
-from experiments.report.published import TABLE_3, Result
-from experiments.report.results import Trial
+from experiments.report.published import TABLE_3, Published
+from experiments.report.results import TrialResult
 from experiments.report.statistics import Difference, Group, Score
-
-HIGHER_IS_BETTER = {"perplexity": False, "bleu": True, "exact_match": True}
-"""The metrics that are compared."""
-
-
-LARGEST = {"bleu": 100.0, "exact_match": 1.0}
-"""The largest differences that there can be; perplexity has none."""
 
 
 class Row(NamedTuple):
-    """A group against the base; None and nothing where it is the base, or shares fewer than 2 seeds with it."""
+    """Holds a group and how it compares with the base, each by the keys of the metrics.
+
+    The base, and a row that shares fewer than 2 seeds with it, have no differences.
+    """
 
     label: str
     group: Group
-    perplexity: Difference | None
-    bleu: Difference | None
-    exact_match: Difference | None
+    differences: Mapping[str, Difference]
     adjusted: Mapping[str, float]
-    """{metric: p after Holm's correction over the rows}, for metrics with a difference."""
+    """p after Holm's correction over the rows."""
     verdicts: Mapping[str, str]
-    """{metric: `statistics.verdict`}, for the same."""
-    published: Result | None
-    """What the paper printed for the row of this label."""
+    """`statistics.verdict`."""
+    published: Published | None
+    """The paper's numbers for the row of this label."""
     ordering: Mapping[str, str]
-    """{"perplexity" and "bleu": the paper's sign of row − base is "supported", "contradicted", or we "cannot tell"}.
+    """Of published metrics: our results and the sign of the paper's row − base.
 
-    "" where the paper has no such row, or one number for row and base, or where there is no difference of ours.
+    "supported", "contradicted" or "cannot tell"; "" where the paper has no such row, or one
+    number for row and base, or where there is no difference of ours.
     """
 
 
 class _Runs(NamedTuple):
-    """A group's finished trials, {metric: {seed: …}}: results as they are, and scores on resampled test sets."""
+    """Holds a group's finished trials as {metric key: {seed: …}}."""
 
     values: Mapping[str, Mapping[int, float]]
+    """Results as they are."""
     scores: Mapping[str, Mapping[int, Score]]
+    """Scores on resampled test sets, where the trials kept their sentences."""
     corpora: frozenset[str]
 
 
 def compare(
-    groups: Sequence[Group], sentences: Callable[[Trial], Mapping[str, np.ndarray]]
+    groups: Sequence[Group],
+    sentences: Callable[[TrialResult], Mapping[str, np.ndarray]],
+    metrics: Sequence[Metric] = METRICS,
 ) -> list[Row]:
-    """A Row for each of `groups`, in their order; `sentences(trial)` is what its sentences.npz holds, {} for nothing.
+    """Compares each of `groups` with the base, and returns a Row for each in their order.
 
-    The base is the group with the label "base", else the one that changes nothing; without one nothing is compared.
-    Chance is that of seeds and sentences where both sides kept their sentences of one corpus, else that of seeds.
+    `sentences(trial)` returns what its sentences.npz holds, {} for nothing. The base is the
+    group with the label "base", else the one that changes nothing; without one nothing is
+    compared. Chance is that of seeds and sentences where both sides kept their sentences of
+    one corpus, else that of seeds.
 
-    `detectable` is at the level that Holm's correction leaves to every row, 5 % divided by their number: such a
-    difference is shown with probability 0.8 or more, whatever the other rows are.
+    `detectable` is at the level that Holm's correction leaves to every row, 5 % divided by
+    their number: such a difference is shown with probability 0.8 or more, whatever the other
+    rows are.
     """
     base = base_of(groups)
+    if base is None:
+        return [_row(group, None, metrics, {}) for group in groups]
+    # One set of resamples for each number of sentences, so that scores can be paired.
     draw = functools.cache(statistics.resamples)
-    runs = [_runs(group, sentences, draw) if base else None for group in groups]
-    of_base = next(
-        (own for group, own in zip(groups, runs, strict=True) if group is base), None
-    )
-    others = [
-        None if group is base else own for group, own in zip(groups, runs, strict=True)
-    ]
-    found = {
-        metric: _differences(metric, others, of_base) for metric in HIGHER_IS_BETTER
-    }
-    return [
-        _row(
-            group,
-            base,
-            {metric: rows[i] for metric, rows in found.items() if i in rows},
-        )
-        for i, group in enumerate(groups)
-    ]
+    others = {}
+    for i, group in enumerate(groups):
+        runs = _runs(group, sentences, metrics, draw)
+        if group is base:
+            of_base = runs
+        else:
+            others[i] = runs
+    tests = {metric: _differences(metric, others, of_base) for metric in metrics}
+    rows = []
+    for i, group in enumerate(groups):
+        results = {metric: tested[i] for metric, tested in tests.items() if i in tested}
+        rows.append(_row(group, base, metrics, results))
+    return rows
 
 
-def base_of(groups: Sequence[Group]) -> Group | None:
-    """The group that the others are compared with."""
+def base_of(groups: Iterable[Group]) -> Group | None:
+    """Returns the group that the others are compared with."""
+    groups = list(groups)
     unchanged = next((group for group in groups if not group.point), None)
     return next((group for group in groups if group.label == "base"), unchanged)
 
 
-def _row(group, base, found):
-    """`found` is {metric: (difference, adjusted p)}."""
-    verdicts = {
-        metric: statistics.verdict(
-            difference,
-            p,
-            HIGHER_IS_BETTER[metric],
-            percent=metric == "exact_match",
-            largest=LARGEST.get(metric, np.inf),
-        )
-        for metric, (difference, p) in found.items()
-    }
-    published, beside = (
-        TABLE_3.get(group.label),
-        TABLE_3.get(base.label) if base else None,
-    )
-    ordering = {
-        metric: _ordering(
-            getattr(published, metric) - getattr(beside, metric), *found[metric]
-        )
-        if published and beside and metric in found
-        else ""
-        for metric in Result._fields
-    }
-    differences = {
-        metric: found[metric][0] if metric in found else None
-        for metric in HIGHER_IS_BETTER
-    }
-    return Row(
-        group.label,
-        group,
-        **differences,
-        adjusted={metric: p for metric, (_, p) in found.items()},
-        verdicts=verdicts,
-        published=published,
-        ordering=ordering,
-    )
+def _row(group, base, metrics, results):
+    """Returns the Row of a group from {metric: (difference, adjusted p)}."""
+    differences = {}
+    adjusted = {}
+    verdicts = {}
+    for metric, (difference, p) in results.items():
+        differences[metric.key] = difference
+        adjusted[metric.key] = p
+        verdicts[metric.key] = statistics.verdict(difference, p, metric)
+    published = TABLE_3.get(group.label)
+    of_base = TABLE_3.get(base.label) if base else None
+    ordering = {}
+    for metric in metrics:
+        if not metric.published:
+            continue
+        ordering[metric.key] = ""
+        if published and of_base and metric in results:
+            gap = getattr(published, metric.key) - getattr(of_base, metric.key)
+            ordering[metric.key] = _ordering(gap, *results[metric])
+    return Row(group.label, group, differences, adjusted, verdicts, published, ordering)
 
 
 def _ordering(published, difference, adjusted_p):
@@ -134,76 +123,54 @@ def _ordering(published, difference, adjusted_p):
     return "supported" if (published > 0) == (difference.mean > 0) else "contradicted"
 
 
-def _runs(group, sentences, draw):
+def _runs(group, sentences, metrics, draw):
     trials = {trial.seed: trial for trial in group.finished}
-    values = {
-        metric: {
-            seed: trial.result[metric]
-            for seed, trial in trials.items()
-            if trial.result.get(metric) is not None
+    stored = {seed: sentences(trial) for seed, trial in trials.items()}
+    values = {}
+    scores = {}
+    for metric in metrics:
+        results = {seed: trial.result.get(metric.key) for seed, trial in trials.items()}
+        values[metric.key] = {
+            seed: value for seed, value in results.items() if value is not None
         }
-        for metric in HIGHER_IS_BETTER
-    }
-    tables = {"perplexity": {}, "bleu": {}, "exact_match": {}}
-    for seed, trial in trials.items():
-        if kept := sentences(trial):
-            tables["perplexity"][seed] = np.stack(
-                [kept["validation_nll"], kept["validation_tokens"]], axis=1
-            )
-            if "test_bleu" in kept:
-                tables["bleu"][seed], tables["exact_match"][seed] = (
-                    kept["test_bleu"],
-                    kept["test_exact"],
-                )
-    functions = (
-        statistics.perplexity_scores,
-        statistics.bleu_scores,
-        statistics.rate_scores,
-    )
-    scores = {
-        metric: _scores(function, tables[metric], draw)
-        for metric, function in zip(tables, functions, strict=True)
-    }
-    return _Runs(
-        values,
-        scores,
-        frozenset(str(trial.record.get("corpus")) for trial in trials.values()),
-    )
+        tables = {seed: metric.statistics(arrays) for seed, arrays in stored.items()}
+        tables = {seed: table for seed, table in tables.items() if table is not None}
+        scores[metric.key] = _scores(metric, tables, draw)
+    corpora = {str(trial.record.get("corpus")) for trial in trials.values()}
+    return _Runs(values, scores, frozenset(corpora))
 
 
-def _scores(function, tables, draw):
-    """{seed: Score}; {} where the trials have several test sets, or one that is too small to resample."""
+def _scores(metric, tables, draw):
+    """Returns {seed: Score}; {} for several test sets, or one too small to resample."""
     sizes = {len(table) for table in tables.values()}
-    return function(tables, draw(*sizes)) if len(sizes) == 1 and min(sizes) > 1 else {}
+    if metric.of_sums is None or len(sizes) != 1 or min(sizes) < 2:
+        return {}
+    return statistics.resampled_scores(metric, tables, draw(*sizes))
 
 
 def _differences(metric, rows, base):
-    """{place of the row: (difference, p adjusted over all of them)}."""
-    tests = {
-        i: test
-        for i, row in enumerate(rows)
-        if row and (test := _test(metric, row, base))
+    """Returns {place of the row: (difference, p adjusted over all of them)}."""
+    tests = {i: _test(metric.key, row, base) for i, row in rows.items()}
+    tests = {i: test for i, test in tests.items() if test}
+    # The level that Holm's correction leaves to the smallest p-value of all rows.
+    differences = {
+        i: test(level=statistics.LEVEL / len(tests)) for i, test in tests.items()
     }
-    found = {i: test(level=statistics.LEVEL / len(tests)) for i, test in tests.items()}
-    adjusted = statistics.holm([difference.p for difference in found.values()])
-    return dict(zip(found, zip(found.values(), adjusted, strict=True), strict=True))
+    adjusted = statistics.holm([difference.p for difference in differences.values()])
+    pairs = zip(differences.values(), adjusted, strict=True)
+    return dict(zip(differences, pairs, strict=True))
 
 
-def _test(metric, row, base):
-    """The test of a row, its level still to be given; None where there is none."""
-    values, scores = (
-        (row.values[metric], base.values[metric]),
-        (row.scores[metric], base.scores[metric]),
-    )
-    shared = values[0].keys() & values[1].keys()
+def _test(key, row, base):
+    """Returns the test of a row, its level to be filled in; None where there is none."""
+    shared = row.values[key].keys() & base.values[key].keys()
     if len(shared) < 2:
         return None
-    test_sets = (
-        row.corpora | base.corpora,
-        {score.sentences for side in scores for score in side.values()},
-    )
-    if all(len(distinct) == 1 for distinct in test_sets) and all(
-        shared <= side.keys() for side in scores
-    ):
+    scores = row.scores[key], base.scores[key]
+    all_scores = itertools.chain(*[side.values() for side in scores])
+    sizes = {score.sentences for score in all_scores}
+    # Sentences can be paired only if both sides were scored on the same ones.
+    is_one_test_set = len(row.corpora | base.corpora) == 1 and len(sizes) == 1
+    if is_one_test_set and all(shared <= side.keys() for side in scores):
         return functools.partial(statistics.paired_scores, *scores)
-    return functools.partial(statistics.paired, *values)
+    return functools.partial(statistics.paired, row.values[key], base.values[key])

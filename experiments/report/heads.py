@@ -1,18 +1,18 @@
-"""What a report says of heads: pictures of all rows, and a table of each head."""
+"""Reports what heads do: pictures of all rows, and a table of each head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from experiments.evaluation.head_importance import PLACES
-from experiments.report import figures, statistics
+from experiments.report import statistics
 from experiments.report.comparison import Row
+from experiments.report.figures import heat_maps
 from experiments.report.results import KINDS, read_heads
-from experiments.report.table import Grid, Table, number, p_value
+from experiments.report.table import MISSING, Grid, Table, number, p_value
 
-MOST = 12
+MAX_ROWS = 12
 """Rows whose heads are shown."""
-
 
 MEASURES = (
     (
@@ -32,7 +32,7 @@ MEASURES = (
         "validation perplexity, head by head; red is worse without.",
     ),
 )
-
+"""(measure, title, unit, signed, caption) of each picture."""
 
 HEADINGS = (
     "head",
@@ -46,89 +46,114 @@ HEADINGS = (
     "verdict",
 )
 
+Measured = Mapping[str, np.ndarray]
+"""{"kind/measure": (layers, heads)}, see `results.read_heads`."""
 
-def head_tables(
-    table: Table, rows: Sequence[Row]
-) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """(label, what was measured) of the first finished trial of each row that has any; for the first MOST rows."""
-    found = []
+
+def head_tables(table: Table, rows: Sequence[Row]) -> list[tuple[str, Measured]]:
+    """Reads (label, measures) of the first finished trial of each row that has any.
+
+    At most MAX_ROWS rows are returned.
+    """
+    tables = []
     for label, row in zip(table.labels, rows, strict=True):
-        kept = next(
-            (kept for trial in row.group.finished if (kept := read_heads(trial))), None
-        )
-        if kept and len(found) < MOST:
-            found.append((label, kept))
-    return found
+        if len(tables) == MAX_ROWS:
+            break
+        # Lazily: the heads of other seeds of the row are not read.
+        arrays = map(read_heads, row.group.finished)
+        if measures := next(filter(None, arrays), None):
+            tables.append((label, measures))
+    return tables
 
 
-def pictures(
-    found: Sequence[tuple[str, dict[str, np.ndarray]]],
-) -> list[tuple[str, str, str]]:
-    """(title, SVG, caption) of each of MEASURES that there is."""
-    drawn = []
-    for name, title, unit, signed, caption in MEASURES:
-        rows = [
-            (label, kinds) for label, kept in found if (kinds := _kinds(kept, name))
-        ]
+def pictures(tables: Sequence[tuple[str, Measured]]) -> list[tuple[str, str, str]]:
+    """Draws (title, SVG, caption) of each of MEASURES that a trial has."""
+    figures = []
+    for measure, title, unit, signed, caption in MEASURES:
+        rows = [(label, _kinds(measures, measure)) for label, measures in tables]
+        rows = [(label, kinds) for label, kinds in rows if kinds]
         if rows:
-            drawn.append(
-                (
-                    title,
-                    figures.heads(rows, title.lower(), unit, signed),
-                    caption + " One run of each row.",
-                )
-            )
-    return drawn
+            svg = heat_maps.heads(rows, title.lower(), unit, signed)
+            figures.append((title, svg, caption + " One run of each row."))
+    return figures
 
 
-def grids(found: Sequence[tuple[str, dict[str, np.ndarray]]]) -> list[Grid]:
-    """For each row a line a head: how it looks, where most, and what perplexity is without it."""
-    return [Grid(label, HEADINGS, tuple(_lines(kept))) for label, kept in found]
+def grids(tables: Sequence[tuple[str, Measured]]) -> list[Grid]:
+    """Builds a grid for each row, a line a head.
+
+    A line says how the head looks, where most, and what perplexity is without it.
+    """
+    corrected = [(label, _corrected(measures)) for label, measures in tables]
+    return [Grid(label, HEADINGS, tuple(_lines(table))) for label, table in corrected]
 
 
-def _kinds(kept, name):
-    return {kind: kept[f"{kind}/{name}"] for kind in KINDS if f"{kind}/{name}" in kept}
+def _corrected(measures):
+    """Adds "kind/p" to a run's measures: p-values after Holm's correction over its heads.
+
+    Runs of earlier versions hold them already.
+    """
+    names = [name for name in measures if name.endswith("/p_value")]
+    corrected = dict(measures)
+    if not names:
+        return corrected
+    p_values = np.concatenate([measures[name].ravel() for name in names]).astype(float)
+    # NaN stands where a layer has no such head.
+    is_head = (p_values >= 0) & (p_values <= 1)
+    p_values[is_head] = statistics.holm(p_values[is_head])
+    ends = np.cumsum([measures[name].size for name in names])
+    for name, part in zip(names, np.split(p_values, ends[:-1]), strict=True):
+        kind = name.removesuffix("/p_value")
+        corrected[f"{kind}/p"] = part.reshape(measures[name].shape)
+    return corrected
 
 
-def _lines(kept):
-    for kind, entropies in _kinds(kept, "entropy").items():
-        shares = kept.get(f"{kind}/shares")
+def _kinds(measures, measure):
+    names = {kind: f"{kind}/{measure}" for kind in KINDS}
+    return {kind: measures[name] for kind, name in names.items() if name in measures}
+
+
+def _lines(measures) -> Iterator[tuple[str, ...]]:
+    for kind, entropies in _kinds(measures, "entropy").items():
         for layer, head in np.ndindex(entropies.shape):
-            own = [] if shares is None else shares[layer, head]
-            most = int(np.argmax(own)) if len(own) == len(PLACES) else None
+            distance = _at(measures, f"{kind}/distance", layer, head)
             yield (
                 f"{kind}, layer {layer + 1}, head {head + 1}",
                 number(entropies[layer, head], 2),
-                number(_at(kept, kind, "distance", layer, head), 1),
-                PLACES[most] if most is not None else "–",
-                number(100 * own[most], 0) if most is not None else "–",
-                *_without(kept, kind, layer, head),
+                number(distance, 1),
+                *_place(measures, kind, layer, head),
+                *_without(measures, kind, layer, head),
             )
 
 
-def _without(kept, kind, layer, head):
-    r, error, p = (
-        _at(kept, kind, name, layer, head) for name in ("importance", "error", "p")
-    )
-    if np.isnan(r):
-        return ("–",) * 4
-    low, high = (100 * np.expm1(r + side * 1.96 * error) for side in (-1, 1))
-    verdict = (
-        "no difference shown"
-        if p >= statistics.LEVEL
-        else "needed"
-        if r > 0
-        else "harmful"
-    )
-    return (
-        number(100 * np.expm1(r), 2, "+"),
-        f"[{low:+.2f}, {high:+.2f}]",
-        p_value(p),
-        verdict,
-    )
+def _place(measures, kind, layer, head):
+    """Returns the place that a head looks most at, and its share in per cent."""
+    shares = measures.get(f"{kind}/shares")
+    if shares is None or shares.shape[2] != len(PLACES):
+        return MISSING, MISSING
+    most = int(np.argmax(shares[layer, head]))
+    return PLACES[most], number(100 * shares[layer, head, most], 0)
 
 
-def _at(kept, kind, name, layer, head):
-    array = kept.get(f"{kind}/{name}")
-    inside = array is not None and layer < array.shape[0] and head < array.shape[1]
-    return float(array[layer, head]) if inside else float("nan")
+def _without(measures, kind, layer, head):
+    """Returns the cells on perplexity without the head: change, interval, p, verdict."""
+    added = _at(measures, f"{kind}/importance", layer, head)
+    error = _at(measures, f"{kind}/error", layer, head)
+    p = _at(measures, f"{kind}/p", layer, head)
+    if np.isnan(added):
+        return (MISSING,) * 4
+    # Importance is a difference of logs; as a change of perplexity it is expm1 of that.
+    low = 100 * np.expm1(added - 1.96 * error)
+    high = 100 * np.expm1(added + 1.96 * error)
+    verdict = "no difference shown"
+    if p < statistics.LEVEL:
+        verdict = "needed" if added > 0 else "harmful"
+    change = number(100 * np.expm1(added), 2, "+")
+    return change, f"[{low:+.2f}, {high:+.2f}]", p_value(p), verdict
+
+
+def _at(measures, name, layer, head):
+    """Returns one head's number, NaN where there is none."""
+    array = measures.get(name)
+    if array is None or layer >= array.shape[0] or head >= array.shape[1]:
+        return float("nan")
+    return float(array[layer, head])

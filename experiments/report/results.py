@@ -1,12 +1,12 @@
-"""What a workdir holds: the trials of a sweep, or of one run, read back from their files.
+"""Reads the trials of a sweep, or of one run, back from the files of their workdir.
 
-Files are read as a run leaves them, also one that was killed half way: what is missing or cut short counts as
-not there yet. What no run writes, such as a text for a number, is an error, so that the rest of the code need not
-think of it; nothing in a file is executed. Nothing here writes.
+Files may be in any state that a killed run leaves: what is missing or cut short counts as
+not there yet. What no run writes, such as a text for a number, is an error, so that the
+rest of the code can trust what it reads. Nothing in a file is executed, nothing is written.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,26 +15,20 @@ import numpy as np
 
 from attn.io.safetensors import load
 from experiments.errors import UserError, one_line
+from experiments.evaluation.metrics import METRICS, Metric
 from experiments.system.files import DamagedError, inside, parse
 
 KINDS = ("encoder", "decoder", "cross")
 """Encoder self-attention, decoder self-attention, and the decoder's attention to the encoder."""
 
-
 ENDS = ("finished", "failed", "diverged")
-"""The statuses that a result.json gives; of these only a failed trial is run again by the next call."""
-
+"""The statuses that a result.json gives; of these only a failed trial is run again."""
 
 STATUSES = (*ENDS, "unfinished")
 
-
 NUMBERS = (
     "parameters",
-    "perplexity",
-    "bleu",
     "bleu_detokenized",
-    "chrf",
-    "exact_match",
     "alignment_error",
     "test_perplexity",
     "steps",
@@ -43,24 +37,23 @@ NUMBERS = (
     "real_tokens",
     "test_sentences",
 )
-"""What a result.json has numbers for, where it has them."""
+"""The numbers of a result.json beside those of the metrics, each of which may be missing."""
 
-
-DRAWN = 1e100
-"""Beyond, a number is as good as infinite: axes with a log scale overflow."""
+LARGEST_DRAWN = 1e100
+"""Larger numbers count as infinite in figures: axes with a log scale overflow."""
 
 
 class ResultsError(UserError):
-    """A workdir without results to read; the message says what was looked for and how to make it."""
+    """Raised for a workdir without readable results; the message gives the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
-    """One trial as its directory tells it; what its files do not hold yet is empty."""
+class TrialResult:
+    """Holds what a trial's directory says; what its files do not hold yet is empty."""
 
     name: str
     point: Mapping[str, Any]
-    """Flat {dotted key: value}: what the sweep set on top of its base, the seed among it."""
+    """Flat {dotted key: value}: what the sweep set on top of its base, with the seed."""
     seed: int | None
     directory: Path
     config: Mapping[str, Any]
@@ -68,66 +61,66 @@ class Trial:
     record: Mapping[str, Any]
     """Where and with what it ran: versions, git commit, hashes, device, start."""
     metrics: tuple[Mapping[str, Any], ...]
-    """By rising step; of a step that a resumed run logged twice, the later line."""
+    """Logged lines by rising step; if a resumed run logged a step twice, the later line."""
     result: Mapping[str, Any] | None
     status: str
     """One of STATUSES."""
     label: str = ""
-    """The name that the sweep gives to this trial's row; empty for a row that is called after what it changes."""
+    """The sweep's name for this trial's row; empty for a row named by what it changes."""
 
     @property
     def error(self) -> str:
-        """One line saying why there is no result; empty for a finished trial."""
+        """Says on one line why there is no result; empty for a finished trial."""
         if self.status in ("failed", "diverged"):
-            said = one_line(self.result.get("error")).removeprefix(f"{self.status}: ")
-            return said or f"{self.status} without a message"
+            message = one_line(self.result.get("error"))
+            message = message.removeprefix(f"{self.status}: ")
+            return message or f"{self.status} without a message"
         if self.status == "finished":
             return ""
         if not self.directory.is_dir():
             return "not started"
-        step, steps = (
-            max((line["step"] for line in self.metrics), default=0),
-            look_up_setting(self.config, "training.steps"),
-        )
-        return f"stopped or still running, last logged at step {step}" + (
-            f" of {steps}" if steps else ""
-        )
+        last_step = max((line["step"] for line in self.metrics), default=0)
+        steps = look_up_setting(self.config, "training.steps")
+        of_steps = f" of {steps}" if steps else ""
+        return f"stopped or still running, last logged at step {last_step}{of_steps}"
 
     def curve(self, split: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, values) of `metric` on the split "train" or "validation", where it is a number that can be drawn."""
-        pairs = [
-            (line["step"], line.get(metric))
-            for line in self.metrics
-            if line["split"] == split
-        ]
-        pairs = [
-            (step, value)
-            for step, value in pairs
-            if isinstance(value, (int, float)) and abs(value) < DRAWN
-        ]
-        return np.array([step for step, _ in pairs]), np.array(
-            [value for _, value in pairs], float
-        )
+        """Returns (steps, values) of `metric` on the split "train" or "validation".
+
+        Lines are left out where the value is no number that can be drawn.
+        """
+        steps = []
+        values = []
+        for line in self.metrics:
+            value = line.get(metric)
+            is_number = isinstance(value, (int, float))
+            if line["split"] == split and is_number and abs(value) < LARGEST_DRAWN:
+                steps.append(line["step"])
+                values.append(value)
+        return np.array(steps), np.array(values, float)
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The trials of a workdir, in the order of its sweep."""
+    """Holds the trials of a workdir, in the order of its sweep."""
 
     workdir: Path
-    trials: tuple[Trial, ...]
+    trials: tuple[TrialResult, ...]
     config: str = ""
     """The sweep's config file; empty for the workdir of a single run."""
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The sweep's settings before any point is put on top, nested; empty for a single run."""
+    """The sweep's settings before any point is applied, nested; empty for a single run."""
     sweeps: tuple[str, ...] = ()
 
-    def of(self, status: str) -> tuple[Trial, ...]:
-        """The trials of one of STATUSES."""
+    def with_status(self, status: str) -> tuple[TrialResult, ...]:
+        """Returns the trials that have one of STATUSES."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
-    def changes(self, trial: Trial) -> dict[str, Any]:
-        """What `trial`'s point really changes against the base, apart from the seed; {} for the base itself."""
+    def changes(self, trial: TrialResult) -> dict[str, Any]:
+        """Returns what a trial's point changes against the base, apart from the seed.
+
+        The base itself changes nothing: {}.
+        """
         return {
             key: value
             for key, value in trial.point.items()
@@ -137,7 +130,11 @@ class Results:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A test sentence with its attention: encoder (N, h, n, n), decoder (N, h, m, m), cross (N, h, m, n)."""
+    """Holds a test sentence with its attention.
+
+    Shapes: encoder (N, h, n, n), decoder (N, h, m, m), cross (N, h, m, n), with N layers,
+    h heads, n source tokens and m target tokens.
+    """
 
     source: str
     reference: str
@@ -148,142 +145,114 @@ class Example:
     attention: Mapping[str, np.ndarray]
 
     def axes(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(queries, keys): the tokens along the rows and the columns of a map."""
-        return (
-            self.source_tokens if kind == "encoder" else self.target_tokens,
-            self.target_tokens if kind == "decoder" else self.source_tokens,
-        )
+        """Returns (queries, keys): the tokens along the rows and the columns of a map."""
+        queries = self.source_tokens if kind == "encoder" else self.target_tokens
+        keys = self.target_tokens if kind == "decoder" else self.source_tokens
+        return queries, keys
 
 
-def read_results(workdir: str | Path) -> Results:
-    """The ledger of a sweep's workdir (it has sweep.json) or of a single run's (it has config.json).
+def read_results(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Results:
+    """Reads a sweep's workdir (it has sweep.json) or a single run's (it has config.json).
 
-    Raises LedgerError for any other workdir.
+    Raises ResultsError for any other workdir, and for files that no run writes.
     """
     workdir = Path(workdir)
     if (workdir / "sweep.json").exists():
-        return _read_sweep(workdir)
+        return _read_sweep(workdir, metrics)
     if (workdir / "config.json").exists():
         record = _json(workdir / "record.json")
         point = _expected(workdir / "record.json", record, "point", dict)
-        return Results(
-            workdir,
-            (
-                _read_trial(
-                    workdir, record.get("name") or workdir.resolve().name, point, {}
-                ),
-            ),
-        )
-    found = "has neither" if workdir.is_dir() else "is no directory, so it has neither"
+        name = record.get("name") or workdir.resolve().name
+        return Results(workdir, (_read_trial(workdir, name, point, {}, metrics),))
+    lack = "has neither" if workdir.is_dir() else "is no directory, so it has neither"
     raise ResultsError(
-        f"workdir {str(workdir)!r} {found} sweep.json nor config.json: no results to read; make some with "
-        f"`python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir={workdir}`"
+        f"workdir {str(workdir)!r} {lack} sweep.json nor config.json: no results to "
+        "read; make some with `python -m launch.sweep "
+        f"--config=experiments/configs/quick.py --sweep=table,seed --workdir={workdir}`"
     )
 
 
-def read_examples(trial: Trial) -> list[Example]:
-    """The test sentences whose attention `trial` kept; [] where it kept none.
+def read_examples(trial: TrialResult) -> list[Example]:
+    """Reads the test sentences whose attention `trial` kept; [] where it kept none.
 
-    Raises LedgerError for what is no sentence, and if a map does not fit its tokens.
+    Raises ResultsError for what is no sentence, and if a map does not fit its tokens.
     """
-    texts, arrays = (
-        _json(trial.directory / "examples.json", list),
-        _arrays(trial, "examples.npz"),
-    )
-    built = []
+    texts = _json(trial.directory / "examples.json", list)
+    arrays = _arrays(trial, "examples.npz")
+    examples = []
     for i, text in enumerate(texts):
+        names = {kind: f"{i}/{kind}" for kind in KINDS}
         attention = {
-            kind: arrays[f"{i}/{kind}"] for kind in KINDS if f"{i}/{kind}" in arrays
+            kind: arrays[name] for kind, name in names.items() if name in arrays
         }
-        if not attention:
-            continue
-        example = _example(trial.directory / "examples.json", text, attention)
-        for kind, weights in attention.items():
-            expected = tuple(map(len, example.axes(kind)))
-            if weights.ndim != 4 or weights.shape[2:] != expected:
-                raise ResultsError(
-                    f"{trial.directory / 'examples.npz'}: {i}/{kind} has shape {weights.shape}, but "
-                    f"examples.json gives it {expected[0]} queries and {expected[1]} keys"
-                )
-        built.append(example)
-    return built
+        # A run may keep texts without their maps, which there is nothing to draw of.
+        if attention:
+            example = _example(trial.directory / "examples.json", text, attention)
+            _check_maps(trial.directory / "examples.npz", i, example)
+            examples.append(example)
+    return examples
 
 
-def read_heads(trial: Trial) -> dict[str, np.ndarray]:
-    """What `experiments.heads` measured of the trial, by "kind/what"; {} where it was not asked to.
+def read_heads(trial: TrialResult) -> dict[str, np.ndarray]:
+    """Reads what `evaluation.head_importance` measured of the trial, by "kind/measure".
 
-    Raises LedgerError for arrays of other shapes than (layers, heads), for shares one axis more.
+    Shapes are (layers, heads), and one axis more for shares. {} where nothing was measured.
+    Raises ResultsError for other shapes.
     """
-    found = _arrays(trial, "heads.npz")
-    for name, array in found.items():
-        if (
-            array.ndim != 2 + name.endswith("/shares")
-            or array.dtype.kind != "f"
-            or not array.size
-        ):
-            raise ResultsError(
-                f"{trial.directory / 'heads.npz'}: {one_line(name)} has shape {array.shape}"
-            )
-    return found
+    arrays = _arrays(trial, "heads.npz")
+    for name, array in arrays.items():
+        axes = 3 if name.endswith("/shares") else 2
+        if array.ndim != axes or array.dtype.kind != "f" or not array.size:
+            path = trial.directory / "heads.npz"
+            raise ResultsError(f"{path}: {one_line(name)} has shape {array.shape}")
+    return arrays
 
 
-def read_positions(trial: Trial) -> np.ndarray | None:
-    """The encoder's position table (L, d_model) at the end of training; None where there is none.
+def read_positions(trial: TrialResult) -> np.ndarray | None:
+    """Reads the encoder's position table (L, d_model) at the end of training, if any.
 
-    Raises LedgerError for an array of other axes.
+    Raises ResultsError for an array of other axes.
     """
     table = _arrays(trial, "examples.npz", ["positions"]).get("positions")
     if table is not None and (table.ndim != 2 or not table.size):
-        raise ResultsError(
-            f"{trial.directory / 'examples.npz'}: positions has shape {table.shape}, not (L, d_model)"
-        )
+        path = trial.directory / "examples.npz"
+        shape = table.shape
+        raise ResultsError(f"{path}: positions has shape {shape}, not (L, d_model)")
     return table
 
 
-def read_sentences(trial: Trial) -> dict[str, np.ndarray]:
-    """What each sentence of the validation and test sets contributes to the scores; {} where `trial` kept none.
+def read_sentences(
+    trial: TrialResult, metrics: Sequence[Metric] = METRICS
+) -> dict[str, np.ndarray]:
+    """Reads what each validation and test sentence contributes to the metrics.
 
-    Trials on the same corpus have the same sentences in the same order.
+    Trials on the same corpus have the same sentences in the same order. Returns the arrays
+    of sentences.npz, {} where `trial` kept none; a run older than a metric lacks its array.
 
-    - validation_nll (V,) Σ −log p over a sentence's target tokens, validation_tokens (V,) their number, both with the
-      end mark: perplexity is exp(Σ nll / Σ tokens); validation_source (V,) tokens of the source, end mark included;
-    - test_bleu (S, 10) correct 1- to 4-grams, all 1- to 4-grams, length and reference length: BLEU is a function of
-      their sums; test_exact (S,) whether the translation is the reference; test_source (S,).
+    - validation_nll (V,) Σ −log p over a sentence's target tokens and validation_tokens
+      (V,) their number, both with the end mark: perplexity is exp(Σ nll / Σ tokens);
+    - validation_source (V,) and test_source (S,), the tokens of the source;
+    - for every other metric its `arrays`, (S,) or (S, k), see `Metric.of_sentences`.
 
-    Raises LedgerError for arrays of other shapes, and for counts that are no integers.
+    Raises ResultsError for arrays of other shapes, and for counts that are no integers.
     """
-    found = _arrays(trial, "sentences.npz")
-    for split, names in (
-        ("validation", ("nll", "tokens", "source")),
-        ("test", ("bleu", "exact", "source")),
-    ):
-        shapes = {
-            name: found[f"{split}_{name}"].shape
-            for name in names
-            if f"{split}_{name}" in found
-        }
-        wanted = {
-            name: (*shapes[names[0]][:1], 10)[: 1 + (name == "bleu")]
-            for name in names
-            if names[0] in shapes
-        }
-        counts = [
-            found[f"{split}_{name}"].dtype
-            for name in shapes
-            if name in ("tokens", "source", "bleu")
-        ]
-        if found and (
-            shapes != wanted or any(dtype.kind not in "iu" for dtype in counts)
-        ):
+    arrays = _arrays(trial, "sentences.npz")
+    path = trial.directory / "sentences.npz"
+    for split in ("validation", "test"):
+        part = {name: array for name, array in arrays.items() if name.startswith(split)}
+        _check_sentences(path, split, part)
+    for metric in metrics:
+        try:
+            metric.statistics(arrays)
+        except ValueError as error:
             raise ResultsError(
-                f"{trial.directory / 'sentences.npz'}: the arrays of {split} have the shapes {shapes}, "
-                f"and what is counted is of {', '.join(map(str, counts))}"
-            )
-    return found
+                f"{path}: the arrays of {metric.split}: {error}"
+            ) from None
+    return arrays
 
 
 def look_up_setting(settings: Mapping[str, Any], key: str, default=None):
-    """The value of the dotted `key` in nested settings."""
+    """Returns the value of the dotted `key` in nested settings, else `default`."""
     for name in key.split("."):
         if not isinstance(settings, Mapping) or name not in settings:
             return default
@@ -292,93 +261,89 @@ def look_up_setting(settings: Mapping[str, Any], key: str, default=None):
 
 
 def flatten_settings(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested settings as {dotted key: value}."""
-    found = {}
+    """Returns nested settings as {dotted key: value}."""
+    flat = {}
     for name, value in settings.items():
-        found |= (
-            flatten_settings(value, f"{path}{name}.")
-            if isinstance(value, Mapping)
-            else {f"{path}{name}": value}
-        )
-    return found
+        if isinstance(value, Mapping):
+            flat |= flatten_settings(value, f"{path}{name}.")
+        else:
+            flat[f"{path}{name}"] = value
+    return flat
 
 
-def _read_sweep(workdir):
+def _read_sweep(workdir, metrics):
     path = workdir / "sweep.json"
     sweep = _json(path)
     try:
-        base, sweeps = (
-            {**sweep["base"]},
-            [one_line(name) for name in sweep.get("sweeps", ())],
-        )
-        trials = [
-            _read_trial(
-                inside(workdir, t["directory"], path),
-                t["name"],
-                {**t["point"]},
-                base,
-                t.get("label"),
-            )
-            for t in sweep["trials"]
-        ]
+        base = {**sweep["base"]}
+        sweeps = [one_line(name) for name in sweep.get("sweeps", ())]
+        trials = []
+        for entry in sweep["trials"]:
+            directory = inside(workdir, entry["directory"], path)
+            name = entry["name"]
+            point = {**entry["point"]}
+            label = entry.get("label")
+            trials.append(_read_trial(directory, name, point, base, metrics, label))
     except (AttributeError, KeyError, TypeError, DamagedError) as error:
         raise ResultsError(
-            f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on this workdir "
-            "again, which writes it anew and keeps the finished trials"
+            f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on "
+            "this workdir again, which writes it anew and keeps the finished trials"
         ) from error
-    return Results(
-        workdir,
-        tuple(trials),
-        config=one_line(sweep.get("config")),
-        base=base,
-        sweeps=tuple(sweeps),
-    )
+    config = one_line(sweep.get("config"))
+    return Results(workdir, tuple(trials), config, base, tuple(sweeps))
 
 
-def _read_trial(directory, name, point, base, label=""):
-    config, record, result = (
-        _json(directory / f"{name}.json") for name in ("config", "record", "result")
-    )
-    for inner in ("versions", "corpus_counts"):
-        _expected(directory / "record.json", record, inner, dict)
-    for number in NUMBERS:
-        _expected(directory / "result.json", result, number, (int, float))
+def _read_trial(directory, name, point, base, metrics, label=""):
+    config = _json(directory / "config.json")
+    # Each may be missing: a trial writes them at different times.
+    record = _json(directory / "record.json")
+    result = _json(directory / "result.json")
+    for key in ("versions", "corpus_counts"):
+        _expected(directory / "record.json", record, key, dict)
+    for key in (*[metric.key for metric in metrics], *NUMBERS):
+        _expected(directory / "result.json", result, key, (int, float))
     _expected(directory / "result.json", result, "beside", dict)
+    # Points are keys of dictionaries later, so their values must be hashable.
     for key, value in point.items():
         if isinstance(value, (dict, list)):
-            raise ResultsError(
-                f"{directory}: its point has {key}={value!r}, which is no setting"
-            )
-    seeds = dict(seed=point.get("seed", config.get("seed", base.get("seed"))))
-    status = result.get("status") if result.get("status") in ENDS else "unfinished"
-    return Trial(
-        one_line(name),
-        {one_line(key): value for key, value in point.items()},
-        _expected(directory, seeds, "seed", int, None),
-        directory,
-        config,
-        record,
-        _metrics(directory / "metrics.jsonl"),
-        result or None,
-        status,
-        one_line(label),
+            message = f"{directory}: its point has {key}={value!r}, which is no setting"
+            raise ResultsError(message)
+    # A point without a seed has that of its config, or of the sweep's base.
+    seed = point.get("seed", config.get("seed", base.get("seed")))
+    status = result.get("status")
+    return TrialResult(
+        name=one_line(name),
+        point={one_line(key): value for key, value in point.items()},
+        seed=_expected(directory, {"seed": seed}, "seed", int, None),
+        directory=directory,
+        config=config,
+        record=record,
+        metrics=_metric_lines(directory / "metrics.jsonl"),
+        result=result or None,
+        status=status if status in ENDS else "unfinished",
+        label=one_line(label),
     )
 
 
 def _expected(path, values, key, kinds, default=MappingProxyType({})):
-    """values[key], `default` where it is not there. Raises LedgerError for a value of other kinds."""
+    """Returns values[key], or `default` where there is none.
+
+    Raises ResultsError for a value of other types than `kinds`.
+    """
     value = values.get(key)
     if value is None:
         return default
+    # Python's bool is an int.
     if not isinstance(value, kinds) or isinstance(value, bool):
+        text = one_line(repr(value))[:100]
         raise ResultsError(
-            f"{path}: {key} is {one_line(repr(value))[:100]}, which no run writes; restore the file"
+            f"{path}: {key} is {text}, which no run writes; restore the file"
         )
     return value
 
 
 def _json(path, kind=dict):
-    """What a JSON file holds; an empty `kind` if it is missing, cut short, or of another kind."""
+    """Reads a JSON file; an empty `kind` if it is missing, cut short, or of another kind."""
     try:
         value = parse(path.read_bytes())
     except (OSError, ValueError):
@@ -386,7 +351,7 @@ def _json(path, kind=dict):
     return value if isinstance(value, kind) else kind()
 
 
-def _metrics(path):
+def _metric_lines(path):
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -395,30 +360,71 @@ def _metrics(path):
     for line in lines:
         try:
             entry = parse(line)
-            step, split = entry["step"], entry["split"]
-            if type(step) is int and 0 <= step < 2**63 and isinstance(split, str):
-                latest[step, split] = entry
-        except (ValueError, KeyError, TypeError):  # a kill cuts the last line short
+            step = entry["step"]
+            split = entry["split"]
+        except (ValueError, KeyError, TypeError):
+            # A kill cuts the last line short.
             continue
+        # DuckDB has no larger integers.
+        if type(step) is int and 0 <= step < 2**63 and isinstance(split, str):
+            latest[step, split] = entry
     return tuple(latest[key] for key in sorted(latest))
 
 
 def _example(path, text, attention):
     text = text if isinstance(text, dict) else {}
     sentences = [text.get(name) for name in ("source", "reference", "translation")]
-    tokens = [text.get(f"{side}_tokens") for side in ("source", "target")]
-    if not all(
-        isinstance(side, list) and all(isinstance(one, str) for one in side)
-        for side in (sentences, *tokens)
-    ):
-        raise ResultsError(
-            f"{path}: no sentence with its tokens is {one_line(repr(text))[:100]}; remove the file"
-        )
+    tokens = [text.get(name) for name in ("source_tokens", "target_tokens")]
+    if not all(map(_is_list_of_texts, (sentences, *tokens))):
+        shown = one_line(repr(text))[:100]
+        message = f"{path}: no sentence with its tokens is {shown}; remove the file"
+        raise ResultsError(message)
     return Example(*sentences, *map(tuple, tokens), attention)
 
 
+def _is_list_of_texts(value):
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _check_maps(path, i, example):
+    for kind, weights in example.attention.items():
+        queries, keys = map(len, example.axes(kind))
+        if weights.ndim != 4 or weights.shape[2:] != (queries, keys):
+            raise ResultsError(
+                f"{path}: {i}/{kind} has shape {weights.shape}, but examples.json gives "
+                f"it {queries} queries and {keys} keys"
+            )
+
+
+def _check_sentences(path, split, arrays):
+    """Raises ResultsError unless the arrays of a split have one number of sentences.
+
+    The lengths and, for perplexity, the losses with their tokens are needed as vectors.
+    """
+    if not arrays:
+        return
+    shapes = {name: array.shape for name, array in arrays.items()}
+    needed = {"validation": ("nll", "tokens", "source"), "test": ("source",)}[split]
+    vectors = [shapes.get(f"{split}_{name}", ()) for name in needed]
+    axes = {len(shape) for shape in vectors}
+    lengths = {shape[:1] for shape in shapes.values()}
+    counts = [
+        arrays[name].dtype
+        for name in (f"{split}_tokens", f"{split}_source")
+        if name in arrays
+    ]
+    are_counts = all(dtype.kind in "iu" for dtype in counts)
+    are_numbers = all(array.dtype.kind in "biuf" for array in arrays.values())
+    if axes != {1} or len(lengths) != 1 or not are_counts or not are_numbers:
+        types = ", ".join(map(str, counts))
+        raise ResultsError(
+            f"{path}: the arrays of {split} have the shapes {shapes}, and what is "
+            f"counted is of {types}"
+        )
+
+
 def _arrays(trial, name, only=None):
-    """The arrays of an .npz file, those of the names `only`; {} where it is missing or cut short."""
+    """Reads the arrays of an .npz file, or those named `only`; {} for a broken file."""
     try:
         return load(trial.directory / name, only)
     except (OSError, ValueError):

@@ -1,10 +1,13 @@
-"""SQL over what trials left behind: DuckDB tables of all trials and of their metrics, from one workdir or many.
+"""Answers SQL about trials: DuckDB tables of all trials and of their metrics.
 
-    trials   a row a trial: workdir, name, directory, label, seed, status, error; every setting as a column, "model.h";
-             every number and text of result.json, "beside.ema.test.bleu"; and of record.json, "versions.jax"
-    metrics  a row a line of metrics.jsonl: workdir, name, directory, label, seed, step, split, loss, ...
+    trials   a row a trial: workdir, name, directory, label, seed, status, error; every setting
+             as a column, "model.h"; every number and text of result.json, as bleu or
+             "beside.ema.test.bleu"; and of record.json, "versions.jax"
+    metrics  a row a line of metrics.jsonl: workdir, name, directory, label, seed, step, split,
+             loss, ...
 
-A name with a dot is quoted in SQL: select label, avg(bleu) from trials where "model.h" = 8 group by label.
+The tables come from one workdir or many. A name with a dot is quoted in SQL:
+select label, avg(bleu) from trials where "model.h" = 8 group by label.
 """
 
 import json
@@ -14,89 +17,92 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
+import rich.console
 import rich.text
 
 from experiments.errors import UserError, one_line
-from experiments.report.results import Results, Trial, flatten_settings, read_results
+from experiments.report.results import (
+    Results,
+    TrialResult,
+    flatten_settings,
+    read_results,
+)
+from experiments.report.terminal import drawn_table, plain_columns
 
 TRIAL = ("workdir", "name", "directory", "label", "seed", "status", "error")
 
-
 LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
-
 
 _LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
 """A query reads the two tables: no file, no network, no variable of the program that asks."""
 
 
 class QueryError(UserError):
-    """SQL that DuckDB refuses; the message is DuckDB's own, in one line."""
+    """Raised for SQL that DuckDB refuses; the message is DuckDB's own, in one line."""
 
 
 class Answer(NamedTuple):
-    """What a query found."""
+    """Holds the rows that a query selects."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
 
 def run_query(workdirs: Iterable[str | Path], sql: str) -> Answer:
-    """What `sql` finds in the trials of `workdirs`.
+    """Runs `sql` over the trials of `workdirs`.
 
-    Raises LedgerError for a workdir without results, and QueryError.
+    Raises ResultsError for a workdir without results, and QueryError.
     """
     with database([read_results(workdir) for workdir in workdirs]) as tables:
         try:
-            found = tables.execute(sql)
-            if found is None:
-                raise QueryError(
-                    f'{sql!r} asks nothing; try "select name, label, bleu from trials"'
-                )
-            return Answer(
-                tuple(column[0] for column in found.description), found.fetchall()
-            )
+            answer = tables.execute(sql)
+            if answer is None:
+                example = "select name, label, bleu from trials"
+                raise QueryError(f'{sql!r} asks nothing; try "{example}"')
+            columns = tuple(column[0] for column in answer.description)
+            return Answer(columns, answer.fetchall())
         except duckdb.Error as error:
-            raise QueryError(one_line(str(error).partition("\n\nLINE ")[0])) from None
+            message = str(error).partition("\n\nLINE ")[0]
+            raise QueryError(one_line(message)) from None
 
 
-def database(books: Sequence[Results]) -> duckdb.DuckDBPyConnection:
-    """A database in memory with the tables `trials` and `metrics` of `books`."""
-    trials = [(book, trial) for book in books for trial in book.trials]
+def database(workdirs: Sequence[Results]) -> duckdb.DuckDBPyConnection:
+    """Builds a database in memory with the tables `trials` and `metrics`."""
+    trials = []
+    lines = []
+    for results in workdirs:
+        for trial in results.trials:
+            trials.append(_trial(results, trial))
+            name = _identity(results, trial)
+            lines += [dict(line) | name for line in trial.metrics]
     tables = duckdb.connect(":memory:", config=_LOCKED)
-    _fill(tables, "trials", TRIAL, [_trial(book, trial) for book, trial in trials])
-    _fill(
-        tables,
-        "metrics",
-        LINE,
-        [
-            dict(line) | _named(book, trial)
-            for book, trial in trials
-            for line in trial.metrics
-        ],
-    )
+    _fill(tables, "trials", TRIAL, trials)
+    _fill(tables, "metrics", LINE, lines)
     return tables
 
 
 def show_answer(answer: Answer, console: rich.console.Console | None = None) -> None:
-    """Prints rows: drawn in a terminal, in plain columns elsewhere, where numbers keep all their digits."""
+    """Prints rows; outside of a terminal numbers keep all their digits."""
     console = console or rich.console.Console()
-    drawn = console.is_terminal
-    lines = [[_shown(value, drawn) for value in row] for row in answer.rows]
-    numbers = [
-        all(isinstance(row[i], (int, float, type(None))) for row in answer.rows)
-        for i in range(len(answer.columns))
-    ]
-    console.print(
-        _drawn(answer.columns, lines, numbers)
-        if drawn
-        else _plain(answer.columns, lines, numbers),
-        soft_wrap=not drawn,
-    )
+    is_drawn = console.is_terminal
+    lines = []
+    for row in answer.rows:
+        lines.append([_cell_text(value, is_drawn) for value in row])
+    is_number = []
+    for i in range(len(answer.columns)):
+        column = [row[i] for row in answer.rows]
+        is_number.append(all(isinstance(v, (int, float, type(None))) for v in column))
+    if is_drawn:
+        console.print(_drawn(answer.columns, lines, is_number))
+    else:
+        left = [not number for number in is_number]
+        text = plain_columns([answer.columns, *lines], left)
+        console.print(text, soft_wrap=True)
 
 
-def _named(book: Results, trial: Trial) -> dict[str, Any]:
+def _identity(results: Results, trial: TrialResult) -> dict[str, Any]:
     return {
-        "workdir": str(book.workdir),
+        "workdir": str(results.workdir),
         "name": trial.name,
         "directory": str(trial.directory),
         "label": trial.label,
@@ -104,107 +110,103 @@ def _named(book: Results, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _trial(book: Results, trial: Trial) -> dict[str, Any]:
-    """A row of `trials`; a trial that has not begun has the settings that the sweep gives it."""
-    settings = flatten_settings(trial.config) or flatten_settings(book.base) | dict(
-        trial.point
-    )
-    found = _named(book, trial) | {"status": trial.status, "error": trial.error}
-    for more in (
-        settings,
-        flatten_settings(trial.result or {}),
-        flatten_settings(trial.record),
-    ):
-        found |= {
-            key: value
-            for key, value in more.items()
-            if key not in found and not key.startswith(("traceback", "point."))
-        }
-    return found
+def _trial(results: Results, trial: TrialResult) -> dict[str, Any]:
+    """Returns a row of `trials`.
+
+    A trial that has not started has the settings that the sweep gives it.
+    """
+    # Settings, result and record share one row, so that a query needs no join.
+    settings = flatten_settings(trial.config)
+    if not settings:
+        settings = flatten_settings(results.base) | dict(trial.point)
+    result = flatten_settings(trial.result or {})
+    record = flatten_settings(trial.record)
+    row = _identity(results, trial) | {"status": trial.status, "error": trial.error}
+    for values in (settings, result, record):
+        for key, value in values.items():
+            # Of two values of one name the first stands.
+            if not key.startswith(("traceback", "point.")):
+                row.setdefault(key, value)
+    return row
 
 
 def _fill(
     tables, name: str, first: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """A table of `rows` with the columns `first` and then every other, in the order in which each first appears."""
-    columns = list(dict.fromkeys((*first, *(key for row in rows for key in row))))
-    typed = [_column([row.get(column) for row in rows]) for column in columns]
+    """Makes a table of `rows` with the columns `first`, then every other.
+
+    The others are in the order in which each first appears.
+    """
+    columns = dict.fromkeys(first)
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    typed = []
+    for column in columns:
+        typed.append(_column([row.get(column) for row in rows]))
+    kinds = [kind for kind, _ in typed]
+    names = map(_quoted, _names(columns))
     declared = ", ".join(
-        f"{_quoted(name)} {kind}"
-        for name, (kind, _) in zip(_names(columns), typed, strict=True)
+        f"{column} {kind}" for column, kind in zip(names, kinds, strict=True)
     )
+    # Values are passed beside the query, so that no text of a file becomes a part of it.
     tables.execute(f"create table {name} ({declared})")
-    given = ", ".join(f"unnest(${i}::{kind}[])" for i, (kind, _) in enumerate(typed, 1))
-    tables.execute(
-        f"insert into {name} select {given}", [values for _, values in typed]
-    )
+    lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds, 1))
+    values = [values for _, values in typed]
+    tables.execute(f"insert into {name} select {lists}", values)
 
 
-def _names(columns: Sequence[str]) -> list[str]:
-    """`columns` as names that SQL tells apart: it has no case, no empty name, and no NUL in one."""
-    found = {}
+def _names(columns: Iterable[str]) -> list[str]:
+    """Returns `columns` as names that SQL tells apart.
+
+    SQL ignores case, and has neither an empty name nor a NUL in one.
+    """
+    names = {}
     for column in columns:
         name = column.replace("\0", "") or "_"
-        while name.lower() in found:
+        while name.lower() in names:
             name += "_"
-        found[name.lower()] = name
-    return list(found.values())
+        names[name.lower()] = name
+    return list(names.values())
 
 
 def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """(SQL type, values) for JSON values: the narrowest type that holds them all; lists and mixtures become text."""
-    kinds = {type(value) for value in values} - {type(None)}
+    """Returns (SQL type, values) of JSON values: the narrowest type that holds them all.
+
+    Lists and mixtures become text.
+    """
+    present = [value for value in values if value is not None]
+    kinds = {type(value) for value in present}
     if kinds == {bool}:
         return "BOOLEAN", list(values)
-    if kinds == {int} and all(
-        -(2**63) <= value < 2**63 for value in values if value is not None
-    ):
+    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in present):
+        # Larger integers become floats below.
         return "BIGINT", list(values)
     if kinds and kinds <= {int, float}:
         return "DOUBLE", [None if value is None else float(value) for value in values]
-    return "VARCHAR", [
-        value if value is None or isinstance(value, str) else json.dumps(value)
-        for value in values
-    ]
+    is_text = lambda value: value is None or isinstance(value, str)
+    texts = [value if is_text(value) else json.dumps(value) for value in values]
+    return "VARCHAR", texts
 
 
 def _quoted(column):
     return '"' + column.replace('"', '""') + '"'
 
 
-def _shown(value, drawn):
+def _cell_text(value, is_drawn):
     if value is None:
         return "NULL"
-    if isinstance(value, float) and drawn and math.isfinite(value):
+    if isinstance(value, float) and is_drawn and math.isfinite(value):
         return f"{value:.6g}"
     return one_line(str(value))
 
 
-def _drawn(columns, lines, numbers):
-    drawn = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
-    )
-    for column, number in zip(columns, numbers, strict=True):
-        drawn.add_column(
-            rich.text.Text(column),
-            justify="right" if number else "left",
-            no_wrap=number,
-        )
+def _drawn(columns, lines, is_number):
+    grid = drawn_table()
+    for column, number in zip(columns, is_number, strict=True):
+        heading = rich.text.Text(column)
+        side = "right" if number else "left"
+        grid.add_column(heading, justify=side, no_wrap=number)
     for line in lines:
-        drawn.add_row(
-            *map(rich.text.Text, line)
-        )  # Text: a name such as [red] is no markup
-    return drawn
-
-
-def _plain(columns, lines, numbers):
-    widths = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
-    return rich.text.Text(
-        "\n".join(
-            "  ".join(
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(line, widths, numbers, strict=True)
-            ).rstrip()
-            for line in (columns, *lines)
-        )
-    )
+        # As Text, a name such as [red] is no markup.
+        grid.add_row(*map(rich.text.Text, line))
+    return grid

@@ -1,98 +1,90 @@
-"""A report as text for others to read: Markdown, CSV and LaTeX."""
+"""Writes a report as text: Markdown, CSV and LaTeX."""
 
 import csv
 import io
 import re
+from collections.abc import Sequence
 
 from experiments.errors import one_line
+from experiments.evaluation.metrics import METRICS, Metric
+from experiments.report import statistics
 from experiments.report.comparison import Row
 from experiments.report.results import Results, look_up_setting
 from experiments.report.table import (
-    METRICS,
     Table,
-    beside_paper,
+    has_published,
     mean_and_interval,
     provenance,
     report_title,
     varied,
 )
 
-CSV_SCORES = (
-    "parameters",
-    "perplexity",
-    "bleu",
-    "bleu_detokenized",
-    "chrf",
-    "exact_match",
-    "alignment_error",
-    "test_perplexity",
-    "steps",
-    "seconds",
-)
-"""What report.csv takes from a result, one column each; exact_match is a fraction there."""
+# Other scores of the same translations stand beside their metric.
+VARIANTS = {"bleu": ("bleu_detokenized",)}
+"""Columns of report.csv that follow that of a metric."""
+
+OTHER_SCORES = ("alignment_error", "test_perplexity", "steps", "seconds")
+"""Columns of report.csv after those of the metrics."""
 
 
-BESIDE = {
-    "perplexity": "validation",
-    "bleu": "test",
-    "chrf": "test",
-    "exact_match": "test",
-}
-"""What it takes of raw, averaged and moving-average weights, and on which sentences."""
+def csv_scores(metrics: Sequence[Metric] = METRICS) -> tuple[str, ...]:
+    """Returns the numbers of a result that report.csv has columns for.
+
+    They are as they stand in result.json: exact_match is a fraction.
+    """
+    scores = ["parameters"]
+    for metric in metrics:
+        scores += [metric.key, *VARIANTS.get(metric.key, ())]
+    return (*scores, *OTHER_SCORES)
 
 
-def to_markdown(book: Results, table: Table) -> str:
-    """report.md: the table, the differences to base, the trials without a result, and where it all ran."""
+def to_markdown(results: Results, table: Table) -> str:
+    """Returns report.md: the table, the differences to base, failures, and what ran."""
     lines = [
-        f"# {_markdown_text(report_title(book))}",
+        f"# {_markdown_text(report_title(results))}",
         "",
         *_markdown_grid(table.results.headings, table.results.rows),
     ]
     for note in table.notes:
         lines += [_markdown_text(note), ""]
     for grid in table.differences.values():
-        lines += [
-            f"## {_markdown_text(grid.title)}",
-            "",
-            *_markdown_grid(grid.headings, grid.rows),
-        ]
+        lines += [f"## {_markdown_text(grid.title)}", ""]
+        lines += _markdown_grid(grid.headings, grid.rows)
     for note in table.difference_notes:
         lines += [_markdown_text(note), ""]
     if table.problems:
-        lines += [
-            "## Trials without a result",
-            "",
-            *_markdown_grid(("trial", "status", "why"), table.problems, "---"),
-        ]
+        lines += ["## Trials without a result", ""]
+        lines += _markdown_grid(("trial", "status", "why"), table.problems, "---")
     lines += ["## What ran", ""]
+    for term, value in provenance(results):
+        lines.append(f"- {_markdown_text(term)}: {_markdown_text(value)}")
     lines += [
-        f"- {_markdown_text(term)}: {_markdown_text(value)}"
-        for term, value in provenance(book)
+        "",
+        "Figures, position encodings and attention maps: report.html; a line a trial: "
+        "report.csv; for LaTeX: report.tex.",
+        "",
     ]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Figures, position encodings and attention maps: report.html; a line a trial: "
-            "report.csv; for LaTeX: report.tex.",
-            "",
-        ]
-    )
+    return "\n".join(lines)
 
 
-def to_csv(book: Results) -> str:
-    """report.csv: a line a trial, with a column for each setting that the sweep varies."""
-    keys, kinds = varied(book), _kinds(book)
-    beside = {
-        f"{kind}.{score}": (kind, split, score)
-        for kind in kinds
-        for score, split in BESIDE.items()
-    }
+def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
+    """Returns report.csv: a line a trial, with a column for each setting that varies.
+
+    A number that a trial lacks is an empty cell.
+    """
+    keys = varied(results)
+    scores = csv_scores(metrics)
+    beside = {}
+    for kind in _weights(results):
+        for metric in metrics:
+            beside[f"{kind}.{metric.key}"] = ("beside", kind, metric.split, metric.key)
+    columns = ["name", "label", *keys, "seed", "status", *scores, *beside]
     buffer = io.StringIO()
-    columns = ["name", "label", *keys, "seed", "status", *CSV_SCORES, *beside]
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writerow({column: _cell(column) for column in columns})
-    for trial in book.trials:
+    # Headings are escaped too: a config's keys are a user's text.
+    writer.writerow({column: _csv_cell(column) for column in columns})
+    for trial in results.trials:
+        # Numbers of a trial that failed are not results.
         result = trial.result if trial.status == "finished" else {}
         cells = {
             "name": trial.name,
@@ -100,91 +92,90 @@ def to_csv(book: Results) -> str:
             "seed": trial.seed,
             "status": trial.status,
         }
-        cells |= {
-            key: trial.point.get(key, look_up_setting(book.base, key)) for key in keys
-        }
-        cells |= {score: result.get(score) for score in CSV_SCORES}
-        cells |= {
-            column: look_up_setting(result, ".".join(("beside", *path)))
-            for column, path in beside.items()
-        }
-        writer.writerow({column: _cell(value) for column, value in cells.items()})
+        for key in keys:
+            cells[key] = trial.point.get(key, look_up_setting(results.base, key))
+        for score in scores:
+            cells[score] = result.get(score)
+        for column, path in beside.items():
+            cells[column] = look_up_setting(result, ".".join(path))
+        writer.writerow({column: _csv_cell(value) for column, value in cells.items()})
     return buffer.getvalue()
 
 
-def _cell(value):
-    """`value`; a text on one line, with an apostrophe before it where a spreadsheet would compute it."""
+def to_latex(
+    results: Results,
+    rows: Sequence[Row],
+    table: Table,
+    metrics: Sequence[Metric] = METRICS,
+) -> str:
+    """Returns report.tex, for a document that loads booktabs and graphicx.
+
+    A row has its means ± spread and, where there is a base, differences to it with their
+    95 % intervals. The table is shrunk to the width of a line.
+    """
+    has_papers = has_published(rows)
+    headings = ["", "seeds", "parameters"]
+    columns = [table.results.headings.index(heading) for heading in headings]
+    cells = []
+    for row in table.results.rows:
+        cells.append([_latex_text(row[i]) for i in columns])
+    has_differences = any(row.differences for row in rows)
+    for metric in metrics:
+        headings.append(_latex_text(metric.heading))
+        column = table.results.headings.index(metric.heading)
+        for line, texts in zip(cells, table.results.rows, strict=True):
+            line.append(_latex_text(texts[column]))
+        if any(metric.key in row.differences for row in rows):
+            headings.append("$-$ base")
+            for line, row in zip(cells, rows, strict=True):
+                line.append(_latex_difference(row, metric))
+        if has_papers and metric.published:
+            headings.append("paper")
+            for line, row in zip(cells, rows, strict=True):
+                line.append(_latex_published(row, metric))
+    body = [rf"{' & '.join(line)} \\" for line in cells]
+    lines = [
+        r"% \usepackage{booktabs,graphicx} in the preamble, then \input{report}",
+        r"\begin{table}",
+        r"\centering\footnotesize",
+        r"\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{_latex_caption(results, table, has_differences, has_papers)}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",
+        r"\toprule",
+        rf"{' & '.join(headings)} \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _csv_cell(value):
+    """Returns a text on one line, with an apostrophe where a spreadsheet would compute it."""
     if not isinstance(value, str):
         return value
     text = one_line(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def to_latex(book: Results, rows: list[Row], table: Table) -> str:
-    """report.tex: the table to be read into a document that loads booktabs and graphicx, no wider than its lines.
+def _weights(results):
+    """Returns the kinds of weights that are scored beside each other, as "raw", "ema".
 
-    A row has its means ± spread and, where there is a base, differences to it with their 95 % intervals.
+    () where every trial has only those of its last step.
     """
-    metrics = [metric for metric in METRICS if metric.key != "exact_match"]
-    compared = [
-        metric for metric in metrics if any(getattr(row, metric.key) for row in rows)
-    ]
-    paper = beside_paper(rows)
-    headings = ["", "seeds", "parameters"]
-    for metric in metrics:
-        headings += [
-            metric.heading,
-            *(["$-$ base"] if metric in compared else []),
-            *(["paper"] if paper else []),
-        ]
-    lines = [" & ".join(headings)]
-    for cells, row in zip(table.results.rows, rows, strict=True):
-        line = [_latex_text(cell) for cell in cells[:3]]
-        for metric in metrics:
-            line.append(
-                _latex_text(cells[table.results.headings.index(metric.heading)])
-            )
-            line += [_latex_difference(row, metric)] if metric in compared else []
-            line += [_latex_published(row, metric)] if paper else []
-        lines.append(" & ".join(line))
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs,graphicx} in the preamble, then \input{report}",
-            r"\begin{table}",
-            r"\centering\footnotesize",
-            r"\setlength{\tabcolsep}{4pt}",
-            rf"\caption{{{_latex_caption(book, table, bool(compared), paper)}}}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-            rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",
-            r"\toprule",
-            rf"{lines[0]} \\",
-            r"\midrule",
-            *(rf"{line} \\" for line in lines[1:]),
-            r"\bottomrule",
-            r"\end{tabular}}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _kinds(book):
-    """Which weights are scored beside each other; () where every trial has only those of its last step."""
-    found = dict.fromkeys(
-        kind
-        for trial in book.of("finished")
-        for kind in trial.result.get("beside") or {}
-    )
-    return tuple(found) if len(found) > 1 else ()
+    kinds = {}
+    for trial in results.with_status("finished"):
+        kinds |= dict.fromkeys(trial.result.get("beside") or {})
+    return tuple(kinds) if len(kinds) > 1 else ()
 
 
 def _markdown_grid(headings, rows, align="---:"):
-    return [
-        _markdown_row(headings),
-        _markdown_row(["---", *[align] * (len(headings) - 1)]),
-        *map(_markdown_row, rows),
-        "",
-    ]
+    rule = ["---", *[align] * (len(headings) - 1)]
+    return [*map(_markdown_row, (headings, rule, *rows)), ""]
 
 
 def _markdown_row(cells):
@@ -192,7 +183,7 @@ def _markdown_row(cells):
 
 
 def _markdown_text(text):
-    """`text` as itself in Markdown: no tag, table bar, emphasis, code or link comes of it."""
+    """Escapes `text` for Markdown: it makes no tag, table bar, emphasis, code or link."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", text)
 
@@ -224,32 +215,34 @@ _LATEX = {
 
 
 def _latex_text(text):
-    """`text` as itself in LaTeX. Brackets are wrapped: after \\\\ or \\toprule one would begin an argument."""
+    """Escapes `text` for LaTeX.
+
+    Brackets are wrapped: after \\\\ or \\toprule one would begin an argument.
+    """
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def _latex_difference(row, metric):
-    difference = getattr(row, metric.key)
+    difference = row.differences.get(metric.key)
     if difference is None:
         return "--"
     mean, interval = mean_and_interval(difference, metric)
-    return f"${mean}{'^{*}' if row.adjusted[metric.key] < 0.05 else ''}$ ${interval}$"
+    is_significant = row.adjusted[metric.key] < statistics.LEVEL
+    return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
 
 
 def _latex_published(row, metric):
     return f"{getattr(row.published, metric.key):g}" if row.published else "--"
 
 
-def _latex_caption(book, table, compared, paper):
-    said = [
-        f"{report_title(book)}.",
-        *(f"{note[0].upper()}{note[1:]}." for note in table.notes),
-    ]
-    if compared:
-        said.append(
-            "− base: difference to base over pairs of runs with the same seed, with its 95 % interval; "
-            "an asterisk: p < 0.05 after Holm’s correction over the rows."
+def _latex_caption(results, table, has_differences, has_papers):
+    sentences = [f"{report_title(results)}."]
+    sentences += [f"{note[0].upper()}{note[1:]}." for note in table.notes]
+    if has_differences:
+        sentences.append(
+            "− base: difference to base over pairs of runs with the same seed, with its "
+            "95 % interval; an asterisk: p < 0.05 after Holm’s correction over the rows."
         )
-    if paper:
-        said.append("Paper: Table 3 of “Attention Is All You Need”, newstest2013.")
-    return _latex_text(" ".join(said))
+    if has_papers:
+        sentences.append("Paper: Table 3 of “Attention Is All You Need”, newstest2013.")
+    return _latex_text(" ".join(sentences))

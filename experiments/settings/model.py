@@ -4,7 +4,6 @@ The defaults of the Transformer are the paper's base model.
 """
 
 import dataclasses
-
 from typing import Any
 
 from attn import Mixer, Positions, Recurrent

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Runs the points of a sweep: expands, checks, estimates, schedules and watches them."""

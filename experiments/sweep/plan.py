@@ -1,11 +1,9 @@
-"""A sweep: expand the named sweeps of a config into points, check them all, and run what is not finished.
-
-Results are files, so the sweep keeps none: it starts trials in worker processes and reads what they wrote.
-"""
+"""Turns the points of a sweep into trials, checks them all, and groups them by program."""
 
 import dataclasses
 import functools
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -22,94 +20,93 @@ from experiments.trial.program import State
 from experiments.trial.step import token_losses
 
 
-class Planned(NamedTuple):
-    """One trial to be."""
+class Trial(NamedTuple):
+    """Holds a point with its settings, and where its files are."""
 
     name: str
     directory: str
+    """Relative to the sweep's workdir."""
     point: dict[str, Any]
     settings: Settings
     label: str = ""
-    """Its row's name, where the sweep gives one; trials that differ in their seed share it."""
+    """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
 
 
-def plan_trials(config, points: list[Point], overrides: Point = {}) -> list[Planned]:
-    """Each point checked and named; points of equal settings are one trial, the first of them.
+def plan_trials(
+    config, points: list[Point], overrides: Point = MappingProxyType({})
+) -> list[Trial]:
+    """Checks and names each point; points of equal settings are one trial, the first.
 
     `overrides` are the settings that flags give, see `settings.resolve`.
 
     Raises SettingsError naming the point, and SweepError for a label that two rows have.
     """
-    config = (
-        config.to_dict() if isinstance(config, ml_collections.ConfigDict) else config
-    )
-    planned, rows = {}, {}
-    for point in points:
-        point, label = (
-            {key: value for key, value in point.items() if key != "label"},
-            point.get("label", ""),
-        )
+    if isinstance(config, ml_collections.ConfigDict):
+        config = config.to_dict()
+    trials = {}
+    rows = {}
+    for labelled in points:
+        point = {key: value for key, value in labelled.items() if key != "label"}
+        label = labelled.get("label", "")
         name = describe_point(point)
         try:
             settings = resolve(config, point, overrides)
         except SettingsError as error:
             raise SettingsError(f"{error} (in the point {name})") from None
+        # A label names a row, whose trials differ in their seed alone.
         row = dataclasses.replace(settings, seed=0)
         if label and rows.setdefault(label, row) != row:
             raise SweepError(
-                f"two rows have the label {label!r}, one of them the point {name}: give each its own"
+                f"two rows have the label {label!r}, one of them the point {name}: give "
+                "each its own"
             )
-        if settings not in planned:
-            planned[settings] = Planned(
-                name, f"trials/{slug(name)}-{settings.digest()}", point, settings, label
-            )
-    return list(planned.values())
+        directory = f"trials/{slug(name)}-{settings.digest()}"
+        trials.setdefault(settings, Trial(name, directory, point, settings, label))
+    return list(trials.values())
 
 
 def lane_key(settings: Settings):
-    """What trials have in common that can be lanes of one compiled program."""
-    d, t, e = settings.data, settings.training, settings.evaluation
+    """Returns what trials have in common that can be lanes of one compiled program."""
+    t = settings.training
+    e = settings.evaluation
     return (
         program_without_corpus(settings),
-        d,
+        settings.data,
         t.batch_size,
         t.strategy,
+        # With or without a moving average the state has other arrays.
         t.ema > 0,
         (e.batch_size, e.max_length, e.max_extra, e.beam, e.alpha),
     )
 
 
-def group_trials(planned: Iterable[Planned]) -> list[list[Planned]]:
-    """Trials that can be lanes of one compiled program, together, in the order of their first."""
-    found = {}
-    for one in planned:
-        found.setdefault(lane_key(one.settings), []).append(one)
-    return list(found.values())
+def group_trials(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Groups trials that can be lanes of one compiled program, in the order of their first."""
+    groups = {}
+    for trial in trials:
+        groups.setdefault(lane_key(trial.settings), []).append(trial)
+    return list(groups.values())
 
 
-def check_all(planned: list[Planned]) -> None:
-    """Builds by shape: each size of model as it is initialised, and a loss for each design. What does not fit together
-    fails here, for nothing.
+def check_all(trials: list[Trial]) -> None:
+    """Builds every trial by shape, so that what does not fit together fails before training.
 
-    Raises SettingsError naming the first trial that cannot be built.
+    Each size of model is initialised, and each design has its loss computed. Raises
+    SettingsError naming the first trial that cannot be built.
     """
-    for one in planned:
+    for trial in trials:
+        program = program_without_corpus(trial.settings)
         try:
-            variable_shapes(program_without_corpus(one.settings))
-            _loss(
-                program_without_corpus(one.settings)._replace(
-                    shape=Shape(1, 2, 2, 2, 2, 2)
-                )
-            )
+            variable_shapes(program)
+            # The loss depends on the design, so one small size will do.
+            _loss(program._replace(shape=Shape(1, 2, 2, 2, 2, 2)))
         except (TypeError, ValueError) as error:
-            raise SettingsError(f"{one.name} cannot be built: {error}") from error
+            raise SettingsError(f"{trial.name} cannot be built: {error}") from error
 
 
 @functools.cache
 def _loss(program):
-    batch = Batch(
-        *[jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)]
-        * len(Batch._fields)
-    )
+    tokens = jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)
+    batch = Batch(*[tokens] * len(Batch._fields))
     state = State(0, **_variables(program), moments=())
     jax.eval_shape(functools.partial(token_losses, program), state, batch)

@@ -1,4 +1,7 @@
-"""TODO."""
+"""Expands the named sweeps of a config file into points.
+
+A point is a flat {dotted key: value} that a trial sets on top of its config.
+"""
 
 import importlib.util
 import inspect
@@ -16,24 +19,28 @@ from experiments.settings import check_key, plain
 Point = Mapping[str, Any]
 
 
-MOST = 100_000
-"""Points of a sweep: each is checked before the first is run."""
+MAX_POINTS = 100_000
+"""The most points of a sweep: each is checked before the first is run."""
 
 
 class SweepError(UserError):
-    """A sweep that cannot be expanded; the message names the sweeps and what is known."""
+    """Raised for a sweep that cannot be expanded; names the sweeps and what is known."""
 
 
 def load_config(path: str):
-    """The module of a config file, given as for --config: what follows a colon is for its get_config."""
-    spec = importlib.util.spec_from_file_location("config", path.split(":")[0])
+    """Loads a config file as a module; it may lie anywhere.
+
+    `path` is as for --config: what follows a colon is an argument of its get_config.
+    """
+    file, _, _ = path.partition(":")
+    spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def sweeps_of(module) -> dict[str, Callable[..., Iterable[Point]]]:
-    """The config's `sweep_<name>` generators, by name."""
+    """Returns the config's `sweep_<name>` generators, by name."""
     return {
         name.removeprefix("sweep_"): value
         for name, value in vars(module).items()
@@ -47,45 +54,77 @@ def expand(
     config=None,
     seeds: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The product of the named sweeps, each point one flat `{dotted key: value}`; no name gives the one empty point.
+    """Returns the product of the named sweeps; without names, the one empty point.
 
-    A sweep that takes an argument is given `config`. `seeds` puts seeds 0 … seeds − 1 innermost. A point may have a
-    "label", its row's name; in a product labels join, and a part without one is then named by what it sets.
+    A sweep that takes an argument gets `config`. `seeds` puts seeds 0 … seeds − 1 innermost.
+    A point may have a "label", its row's name; in a product labels join, and a part without
+    one is named by what it sets.
 
     Raises SweepError for an unknown or empty sweep, and for two that set the same key.
     """
-    drawn = {name: _draw(known, name, config) for name in names}
+    sweeps = {name: _points_of(known, name, config) for name in names}
     if seeds is not None:
-        drawn[f"--seeds={seeds}"] = [
-            {"seed": seed} for seed in range(min(seeds, MOST + 1))
-        ]
-    if math.prod(map(len, drawn.values())) > MOST:
-        raise SweepError(
-            f"{' times '.join(drawn)} are more than {MOST:,} points; sweep less at a time"
-        )
-    for a, b in itertools.combinations(drawn, 2):
-        if both := {key for p in drawn[a] for key in p} & {
-            key for p in drawn[b] for key in p
-        } - {"label"}:
+        # One more than is allowed is enough to be refused.
+        count = min(seeds, MAX_POINTS + 1)
+        sweeps[f"--seeds={seeds}"] = [{"seed": seed} for seed in range(count)]
+    if math.prod(map(len, sweeps.values())) > MAX_POINTS:
+        listed = " times ".join(sweeps)
+        message = f"{listed} are more than {MAX_POINTS:,} points; sweep less at a time"
+        raise SweepError(message)
+    # Which of two values wins would depend on the order of names, so neither does.
+    for a, b in itertools.combinations(sweeps, 2):
+        if both := _keys(sweeps[a]) & _keys(sweeps[b]):
+            keys = ", ".join(sorted(both))
             raise SweepError(
-                f"sweeps {a!r} and {b!r} both set {', '.join(sorted(both))}: "
-                "their product would overwrite one with the other; sweep one of them, or write a third"
+                f"sweeps {a!r} and {b!r} both set {keys}: their product would overwrite "
+                "one with the other; sweep one of them, or write a third"
             )
-    return [_joined(points) for points in itertools.product(*drawn.values())]
+    return [_joined(points) for points in itertools.product(*sweeps.values())]
 
 
-def _draw(known, name, config):
-    if name not in known:
-        raise SweepError(
-            f"no sweep named {name!r} (known: {', '.join(known) or 'none'})"
-        )
+def select_points(points: list[Point], only: str) -> list[Point]:
+    """Returns the points with `only` in their label or name.
+
+    `only` is a part of the text, or a regular expression. Raises SweepError for no match.
+    """
     try:
-        arguments = (config,) if inspect.signature(known[name]).parameters else ()
-        points = [
-            plain(dict(point))
-            for point in itertools.islice(known[name](*arguments), MOST + 1)
-        ]
-    except Exception as error:  # a sweep is a program, and may raise anything
+        expression = re.compile(only)
+    except re.error:
+        # "(A" is text that labels have, and no regular expression.
+        expression = None
+    selected = [point for point in points if _matches(point, only, expression)]
+    if not selected:
+        names = [point.get("label") or describe_point(point) for point in points]
+        names = list(dict.fromkeys(names))
+        shown = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+        raise SweepError(
+            f"--only={only} finds none of the {len(points)} points; their names are {shown}"
+        )
+    return selected
+
+
+def describe_point(point: Point) -> str:
+    """Says what a point sets, in a few words: "h=2 d_k=32 seed=1"."""
+    parts = []
+    for key, value in point.items():
+        if key != "label":
+            _, _, name = check_key(key).rpartition(".")
+            parts.append(f"{name}={value}")
+    return " ".join(parts) or "base"
+
+
+def _points_of(known, name, config):
+    if name not in known:
+        names = ", ".join(known) or "none"
+        raise SweepError(f"no sweep named {name!r} (known: {names})")
+    try:
+        # At most one more point than allowed is drawn: a sweep may be endless.
+        takes_config = inspect.signature(known[name]).parameters
+        generator = known[name](config) if takes_config else known[name]()
+        some = itertools.islice(generator, MAX_POINTS + 1)
+        points = [plain(dict(point)) for point in some]
+    except Exception as error:
+        # A sweep is a user's program, and may raise anything.
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise SweepError(
             f"sweep {name!r} gives no points: {type(error).__name__}: {error} "
@@ -94,60 +133,36 @@ def _draw(known, name, config):
     if not points:
         raise SweepError(f"sweep {name!r} has no points")
     for point in points:
-        if not isinstance(point.get("label", ""), str):
-            raise SweepError(
-                f"sweep {name!r} has the label {point['label']!r}, which is no text"
-            )
+        label = point.get("label", "")
+        if not isinstance(label, str):
+            message = f"sweep {name!r} has the label {label!r}, which is no text"
+            raise SweepError(message)
     return points
 
 
+def _keys(points):
+    keys = set()
+    for point in points:
+        keys.update(point)
+    return keys - {"label"}
+
+
 def _joined(points):
-    joined = {key: value for point in points for key, value in point.items()}
-    if "label" in joined:
-        rows = [
-            {key: value for key, value in point.items() if key != "seed"}
-            for point in points
-        ]
-        joined["label"] = ", ".join(
-            row.get("label") or describe_point(row) for row in rows if row
-        )
-    return joined
+    joined = {}
+    for point in points:
+        joined |= point
+    if "label" not in joined:
+        return joined
+    labels = []
+    for point in points:
+        row = {key: value for key, value in point.items() if key != "seed"}
+        if row:
+            labels.append(row.get("label") or describe_point(row))
+    return {**joined, "label": ", ".join(labels)}
 
 
-def select_points(points: list[Point], only: str) -> list[Point]:
-    """The points with `only`, a part of it or a regular expression, in their label or name. Raises SweepError for none."""
-    try:
-        search = re.compile(only).search
-    except re.error:
-        search = lambda text: None
-    found = [
-        point
-        for point in points
-        if any(
-            only in text or search(text)
-            for text in (point.get("label", ""), describe_point(point))
-        )
-    ]
-    if not found:
-        rows = dict.fromkeys(
-            point.get("label") or describe_point(point) for point in points
-        )
-        some = ", ".join(itertools.islice(map(repr, rows), 8)) + (
-            ", …" if len(rows) > 8 else ""
-        )
-        raise SweepError(
-            f"--only={only} finds none of the {len(points)} points; their names are {some}"
-        )
-    return found
-
-
-def describe_point(point: Point) -> str:
-    """What a point sets, in a few words: "h=2 d_k=32 seed=1"."""
-    return (
-        " ".join(
-            f"{check_key(key).split('.')[-1]}={value}"
-            for key, value in point.items()
-            if key != "label"
-        )
-        or "base"
-    )
+def _matches(point, only, expression):
+    texts = (point.get("label", ""), describe_point(point))
+    if any(only in text for text in texts):
+        return True
+    return expression is not None and any(expression.search(text) for text in texts)

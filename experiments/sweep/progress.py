@@ -1,12 +1,18 @@
-"""What a person sees while a sweep runs: a live view in a terminal, plain lines elsewhere."""
+"""Shows a sweep while it runs: a live view in a terminal, plain lines elsewhere."""
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import rich.console
+import rich.live
+import rich.markup
+import rich.progress_bar
 import rich.table
 
-from experiments.sweep.plan import Planned
+from experiments.evaluation.metrics import METRICS, Metric, summary
+from experiments.sweep.plan import Trial
 from experiments.system.files import read_json
 
 LINE_EVERY = 20.0
@@ -14,28 +20,37 @@ LINE_EVERY = 20.0
 
 
 class Progress:
-    """Counts trials and steps, and shows them. A context manager; `update` and `ended` tell it what happens."""
+    """Counts trials and steps, and shows them while its `with` block runs.
+
+    `update` and `ended` tell it what happens. A trial's line has each of `metrics`.
+    """
 
     def __init__(
         self,
         workdir: Path,
-        todo: list[Planned],
+        todo: list[Trial],
         already: int,
         console: rich.console.Console,
+        metrics: Sequence[Metric] = METRICS,
     ):
-        self._workdir, self._todo, self._console = workdir, todo, console
-        self._already, self._ended, self._failed = already, 0, 0
-        self._steps_done, self._steps = (
-            0,
-            sum(one.settings.training.steps for one in todo),
-        )
-        self._start = self._spoke = time.monotonic()
-        self._before = {one.directory: _step(_last_line(workdir, one)) for one in todo}
-        self._live = (
-            rich.live.Live(console=console, refresh_per_second=4)
-            if console.is_terminal
-            else None
-        )
+        self._workdir = workdir
+        self._todo = todo
+        self._already = already
+        self._console = console
+        self._metrics = metrics
+        self._ended = 0
+        self._failed = 0
+        self._steps_done = 0
+        self._steps = sum(trial.settings.training.steps for trial in todo)
+        self._start = time.monotonic()
+        self._last_line = self._start
+        # A trial that goes on has some steps behind it, which took no time of this call.
+        self._before = {
+            trial.directory: _step(_newest(workdir, trial)) for trial in todo
+        }
+        self._live = None
+        if console.is_terminal:
+            self._live = rich.live.Live(console=console, refresh_per_second=4)
 
     def __enter__(self):
         if self._live:
@@ -44,38 +59,36 @@ class Progress:
 
     def __exit__(self, *exception):
         if self._live:
+            # The lines of ended trials stay, the view of running ones goes.
             self._live.update("")
             self._live.stop()
 
-    def update(self, running: list[Planned]) -> None:
+    def update(self, running: list[Trial]) -> None:
         """Shows the state of the running trials, as their metrics.jsonl has it."""
-        lines = [(one, _last_line(self._workdir, one)) for one in running]
+        lines = [(trial, _newest(self._workdir, trial)) for trial in running]
         if self._live:
             self._live.update(self._view(lines))
-        elif time.monotonic() - self._spoke > LINE_EVERY:
-            self._spoke = time.monotonic()
-            now = "; ".join(f"{one.name} {_status(one, line)}" for one, line in lines)
-            self._console.print(
-                f"{self._summary(lines)} | {now}", highlight=False, soft_wrap=True
-            )
+        elif time.monotonic() - self._last_line > LINE_EVERY:
+            self._last_line = time.monotonic()
+            states = [f"{trial.name} {_status(trial, line)}" for trial, line in lines]
+            text = f"{self._summary(lines)} | {'; '.join(states)}"
+            self._console.print(text, highlight=False, soft_wrap=True)
 
-    def ended(self, one: Planned) -> None:
-        """A trial has its result: one line of it, for good."""
+    def ended(self, trial: Trial) -> None:
+        """Prints one line for a trial that has its result."""
         self._ended += 1
-        self._steps_done += one.settings.training.steps - self._before[one.directory]
-        result = read_json(self._workdir / one.directory / "result.json") or {}
+        steps = trial.settings.training.steps
+        self._steps_done += steps - self._before[trial.directory]
+        result = read_json(self._workdir / trial.directory / "result.json") or {}
         if result.get("status") == "finished":
-            scores = (
-                "BLEU {bleu:.1f}  exact match {exact_match:.1%}  "
-                if "bleu" in result
-                else ""
-            )
-            text = f"perplexity {result['perplexity']:.3f}  {scores.format(**result)}({result['seconds']:.0f} s)"
+            scores = summary(result, self._metrics)
+            text = f"{scores}  ({result['seconds']:.0f} s)"
         else:
             self._failed += 1
             text = f"FAILED: {result.get('error', 'no result was written')}"
+        count = f"{self._already + self._ended}/{self._already + len(self._todo)}"
         self._console.print(
-            f"[{self._already + self._ended}/{self._already + len(self._todo)}] {one.name}: {text}",
+            f"[{count}] {trial.name}: {text}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -83,55 +96,64 @@ class Progress:
 
     def _summary(self, lines):
         current = sum(
-            max(0, _step(line) - self._before[one.directory]) for one, line in lines
+            max(0, _step(line) - self._before[trial.directory]) for trial, line in lines
         )
         speed = sum(line.get("tokens_per_second", 0) for _, line in lines)
-        done, elapsed = self._steps_done + current, time.monotonic() - self._start
+        # Time is guessed from the steps of this call alone.
+        done = self._steps_done + current
         total = self._steps - sum(self._before.values())
-        left = (
-            f"{_minutes(elapsed * (total - done) / done)} left"
-            if done
-            else "time left not known yet"
-        )
-        count = f"{self._already + self._ended} of {self._already + len(self._todo)} trials done"
+        left = "time left not known yet"
+        if done:
+            elapsed = time.monotonic() - self._start
+            left = f"{_minutes(elapsed * (total - done) / done)} left"
+        ended = self._already + self._ended
         failed = f", {self._failed} failed" if self._failed else ""
-        return f"{count}{failed}, {len(self._todo) - self._ended - len(lines)} to come, {speed:,.0f} tokens/s, {left}"
+        waiting = len(self._todo) - self._ended - len(lines)
+        return (
+            f"{ended} of {self._already + len(self._todo)} trials done{failed}, "
+            f"{waiting} to come, {speed:,.0f} tokens/s, {left}"
+        )
 
     def _view(self, lines):
         grid = rich.table.Table.grid(padding=(0, 2))
         grid.add_row(self._summary(lines))
-        inner = rich.table.Table.grid(padding=(0, 2))
-        for one, line in lines:
-            bar = rich.progress.ProgressBar(
-                total=one.settings.training.steps, completed=_step(line), width=24
+        trials = rich.table.Table.grid(padding=(0, 2))
+        for trial, line in lines:
+            steps = trial.settings.training.steps
+            bar = rich.progress_bar.ProgressBar(
+                total=steps, completed=_step(line), width=24
             )
-            inner.add_row(rich.markup.escape(one.name), bar, _status(one, line))
-        grid.add_row(inner)
+            name = rich.markup.escape(trial.name)
+            trials.add_row(name, bar, _status(trial, line))
+        grid.add_row(trials)
         return grid
 
 
-def _status(one, line):
+def _status(trial, line):
     if not line:
         return "compiling"
-    return f"step {line['step']}/{one.settings.training.steps} loss {line['loss']:.3f}"
+    steps = trial.settings.training.steps
+    return f"step {line['step']}/{steps} loss {line['loss']:.3f}"
 
 
 def _step(line):
     return line.get("step", 0)
 
 
-def _last_line(workdir, one) -> dict:
-    """The newest training line of the trial's metrics.jsonl, or {}."""
+def _newest(workdir, trial) -> dict:
+    """Returns the newest training line of the trial's metrics.jsonl, or {}."""
     try:
-        text = (workdir / one.directory / "metrics.jsonl").read_text()
+        text = (workdir / trial.directory / "metrics.jsonl").read_text()
     except FileNotFoundError:
         return {}
     for line in reversed(text.splitlines()):
         try:
-            if (found := json.loads(line))["split"] == "train":
-                return found
+            entry = json.loads(line)
         except json.JSONDecodeError:
-            continue  # still being written
+            # The last line may be half written.
+            continue
+        if entry["split"] == "train":
+            return entry
     return {}
 
 

@@ -1,8 +1,8 @@
-"""How a group of trials is run: one after another, in several processes at once, or as lanes of one program.
+"""Chooses how a group of trials is run: one by one, in several processes, or as lanes.
 
-Which is fastest depends on the machine and the model. On an accelerator a small model does not fill the device, and
-lanes do; on CPU cores lanes share their caches, and processes of one core each do not wait for each other. What is
-not worth measuring is guessed so.
+Which is fastest depends on the machine and the model. On an accelerator a small model does
+not fill the device, and lanes do; on CPU cores lanes share their caches, and processes of
+one core each do not wait for each other. What is not worth measuring is guessed so.
 """
 
 import math
@@ -10,110 +10,115 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from experiments.system.machine import Machine
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 MEASURING = 15.0
-"""About how many seconds it takes to measure a way: compilation, and a few steps."""
-
+"""Seconds that it takes to measure a layout, about: compilation, and a few steps."""
 
 WORTH = 10
-"""Ways are measured where all is guessed to take this many times as long as that."""
-
+"""Layouts are measured if all trials are guessed to take this many times as long."""
 
 CPU_LANES = 4
 """Lanes that are tried on a CPU; more need more memory than its caches have."""
 
+MAX_LANES = 64
+"""The most lanes of one device."""
 
-MOST_LANES = 64
-"""For one device."""
 
-
-class Way(NamedTuple):
-    """`lanes` trials at a time in each of `workers` processes."""
+class Layout(NamedTuple):
+    """Holds how trials share a machine: `lanes` at a time in each of `workers` processes."""
 
     name: str
     workers: int
     lanes: int
 
     def threads(self, machine: Machine) -> int:
-        """Of each process: XLA's own on a CPU; on an accelerator they do nothing."""
+        """Returns the threads of each process: XLA's own on a CPU.
+
+        On an accelerator they do nothing.
+        """
         return max(1, machine.cores // self.workers) if machine.backend == "cpu" else 1
 
 
 class Schedule(NamedTuple):
-    """The way that was chosen, and why, in a few words."""
+    """Holds the layout that was chosen, and why, in a few words."""
 
-    way: Way
+    layout: Layout
     why: str
 
 
-def ways(machine: Machine, trials: int) -> list[Way]:
-    """The ways to run `trials` trials, the likely best first.
+def layouts(machine: Machine, trials: int) -> list[Layout]:
+    """Returns the layouts to run `trials` trials, the likely best first.
 
-    One after another on all devices or cores; on CPU a process for each core too; lanes, as many as there are trials,
-    in whole numbers for each device.
+    One after another on all devices or cores; on a CPU a process for each core too; lanes,
+    as many as there are trials, in whole numbers for each device.
     """
-    one = Way("one after another", 1, 1)
+    single = Layout("one after another", 1, 1)
     if trials == 1:
-        return [one]
+        return [single]
     if machine.backend == "cpu" and machine.devices == 1:
-        processes = Way("processes", min(machine.cores, trials), 1)
-        lanes = Way("lanes", 1, min(trials, CPU_LANES))
-        return [processes, one, lanes] if machine.cores > 1 else [one, lanes]
-    each = min(-(-trials // machine.devices), MOST_LANES)
-    counts = dict.fromkeys(machine.devices * n for n in (each, -(-each // 4)))
-    return [*(Way("lanes", 1, count) for count in counts if count > 1), one]
+        processes = Layout("processes", min(machine.cores, trials), 1)
+        lanes = Layout("lanes", 1, min(trials, CPU_LANES))
+        return [processes, single, lanes] if machine.cores > 1 else [single, lanes]
+    # Each device takes as many lanes as the others, so numbers are for one device.
+    for_all = min(-(-trials // machine.devices), MAX_LANES)
+    quarter = -(-for_all // 4)
+    counts = dict.fromkeys(machine.devices * n for n in (for_all, quarter))
+    return [*(Layout("lanes", 1, count) for count in counts if count > 1), single]
 
 
 def choose(
     machine: Machine,
     steps: list[int],
     guess: float | None,
-    measure: Callable[[Way], Measured | None],
+    measure: Callable[[Layout], Measured | None],
 ) -> Schedule:
-    """The way that ends first, for trials of these numbers of steps; `guess` is how many seconds they may take.
+    """Chooses the layout that ends first, for trials of these numbers of steps.
 
-    Without a guess the likely best way is measured for it. `measure(way)` runs a few steps; None, as for want of
-    memory, and the way is not taken.
+    `guess` is how many seconds they may take; without it the likely best layout is measured.
+    `measure(layout)` runs a few steps; where it returns None, as for want of memory, the
+    layout is not taken.
     """
-    first, *others = ways(machine, len(steps))
+    first, *others = layouts(machine, len(steps))
     if not others:
         return Schedule(first, "there is no other way")
 
-    def timed(way):
-        measured = measure(way)
-        return seconds(way, steps, measured) if measured else math.inf
+    def timed(layout):
+        measured = measure(layout)
+        return seconds(layout, steps, measured) if measured else math.inf
 
-    found = {}
+    times = {}
     if guess is None:
-        guess = found[first] = timed(first)
+        guess = timed(first)
+        times[first] = guess
     if guess < WORTH * MEASURING * len(others):
-        return Schedule(
-            first, f"about {guess:.0f} s in all, too short to measure other ways"
-        )
-    for way in (first, *others):
-        found[way] = found[way] if way in found else timed(way)
-    best = min(found, key=found.get)
+        why = f"about {guess:.0f} s in all, too short to measure other ways"
+        return Schedule(first, why)
+    for layout in (first, *others):
+        if layout not in times:
+            times[layout] = timed(layout)
+    best = min(times, key=times.get)
     listed = ", ".join(
-        f"{way.name} ({way.workers} × {way.lanes}) {taken:.0f} s"
-        for way, taken in found.items()
+        f"{layout.name} ({layout.workers} × {layout.lanes}) {time:.0f} s"
+        for layout, time in times.items()
     )
     return Schedule(best, f"measured: {listed}")
 
 
-def seconds(way: Way, steps: list[int], measured: Measured) -> float:
-    """Until the last trial ends: compilation, and the longest that any place of a way has to do.
+def seconds(layout: Layout, steps: list[int], measured: Measured) -> float:
+    """Returns the seconds until the last trial ends: compilation, and the longest place.
 
     Trials go to places in their order, each to the place that is free first.
     """
-    places = [0] * (way.workers * way.lanes)
+    # Steps that each place has to do; a place is a lane of a worker.
+    places = [0] * (layout.workers * layout.lanes)
     for count in steps:
         places[places.index(min(places))] += count
     return measured.compile + max(places) * measured.step
 
 
-def by_hand(machine: Machine, workers: int, lanes: int) -> Way | None:
-    """The way that a person asked for, 0 being no wish; None where there is no wish at all.
+def asked_by_user(machine: Machine, workers: int, lanes: int) -> Layout | None:
+    """Returns the layout that flags ask for, 0 being no wish; None for no wish at all.
 
     Raises ValueError for lanes that do not split over the devices.
     """
@@ -121,6 +126,7 @@ def by_hand(machine: Machine, workers: int, lanes: int) -> Way | None:
         return None
     if lanes > 1 and lanes % machine.devices:
         raise ValueError(
-            f"--lanes={lanes} must be divisible by the number of devices, {machine.devices}"
+            f"--lanes={lanes} must be divisible by the number of devices, "
+            f"{machine.devices}"
         )
-    return Way("as asked", workers or 1, lanes or 1)
+    return Layout("as asked", workers or 1, lanes or 1)

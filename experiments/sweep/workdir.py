@@ -1,109 +1,112 @@
-"""TODO."""
+"""Keeps sweep.json, the list of a sweep's trials, and says which of them have ended."""
 
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import WorkdirError
 from experiments.settings import resolve
-from experiments.sweep.plan import Planned
+from experiments.sweep.plan import Trial
 from experiments.system.files import DamagedError, inside, read_json, write_json
 from experiments.training.run_dir import ENDED, differences
 
+_ENTRY = dict(name=str, directory=str, point=dict, label=str)
+"""The types of what sweep.json says of a trial."""
 
-def adopt_directories(workdir: Path, planned: list[Planned]) -> list[Planned]:
-    """`planned`, where trials of equal settings keep the directory that an earlier call in `workdir` gave them.
 
-    So a table that is extended by --seeds does not train its first seed again under another name.
+def adopt_directories(workdir: Path, trials: list[Trial]) -> list[Trial]:
+    """Returns `trials` with the directories that an earlier call gave to equal settings.
+
+    So a table that is extended by --seeds does not train its first seed again under another
+    name.
     """
-    there = {
-        t["directory"].split("-")[-1]: t
-        for t in (read_sweep_file(workdir) or {}).get("trials", [])
-    }
-
-    def adopted(one):
-        before = there.get(one.settings.digest())
-        if before and read_json(workdir / before["directory"] / "config.json") in (
-            None,
-            one.settings.to_dict(),
-        ):
-            return one._replace(
-                directory=before["directory"],
-                label=one.label or before.get("label", ""),
-            )
-        return one
-
-    return [adopted(one) for one in planned]
+    listed = (read_sweep_file(workdir) or {}).get("trials", [])
+    # A directory's name ends with the digest of its settings.
+    earlier = {entry["directory"].split("-")[-1]: entry for entry in listed}
+    adopted = []
+    for trial in trials:
+        entry = earlier.get(trial.settings.digest())
+        if entry and _may_hold(workdir / entry["directory"], trial):
+            label = trial.label or entry.get("label", "")
+            trial = trial._replace(directory=entry["directory"], label=label)
+        adopted.append(trial)
+    return adopted
 
 
 def read_sweep_file(workdir: Path) -> dict[str, Any] | None:
-    """What sweep.json says, None where there is none. Raises DamagedError for a file that no sweep wrote."""
+    """Reads sweep.json, None where there is none.
+
+    Raises DamagedError for a file that no sweep wrote.
+    """
     path = workdir / "sweep.json"
-    if (found := read_json(path)) is None:
+    sweep = read_json(path)
+    if sweep is None:
         return None
-    kinds = dict(name=str, directory=str, point=dict, label=str)
-    if not (
-        isinstance(found.get("base"), dict)
-        and isinstance(found.get("trials"), list)
-        and all(
-            isinstance(t, dict)
-            and all(
-                isinstance(t.get(name, kind()), kind) for name, kind in kinds.items()
-            )
-            for t in found["trials"]
-        )
-    ):
-        raise DamagedError(
-            path,
-            "it lists no trials",
-            "remove it; the same call then keeps the finished trials",
-        )
-    for t in found["trials"]:
-        inside(workdir, t.get("directory"), path)
-    return found
+    base = sweep.get("base")
+    trials = sweep.get("trials")
+    is_sweep = isinstance(base, dict) and isinstance(trials, list)
+    if not is_sweep or not all(map(_is_entry, trials)):
+        remedy = "remove it; the same call then keeps the finished trials"
+        raise DamagedError(path, "it lists no trials", remedy)
+    for entry in trials:
+        inside(workdir, entry.get("directory"), path)
+    return sweep
 
 
 def open_workdir(
-    workdir: Path, config_path: str, config, names: list[str], planned: list[Planned]
+    workdir: Path, config_path: str, config, names: list[str], trials: list[Trial]
 ) -> None:
-    """Writes sweep.json: the base config, and every trial that this workdir is asked for, now or before.
+    """Writes sweep.json: the base config, and every trial that was ever asked for.
 
     Raises WorkdirError where the workdir is another config's, or a single trial's.
     """
     if (workdir / "config.json").exists():
         raise WorkdirError(
-            f"{workdir} is the directory of a single trial; choose another --workdir for a sweep"
+            f"{workdir} is the directory of a single trial; choose another --workdir for a "
+            "sweep"
         )
+    # Resolved, so that a config that spells a default out is no other config.
     base = resolve(config).to_dict()
-    before = read_sweep_file(workdir)
-    if before and before["base"] != base:
+    before = read_sweep_file(workdir) or dict(base=base, trials=[])
+    if before["base"] != base:
         raise WorkdirError(
-            f"{workdir} belongs to a sweep of another config: {differences(before['base'], base)}. "
+            f"{workdir} belongs to a sweep of another config: "
+            f"{differences(before['base'], base)}. "
             "Choose another --workdir, or remove this one"
         )
-    trials = [
-        dict(name=p.name, directory=p.directory, point=p.point, label=p.label)
-        for p in planned
-    ]
-    asked = {p.directory for p in planned}
-    trials += [
-        t for t in (before or {}).get("trials", []) if t["directory"] not in asked
-    ]
-    names = list(dict.fromkeys([*(before or {}).get("sweeps", []), *names]))
-    write_json(
-        workdir / "sweep.json",
-        dict(config=config_path, base=base, sweeps=names, trials=trials),
-    )
+    entries = []
+    for trial in trials:
+        entries.append({name: getattr(trial, name) for name in _ENTRY})
+    # Trials of earlier calls stay listed, so that a report still shows them.
+    directories = {trial.directory for trial in trials}
+    entries += [e for e in before["trials"] if e["directory"] not in directories]
+    sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))
+    sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
+    write_json(workdir / "sweep.json", sweep)
 
 
-def is_finished(workdir: Path, one: Planned) -> bool:
-    """Whether a trial is done with, for better or for worse: a failure is tried again, a divergence would repeat."""
-    result = read_json(workdir / one.directory / "result.json")
+def is_finished(workdir: Path, trial: Trial) -> bool:
+    """Returns whether a trial has ended for good.
+
+    A failure is tried again, a divergence would only repeat itself.
+    """
+    result = read_json(workdir / trial.directory / "result.json")
     return result is not None and result.get("status") in ENDED
 
 
-def record_failure(workdir: Path, one: Planned, error: str, trace: str = "") -> None:
+def record_failure(workdir: Path, trial: Trial, error: str, trace: str = "") -> None:
+    """Writes the result.json of a failed trial, its error on one line."""
     line = " ".join(error.split())
-    write_json(
-        workdir / one.directory / "result.json",
-        dict(status="failed", error=line, traceback=trace),
+    result = dict(status="failed", error=line, traceback=trace)
+    write_json(workdir / trial.directory / "result.json", result)
+
+
+def _may_hold(directory, trial):
+    """Returns whether a directory is the trial's: eight digits may be another's too."""
+    config = read_json(directory / "config.json")
+    return config is None or config == trial.settings.to_dict()
+
+
+def _is_entry(entry):
+    return isinstance(entry, dict) and all(
+        isinstance(entry.get(name, kind()), kind) for name, kind in _ENTRY.items()
     )

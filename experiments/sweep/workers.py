@@ -1,261 +1,284 @@
-"""Worker processes for the trials of a sweep, and who runs what.
+"""Runs the trials of a sweep in worker processes, and deals out who runs what.
 
-A group is the trials that can be lanes of one program. `planner` says how each group is run; groups of the same number
-of processes share a pool, and in a pool a worker is given trials of the program that it has compiled.
+A group is the trials that can be lanes of one program. `schedule` says how each group is
+run; groups of the same number of processes share a pool, and in a pool a worker gets trials
+of the program that it has compiled.
 """
 
 import concurrent.futures as futures
 import contextlib
+import itertools
 import os
 import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.data.dataset import Prepared
 from experiments.settings import Data
-from experiments.sweep.plan import Planned, group_trials, lane_key
-from experiments.sweep.schedule import Schedule, Way, choose
+from experiments.sweep.plan import Trial, group_trials, lane_key
+from experiments.sweep.schedule import Layout, Schedule, choose
 from experiments.sweep.workdir import is_finished, record_failure
 from experiments.system import machine
 from experiments.system.files import write_json
 from experiments.system.machine import Machine
 from experiments.system.process import Process
 from experiments.system.signals import Interrupted, Interruption
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 PATIENCE = 120.0
 """Seconds that workers have to save and leave; more than a compilation takes."""
 
-
+# The state of a worker process, which `_start` sets up there.
 _prepared: dict[Data, Prepared] = {}
-
-
 _interruption = Interruption()
-
-
 _listening = contextlib.ExitStack()
 
 
 class Worker(Process):
-    """A process that runs some trials at a time, and stays warm: what it compiled is there for the next."""
+    """Runs some trials at a time in a process that keeps what it compiled for the next."""
 
     def __init__(self, threads: int, prepared: dict[Data, Prepared]):
-        super().__init__(_begin, threads, prepared)
+        super().__init__(_start, threads, prepared)
+        # The program that it has compiled last, None before the first.
         self.program = None
 
     def machine(self) -> Machine:
-        return self.submit(_machine).result()
+        """Returns what the process runs on."""
+        return self.submit(machine.here).result()
 
-    def measure(self, one: Planned, lanes: int) -> futures.Future:
-        """Of `Measured`, or None where it failed."""
-        return self.submit(_measure, one.settings, lanes)
+    def measure(self, trial: Trial, lanes: int) -> futures.Future:
+        """Starts to measure a trial; the future gives `Measured`, or None for a failure."""
+        return self.submit(_measure, trial.settings, lanes)
 
-    def run(self, workdir: Path, some: list[Planned], lanes: int) -> futures.Future:
-        self.program = lane_key(some[0].settings)
-        return self.submit(_run, workdir, some, lanes)
+    def run(self, workdir: Path, trials: list[Trial], lanes: int) -> futures.Future:
+        """Starts to run trials of one program, `lanes` at a time."""
+        self.program = lane_key(trials[0].settings)
+        return self.submit(_run, workdir, trials, lanes)
+
+
+class Share(NamedTuple):
+    """Holds the trials that one worker runs in one call, and how many at a time."""
+
+    trials: list[Trial]
+    lanes: int
+
+    @property
+    def program(self):
+        return lane_key(self.trials[0].settings)
 
 
 class Pools:
-    """Workers by their number of threads, started when first asked for."""
+    """Keeps workers by their number of threads, started when first asked for."""
 
     def __init__(self, prepared: dict[Data, Prepared]):
-        self._prepared, self._pools = prepared, {1: [Worker(1, prepared)]}
-        self.machine = self._pools[1][0].machine()
+        self._prepared = prepared
+        # A worker says what the machine is: an accelerator is the workers' to open.
+        first = Worker(1, prepared)
+        self._pools = {1: [first]}
+        self.machine = first.machine()
 
-    def of(self, way: Way) -> list[Worker]:
-        pool = self._pools.setdefault(way.threads(self.machine), [])
-        pool += [
-            Worker(way.threads(self.machine), self._prepared)
-            for _ in range(way.workers - len(pool))
-        ]
-        return pool[: way.workers]
+    def workers(self, layout: Layout) -> list[Worker]:
+        """Returns as many workers as the layout has."""
+        threads = layout.threads(self.machine)
+        pool = self._pools.setdefault(threads, [])
+        while len(pool) < layout.workers:
+            pool.append(Worker(threads, self._prepared))
+        return pool[: layout.workers]
 
     def stop(self) -> None:
-        for worker in (worker for pool in self._pools.values() for worker in pool):
-            worker.stop()
+        """Kills all workers."""
+        for pool in self._pools.values():
+            for worker in pool:
+                worker.stop()
 
 
 def schedules(
     pools: Pools,
-    todo: list[Planned],
-    guess: Callable[[list[Planned]], float],
-    wish: Way | None,
+    todo: list[Trial],
+    guess: Callable[[list[Trial]], float],
+    wish: Layout | None,
     say: Callable[[str], None],
-) -> list[tuple[list[Planned], Schedule]]:
-    """How each group is to be run; `guess` gives a group's seconds on a CPU, `say` gets a line for each measured."""
-    found = []
+) -> list[tuple[list[Trial], Schedule]]:
+    """Chooses how each group is to be run.
+
+    `guess` gives a group's seconds on a CPU, `say` gets a line for each group that was
+    measured, and `wish` is the layout that the user asked for.
+    """
+    chosen = []
     for group in group_trials(todo):
         if wish:
-            found.append((group, Schedule(wish, "as asked")))
+            chosen.append((group, Schedule(wish, "as asked")))
             continue
-        steps = [one.settings.training.steps for one in group]
+        steps = [trial.settings.training.steps for trial in group]
         about = guess(group) if pools.machine.backend == "cpu" else None
-        found.append(
-            (
-                group,
-                choose(
-                    pools.machine,
-                    steps,
-                    about,
-                    lambda way, one=group[0]: _measured(pools.of(way), one, way),
-                ),
-            )
-        )
-        if found[-1][1].why.startswith("measured"):
-            say(f"{group[0].name}: {found[-1][1].way.name} ({found[-1][1].why})")
-    return found
-
-
-def _measured(pool, one, way):
-    """The slowest of the workers, all measuring at once."""
-    found = [
-        future.result()
-        for future in [worker.measure(one, way.lanes) for worker in pool]
-    ]
-    return None if None in found else Measured(*map(max, zip(*found, strict=True)))
+        measure = lambda layout, trial=group[0]: _measured(pools, trial, layout)
+        schedule = choose(pools.machine, steps, about, measure)
+        chosen.append((group, schedule))
+        if schedule.why.startswith("measured"):
+            say(f"{group[0].name}: {schedule.layout.name} ({schedule.why})")
+    return chosen
 
 
 def run_all(
     pools: Pools,
     workdir: Path,
-    chosen: list[tuple[list[Planned], Schedule]],
-    watch: Callable[[list[Planned]], None],
+    chosen: list[tuple[list[Trial], Schedule]],
+    watch: Callable[[list[Trial]], None],
     interruption: Interruption | None = None,
-) -> Iterator[Planned]:
-    """Runs all groups, pool after pool, yielding each trial as it ends; `watch(running)` is called twice a second.
+) -> Iterator[Trial]:
+    """Runs all groups, pool after pool, and yields each trial as it ends.
 
-    At word to stop the workers are told, and waited for, and Interrupted is raised.
+    `watch(running)` is called twice a second. After a stop signal the workers get one too
+    and may save; then Interrupted is raised.
     """
-    write_json(
-        workdir / "schedule.json",
-        [
-            dict(
-                trials=[one.directory for one in group],
-                way=schedule.way._asdict(),
-                why=schedule.why,
-            )
-            for group, schedule in chosen
-        ],
-    )
-    for way in {schedule.way.workers: schedule.way for _, schedule in chosen}.values():
-        crews = [
-            crew
-            for group, schedule in chosen
-            if schedule.way.workers == way.workers
-            for crew in _crews(group, schedule.way)
-        ]
-        yield from _run_pool(
-            pools.of(way), workdir, crews, watch, interruption or Interruption()
-        )
+    entries = []
+    layouts = {}
+    for group, schedule in chosen:
+        directories = [trial.directory for trial in group]
+        layout = schedule.layout._asdict()
+        entries.append(dict(trials=directories, layout=layout, why=schedule.why))
+        layouts[schedule.layout.workers] = schedule.layout
+    write_json(workdir / "schedule.json", entries)
+    for layout in layouts.values():
+        shares = []
+        for group, schedule in chosen:
+            if schedule.layout.workers == layout.workers:
+                shares += _shares(group, schedule.layout)
+        workers = pools.workers(layout)
+        interruption = interruption or Interruption()
+        yield from _run_pool(workers, workdir, shares, watch, interruption)
 
 
-def _crews(group, way):
-    """(trials, lanes) that one worker runs in one call: a trial, or with lanes its share of the group."""
-    if way.lanes == 1:
-        return [([one], 1) for one in group]
-    return [
-        (group[i :: way.workers], way.lanes)
-        for i in range(min(way.workers, len(group)))
-    ]
+def _measured(pools, trial, layout):
+    """Returns the times of the slowest worker, all measuring at once."""
+    workers = pools.workers(layout)
+    pending = [worker.measure(trial, layout.lanes) for worker in workers]
+    times = [future.result() for future in pending]
+    return None if None in times else Measured(*map(max, zip(*times, strict=True)))
 
 
-def _run_pool(workers, workdir, left, watch, interruption):
+def _shares(group, layout):
+    """Deals out a group: a trial a call, or with lanes a worker's whole share of it."""
+    if layout.lanes == 1:
+        return [Share([trial], 1) for trial in group]
+    # Every n-th trial, so that long and short ones are spread over the workers.
+    workers = min(layout.workers, len(group))
+    return [Share(group[i :: layout.workers], layout.lanes) for i in range(workers)]
+
+
+def _run_pool(workers, workdir, waiting, watch, interruption):
+    """Runs shares on workers, each as soon as one is free; yields trials as they end."""
     running = {}
-    while left or running:
+    while waiting or running:
         if interruption.asked:
             for worker, _ in running.values():
                 worker.terminate()
+            # Workers save their checkpoints before they leave.
             futures.wait(running, timeout=PATIENCE)
             raise Interrupted
-        for worker in workers:
-            if left and worker not in {worker for worker, _ in running.values()}:
-                crew = _choose(left, worker, [other for other, _ in running.values()])
-                left.remove(crew)
-                running[worker.run(workdir, *crew)] = worker, list(crew[0])
-        done, _ = futures.wait(
-            running, timeout=0.5, return_when=futures.FIRST_COMPLETED
-        )
+        _start_waiting(workers, workdir, waiting, running)
+        some_done = futures.FIRST_COMPLETED
+        done, _ = futures.wait(running, timeout=0.5, return_when=some_done)
         if interruption.asked:
-            continue  # so may the workers have been
-        for future, (worker, some) in list(running.items()):
+            # The workers may have got the signal too, so their errors mean nothing.
+            continue
+        for future, (worker, trials) in list(running.items()):
             if future in done:
                 del running[future]
-                if isinstance(error := future.exception(), Interrupted):
-                    interruption.asked = (
-                        True  # the worker was told by another than this process
-                    )
+                error = future.exception()
+                if isinstance(error, Interrupted):
+                    # Another process than this one has stopped the worker.
+                    interruption.asked = True
                     continue
                 if error is not None:
-                    for one in some:
-                        record_failure(
-                            workdir,
-                            one,
-                            f"the worker process died ({error}); it may have run out of memory",
-                        )
+                    _record_death(workdir, trials, error)
                     worker.restart()
-                yield from some
-            elif len(some) > 1:
-                for one in [one for one in some if is_finished(workdir, one)]:
-                    some.remove(one)
-                    yield one
-        watch([one for _, some in running.values() for one in some])
+                yield from trials
+            elif len(trials) > 1:
+                # Lanes end one by one, long before their share does.
+                ended = [trial for trial in trials if is_finished(workdir, trial)]
+                for trial in ended:
+                    trials.remove(trial)
+                    yield trial
+        still_running = [trials for _, trials in running.values()]
+        watch(list(itertools.chain(*still_running)))
 
 
-def _choose(left, worker, busy):
-    """The next trials: of the program this worker has compiled, or of the largest group that no other is at."""
-    programs = Counter(lane_key(some[0].settings) for some, _ in left)
+def _start_waiting(workers, workdir, waiting, running):
+    """Gives each idle worker a share, as long as there are any."""
+    for worker in workers:
+        busy = [other for other, _ in running.values()]
+        if waiting and worker not in busy:
+            share = _choose(waiting, worker, busy)
+            waiting.remove(share)
+            future = worker.run(workdir, *share)
+            running[future] = worker, list(share.trials)
+
+
+def _choose(waiting, worker, busy):
+    """Returns the next share of a worker.
+
+    It is of the program that the worker has compiled, else of the one with the most shares,
+    preferably one that no other worker is at.
+    """
+    programs = Counter(share.program for share in waiting)
     if worker.program not in programs:
         taken = {other.program for other in busy}
         worker.program = max(programs, key=lambda p: (p not in taken, programs[p]))
-    return next(
-        crew for crew in left if lane_key(crew[0][0].settings) == worker.program
-    )
+    return next(share for share in waiting if share.program == worker.program)
 
 
-def _begin(threads: int, prepared: dict[Data, Prepared]):
-    """First thing in a worker process, before JAX starts its backend."""
+def _record_death(workdir, trials, error):
+    message = f"the worker process died ({error}); it may have run out of memory"
+    for trial in trials:
+        record_failure(workdir, trial, message)
+
+
+def _start(threads: int, prepared: dict[Data, Prepared]):
+    """Sets up a worker process, before JAX starts its backend."""
     if threads < machine.cores():
-        os.environ["NPROC"] = str(threads)  # the size of XLA's thread pool
+        # The size of XLA's thread pool.
+        os.environ["NPROC"] = str(threads)
     machine.use_compile_cache()
     _prepared.update(prepared)
     _listening.enter_context(_interruption.listening([signal.SIGTERM], alone=False))
 
 
-def _machine():
-    return machine.here()
-
-
 def _measure(settings, lanes):
-    from experiments.training import loop
+    # Imported here, because the process that plans needs none of it.
+    from experiments.training import speed
 
     try:
-        return loop.measure(settings, _prepared[settings.data], lanes)
+        return speed.measure(settings, _prepared[settings.data], lanes)
     except Exception:
+        # A layout that fails, as for want of memory, is only not chosen.
         traceback.print_exc()
         return None
 
 
-def _run(workdir, some, lanes):
-    """Runs trials of one program; a failure is written to the result.json of those it concerns, and goes no further."""
+def _run(workdir, trials, lanes):
+    """Runs trials of one program; a failure is written to the result.json of its trials.
+
+    No failure goes further: the other trials of a sweep run on.
+    """
     from experiments.training import loop
     from experiments.trial.lanes import Lanes
 
+    by_path = {workdir / trial.directory: trial for trial in trials}
+
     def failed(job, error):
-        one = next(one for one in some if workdir / one.directory == job.path)
-        record_failure(
-            workdir,
-            one,
-            f"{type(error).__name__}: {error}",
-            "".join(traceback.format_exception(error)),
-        )
+        trace = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {error}"
+        record_failure(workdir, by_path[job.path], message, trace)
 
     jobs = [
-        loop.Job(one.settings, workdir / one.directory, one.name, one.point)
-        for one in some
+        loop.Job(trial.settings, path, trial.name, trial.point)
+        for path, trial in by_path.items()
     ]
-    settings = some[0].settings
+    settings = trials[0].settings
     try:
         loop.run_all(
             jobs,
@@ -266,7 +289,5 @@ def _run(workdir, some, lanes):
         )
     except Exception as error:
         for job in jobs:
-            if not is_finished(
-                workdir, next(o for o in some if workdir / o.directory == job.path)
-            ):
+            if not is_finished(workdir, by_path[job.path]):
                 failed(job, error)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Handles files, the machine, processes and signals; knows nothing of experiments."""

@@ -1,4 +1,7 @@
-"""Small files: read whole, written whole or not at all; and directories that one process at a time writes to."""
+"""Reads small files whole, and writes them whole or not at all.
+
+Directories can be locked, so that one process at a time writes to them.
+"""
 
 import contextlib
 import fcntl
@@ -13,16 +16,16 @@ from typing import Any
 
 from experiments.errors import UserError
 
-DEEPEST = 50
-"""Levels of objects and lists in a JSON file."""
+MAX_DEPTH = 50
+"""The most levels of objects and lists in a JSON file."""
 
 
 class LockedError(UserError):
-    """A directory that is not to be had now; the message says who has it."""
+    """Raised for a directory that another process uses; the message says which."""
 
 
 class DamagedError(UserError):
-    """A file that does not hold what belongs there; the message names it, what is wrong and the remedy."""
+    """Raised for a file that does not hold what it should; says what is wrong and the remedy."""
 
     def __init__(
         self,
@@ -34,55 +37,58 @@ class DamagedError(UserError):
 
 
 def slug(name: str) -> str:
-    """`name` as a directory's: "h=2 d_k=32" becomes "h=2,d_k=32", and nothing leads out of the directory."""
-    return (
-        re.sub(r"[^\w=.,+-]+", ",", name)
-        .strip(".,")
-        .encode()[:80]
-        .decode(errors="ignore")
-    )
+    """Returns `name` as a directory's: "h=2 d_k=32" becomes "h=2,d_k=32".
+
+    The result stays inside of its directory and below file systems' limits.
+    """
+    text = re.sub(r"[^\w=.,+-]+", ",", name).strip(".,")
+    return text.encode()[:80].decode(errors="ignore")
 
 
 def inside(workdir: Path, name: object, said_by: Path) -> Path:
-    """The path `name` in `workdir`, as the file `said_by` has it. Raises DamagedError for one that leads out."""
-    if (
-        not isinstance(name, str)
-        or "\0" in name
-        or not (path := Path(name)).parts
-        or path.is_absolute()
-        or (".." in path.parts)
-    ):
+    """Returns the path `name` in `workdir`, as the file `said_by` has it.
+
+    Raises DamagedError for one that leads out.
+    """
+    is_name = isinstance(name, str) and "\0" not in name
+    parts = Path(name).parts if is_name else ()
+    if not parts or Path(name).is_absolute() or ".." in parts:
         raise DamagedError(said_by, f"{name!r} is no directory within {workdir}")
-    return workdir / path
+    return workdir / name
 
 
 def parse(text: str | bytes) -> Any:
-    """The JSON value of `text`. Raises ValueError for what is none, and for one that the rest of the code would fail
-    at: numbers beyond those of float, and nesting deeper than DEEPEST. A half of a character becomes "?"."""
+    """Returns the JSON value of `text`.
+
+    Raises ValueError for what is none, and for what the rest of the code would fail at:
+    numbers beyond those of float, and nesting deeper than MAX_DEPTH. A half of a character
+    becomes "?".
+    """
     try:
         return _clean(json.loads(text), 0)
     except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
 
 
 def _clean(value, depth):
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="replace").decode()
-    if depth > DEEPEST:
-        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError("a number beyond those of float")
     if isinstance(value, dict):
-        return {
-            _clean(key, depth): _clean(own, depth + 1) for key, own in value.items()
-        }
-    return (
-        [_clean(own, depth + 1) for own in value] if isinstance(value, list) else value
-    )
+        return {_clean(k, depth): _clean(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_clean(item, depth + 1) for item in value]
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file, or None where there is no file. Raises DamagedError for anything else in it."""
+    """Returns the object in the file, or None where there is no file.
+
+    Raises DamagedError for anything else in it.
+    """
     try:
         value = parse(Path(path).read_bytes())
     except FileNotFoundError:
@@ -95,15 +101,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Writes the whole file or nothing, as `write_bytes`."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes the whole file or nothing, as `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes the whole file or nothing: a reader sees the old content or the new, whenever the power goes."""
+    """Writes the whole file or nothing.
+
+    A reader sees the old content or the new, even after a power failure.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -120,33 +131,33 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
-    """Makes `directory` where it is not there, and keeps it to this `with` block by a lock on the file .lock in it.
+    """Makes `directory`, and locks it during this `with` block by the file .lock in it.
 
-    The lock ends with the process that holds it, however that ends, so an old .lock is no obstacle; it tells process
-    and host for the message alone. Where the file system knows no locks, nothing is locked.
+    The lock ends with the process that holds it, however that ends, so an old .lock is no
+    obstacle; it names process and host for the message alone. Where the file system has no
+    locks, nothing is locked.
 
-    Raises LockedError where another has the lock, unless that is to be waited for, and for a path that is a file.
+    Raises LockedError where another process has the lock, unless `wait` is true, and for a
+    path that is a file.
     """
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise LockedError(f"{directory} is a file; choose another --workdir")
     directory.mkdir(parents=True, exist_ok=True)
-    # Not through a link, since it is emptied.
-    with open(
-        directory / ".lock",
-        "a+",
-        encoding="utf-8",
-        opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666),
-    ) as file:
+    # Not through a link, since the file is emptied.
+    opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    with open(directory / ".lock", "a+", encoding="utf-8", opener=opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
+            holder = file.read() or "another process"
             raise LockedError(
-                f"{directory} is in use by {file.read() or 'another process'}: let it end, "
-                "or choose another --workdir"
+                f"{directory} is in use by {holder}: let it end, or choose another "
+                "--workdir"
             ) from None
         except OSError:
+            # This file system has no locks.
             pass
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}")

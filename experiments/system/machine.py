@@ -1,4 +1,4 @@
-"""The process and the machine under it: threads, compile cache, and what a record says of them."""
+"""Describes the machine of this process, and sets up its cache of compiled programs."""
 
 import contextlib
 import importlib.metadata
@@ -25,22 +25,24 @@ PACKAGES = (
 
 
 class Machine(NamedTuple):
+    """Holds what decides how trials are run on a machine."""
+
     backend: str
     devices: int
     cores: int
     memory: int | None = None
-    """Bytes of a device, or of a CPU's machine; None where that is not known."""
+    """Bytes of a device, or of a CPU's machine; None where that is unknown."""
 
 
 def cache() -> Path:
-    """For what can be made again: $XDG_CACHE_HOME/attn, or ~/.cache/attn."""
+    """Returns the folder for what can be made again: $XDG_CACHE_HOME/attn or ~/.cache/attn."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn"
 
 
 def use_compile_cache() -> None:
-    """Keeps compiled programs in ~/.cache/attn (or $XDG_CACHE_HOME/attn), unless JAX_COMPILATION_CACHE_DIR is set.
+    """Keeps compiled programs in the `cache`, unless JAX_COMPILATION_CACHE_DIR is set.
 
-    One folder for each kind of device: code compiled for one CPU may not run on another.
+    Each kind of device has a folder: code compiled for one CPU may not run on another.
     """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
@@ -51,52 +53,52 @@ def use_compile_cache() -> None:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    """Counts the CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def memory() -> int | None:
-    """Bytes that a device has: of a CPU the machine's, or those of the container that this process is in.
+    """Returns the bytes that a device has, None where that is unknown.
 
-    None where nothing tells.
+    A CPU has the machine's memory, or that of the container that this process is in.
     """
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
-    found = []
-    for path in (
-        "memory.max",
-        "memory/memory.limit_in_bytes",
-    ):  # of control groups, version 2 and 1
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the limit may be the word "max"
-            found.append(int(Path("/sys/fs/cgroup", path).read_text()))
+    limits = []
+    # Those of control groups, version 2 and 1.
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        # The limit may be the word "max".
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path("/sys/fs/cgroup", path).read_text()))
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(found, default=None)
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(limits, default=None)
 
 
 def here() -> Machine:
-    """What this process runs on."""
+    """Returns the machine that this process runs on."""
     return Machine(jax.default_backend(), jax.device_count(), cores(), memory())
 
 
 def versions() -> dict[str, str]:
+    """Returns the versions of the packages that results depend on."""
     return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def device() -> str:
+    """Returns the kind of the first device, with a CPU's model."""
     kind = jax.local_devices()[0].device_kind
     return f"{kind} ({_cpu()})" if kind == "cpu" else kind
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with "+" where tracked files differ from it; None outside a checkout."""
+    """Returns the checkout's commit, with "+" where tracked files differ from it.
+
+    None outside a checkout.
+    """
 
     def git(*words):
         return subprocess.run(
@@ -119,14 +121,15 @@ def git_commit() -> str | None:
 
 def _cpu() -> str:
     try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        found = None
-    return found[1] if found else platform.machine()
+        return platform.machine()
+    model = re.search(r"model name\s*:\s*(.+)", text)
+    return model[1] if model else platform.machine()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was not enough."""
+    """Returns whether an error says that memory was not enough."""
     return isinstance(error, MemoryError) or (
         isinstance(error, jax.errors.JaxRuntimeError)
         and "RESOURCE_EXHAUSTED" in str(error)

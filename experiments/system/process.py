@@ -1,6 +1,7 @@
-"""A process of its own, for work that needs its own environment, threads and memory, and may die alone.
+"""Runs work in a process that has its own environment, threads and memory, and may die alone.
 
-Nothing here imports JAX or another library with threads, so that a process can set its environment before they start.
+Nothing here imports JAX or another library with threads, so that a process can set its
+environment before they start.
 """
 
 import concurrent.futures as futures
@@ -12,19 +13,22 @@ from collections.abc import Callable
 
 
 class Process:
-    """Runs functions one at a time in a spawned process, which keeps its state from one to the next.
+    """Runs functions one at a time in a spawned process, which keeps its state between them.
 
-    Functions, arguments and results are pickled. The process starts with the first call, ends with its parent, however
-    that ends, and leaves Ctrl-C to it.
+    Functions, arguments and results are pickled. The process starts with the first call,
+    ends with its parent, however that ends, and leaves Ctrl-C to it.
     """
 
     def __init__(self, begin: Callable, *arguments):
-        """`begin(*arguments)` comes first in the process, and again in the fresh one after `restart`."""
+        """Prepares a process that calls `begin(*arguments)` first, and so after `restart`."""
         self._first = begin, *arguments
         self._start()
 
     def submit(self, function: Callable, *arguments) -> futures.Future:
-        """`function(*arguments)` in the process; the future raises BrokenExecutor where the process died."""
+        """Calls `function(*arguments)` in the process.
+
+        The future raises BrokenExecutor where the process died.
+        """
         return self._pool.submit(function, *arguments)
 
     def restart(self) -> None:
@@ -45,9 +49,8 @@ class Process:
 
     def _start(self):
         # spawn, because a forked child of a process with JAX's threads may hang.
-        self._pool = futures.ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), _begin, self._first
-        )
+        context = multiprocessing.get_context("spawn")
+        self._pool = futures.ProcessPoolExecutor(1, context, _begin, self._first)
 
 
 def _begin(begin, *arguments):

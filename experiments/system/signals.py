@@ -1,7 +1,8 @@
-"""Being told to stop, by SIGTERM or Ctrl-C: what is under way is saved, and the process ends with status STATUS.
+"""Handles SIGTERM and Ctrl-C: state is saved, and the process ends with status STATUS.
 
-A signal only leaves word; whoever has something to save asks for it at moments of his own, with `check`. A process
-that has nothing to save ends at once, even in the middle of a compilation, and so does any at the second signal.
+A signal only sets `Interruption.asked`; code that has something to save looks at moments of
+its own, with `check`. A process that has nothing to save ends at once, even in the middle of
+a compilation, and so does any process at the second signal.
 """
 
 import contextlib
@@ -11,29 +12,33 @@ import threading
 from collections.abc import Iterator, Sequence
 
 STATUS = os.EX_TEMPFAIL
-"""75: schedulers can be told to start a command again that ends with it."""
+"""75: schedulers can be set to start a command again that ends with it."""
 
 
 LINE = "interrupted; the same command goes on from here"
 
 
 class Interrupted(BaseException):
-    """The process was told to stop, and what was to be saved is. No Exception, lest it be taken for a trial's failure."""
+    """Raised after a stop signal, once state is saved.
+
+    It is a BaseException, so that `except Exception` does not count it as a failed trial.
+    """
 
 
 class Interruption:
-    """Word that a process is to stop.
+    """Holds whether a process was asked to stop.
 
     Attributes:
-        asked: whether there is such word.
-        unsaved: whether something would be lost if the process ended now; set by who has it.
+        asked: a stop signal has come.
+        unsaved: something would be lost if the process ended now; set by its owner.
     """
 
     def __init__(self):
-        self.asked = self.unsaved = False
+        self.asked = False
+        self.unsaved = False
 
     def check(self) -> None:
-        """Raises Interrupted once the process is told to stop."""
+        """Raises Interrupted once a stop signal has come."""
         if self.asked:
             raise Interrupted
 
@@ -43,22 +48,25 @@ class Interruption:
         signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
         alone: bool = True,
     ) -> Iterator[None]:
-        """In this `with` block, in the main thread, the signals are word to stop, and a second one ends the process.
+        """Makes the signals ask to stop, in this `with` block in the main thread.
 
-        One that is not `alone` has a parent that tells it, waits for it and speaks for it: a scheduler may have told
-        it too, so that a second signal means nothing.
+        A second one ends the process. A process that is not `alone` has a parent that signals
+        it, waits for it and prints for it: a scheduler may signal it too, so that a second
+        signal means nothing.
         """
-        # A handler of Python's waits while the main thread compiles or computes; a thread that Python wakes does not.
+        # Python's signal handlers run only when the main thread returns to the interpreter,
+        # which a compilation may delay; a thread that reads the wakeup pipe reacts at once.
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         before = {number: signal.signal(number, lambda *_: None) for number in signals}
         woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
         def watch():
-            while heard := os.read(reading, 1):
-                if heard[0] in signals:
-                    again, self.asked = self.asked, True
-                    if not self.unsaved or (alone and again):
+            while number := os.read(reading, 1):
+                if number[0] in signals:
+                    is_second = self.asked
+                    self.asked = True
+                    if not self.unsaved or (alone and is_second):
                         if alone:
                             os.write(2, f"{LINE}\n".encode())
                         os._exit(STATUS)
@@ -71,4 +79,5 @@ class Interruption:
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            os.close(writing)  # which ends the thread
+            # Ends the thread.
+            os.close(writing)

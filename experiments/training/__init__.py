@@ -1,1 +1,1 @@
-"""TODO."""
+"""Trains trials: the loop, a run and its files, checkpoints, several processes."""

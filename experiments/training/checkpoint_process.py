@@ -1,7 +1,8 @@
-"""The checkpoints of a trial that several processes train, kept by a process that is none of them.
+"""Checkpoints of a trial on several processes, saved by a process that is none of them.
 
-Orbax lets all processes of `jax.distributed` save together, into one file system. Here the first has the whole state
-and the directory, which the others need not see; so a child of it, to which JAX has one process, does the saving.
+Orbax lets all processes of `jax.distributed` save together, into one file system. Here the
+first process has the whole state and the directory, which the others need not see; so a
+child of it, to which JAX has one process, saves.
 """
 
 import functools
@@ -18,60 +19,61 @@ from experiments.training.checkpoints import Checkpoints
 from experiments.trial.program import State
 
 
-def checkpoints(workdir: Path, keep: int | None):
-    """`Checkpoints`, or a `Clerk` who has them."""
-    return Clerk(workdir, keep) if multihost.several() else Checkpoints(workdir, keep)
+def open_checkpoints(workdir: Path, keep: int | None):
+    """Returns a trial's `Checkpoints`, in a `CheckpointProcess` where there are several."""
+    kind = CheckpointProcess if multihost.several() else Checkpoints
+    return kind(workdir, keep)
 
 
-class Clerk:
-    """Has the methods of `Checkpoints`; arrays it returns are the host's. Saves go on while this process does."""
+class CheckpointProcess:
+    """Has the methods of `Checkpoints`, which run in a child process.
+
+    Arrays that they return are the host's. A save goes on while this process does; the next
+    call waits for it, and raises its error.
+    """
 
     def __init__(self, workdir: Path, keep: int | None):
-        self._process, self._saving = Process(_begin, workdir, keep), None
+        self._process = Process(_begin, workdir, keep)
+        self._saving = None
 
     def __getattr__(self, name):
-        return functools.partial(self._ask, name)
+        return functools.partial(self._call, name)
 
-    def _ask(self, name, *arguments):
-        # After the one before, whose error is raised here.
+    def _call(self, name, *arguments):
         if self._saving is not None:
-            saving, self._saving = self._saving, None
+            saving = self._saving
+            self._saving = None
             saving.result()
-        asked: Future = self._process.submit(
-            _do,
-            name,
-            *(jax.device_get(x) if isinstance(x, State) else x for x in arguments),
-        )
+        on_host = [jax.device_get(x) if isinstance(x, State) else x for x in arguments]
+        result: Future = self._process.submit(_do, name, *on_host)
         if name in ("save", "save_best"):
-            self._saving = asked
+            self._saving = result
             return None
-        return asked.result()
+        return result.result()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
         try:
-            self._ask("__exit__", None, None, None)
+            self._call("__exit__", None, None, None)
         finally:
             self._process.stop()
 
 
-_kept: list[Checkpoints] = []
+_opened: list[Checkpoints] = []
+"""The child process's checkpoints."""
 
 
 def _begin(workdir, keep):
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # which whoever asks hears too, and may ask to save for
+    # The parent gets SIGTERM too, and may then ask for a save.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
-    _kept.append(Checkpoints(workdir, keep))
+    _opened.append(Checkpoints(workdir, keep))
 
 
 def _do(name, *arguments):
-    (one,) = _kept
-    found = getattr(one, name)(
-        *(jax.device_put(x) if isinstance(x, State) else x for x in arguments)
-    )
-    return jax.device_get(found)
+    (checkpoints,) = _opened
+    on_device = [jax.device_put(x) if isinstance(x, State) else x for x in arguments]
+    return jax.device_get(getattr(checkpoints, name)(*on_device))

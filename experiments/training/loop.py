@@ -1,14 +1,15 @@
 """The loop: trials of one program, each in a lane, from their settings to their results.
 
-All lanes advance by the same number of steps in one dispatch; between dispatches each trial logs, evaluates and saves
-when its own settings say so, and one that ends makes room for the next. A trial's directory says everything about it:
-on a second call an ended trial returns its result, an unfinished one goes on from its newest checkpoint, and a
-directory of other settings is refused.
+All lanes advance by the same number of steps in one dispatch. Between dispatches each trial
+evaluates, saves and logs when its own settings say so, and one that ends makes room for the
+next. A trial's directory says everything about it: on a second call an ended trial returns
+its result, an unfinished one goes on from its newest checkpoint, and a directory of other
+settings is refused.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,41 +17,35 @@ import jax
 import numpy as np
 
 from experiments.data.dataset import Prepared
-from experiments.evaluation.compiled import compiled
-from experiments.evaluation.decode import Search
-from experiments.evaluation.evaluator import Examined, Judge
+from experiments.evaluation.evaluator import EndedTrial, Evaluator
 from experiments.settings import Settings
 from experiments.system.files import lock
 from experiments.system.signals import Interrupted, Interruption
-from experiments.training import multihost
-from experiments.training.device_data import Feed
+from experiments.training import follower, multihost
 from experiments.training.out_of_memory import explained
-from experiments.training.run import SKIPS, Drawn, Job, Seat, batches
-from experiments.training.run_dir import Directory
-from experiments.training.start_point import Beginning
-from experiments.trial import flops
-from experiments.trial.lanes import Lanes, check_batch_size, put_lane, take_lane
-from experiments.trial.program import (
-    count_parameters,
-    hyper_of,
-    initial_state,
-    program_of,
+from experiments.training.population import (
+    LONGEST_DISPATCH,
+    Population,
+    program_for,
+    train_functions,
 )
+from experiments.training.run import (
+    MOST_SKIPS,
+    Common,
+    DrawnBatches,
+    Job,
+    TrialRun,
+    start_run,
+)
+from experiments.training.run_dir import RunDir
+from experiments.training.start_point import StartPoint
+from experiments.trial import flops
+from experiments.trial.lanes import Lanes, check_batch_size
+from experiments.trial.program import count_parameters
 from experiments.trial.step import is_finite
 
-CHUNK = 64
-"""The most steps of one dispatch."""
-
-
 SECONDS = 1.0
-"""What one dispatch is to take at most, so that a process that is asked to stop need not be waited for."""
-
-
-class Measured(NamedTuple):
-    """Seconds until a program is compiled, and of one step of all trials that a way runs at a time."""
-
-    compile: float
-    step: float
+"""The most seconds of one dispatch: a process that is asked to stop waits for its end."""
 
 
 def run(
@@ -60,22 +55,22 @@ def run(
     *,
     name: str = "trial",
     point: dict | None = None,
-    begin: Beginning = Beginning(),
+    start: StartPoint = StartPoint(),
     say: Callable[[str], None] = lambda line: None,
     tensorboard: bool = False,
     interruption: Interruption | None = None,
 ) -> dict[str, Any]:
-    """Trains, evaluates, and returns the result that `result.json` in `workdir` then holds.
+    """Trains and evaluates one trial, and returns what `result.json` in `workdir` holds.
 
-    Of several processes, see `hosts`, the first does; the others help, and return {}.
+    Of several processes (`multihost`), the first does so; the others help, and return {}.
 
-    `begin` may name another trial to begin from; `say` gets a line for each log and evaluation; `tensorboard` puts
-    their numbers into `workdir`/tensorboard too.
+    `start` may name another trial to start from; `say` gets a line for each log and
+    evaluation; `tensorboard` puts their numbers into `workdir`/tensorboard too.
 
-    Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of another trial, LockedError
-    for one that another process writes to, CheckpointError for checkpoints that are all damaged, do not fit or cannot
-    be written, OutOfMemoryError, HostError, and Interrupted, all being saved, soon after `interruption` has word to
-    stop.
+    Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of
+    another trial, LockedError for one that another process writes to, CheckpointError for
+    checkpoints that are all damaged, do not fit or cannot be written, OutOfMemoryError,
+    HostError, and Interrupted, with everything saved, soon after `interruption` asks.
     """
     interruption = interruption or Interruption()
     lanes = Lanes(
@@ -83,14 +78,13 @@ def run(
         devices=tuple(jax.devices()) if multihost.several() else None,
     )
     multihost.check_same("config", settings.digest())
-    multihost.check_same(
-        "corpus", prepared.corpus_digest + prepared.vocabulary().digest
-    )
+    digests = prepared.corpus_digest + prepared.vocabulary().digest
+    multihost.check_same("corpus", digests)
     if not multihost.first():
         with explained(settings, lanes.count, lanes.mesh.size):
-            _help(settings, prepared, lanes, interruption)
+            follower.follow(settings, prepared, lanes, interruption)
         return {}
-    job = Job(settings, Path(workdir), name, point or {}, begin)
+    job = Job(settings, Path(workdir), name, point or {}, start)
     with multihost.leading(), lock(workdir):
         (result,) = run_all(
             [job],
@@ -113,373 +107,290 @@ def run_all(
     failed: Callable[[Job, Exception], None] | None = None,
     interruption: Interruption | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs jobs of one program, see `program`, as many at a time as there are lanes. Returns the results by their ends.
+    """Trains jobs of one program, as many at a time as there are lanes.
 
-    An error of one trial's own, such as a directory that cannot be written, goes to `failed` and leaves the others
+    Returns the results in the order in which the trials end. An error of one trial's own,
+    such as a directory that cannot be written, goes to `failed` and leaves the others
     alone; without `failed` it is raised. Raises what `run` does.
     """
     jobs = list(jobs)
+    settings = jobs[0].settings
     for t in (job.settings.training for job in jobs):
-        check_batch_size(
-            t.batch_size, lanes.mesh.size if lanes.count == 1 else 1, t.accumulate
-        )
-    with explained(jobs[0].settings, lanes.count, lanes.mesh.size):
-        return _Crew(
-            jobs,
-            prepared,
-            lanes,
-            say,
-            tensorboard,
-            failed,
-            interruption or Interruption(),
-        ).run()
+        devices = lanes.mesh.size if lanes.count == 1 else 1
+        check_batch_size(t.batch_size, devices, t.accumulate)
+    with explained(settings, lanes.count, lanes.mesh.size):
+        program = program_for(settings, prepared)
+        init = train_functions(program, lanes).init
+        common = Common(prepared, program, lanes, init, say, tensorboard)
+        loop = _Loop(jobs, common, failed, interruption or Interruption())
+        return loop.train()
 
 
-def program(settings: Settings, prepared: Prepared):
-    """What trials must have in common to be lanes of one population, apart from their corpus."""
-    e, t = settings.evaluation, settings.training
-    how = Search(e.beam, e.alpha, e.max_length, e.max_extra)
-    return (
-        program_of(settings, prepared.vocabulary().size, prepared.length(settings)),
-        how,
-        e.batch_size,
-        t.batch_size,
-        t.strategy,
-        t.ema > 0,
-    )
+class _Dispatched(NamedTuple):
+    """Steps of one run that were dispatched."""
 
-
-def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
-    """How fast `count` lanes of such trials train here; what is compiled for it stays compiled."""
-    lanes = Lanes(count, settings.training.strategy)
-    own, how, *_ = program(settings, prepared)
-    functions, t = compiled(own, lanes, how), settings.training
-    states = lanes.stack(
-        [jax.device_get(initial_state(own, settings, functions.init))] * count
-    )
-    hypers = lanes.stack([jax.device_get(hyper_of(settings))] * count)
-    slots = np.stack([batches(prepared, t, i).take(CHUNK) for i in range(count)])
-    fed = Feed(prepared.train, lanes, t.sequence_length)(slots)
-
-    def timed(steps):
-        nonlocal states
-        begin = time.perf_counter()
-        states, metrics = functions.steps(states, hypers, *fed, steps)
-        jax.block_until_ready(metrics)
-        return time.perf_counter() - begin
-
-    first, once = timed(1), timed(1)
-    steps = int(min(CHUNK, max(1, SECONDS / once)))
-    each = timed(steps) / steps
-    return Measured(max(0.0, first - each), each)
-
-
-def _help(settings, prepared, lanes, interruption):
-    """What a process does that is not the first: its rows of each batch. Raises Interrupted where the first does."""
-    t = settings.training
-    check_batch_size(t.batch_size, lanes.mesh.size, t.accumulate)
-    own, how, *_ = program(settings, prepared)
-    functions, feed = (
-        compiled(own, lanes, how),
-        Feed(prepared.train, lanes, t.sequence_length),
-    )
-    data, states = batches(prepared, t, settings.seed), None
-    while (count := multihost.meet(interruption=interruption)) > 0:
-        if states is None:
-            state = _shared(jax.device_get(initial_state(own, settings)), data)
-            states, hypers = (
-                lanes.stack([state]),
-                lanes.stack([jax.device_get(hyper_of(settings))]),
-            )
-        rows = lanes.own_rows(data.take(count))
-        states, metrics = functions.steps(states, hypers, *feed(_chunk([rows])), count)
-        jax.block_until_ready(metrics)
-        interruption.unsaved = True
-    if count == multihost.STOPPED:
-        raise Interrupted
-
-
-def _shared(state, data):
-    """The first process's state on all, and its data iterator's."""
-    place = np.array(list(data.get_state().values()), np.int32)
-    state, place = multihost.broadcast((state, place))
-    data.set_state(dict(zip(data.get_state(), place.tolist(), strict=True)))
-    return state
-
-
-def _chunk(slots):
-    """(L, CHUNK, rows, S) of each lane's (count, rows, S) or None, filled up with -1, which names no pair."""
-    shape = next(own.shape for own in slots if own is not None)
-    chunk = np.full((len(slots), CHUNK, *shape[1:]), -1, np.int32)
-    for lane, own in enumerate(slots):
-        if own is not None:
-            chunk[lane, : len(own)] = own
-    return chunk
-
-
-class _Entry(NamedTuple):
-    """What was dispatched for one seat: its batches, their FLOPs, the step it is at then, whether a line is due there."""
-
-    seat: Seat
-    drawn: Drawn
-    flops: float
+    run: TrialRun
+    batches: DrawnBatches
     step: int
-    due: bool
+    """The run's step after them."""
+    logs: bool
+    """Whether a line is due there."""
 
 
-class _Pending(NamedTuple):
-    """Steps that were dispatched, and for whom."""
+class _Steps(NamedTuple):
+    """Steps of a population that were dispatched, with metrics that may not be there yet."""
 
     metrics: Any
     count: int
-    entries: list[_Entry]
+    runs: list[_Dispatched]
 
 
-class _Crew:
-    """Lanes and who is in them."""
+class _Pace:
+    """Limits the steps of a dispatch to about `SECONDS`, by the time that the last took."""
 
-    def __init__(self, jobs, prepared, lanes, say, tensorboard, failed, interruption):
-        self.waiting, self.prepared, self.lanes = jobs, prepared, lanes
-        self.say, self.tensorboard, self.failed, self.interruption = (
-            say,
-            tensorboard,
-            failed,
-            interruption,
+    def __init__(self):
+        self.limit = 1
+        self._since = None
+
+    def measure(self, steps: int) -> None:
+        """Is called when `steps` steps have ended."""
+        now = time.perf_counter()
+        if self._since is not None:
+            step_time = (now - self._since) / steps
+            self.limit = int(min(LONGEST_DISPATCH, max(1, SECONDS / step_time)))
+        self._since = now
+
+    def pause(self) -> None:
+        """Is called where time goes to something else than steps."""
+        self._since = None
+
+
+class _Loop:
+    """Trains jobs in the lanes of a population."""
+
+    def __init__(self, jobs, common: Common, failed, interruption: Interruption):
+        self.jobs = jobs
+        self.common = common
+        self.failed = failed
+        self.interruption = interruption
+        self.population = Population(common.program, common.prepared, common.lanes)
+        self.evaluator = Evaluator.of(
+            jobs[0].settings.evaluation,
+            common.prepared,
+            common.lanes,
+            common.program,
+            interruption.check,
         )
-        self.program, how, rows, *_ = program(jobs[0].settings, prepared)
-        self.functions = compiled(self.program, lanes, how)
-        self.judge = Judge(
-            self.functions, prepared, lanes, self.program, rows, interruption.check
-        )
-        self.feed = Feed(prepared.train, lanes, self.program.sequence_length)
-        self.seats, self.pending, self.results = [None] * lanes.count, None, []
-        self.states = self.hypers = None
-        self.limit, self.since, self.shared = 1, None, False
+        self.pace = _Pace()
+        self.results = []
+        self.shared = False
 
-    def run(self) -> list[dict[str, Any]]:
+    def train(self) -> list[dict[str, Any]]:
+        """Returns the results of all trials, in the order in which they end.
+
+        DO NOT CHANGE THE ORDER: metrics up to a step are written before its evaluation and
+        its checkpoint, and a run ends when its last checkpoint is on its way. What is
+        pending at an interruption has happened: it is logged and saved too.
+        """
+        pending = None
         try:
-            while self._seated():
+            while self.fill_lanes():
+                if at_mark := [run for run in self.population.runs if run.at_mark]:
+                    self.log(pending)
+                    pending = None
+                    losses = self.evaluate(at_mark)
+                    self.save(at_mark)
+                    self.finish(at_mark, losses)
+                    continue
                 self.interruption.check()
-                self._advance()
-                if any(
-                    seat.due(seat.training.evaluate_every)
-                    or seat.due(seat.training.save_every)
-                    for seat in self._taken()
-                ):
-                    self._flush()
-                    self._look_after()
+                batches = self.next_batches()
+                steps = self.step(batches)
+                # One step late, so that the device never waits.
+                self.log(pending)
+                pending = steps
             return self.results
         except Interrupted:
-            self._leave()
+            self.log(pending)
+            self.save_between()
             raise
         finally:
-            for seat in self._taken():
-                seat.opened.close()
+            for run in self.population.runs:
+                run.close()
             self.interruption.unsaved = False
 
-    def _leave(self):
-        """Saves what no checkpoint has yet. Steps that are dispatched are waited for."""
-        self._flush()
-        for seat in self._taken():
-            with self._of(seat):
-                seat.save_between(take_lane(self.states, self.lanes.place(seat.lane)))
+    def fill_lanes(self) -> bool:
+        """Starts waiting trials in free lanes. Returns whether any trial is running."""
+        started = []
+        for lane in self.population.free_lanes():
+            if start := self._start_next(lane):
+                self.population.enter(start.run)
+                started.append(start)
+        if started:
+            self.population.load(started)
+            self.pace.pause()
+        return bool(self.population.runs)
 
-    def _taken(self):
-        return [seat for seat in self.seats if seat]
+    def _start_next(self, lane):
+        """Starts the next trial that has not ended and can start; None where none is left."""
+        while self.jobs:
+            job = self.jobs.pop(0)
+            with _errors_of(job, self.failed):
+                run_dir = RunDir(job.path)
+                if result := run_dir.open(job.settings):
+                    self.results.append(result)
+                else:
+                    return start_run(job, run_dir, lane, self.common)
+        return None
 
-    def _seated(self) -> bool:
-        """Fills empty lanes from those that wait; whether anybody is there."""
-        while True:
-            new = []
-            for lane, seat in enumerate(self.seats):
-                while seat is None and self.waiting:
-                    job = self.waiting.pop(0)
-                    with _guarded(job, self.failed):
-                        directory = Directory(job.path)
-                        if done := directory.open(job.settings):
-                            self.results.append(done)
-                            continue
-                        seat = self.seats[lane] = Seat(job, directory, lane, self)
-                        new.append(seat)
-            if not new:
-                return bool(self._taken())
-            self._place(new)
-            # One that was interrupted after its last save has only its end to come.
-            self._look_after(new)
+    def evaluate(self, runs: Sequence[TrialRun]):
+        """Logs the scores of runs that are due on the validation set.
 
-    def _place(self, new):
-        if self.states is None:
-            filled = [seat or new[0] for seat in self.seats]
-            self.states = self.lanes.stack([seat.state for seat in filled])
-            self.hypers = self.lanes.stack([seat.hyper for seat in filled])
-        else:
-            for seat in new:
-                place = self.lanes.place(seat.lane)
-                self.states = put_lane(self.states, place, seat.state)
-                self.hypers = put_lane(self.hypers, place, seat.hyper)
-        for seat in new:
-            seat.state = seat.hyper = None  # given away
+        Returns the losses of all lanes there; None where no run is due. A run that is due
+        may have its scores from before it was interrupted.
+        """
+        due = [run for run in runs if run in self.population and run.evaluates]
+        if not due:
+            return None
+        states = self.population.states
+        losses = self.evaluator.losses(states)
+        new = [run for run in due if not run.run_dir.evaluated(run.step)]
+        if new:
+            settings = {run.lane: run.settings for run in new}
+            scores = self.evaluator.validation(states, losses, settings)
+            for run in new:
+                with self._errors_of(run):
+                    state = self.population.state_of(run)
+                    run.log_validation(scores[run.lane], state)
+        return losses
 
-    def _advance(self):
-        """Dispatches steps for all lanes; what the steps before gave is logged while these run."""
-        seats = self._taken()
-        count = multihost.meet(
-            min(self.limit, *(seat.until() for seat in seats)), self.interruption
-        )
-        if multihost.several() and not self.shared:
-            _shared(
-                jax.device_get(take_lane(self.states, self.lanes.place(0))),
-                seats[0].batches,
-            )
-            self.shared = True
-        slots, entries = [None] * self.lanes.count, []
-        for seat in seats:
-            drawn = seat.draw(count)
-            slots[seat.lane] = self.lanes.own_rows(drawn.slots)
-            pairs = drawn.slots[drawn.slots >= 0]
-            work = flops.of_training(
-                self.program, *(side.lengths[pairs] for side in self.prepared.train)
-            )
-            entries.append(
-                _Entry(seat, drawn, work, seat.step, seat.due(seat.training.log_every))
-            )
-        self.states, metrics = self.functions.steps(
-            self.states, self.hypers, *self.feed(_chunk(slots)), count
-        )
-        self._flush(_Pending(metrics, count, entries))
+    def save(self, runs: Sequence[TrialRun]) -> None:
+        """Starts saving checkpoints of runs that are due."""
+        for run in runs:
+            if run in self.population and run.saves:
+                with self._errors_of(run):
+                    run.save(self.population.state_of(run))
+        for run in runs:
+            run.attended = run.step
+        self.pace.pause()
 
-    def _flush(self, following: _Pending | None = None):
-        """Logs what is pending; `following` is pending from now on. A trial whose loss is no number ends here."""
-        pending, self.pending = self.pending, following
-        if pending is None:
+    def save_between(self) -> None:
+        """Saves what no checkpoint holds yet, and waits for it."""
+        for run in self.population.runs:
+            with self._errors_of(run):
+                run.save_between(self.population.state_of(run))
+
+    def finish(self, runs: Sequence[TrialRun], losses) -> None:
+        """Scores the runs that have made all steps on the test set, and frees their lanes.
+
+        `losses` are those of all lanes on the validation set.
+        """
+        ended = [run for run in runs if run in self.population and run.ended]
+        if not ended:
             return
+        trials = [
+            EndedTrial(run.settings, run.lane, run.checkpoints, run.run_dir)
+            for run in ended
+        ]
+        found = self.evaluator.final(self.population.states, losses, trials)
+        for run, scores in zip(ended, found, strict=True):
+            with self._errors_of(run):
+                state = self.population.state_of(run)
+                result = dict(
+                    status="finished",
+                    parameters=count_parameters(run.settings, state),
+                    steps=run.step,
+                    **scores,
+                    test_sentences=len(self.common.prepared.test.text.target),
+                    seconds=run.run_dir.last("validation")["seconds"],
+                    tokens_per_second=run.run_dir.speed(),
+                    real_tokens=run.batches.real_tokens,
+                )
+                if run.training.nonfinite == "skip":
+                    result["skipped"] = run.log.skipped()
+                self._end(run, result)
+
+    def next_batches(self) -> dict[TrialRun, DrawnBatches]:
+        """Draws for each run the batches up to the next mark of any, or fewer."""
+        runs = self.population.runs
+        count = min(self.pace.limit, *(run.steps_to_mark() for run in runs))
+        count = multihost.meet(count, self.interruption)
+        if multihost.several() and not self.shared:
+            state = jax.device_get(self.population.state_of(runs[0]))
+            follower.share(state, runs[0].batches)
+            self.shared = True
+        return {run: run.next_batches(count) for run in runs}
+
+    def step(self, batches: dict[TrialRun, DrawnBatches]) -> _Steps:
+        """Dispatches the steps on these batches, without waiting for them."""
+        slots = {run.lane: drawn.slots for run, drawn in batches.items()}
+        count = len(next(iter(slots.values())))
+        metrics = self.population.step(slots, count)
+        runs = [
+            _Dispatched(run, drawn, run.step, run.logs)
+            for run, drawn in batches.items()
+        ]
+        return _Steps(metrics, count, runs)
+
+    def log(self, steps: _Steps | None) -> None:
+        """Logs steps that were dispatched, and ends trials whose loss is not finite."""
+        if steps is None:
+            return
+        lanes = self.common.lanes.count
         metrics = {
-            name: np.asarray(x).reshape(self.lanes.count, -1)[:, : pending.count]
-            for name, x in jax.device_get(pending.metrics).items()
+            name: np.asarray(x).reshape(lanes, -1)[:, : steps.count]
+            for name, x in jax.device_get(steps.metrics).items()
         }
         self.interruption.unsaved = True
-        self._pace(pending.count)
-        for entry in pending.entries:
-            seat = entry.seat
-            if self.seats[seat.lane] is not seat:
+        self.pace.measure(steps.count)
+        for dispatched in steps.runs:
+            run = dispatched.run
+            if run not in self.population:
                 continue
-            own = {name: x[seat.lane] for name, x in metrics.items()}
-            bad = seat.too_many(is_finite(own))
-            with self._of(seat):
-                if bad is None:
-                    seat.log.steps(entry.step, own, entry.flops, entry.due)
+            values = {name: x[run.lane] for name, x in metrics.items()}
+            fatal = run.fatal_step(is_finite(values))
+            with self._errors_of(run):
+                if fatal is None:
+                    work = self._flops(dispatched.batches)
+                    run.log.steps(dispatched.step, values, work, dispatched.logs)
                 else:
-                    self._diverged(
-                        entry, own, bad, entry.step - pending.count + 1 + bad
-                    )
+                    first = dispatched.step - steps.count + 1
+                    self._diverge(dispatched, values, fatal, first + fatal)
 
-    def _pace(self, count):
-        now = time.perf_counter()
-        if self.since is not None:
-            each = (now - self.since) / count
-            self.limit = int(min(CHUNK, max(1, SECONDS / each)))
-        self.since = now
+    def _flops(self, drawn):
+        lengths = [side.lengths[drawn.pairs] for side in self.common.prepared.train]
+        return flops.of_training(self.common.program, *lengths)
 
-    def _diverged(self, entry, metrics, i, step):
-        found = f"loss {metrics['loss'][i]:g}, gradient norm {metrics['grad_norm'][i]:g} at step {step}"
-        if entry.seat.training.nonfinite == "skip":
-            found += f", the last of {SKIPS} such in a row"
-        self._end(
-            entry.seat,
-            dict(
-                status="diverged",
-                error=f"diverged: {found}",
-                step=step,
-                batch=entry.seat.identity(entry.drawn, i),
-            ),
-        )
+    def _diverge(self, dispatched, metrics, i, step):
+        """Ends a trial whose i-th dispatched step, the trial's `step`, is not finite."""
+        loss = metrics["loss"][i]
+        norm = metrics["grad_norm"][i]
+        error = f"diverged: loss {loss:g}, gradient norm {norm:g} at step {step}"
+        run = dispatched.run
+        if run.training.nonfinite == "skip":
+            error += f", the last of {MOST_SKIPS} such in a row"
+        batch = run.identify(dispatched.batches, i)
+        self._end(run, dict(status="diverged", error=error, step=step, batch=batch))
 
-    def _look_after(self, seats=None):
-        """Evaluates and saves where that is due, and ends who is done."""
-        seats = self._taken() if seats is None else seats
-        due = [seat for seat in seats if seat.due(seat.training.evaluate_every)]
-        losses = self.judge.losses(self.states) if due else None
-        self._evaluate(
-            [seat for seat in due if not seat.directory.evaluated(seat.step)], losses
-        )
-        for seat in seats:
-            if seat.due(seat.training.save_every) and self.seats[seat.lane] is seat:
-                with self._of(seat):
-                    seat.save(take_lane(self.states, self.lanes.place(seat.lane)))
-        self._finish(
-            [seat for seat in due if seat.last and self.seats[seat.lane] is seat],
-            losses,
-        )
-        self.since = None
-
-    def _evaluate(self, seats, losses):
-        if not seats:
-            return
-        scores = self.judge.validation(
-            self.states, losses, {seat.lane: seat.job.settings for seat in seats}
-        )
-        for seat in seats:
-            with self._of(seat):
-                seat.evaluated(
-                    scores[seat.lane],
-                    take_lane(self.states, self.lanes.place(seat.lane)),
-                )
-
-    def _finish(self, seats, losses):
-        if not seats:
-            return
-        found = self.judge.end(
-            self.states,
-            losses,
-            [
-                Examined(seat.job.settings, seat.lane, seat.checkpoints, seat.directory)
-                for seat in seats
-            ],
-        )
-        for seat, scores in zip(seats, found, strict=True):
-            with self._of(seat):
-                state = take_lane(self.states, self.lanes.place(seat.lane))
-                skipped = (
-                    dict(skipped=seat.log.skipped())
-                    if seat.training.nonfinite == "skip"
-                    else {}
-                )
-                self._end(
-                    seat,
-                    dict(
-                        status="finished",
-                        parameters=count_parameters(seat.job.settings, state),
-                        steps=seat.step,
-                        **scores,
-                        test_sentences=len(self.prepared.test.text.target),
-                        seconds=seat.directory.last("validation")["seconds"],
-                        tokens_per_second=seat.directory.speed(),
-                        real_tokens=seat.batches.real_tokens,
-                        **skipped,
-                    ),
-                )
-
-    def _end(self, seat, result):
+    def _end(self, run, result):
         """Writes the last file of a trial, once all others are whole, and frees its lane."""
-        self.seats[seat.lane] = None
-        seat.opened.close()
-        seat.directory.finish(result)
+        self.population.remove(run)
+        run.run_dir.finish(result)
         self.results.append(result)
 
     @contextlib.contextmanager
-    def _of(self, seat):
-        """An error inside is this trial's own."""
-        with _guarded(seat.job, self.failed):
+    def _errors_of(self, run):
+        """Takes an error in this `with` block for the run's own: it leaves its lane."""
+        with _errors_of(run.job, self.failed):
             try:
                 yield
             except Exception:
-                self.seats[seat.lane] = None
-                seat.opened.close()
+                self.population.remove(run)
                 raise
 
 
 @contextlib.contextmanager
-def _guarded(job, failed):
+def _errors_of(job, failed):
+    """Gives an error in this `with` block to `failed`, if there is one."""
     try:
         yield
     except Exception as error:

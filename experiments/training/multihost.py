@@ -1,9 +1,10 @@
-"""One trial on the devices of several processes, which `jax.distributed` joins: on several hosts, or on one.
+"""One trial on the devices of several processes, which `jax.distributed` joins.
 
-The first process is the trial. It has the directory, logs, evaluates and saves, as it would alone. The others lend it
-their devices: each draws the same batches by itself, feeds its devices their rows of them, see `Lanes.own_rows`, and
-takes part in the sums of a step. Before each dispatch all meet: the first says how many steps come, and any may say
-that it was told to stop, or that it failed.
+They are on several hosts, or on one. The first process is the trial: it has the directory,
+logs, evaluates and saves, as it would alone. The others follow (`follower`): each draws the
+same batches by itself, feeds its devices their rows of them (`Lanes.own_rows`), and takes
+part in the sums of a step. Before each dispatch all meet: the first says how many steps
+come, and any may say that it is asked to stop, or that it failed.
 """
 
 import contextlib
@@ -18,26 +19,30 @@ from jax.experimental import multihost_utils
 from experiments.errors import UserError
 from experiments.system.signals import Interrupted, Interruption
 
-END, STOPPED = 0, -1
-"""What the first process says instead of a number of steps."""
+# What the first process says in place of a number of steps.
+END = 0
+STOPPED = -1
 
 
 class HostError(UserError):
-    """Processes that cannot work together; the message says why, and the remedy."""
+    """Raised where processes cannot work together; the message says why, and the remedy."""
 
 
 def join(how: str) -> None:
-    """Makes this process one of several: "auto" where SLURM, Open MPI, Kubernetes or a TPU pod tells which, otherwise
-    HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first. "" leaves it alone.
+    """Makes this process one of several.
 
-    Comes before anything that starts JAX's backend. Raises HostError where others are not found or `how` is neither.
+    `how` is "auto" where SLURM, Open MPI, Kubernetes or a TPU pod says which, otherwise
+    HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first;
+    "" leaves it alone. Comes before anything that starts JAX's backend. Raises HostError
+    where the others cannot be reached or `how` is none of these.
     """
     if not how:
         return
     named = re.fullmatch(r"(.+:\d+),(\d+)/(\d+)", how)
     if how != "auto" and not (named and int(named[2]) < int(named[3])):
         raise HostError(
-            f"--hosts={how}: give auto, or HOST:PORT,I/N such as node0:4567,0/2 for the first of two"
+            f"--hosts={how}: give auto, or HOST:PORT,I/N such as node0:4567,0/2 for the "
+            "first of two"
         )
     # It would take SIGTERM for itself.
     jax.config.update("jax_enable_preemption_service", False)
@@ -47,8 +52,9 @@ def join(how: str) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise HostError(
-            f"--hosts={how}: {' '.join(str(error).split())[:200]}; start as many processes as N says, all "
-            "with the address of the first, or where auto finds what started them"
+            f"--hosts={how}: {' '.join(str(error).split())[:200]}; start as many processes "
+            "as N says, all with the address of the first, or where auto finds what "
+            "started them"
         ) from error
 
 
@@ -61,21 +67,26 @@ def first() -> bool:
 
 
 def meet(steps: int = END, interruption: Interruption | None = None) -> int:
-    """Waits for all processes. Returns the `steps` of the first; `interruption` has word to stop if any's has it.
+    """Waits for all processes, and returns the `steps` of the first.
 
-    Raises HostError where a process failed.
+    If one process is asked to stop, the `interruption` of all is. Raises HostError where a
+    process failed.
     """
     if not several():
         return steps
-    told = _gather(steps=steps, asked=interruption is not None and interruption.asked)
-    if interruption and told["asked"].any():
+    asked = interruption is not None and interruption.asked
+    gathered = _gather(steps=steps, asked=asked)
+    if interruption and gathered["asked"].any():
         interruption.asked = True
-    return int(told["steps"][0])
+    return int(gathered["steps"][0])
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """An error in this `with` block reaches the others where they next meet. They must."""
+    """Brings an error in this `with` block to the others where they next meet.
+
+    They must meet once more.
+    """
     try:
         yield
     except HostError:
@@ -88,7 +99,7 @@ def together() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leading() -> Iterator[None]:
-    """The first process's part, at whose end the others may go."""
+    """Ends the others at the end of this `with` block, which is the first process's part."""
     try:
         yield
     except Interrupted:
@@ -98,41 +109,41 @@ def leading() -> Iterator[None]:
 
 
 def check_same(name: str, text: str) -> None:
-    """Raises HostError unless all processes have the same `text`, which is of what `name` says."""
+    """Raises HostError unless all processes have the same `text` of what `name` says."""
     if several():
         digests = _gather(digest=zlib.crc32(text.encode()) >> 1)["digest"]
         if (others := np.flatnonzero(digests != digests[0])).size:
             raise HostError(
-                f"process {others[0]} has another {name} than the first: give all the same command, data "
-                "and versions"
+                f"process {others[0]} has another {name} than the first: give all the same "
+                "command, data and versions"
             )
 
 
 def broadcast(tree):
-    """The arrays of the first process, for all; of the same shapes in each."""
+    """Returns the first process's arrays in all; they have the same shapes in each."""
     if not several():
         return tree
-    # As integers: a sum with the others' zeros would make 0 of −0.
-    return jax.tree.map(
-        lambda x: np.asarray(multihost_utils.broadcast_one_to_all(_bits(x))).view(
-            x.dtype
-        ),
-        jax.tree.map(np.asarray, tree),
-    )
+
+    def send(x):
+        x = np.asarray(x)
+        # As integers: a sum with the others' zeros would make 0 of −0.
+        bits = multihost_utils.broadcast_one_to_all(_bits(x))
+        return np.asarray(bits).view(x.dtype)
+
+    return jax.tree.map(send, tree)
 
 
 def _gather(steps=END, asked=False, failed=False, digest=0):
-    """What all processes bring, by name."""
-    brought = np.array([steps, asked, failed, digest], np.int32)
-    steps, asked, others, digests = np.asarray(
-        multihost_utils.process_allgather(brought)
-    ).T
-    if others.any() and not failed:
+    """Gathers these numbers from all processes, by name."""
+    own = np.array([steps, asked, failed, digest], np.int32)
+    gathered = np.asarray(multihost_utils.process_allgather(own)).T
+    all_steps, all_asked, all_failed, digests = gathered
+    if all_failed.any() and not failed:
         raise HostError(
-            f"process {others.argmax()} of this trial failed, and says why; when that is mended, start all "
-            "again: they go on from the newest checkpoint"
+            f"process {all_failed.argmax()} of this trial failed, and says why; when that "
+            "is mended, start all again: they go on from the newest checkpoint"
         )
-    return dict(steps=steps, asked=asked, digest=digests)
+    return dict(steps=all_steps, asked=all_asked, digest=digests)
 
 
 def _bits(x):

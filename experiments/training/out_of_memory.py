@@ -1,4 +1,4 @@
-"""When memory was not enough all the same: what would fit, in one line."""
+"""Explains an error of memory in one line, and what would fit."""
 
 import contextlib
 
@@ -11,7 +11,7 @@ from experiments.trial import cost
 
 @contextlib.contextmanager
 def explained(settings: Settings, lanes: int, devices: int):
-    """Turns such an error in this `with` block into an OutOfMemoryError."""
+    """Turns an error of memory in this `with` block into an OutOfMemoryError."""
     try:
         yield
     except Exception as error:
@@ -23,12 +23,18 @@ def explained(settings: Settings, lanes: int, devices: int):
 
 
 def advice(settings: Settings, lanes: int, devices: int, have: int | None) -> str:
-    """What `lanes` such trials on `devices` devices need, and the least change that should fit into `have` bytes each.
+    """Says what `lanes` such trials on `devices` devices need, and the least change that fits.
 
-    That is fewer lanes where there are some, else the smallest training.accumulate above the present one. Bytes are
-    those of `estimate.memory`. None is for devices that do not say what they have: half of what is needed is taken.
+    It should fit into `have` bytes a device: fewer lanes where there are some, else the
+    smallest training.accumulate above the present one. Bytes are those of `cost.memory`.
+    Devices that do not say what they have (None) count as having half of what is needed.
     """
-    split, side_by_side = (devices, 1) if lanes == 1 else (1, -(-lanes // devices))
+    if lanes == 1:
+        split = devices
+        side_by_side = 1
+    else:
+        split = 1
+        side_by_side = -(-lanes // devices)
     need = side_by_side * cost.memory(settings, split)
     text = f"training needs about {_gib(need)} on each device"
     text += f", which has {_gib(have)}; " if have else "; "

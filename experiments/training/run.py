@@ -1,7 +1,8 @@
-"""A trial in its lane: its files, its data, and the step it is at."""
+"""A trial while it trains: its files, its batches, and the step it is at."""
 
 import contextlib
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,95 +13,113 @@ import numpy as np
 from experiments.data.batches import Batches
 from experiments.data.dataset import Prepared
 from experiments.settings import Settings, Training
-from experiments.training.checkpoint_process import checkpoints
+from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.metric_log import Board, Log
-from experiments.training.run_dir import Directory
-from experiments.training.start_point import Beginning, begin
+from experiments.training.run_dir import RunDir
+from experiments.training.start_point import StartPoint, find_start
 from experiments.trial import flops
-from experiments.trial.program import State, hyper_of, initial_state
+from experiments.trial.lanes import Lanes
+from experiments.trial.program import Hyper, Program, State, hyper_of, initial_state
 
-SKIPS = 10
+MOST_SKIPS = 10
 """So many steps in a row without a finite loss and gradient end a trial that skips them."""
 
 
 class Job(NamedTuple):
-    """A trial to be run in the directory `path`; `name` and `point` are for its record."""
+    """A trial to train, and the directory for its files; `name` and `point` go to its record."""
 
     settings: Settings
     path: Path
     name: str = "trial"
     point: Mapping[str, Any] = MappingProxyType({})
-    begin: Beginning = Beginning()
+    start: StartPoint = StartPoint()
 
 
-class Drawn(NamedTuple):
-    """Batches that a seat gave out: their pairs' numbers (count, rows, S), and the iterator's state before."""
+class Common(NamedTuple):
+    """What the trials of a population have in common."""
+
+    prepared: Prepared
+    program: Program
+    lanes: Lanes
+    init: Callable
+    """The compiled `initial_variables`."""
+    say: Callable[[str], None]
+    """Gets a line for each log and evaluation."""
+    tensorboard: bool
+
+
+class DrawnBatches(NamedTuple):
+    """Batches of a run: the numbers of their pairs (count, rows, S), -1 for none."""
 
     slots: np.ndarray
     before: dict[str, int]
+    """The state of the data iterator before them."""
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """The numbers of all pairs, one after another."""
+        return self.slots[self.slots >= 0]
 
 
-class Seat:
-    """A trial that is being run. A crew has the compiled functions and what trials share; `opened` is to be closed."""
+@dataclasses.dataclass(eq=False)
+class TrialRun:
+    """Holds what a trial needs while it trains, except for its state, which is on the devices."""
 
-    def __init__(self, job: Job, directory: Directory, lane: int, crew):
-        t = job.settings.training
-        self.job, self.lane, self.training, self.directory = job, lane, t, directory
-        directory.check_data(crew.prepared)
-        self.batches = batches(crew.prepared, t, job.settings.seed)
-        with contextlib.ExitStack() as opened:
-            self.checkpoints = opened.enter_context(
-                checkpoints(job.path, max(2, t.average))
-            )
-            state = jax.device_put(
-                initial_state(crew.program, job.settings, crew.functions.init)
-            )
-            found, begun = self.checkpoints.restore(state), None
-            if found is None:
-                found, begun = begin(job.begin, state, job.settings, crew.prepared)
-            if found.data:
-                self.batches.set_state(found.data)
-            self.state, self.hyper = jax.device_get(
-                (found.state, hyper_of(job.settings))
-            )
-            self.step = int(self.state.step)
-            if begun:
-                self.checkpoints.save_between(
-                    self.step, found.state, self.batches.get_state(), found.noted
-                )
-            self.lowest = (
-                self.checkpoints.best_perplexity(state) if t.keep_best else None
-            )
-            self.bad = found.noted.get("bad", 0)
-            directory.describe(
-                job.name,
-                dict(job.point),
-                job.settings,
-                crew.prepared,
-                crew.program.length,
-                begun,
-            )
-            clock = directory.resume(-1 if begun else self.step)
-            board = (
-                Board(job.path / "tensorboard", self.step, directory.metrics())
-                if crew.tensorboard
-                else None
-            )
-            if board:
-                opened.enter_context(contextlib.closing(board))
-            self.log = Log(
-                directory,
-                clock,
-                crew.say,
-                _peak(t, crew.lanes.count),
-                board,
-                found.noted,
-                t.nonfinite == "skip",
-            )
-            self.opened = opened.pop_all()
+    job: Job
+    lane: int
+    run_dir: RunDir
+    batches: Batches
+    checkpoints: Any
+    """A `Checkpoints`, or the process that has them."""
+    log: Log
+    step: int
+    best_perplexity: float | None
+    """The lowest on the validation set; None where the best weights are not kept."""
+    bad_steps: int
+    """Steps without a finite loss and gradient, in a row up to now."""
+    resources: contextlib.ExitStack
+    """Closes the checkpoints and TensorBoard's file."""
+    attended: int = -1
+    """The last step at which it was evaluated and saved as its settings say."""
 
-    def until(self) -> int:
-        """Steps to the next that something is to be done at."""
+    @property
+    def settings(self) -> Settings:
+        return self.job.settings
+
+    @property
+    def training(self) -> Training:
+        return self.job.settings.training
+
+    @property
+    def ended(self) -> bool:
+        """Whether all steps are made."""
+        return self.step == self.training.steps
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the settings ask for an evaluation at this step."""
+        return self._is_due(self.training.evaluate_every)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the settings ask for a checkpoint at this step."""
+        return self._is_due(self.training.save_every)
+
+    @property
+    def logs(self) -> bool:
+        """Whether the settings ask for a line of metrics.jsonl at this step."""
+        return self._is_due(self.training.log_every)
+
+    @property
+    def at_mark(self) -> bool:
+        """Whether it is to be evaluated or saved before the next step."""
+        return self.attended != self.step and (self.evaluates or self.saves)
+
+    def _is_due(self, every):
+        return self.step > 0 and (self.ended or self.step % every == 0)
+
+    def steps_to_mark(self) -> int:
+        """Counts the steps until it is to be logged, evaluated or saved."""
         t = self.training
         marks = [
             every - self.step % every
@@ -108,60 +127,132 @@ class Seat:
         ]
         return min(*marks, t.steps - self.step)
 
-    @property
-    def last(self) -> bool:
-        return self.step == self.training.steps
-
-    def due(self, every: int) -> bool:
-        return self.step > 0 and (self.last or self.step % every == 0)
-
-    def draw(self, count: int) -> Drawn:
-        """The next batches, which the trial then is behind."""
+    def next_batches(self, count: int) -> DrawnBatches:
+        """Draws the batches of `count` steps, and counts these as made."""
         before = self.batches.get_state()
         self.step += count
-        return Drawn(self.batches.take(count), before)
+        return DrawnBatches(self.batches.take(count), before)
 
-    def too_many(self, finite: np.ndarray) -> int | None:
-        """Which of these steps, told finite or not, ends the trial, if one does."""
-        most = SKIPS if self.training.nonfinite == "skip" else 1
-        for i, well in enumerate(finite):
-            self.bad = 0 if well else self.bad + 1
-            if self.bad == most:
+    def fatal_step(self, finite: np.ndarray) -> int | None:
+        """Returns which of the next steps, finite or not, ends the trial; None for none."""
+        limit = MOST_SKIPS if self.training.nonfinite == "skip" else 1
+        for i, is_finite in enumerate(finite):
+            self.bad_steps = 0 if is_finite else self.bad_steps + 1
+            if self.bad_steps == limit:
                 return i
         return None
 
-    def identity(self, drawn: Drawn, i: int) -> dict[str, Any]:
-        """Which batch the i-th of `drawn` is: its place in the data, and its pairs. The trial must not go on."""
+    def identify(self, drawn: DrawnBatches, i: int) -> dict[str, Any]:
+        """Returns the place in the data and the pairs of the i-th batch of `drawn`.
+
+        The data iterator stays there: the trial must not go on.
+        """
         self.batches.set_state(drawn.before)
         self.batches.take(i + 1)
         place = self.batches.get_state()
-        return dict(
-            place,
-            batch=place["batch"] - 1,
-            pairs=drawn.slots[i][drawn.slots[i] >= 0].tolist(),
-        )
+        slots = drawn.slots[i]
+        return dict(place, batch=place["batch"] - 1, pairs=slots[slots >= 0].tolist())
 
     def save(self, state: State) -> None:
+        """Starts saving a checkpoint of this step."""
         self.checkpoints.save(self.step, state, self.batches.get_state(), self._noted())
 
     def save_between(self, state: State) -> None:
-        """For a run that is told to stop, at whatever step."""
+        """Saves a checkpoint for a run that is interrupted, at any step."""
         self.checkpoints.save_between(
             self.step, state, self.batches.get_state(), self._noted()
         )
 
-    def evaluated(self, scores: dict[str, float], state: State) -> None:
-        """Notes what `state`, of the present step, is worth, and keeps it if it is the best."""
+    def log_validation(self, scores: dict[str, float], state: State) -> None:
+        """Logs the scores of `state`, of this step, and keeps it if it is the best."""
         self.log.validation(self.step, scores)
-        if self.lowest is not None and scores["perplexity"] < self.lowest:
-            self.lowest = scores["perplexity"]
-            self.checkpoints.save_best(self.step, state, self.lowest)
+        best = self.best_perplexity
+        if best is not None and scores["perplexity"] < best:
+            self.best_perplexity = scores["perplexity"]
+            self.checkpoints.save_best(self.step, state, self.best_perplexity)
+
+    def close(self) -> None:
+        """Waits for saves and closes files."""
+        self.resources.close()
 
     def _noted(self):
-        return dict(self.log.noted(), bad=self.bad)
+        return dict(self.log.noted(), bad=self.bad_steps)
 
 
-def batches(prepared: Prepared, training: Training, seed: int) -> Batches:
+class StartedRun(NamedTuple):
+    """A run with the state and the numbers that go to its lane."""
+
+    run: TrialRun
+    state: State
+    hyper: Hyper
+
+
+def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRun:
+    """Opens the files of a trial, whose `run_dir` is, and finds its start point.
+
+    State and numbers are on the host. Raises what `find_start` raises, and WorkdirError
+    where the trial began with other data.
+    """
+    t = job.settings.training
+    run_dir.check_data(common.prepared)
+    batches = batches_of(common.prepared, t, job.settings.seed)
+    with contextlib.ExitStack() as resources:
+        checkpoints = resources.enter_context(
+            open_checkpoints(job.path, keep=max(2, t.average))
+        )
+        fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
+        restored, origin = find_start(
+            checkpoints, job.start, fresh, job.settings, common.prepared
+        )
+        if restored.data:
+            batches.set_state(restored.data)
+        state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
+        step = int(state.step)
+        if origin:
+            # So that the trial goes on from there whatever becomes of the other.
+            checkpoints.save_between(
+                step, restored.state, batches.get_state(), restored.noted
+            )
+        best = checkpoints.best_perplexity(fresh) if t.keep_best else None
+        run_dir.describe(
+            job.name,
+            dict(job.point),
+            job.settings,
+            common.prepared,
+            common.program.length,
+            origin,
+        )
+        clock = run_dir.resume(-1 if origin else step)
+        board = None
+        if common.tensorboard:
+            board = Board(job.path / "tensorboard", step, run_dir.metrics())
+            resources.enter_context(contextlib.closing(board))
+        log = Log(
+            run_dir,
+            clock,
+            common.say,
+            peak=_peak(t, common.lanes.count),
+            board=board,
+            noted=restored.noted,
+            skip=t.nonfinite == "skip",
+        )
+        run = TrialRun(
+            job=job,
+            lane=lane,
+            run_dir=run_dir,
+            batches=batches,
+            checkpoints=checkpoints,
+            log=log,
+            step=step,
+            best_perplexity=best,
+            bad_steps=restored.noted.get("bad", 0),
+            resources=resources.pop_all(),
+        )
+    return StartedRun(run, state, hyper)
+
+
+def batches_of(prepared: Prepared, training: Training, seed: int) -> Batches:
+    """Returns the iterator over a trial's batches, at their beginning."""
     return Batches(
         prepared.train,
         batch_size=training.batch_size,
@@ -172,6 +263,6 @@ def batches(prepared: Prepared, training: Training, seed: int) -> Batches:
 
 
 def _peak(training, lanes):
-    """FLOP/s that a lane has of all devices together, or None where that is not known."""
-    one = flops.peak(jax.local_devices()[0].device_kind, training.precision)
-    return one and one * jax.device_count() / lanes
+    """Returns FLOP/s that a lane has of all devices together; None where unknown."""
+    peak = flops.peak(jax.local_devices()[0].device_kind, training.precision)
+    return peak and peak * jax.device_count() / lanes

@@ -1,6 +1,7 @@
-"""A trial's directory: who it belongs to, what is known of it, and every file written so that a crash leaves no half.
+"""A trial's directory: whose it is, what is known of it, and its files.
 
-`config.json` is written first and `result.json` last; the directory of a trial that has ended is never written again.
+Every file is written so that a crash leaves no half. `config.json` is written first and
+`result.json` last; the directory of a trial that has ended is never written again.
 """
 
 import contextlib
@@ -23,44 +24,47 @@ from experiments.system import machine
 from experiments.system.files import read_json, write_bytes, write_json, write_text
 
 ENDED = ("finished", "diverged")
-"""What result.json calls a trial that is not to be run again."""
+"""The statuses in result.json of a trial that is not run again."""
 
 
-class Directory:
-    """The files of one trial."""
+class RunDir:
+    """Reads and writes the files of one trial."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
 
     def open(self, settings: Settings) -> dict[str, Any] | None:
-        """Makes the directory `settings`' own. Returns the result if the trial has ended, None if it is to be run.
+        """Makes the directory that of `settings`.
 
-        Raises WorkdirError for a directory of other settings, naming what differs, and for a sweep's directory.
+        Returns the result if the trial has ended, None if it is to be run. Raises
+        WorkdirError for a directory of other settings, naming what differs, and for a
+        sweep's directory.
         """
         if (self.path / "sweep.json").exists():
             raise WorkdirError(
-                f"{self.path} is the directory of a sweep; choose another --workdir for a single trial"
+                f"{self.path} is the directory of a sweep; choose another --workdir for "
+                "a single trial"
             )
         if self.path.exists() and not self.path.is_dir():
             raise WorkdirError(f"{self.path} is a file; choose another --workdir")
-        mine = settings.to_dict()
+        ours = settings.to_dict()
         theirs = read_json(self.path / "config.json")
         if theirs is None:
-            write_json(self.path / "config.json", mine)
-        elif theirs != mine:
+            write_json(self.path / "config.json", ours)
+        elif theirs != ours:
             raise WorkdirError(
-                f"{self.path} belongs to another config: {differences(theirs, mine)}. "
+                f"{self.path} belongs to another config: {differences(theirs, ours)}. "
                 "Choose another --workdir, or remove this one"
             )
         result = read_json(self.path / "result.json")
         return result if result and result.get("status") in ENDED else None
 
     def check_data(self, prepared: Prepared) -> None:
-        """Raises WorkdirError if the trial was begun with other text or another vocabulary."""
-        before = read_json(self.path / "record.json")
-        if before is not None and (was := other_data(before, prepared)):
+        """Raises WorkdirError if the trial began with other text or another vocabulary."""
+        record = read_json(self.path / "record.json")
+        if record is not None and (changed := other_data(record, prepared)):
             raise WorkdirError(
-                f"{self.path} was begun with other data: {was}. "
+                f"{self.path} was begun with other data: {changed}. "
                 "Restore the files it was begun with, or choose another --workdir"
             )
 
@@ -71,41 +75,38 @@ class Directory:
         settings: Settings,
         prepared: Prepared,
         length: int,
-        begun: dict | None,
+        origin: dict | None,
     ) -> None:
-        """Writes record.json where there is none, and the vocabulary that the trial's ids are in.
+        """Writes record.json where there is none, and the vocabulary of the trial's ids.
 
-        `length` is the model's longest row; `begun` what other trial this one began from, None for a fresh start and
-        for one that goes on.
+        `length` is the model's longest row; `origin` names the other trial that this one
+        started from, None for a fresh start and for one that goes on.
         """
-        before = read_json(self.path / "record.json")
-        if before is not None:
-            if begun:
-                write_json(self.path / "record.json", before | dict(begun=begun))
+        record = read_json(self.path / "record.json")
+        if record is not None:
+            if origin:
+                write_json(self.path / "record.json", record | dict(begun=origin))
             return
         write_bytes(self.path / "vocabulary.model", prepared.vocabulary_model)
-        write_json(
-            self.path / "record.json",
-            dict(
-                name=name,
-                point=point,
-                settings_digest=settings.digest(),
-                length=length,
-                versions=machine.versions(),
-                python=platform.python_version(),
-                git=machine.git_commit(),
-                **_data(prepared),
-                outside=self._keep_sources(settings),
-                corpus_counts=prepared.counts,
-                device=machine.device(),
-                devices=jax.device_count(),
-                processes=jax.process_count(),
-                begun=begun,
-                started=datetime.datetime.now(datetime.UTC).isoformat(
-                    timespec="seconds"
-                ),
-            ),
+        now = datetime.datetime.now(datetime.UTC)
+        record = dict(
+            name=name,
+            point=point,
+            settings_digest=settings.digest(),
+            length=length,
+            versions=machine.versions(),
+            python=platform.python_version(),
+            git=machine.git_commit(),
+            **_data(prepared),
+            outside=self._keep_sources(settings),
+            corpus_counts=prepared.counts,
+            device=machine.device(),
+            devices=jax.device_count(),
+            processes=jax.process_count(),
+            begun=origin,
+            started=now.isoformat(timespec="seconds"),
         )
+        write_json(self.path / "record.json", record)
 
     def _keep_sources(self, settings: Settings) -> dict[str, str]:
         """Writes the source of each class from outside. Returns their SHA-256 by name."""
@@ -121,20 +122,23 @@ class Directory:
         return hashes
 
     def resume(self, step: int) -> Callable[[], float]:
-        """Forgets metrics of steps after `step`. Returns a clock: seconds of work, counted on from before."""
+        """Removes metrics of steps after `step`.
+
+        Returns a clock: seconds of work, which go on from those up to that step.
+        """
         kept = [line for line in self.metrics() if line["step"] <= step]
-        write_text(
-            self.path / "metrics.jsonl",
-            "".join(json.dumps(line) + "\n" for line in kept),
-        )
-        before, start = (kept[-1]["seconds"] if kept else 0.0), time.perf_counter()
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_text(self.path / "metrics.jsonl", text)
+        before = kept[-1]["seconds"] if kept else 0.0
+        start = time.perf_counter()
         return lambda: before + time.perf_counter() - start
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
+        """Returns the lines of metrics.jsonl without a last one that a crash cut off."""
+        path = self.path / "metrics.jsonl"
         lines = []
-        if (self.path / "metrics.jsonl").exists():
-            for line in (self.path / "metrics.jsonl").read_text().splitlines():
+        if path.exists():
+            for line in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     lines.append(json.loads(line))
         return lines
@@ -144,25 +148,20 @@ class Directory:
             file.write(json.dumps(line) + "\n")
 
     def last(self, split: str) -> dict[str, Any]:
+        """Returns the last line of a split, "train" or "validation"."""
         return [line for line in self.metrics() if line["split"] == split][-1]
 
     def evaluated(self, step: int) -> bool:
-        return any(
-            line["step"] == step and line["split"] == "validation"
-            for line in self.metrics()
-        )
+        """Whether the validation scores of a step are logged."""
+        steps = [
+            line["step"] for line in self.metrics() if line["split"] == "validation"
+        ]
+        return step in steps
 
     def speed(self) -> float:
-        """Median target tokens a second: the first lines include compilation."""
-        return float(
-            np.median(
-                [
-                    line["tokens_per_second"]
-                    for line in self.metrics()
-                    if line["split"] == "train"
-                ]
-            )
-        )
+        """Returns target tokens a second: the median, for first lines include compilation."""
+        lines = [line for line in self.metrics() if line["split"] == "train"]
+        return float(np.median([line["tokens_per_second"] for line in lines]))
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
@@ -177,40 +176,45 @@ class Directory:
         write_json(self.path / "examples.json", records)
 
     def finish(self, result: dict[str, Any]) -> None:
+        """Writes result.json, after which the trial has ended."""
         write_json(self.path / "result.json", result)
 
 
 def not_a_trial(path: Path) -> str:
-    """What is wrong with a directory that has no record.json, and the remedy."""
+    """Explains a directory that has no record.json, with the remedy."""
     if sweep := read_json(path / "sweep.json"):
-        trials = sweep.get("trials") if isinstance(sweep.get("trials"), list) else []
-        trials = ", ".join(
-            f"{path}/{t.get('directory')}" for t in trials[:3] if isinstance(t, dict)
-        )
-        return f"{path} holds a whole sweep; name one of its trials: {trials}, ..."
-    return f"{path} holds no trained model (no record.json): train one there with python -m launch.train"
+        trials = sweep.get("trials")
+        first = trials[:3] if isinstance(trials, list) else []
+        named = [trial.get("directory") for trial in first if isinstance(trial, dict)]
+        names = ", ".join(f"{path}/{name}" for name in named)
+        return f"{path} holds a whole sweep; name one of its trials: {names}, ..."
+    return (
+        f"{path} holds no trained model (no record.json): "
+        "train one there with python -m launch.train"
+    )
 
 
 def other_data(record: dict, prepared: Prepared) -> str:
-    """In what the data of a record.json are not `prepared`, as "corpus 1f, now 2e"."""
-    return ", ".join(
-        f"{key} {record.get(key)}, now {now}"
-        for key, now in _data(prepared).items()
-        if record.get(key) != now
-    )
+    """Lists in what the data of a record.json differ from `prepared`: "corpus 1f, now 2e"."""
+    changed = []
+    for key, now in _data(prepared).items():
+        if record.get(key) != now:
+            changed.append(f"{key} {record.get(key)}, now {now}")
+    return ", ".join(changed)
 
 
 def _data(prepared):
     return dict(corpus=prepared.corpus_digest, vocabulary=prepared.vocabulary().digest)
 
 
-def differences(theirs: dict, mine: dict, path: str = "") -> str:
-    """The settings in which two configs differ, as "model.h is 4, asked for 2"."""
-    found = []
-    for key in sorted(theirs.keys() | mine.keys()):
-        a, b = theirs.get(key), mine.get(key)
+def differences(theirs: dict, ours: dict, path: str = "") -> str:
+    """Lists the settings in which two configs differ: "model.h is 4, asked for 2"."""
+    parts = []
+    for key in sorted(theirs.keys() | ours.keys()):
+        a = theirs.get(key)
+        b = ours.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += [differences(a, b, f"{path}{key}.")]
+            parts.append(differences(a, b, f"{path}{key}."))
         elif a != b:
-            found.append(f"{path}{key} is {a!r}, asked for {b!r}")
-    return ", ".join(filter(None, found))
+            parts.append(f"{path}{key} is {a!r}, asked for {b!r}")
+    return ", ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a trial costs before it runs: parameters, FLOPs and memory, from its settings."""
 
 import dataclasses
 import functools
@@ -9,6 +9,7 @@ from attn.attention import SMALL
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
 from experiments.trial import flops
+from experiments.trial.loss import LOGITS
 from experiments.trial.program import (
     Program,
     initial_variables,
@@ -17,75 +18,71 @@ from experiments.trial.program import (
     shape_of,
 )
 
-LOGITS = 2**22
-"""What objective.py has at once of them."""
-
 
 def parameters(settings: Settings) -> int:
-    """How many numbers are trained. Learned positions may be more, where the corpus has sentences longer than a row."""
+    """Counts the numbers that are trained.
+
+    Learned positions may be more, where the corpus has sentences longer than a row.
+    """
     program = program_without_corpus(settings)
     shapes = variable_shapes(program)
-    once = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
-    layer = sum(
-        leaf.size
-        for leaf in jax.tree.leaves(
-            [x for name, x in shapes["params"].items() if name[-2:] == "_0"]
-        )
-    )
-    tables = (
-        len(shapes["positions"]) * program.length * settings.model.d_model
-        if position_encoding(settings).trained
-        else 0
-    )
-    return once + (settings.model.N - 1) * layer + tables
+    first_layers = [x for name, x in shapes["params"].items() if name.endswith("_0")]
+    count = _size(shapes["params"]) + (settings.model.N - 1) * _size(first_layers)
+    if position_encoding(settings).trained:
+        count += len(shapes["positions"]) * program.length * settings.model.d_model
+    return count
+
+
+def _size(tree):
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def flops_of_a_step(settings: Settings) -> int:
-    """As `flops.of_training` counts, for rows that one pair fills each: packed pairs need less for attention."""
+    """Counts as `flops.of_training` does, for rows that one pair fills each.
+
+    Packed pairs need less for attention.
+    """
     t = settings.training
     whole = [t.sequence_length] * t.batch_size
     return flops.of_training(program_without_corpus(settings), whole, whole)
 
 
 def memory(settings: Settings, devices: int = 1) -> int:
-    """Bytes of one trial while it trains, on each of the devices its rows are split over, with P parameters: its share
-    of what is `kept`, and
+    """Estimates the bytes of one trial while it trains, on each device of its rows.
+
+    That is its share of `activation_memory`, and with P parameters
 
         4·P·(parameters and gradients 2, Adam's moments 2, moving average 1)
     """
     t = settings.training
-    return (
-        4 * parameters(settings) * (2 + 2 * (t.optimizer == "adam") + (t.ema > 0))
-        + activation_memory(settings) // devices
-    )
+    copies = 2 + 2 * (t.optimizer == "adam") + (t.ema > 0)
+    return 4 * parameters(settings) * copies + activation_memory(settings) // devices
 
 
 def decoding_memory(settings: Settings) -> int:
-    """Bytes of a search at least: parameters, the encoder's widest layer, all caches, hypotheses and their logits.
+    """Estimates the least bytes of a search.
+
+    They are for parameters, the encoder's widest layer, all caches, hypotheses and their
+    logits, with B sentences at once, K = beam, T tokens of a translation, L of a source,
+    Y = vocabulary:
 
         4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
-
-    B sentences at once, K = beam, T tokens of a translation, L of a source, Y = vocabulary.
     """
     m = shape_of(settings.model)
     e = settings.evaluation
     length = program_without_corpus(settings).length
     caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
-    return 4 * parameters(settings) + e.batch_size * (
-        4 * (length * m.d_ff + caches + e.beam * settings.data.vocabulary_size)
-        + e.max_length * e.beam**2
-    )
+    logits = e.beam * settings.data.vocabulary_size
+    floats = length * m.d_ff + caches + logits
+    of_sentence = 4 * floats + e.max_length * e.beam**2
+    return 4 * parameters(settings) + e.batch_size * of_sentence
 
 
 def attention_maps_memory(settings: Settings) -> int:
-    """Bytes of the attention weights that examples for the report have at least: 3·4·N·h·L² each."""
-    return (
-        12
-        * settings.evaluation.examples
-        * settings.model.N
-        * shape_of(settings.model).h
-        * program_without_corpus(settings).length ** 2
-    )
+    """Estimates the least bytes of the attention weights of examples: 3·4·N·h·L² each."""
+    m = shape_of(settings.model)
+    length = program_without_corpus(settings).length
+    return 12 * settings.evaluation.examples * m.N * m.h * length**2
 
 
 def check_memory(
@@ -93,9 +90,8 @@ def check_memory(
 ) -> None:
     """Raises SettingsError for trials that cannot fit, naming a setting that would do.
 
-    `lanes` trials run at a time in each of `workers` processes.
-
-    An accelerator is believed up to twice what it has: `kept` is fitted to a CPU, and other compilers keep less.
+    `lanes` trials run at a time in each of `workers` processes. An accelerator passes with
+    twice what it has: `activation_memory` is fitted to a CPU, and other compilers keep less.
     """
     if machine.memory is None:
         return
@@ -104,12 +100,13 @@ def check_memory(
     # Devices of a CPU share its memory.
     split = 1 if cpu or lanes > 1 else machine.devices
     at_once = workers * (lanes if cpu else -(-lanes // machine.devices))
-    there = f"and {'this machine' if cpu else 'a device'} has {format_bytes(machine.memory)}"
+    owner = "this machine" if cpu else "a device"
+    there = f"and {owner} has {format_bytes(machine.memory)}"
     need = memory(settings, split)
     if at_once > 1 and at_once * need > have >= need:
         raise SettingsError(
-            f"{at_once} trials at once need about {format_bytes(at_once * need)} of memory {there}; "
-            "--workers=1 --lanes=1 runs one at a time"
+            f"{at_once} trials at once need about {format_bytes(at_once * need)} of "
+            f"memory {there}; --workers=1 --lanes=1 runs one at a time"
         )
     if need > have:
         raise SettingsError(
@@ -121,41 +118,51 @@ def check_memory(
     shown = attention_maps_memory(settings)
     if searched > have:
         raise SettingsError(
-            f"translating evaluation.batch_size={e.batch_size} sentences with evaluation.beam={e.beam} needs "
-            f"{format_bytes(searched)} of memory or more {there}; lower one of them"
+            f"translating evaluation.batch_size={e.batch_size} sentences with "
+            f"evaluation.beam={e.beam} needs {format_bytes(searched)} of memory or more "
+            f"{there}; lower one of them"
         )
     if shown > have:
         raise SettingsError(
-            f"the attention of evaluation.examples={e.examples} takes {format_bytes(shown)} of memory or "
-            f"more {there}; lower it"
+            f"the attention of evaluation.examples={e.examples} takes "
+            f"{format_bytes(shown)} of memory or more {there}; lower it"
         )
 
 
 def remedy(settings: Settings, lacking: int, devices: int) -> str:
-    """The least change with which training that lacks so many bytes on each device should fit."""
-    t, now = settings.training, activation_memory(settings) // devices
+    """Names the least change with which training should fit that lacks so many bytes.
+
+    They are lacking on each of its devices.
+    """
+    t = settings.training
+    now = activation_memory(settings) // devices
     for parts in range(t.accumulate + 1, t.batch_size // devices + 1):
         if t.batch_size % (devices * parts) == 0:
-            smaller = dataclasses.replace(
-                settings, training=dataclasses.replace(t, accumulate=parts)
-            )
+            training = dataclasses.replace(t, accumulate=parts)
+            smaller = dataclasses.replace(settings, training=training)
             if now - activation_memory(smaller) // devices >= lacking:
                 return f"training.accumulate={parts} should fit"
-    return "a smaller model should fit, or a smaller training.batch_size times training.sequence_length"
+    return (
+        "a smaller model should fit, or a smaller training.batch_size times "
+        "training.sequence_length"
+    )
 
 
 def activation_memory(settings: Settings) -> int:
-    """Bytes that the forward pass keeps for the backward pass.
+    """Estimates the bytes that the forward pass keeps for the backward pass.
 
-    With S tokens a side of what is computed at once (rows · sequence_length / accumulate), T = sequence_length, D = d_model,
-    Y = vocabulary, b = 4 bytes or 2 in bfloat16:
+    With S tokens a side of what is computed at once (batch_size · sequence_length /
+    accumulate), T = sequence_length, D = d_model, Y = vocabulary, b = 4 bytes or 2 in
+    bfloat16:
 
         b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
 
-    The term with T is of textbook attention, and not there for rows of more than 256 tokens; the last is of the logits,
-    in chunks. With remat one layer stands in the place of N, and N inputs, 2·D each, beside it. The factors are fitted
-    to what XLA says of quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %.
-    But on a CPU bfloat16 is computed in float32, and remat undone: there they need as much as without.
+    The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
+    last is of the logits, in chunks. With remat one layer stands in the place of N, and N
+    inputs, 2·D each, beside it. The factors are fitted to what XLA says of quick.py's step
+    on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %. But on
+    a CPU bfloat16 is computed in float32, and remat undone: there they need as much as
+    without.
     """
     m = shape_of(settings.model)
     t = settings.training
@@ -167,22 +174,23 @@ def activation_memory(settings: Settings) -> int:
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
 
 
-def format_bytes(count):
+def format_bytes(count: int) -> str:
+    """Returns "45 MiB", or "1.5 GiB" for 2³⁰ and more."""
     return f"{count / 2**20:,.0f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
 
 
 def program_without_corpus(settings: Settings) -> Program:
-    """The trial's program, as far as it is known without its corpus, which may have longer sentences."""
-    t, data = settings.training, settings.data
-    return program_of(
-        settings,
-        data.vocabulary_size,
-        max(t.sequence_length, settings.evaluation.max_length),
-    )
+    """Returns the trial's program without its corpus, which may have longer sentences."""
+    t = settings.training
+    length = max(t.sequence_length, settings.evaluation.max_length)
+    return program_of(settings, settings.data.vocabulary_size, length)
 
 
 def variable_shapes(program: Program):
-    """Shapes of what a program's initialisation gives, of its first layers alone: all others are like them."""
+    """Returns the shapes of a program's variables with one layer a stack.
+
+    All other layers are like the first.
+    """
     return _variables(program._replace(shape=program.shape._replace(N=1)))
 
 

@@ -1,7 +1,8 @@
 """Arithmetic: how much a training step needs, and how much of it a device can do.
 
-Their ratio over the time a step took is the model FLOP utilisation of Chowdhery et al. 2022 (PaLM), appendix B: only
-what the model itself needs is counted, so padding, dropout and recomputation do not make it better.
+Their ratio over the time that a step took is the model FLOP utilisation of Chowdhery et al.
+2022 (PaLM), appendix B: it counts only what the model itself needs, so padding, dropout and
+recomputation do not make it better.
 """
 
 import re
@@ -28,15 +29,16 @@ PEAKS = (
     ("TPU v5", 459e12, 459e12),
     ("TPU v6 lite|TPU v6e", 918e12, 918e12),
 )
-"""(JAX's device kind, dense FLOP/s in bfloat16, in float32), from the vendors' data sheets, the first match counting.
+"""(JAX's device kind, dense FLOP/s in bfloat16, in float32), from the vendors' data sheets.
 
-float32 is what JAX does at its default precision: TF32 products on GPUs that have them, bfloat16 products on TPUs. A
-JAX device of TPU v2 and v3 is one core, half a chip. None: the device has no such products.
+The first match counts. float32 is what JAX does at its default precision: TF32 products on
+GPUs that have them, bfloat16 products on TPUs. A JAX device of TPU v2 and v3 is one core,
+half a chip. None: the device has no such products.
 """
 
 
 def peak(kind: str, precision: str) -> float | None:
-    """FLOP/s that a device of JAX's `device_kind` can do at most; None where that is not known, as for CPUs."""
+    """Returns the most FLOP/s of a device of JAX's `device_kind`; None for others, as CPUs."""
     for pattern, bfloat16, float32 in PEAKS:
         if re.search(pattern, kind):
             return bfloat16 if precision == "bfloat16" else float32
@@ -44,50 +46,62 @@ def peak(kind: str, precision: str) -> float | None:
 
 
 def of_training(program: Program, source_lengths, target_lengths) -> int:
-    """FLOPs of training once on pairs of these lengths; the backward pass counts twice the forward pass.
+    """Counts the FLOPs of training once on pairs of these lengths.
 
-    For a sentence of n source and m target tokens, end marks included, D = d_model, Y = vocabulary, a Transformer has
+    The backward pass counts twice the forward pass. For a sentence of n source and m target
+    tokens, end marks included, D = d_model, Y = vocabulary, a Transformer has
 
-        6 · [(n + m)·N·(3·D·h·(d_k + d_v) + 2·D·d_ff) + m·D·Y + N·(n² + m·(m + 1)/2 + n·m)·h·(d_k + d_v)]
+        6 · [(n + m)·N·(3·D·h·(d_k + d_v) + 2·D·d_ff) + m·D·Y
+             + N·(n² + m·(m + 1)/2 + n·m)·h·(d_k + d_v)]
 
-    The first two terms are the products with matrices, the third those of attention, by scaled dot products, over the
-    pairs of query and key that may see each other. Where anything else mixes positions in a stack, its products stand
-    in place of those of self-attention: `_mixing`. A language model has the target's part of that, without attention
-    to a source. The recurrent encoder-decoder has
+    The first two terms are the products with matrices, the third those of attention, by
+    scaled dot products, over the pairs of query and key that may see each other. Where
+    anything else mixes positions in a stack, its products stand in place of those of
+    self-attention: `_mixing`. A language model has the target's part of that, without
+    attention to a source. The recurrent encoder-decoder has
 
         6 · [N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + 2·n·m·D]
 
-    with g = 4, 3, 1 matrices of a cell (LSTM, GRU, tanh); the last term is attention, by dot products.
+    with g = 4, 3, 1 matrices of a cell (LSTM, GRU, tanh); the last term is attention, by
+    dot products.
     """
-    shape, design = program.shape, program.design
-    N, D, d_ff, h, d_k, d_v = shape
-    n, m = (
-        np.asarray(lengths, np.int64) for lengths in (source_lengths, target_lengths)
-    )
+    n = np.asarray(source_lengths, np.int64)
+    m = np.asarray(target_lengths, np.int64)
     if program.kind == "rnn":
-        cell = GATES[design.decoder_mixing.cell] * D**2
-        attends = design.score != "none"
-        products = (
-            N * n * 3 * cell // 2
-            + m * (2 * N * cell + 2 * D**2)
-            + N * D**2
-            + 2 * n * m * D * attends
-        )
+        products = _recurrent(program, n, m)
     elif program.kind == "language":
-        products = N * (
-            _mixing(design.decoder_mixing, True, m, shape, design) + m * 2 * D * d_ff
-        )
+        products = _language(program, m)
     else:
-        own = _mixing(design.encoder_mixing, False, n, shape, design) + _mixing(
-            design.decoder_mixing, True, m, shape, design
-        )
-        cross = (
-            n * D * h * (d_k + d_v)
-            + m * D * h * (d_k + _widening(shape, design))
-            + n * m * h * (d_k + d_v)
-        )
-        products = N * (own + cross + (n + m) * 2 * D * d_ff)
-    return int(6 * (products + m * D * program.vocabulary).sum())
+        products = _translating(program, n, m)
+    logits = m * program.shape.d_model * program.vocabulary
+    return int(6 * (products + logits).sum())
+
+
+def _recurrent(program, n, m):
+    N = program.shape.N
+    D = program.shape.d_model
+    cell = GATES[program.design.decoder_mixing.cell] * D**2
+    encoder = N * n * 3 * cell // 2
+    decoder = m * (2 * N * cell + 2 * D**2) + N * D**2
+    attention = 2 * n * m * D * (program.design.score != "none")
+    return encoder + decoder + attention
+
+
+def _language(program, m):
+    shape = program.shape
+    mixing = _mixing(program.design.decoder_mixing, True, m, shape, program.design)
+    return shape.N * (mixing + m * 2 * shape.d_model * shape.d_ff)
+
+
+def _translating(program, n, m):
+    N, D, d_ff, h, d_k, d_v = program.shape
+    design = program.design
+    encoder = _mixing(design.encoder_mixing, False, n, program.shape, design)
+    decoder = _mixing(design.decoder_mixing, True, m, program.shape, design)
+    keys_and_values = n * D * h * (d_k + d_v)
+    queries_and_outputs = m * D * h * (d_k + _widening(program.shape, design))
+    cross = keys_and_values + queries_and_outputs + n * m * h * (d_k + d_v)
+    return N * (encoder + decoder + cross + (n + m) * 2 * D * d_ff)
 
 
 GATES = dict(lstm=4, gru=3, tanh=1)
@@ -95,24 +109,24 @@ GATES = dict(lstm=4, gru=3, tanh=1)
 
 
 def _mixing(mixer, causal, n, shape, design):
-    """Products of what mixes the n positions of a sentence in one layer; `causal` in a decoder.
+    """Counts the products of what mixes the n positions of a sentence in one layer.
 
-    Attention: 2·n·D·h·(d_k + d_v) with matrices, and h·(d_k + d_v) for each pair that may see each other. Recurrence:
-    2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or, separable, a
-    number a feature and tap and one matrix. Taps beyond a sentence's ends are not counted.
-    A mixer from outside that is no subclass of these counts as nothing.
+    It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, and
+    h·(d_k + d_v) for each pair that may see each other. Recurrence: 2·g·D² a position,
+    3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
+    separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
+    not count. A mixer from outside that is no subclass of these counts as nothing.
     """
-    D, heads = shape.d_model, shape.h * (shape.d_k + shape.d_v)
+    D = shape.d_model
+    heads = shape.h * (shape.d_k + shape.d_v)
     r = getattr(mixer, "radius", 0)
     near = _seen(n, r, 0 if causal else r)
     if mixer.attends:
         pairs = n * (n + 1) // 2 if causal else n**2
         if isinstance(mixer, Restricted):
             pairs = near
-        return (
-            n * D * (heads + shape.h * (shape.d_k + _widening(shape, design)))
-            + pairs * heads
-        )
+        outputs = shape.h * (shape.d_k + _widening(shape, design))
+        return n * D * (heads + outputs) + pairs * heads
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
     if not isinstance(mixer, Convolutional):
@@ -124,14 +138,15 @@ def _mixing(mixer, causal, n, shape, design):
 
 
 def _widening(shape, design):
-    """Rows of W_O a head: none for a mean of heads that are as wide as the model."""
+    """Counts the rows of W_O a head: none for a mean of heads as wide as the model."""
     return 0 if design.combine == "mean" and shape.d_v == shape.d_model else shape.d_v
 
 
 def _seen(n, left, right):
-    """How many pairs i − left ≤ j ≤ i + right there are in a sentence of n."""
+    """Counts the pairs i − left ≤ j ≤ i + right in a sentence of n."""
 
-    def side(reach):  # Σ_i min(i, reach)
+    # Σ_i min(i, reach)
+    def side(reach):
         reach = np.minimum(reach, np.maximum(n - 1, 0))
         return reach * (reach + 1) // 2 + (n - 1 - reach) * reach
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The loss of models that sample where attention looks."""
 
 import jax
 import jax.numpy as jnp
@@ -7,22 +7,26 @@ from attn.models.embeddings import output_matrix
 from experiments.trial.loss import negative_log_likelihood
 
 
-def policy_loss(params, hidden, policy, batch, worth):
-    """What has the gradient of REINFORCE (Williams 1992): Σ (−log p − b)·log π − worth·H + (−log p − b)²/2, over real
-    tokens, where the first factor sends none, for choices of log-probability log π out of entropy H, with −log p of the
-    token that came of them and the baseline b that learns to foretell it."""
+def policy_loss(params, hidden, policy, batch, entropy_bonus):
+    """Computes a loss that has the gradient of REINFORCE (Williams 1992), over real tokens:
+
+        Σ (−log p − b)·log π − entropy_bonus·H + (−log p − b)²/2
+
+    with log π the log-probability of the sampled positions and H their entropy, −log p of
+    the token that follows from them, and the baseline b, which learns to predict that. The
+    first factor sends no gradient. Without a `policy`, of attention that is not sampled, it
+    is 0.
+    """
     if policy is None:
         return 0.0
-    tokens, matrix = jax.lax.stop_gradient(
-        (hidden.reshape(-1, hidden.shape[-1]), output_matrix(params))
-    )
-    worse = negative_log_likelihood(
-        tokens, matrix, batch.target_out.reshape(-1)
-    ).reshape(batch.target_out.shape)
-    worse = worse - policy["baseline_value"].astype(jnp.float32)
+    tokens = hidden.reshape(-1, hidden.shape[-1])
+    tokens, matrix = jax.lax.stop_gradient((tokens, output_matrix(params)))
+    labels = batch.target_out
+    nll = negative_log_likelihood(tokens, matrix, labels.reshape(-1))
+    excess = nll.reshape(labels.shape) - policy["baseline_value"].astype(jnp.float32)
     each = (
-        jax.lax.stop_gradient(worse) * policy["log_prob"]
-        - worth * policy["entropy"]
-        + worse**2 / 2
+        jax.lax.stop_gradient(excess) * policy["log_prob"]
+        - entropy_bonus * policy["entropy"]
+        + excess**2 / 2
     )
     return jnp.where(batch.target_segments > 0, each, 0).sum()

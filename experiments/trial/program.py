@@ -1,7 +1,6 @@
-"""The pure core of one trial: parameters, loss, optimizer, one step. No files, no loops, no devices.
+"""What a trial computes with: its compiled program, its numbers, and its state.
 
-What a compiled program depends on is a `Program`; what may differ between trials that share one is a `Hyper`.
-B rows of a batch, T tokens of a row.
+A compiled program depends on a `Program`; trials that share one may differ in a `Hyper`.
 """
 
 from typing import Any, NamedTuple
@@ -25,9 +24,16 @@ from attn import (
 from attn.hashing import cheap_key
 from experiments.settings import Model, Settings
 
+# What a trial's seed is folded with: each use of randomness has its own key.
+INITIAL_VALUES_KEY = 0
+DROPOUT_KEY = 1
+"""Sampled attention and the selection of hard attention draw from this one too."""
+FIRST_POSITION_TABLE_KEY = 2
+"""The tables after the first, by their names' order, have 3 and so on."""
+
 
 class Program(NamedTuple):
-    """What is compiled in: trials with equal programs share one compilation."""
+    """Holds what is compiled in: trials with equal programs share one compilation."""
 
     kind: str
     shape: Shape
@@ -35,8 +41,11 @@ class Program(NamedTuple):
     drops: tuple[str, ...]
     """Where dropout happens beside the paper's places: "attention", "ff"."""
     vocabulary: int
+    """The number of tokens that there are."""
     length: int
+    """The longest row that the model reads."""
     sequence_length: int
+    """Tokens of a row in training."""
     optimizer: str
     betas: tuple[float, float]
     eps: float
@@ -45,14 +54,14 @@ class Program(NamedTuple):
     remat: bool
     scan: bool
     skip: bool = False
-    """Whether an update whose loss or gradient is no number is left out."""
+    """Whether an update whose loss or gradient is not finite is left out."""
 
 
 class Hyper(NamedTuple):
-    """A trial's numbers: data to the compiled program."""
+    """Holds a trial's numbers: data to the compiled program."""
 
     key: jax.Array
-    """The data of a key: as numbers, lanes can be put side by side."""
+    """The data of a key, for numbers can be stacked over lanes."""
     learning_rate: jax.Array
     warmup: jax.Array
     P_drop: jax.Array
@@ -63,11 +72,11 @@ class Hyper(NamedTuple):
     train_positions: jax.Array
     """1 where the position table is a parameter, 0 where it is fixed."""
     ema: jax.Array
-    """Decay of the parameters' moving average; not looked at where the state has none."""
+    """Decay of the parameters' moving average; unused where the state has none."""
 
 
 class State(NamedTuple):
-    """What a step changes and a checkpoint keeps."""
+    """Holds what a step changes and a checkpoint keeps."""
 
     step: jax.Array
     params: Any
@@ -78,31 +87,35 @@ class State(NamedTuple):
 
 
 def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
-    m, t = settings.model, settings.training
+    """Returns the program of a trial with so many tokens, whose longest row is `length`."""
+    t = settings.training
     return Program(
-        m.kind,
-        shape_of(m),
-        _design_of(m),
-        _drops_of(m),
-        vocabulary,
-        length,
-        t.sequence_length,
-        t.optimizer,
-        (t.beta_1, t.beta_2),
-        t.eps,
-        t.precision,
-        t.accumulate,
-        t.remat,
-        t.scan,
-        t.nonfinite == "skip",
+        kind=settings.model.kind,
+        shape=shape_of(settings.model),
+        design=_design_of(settings.model),
+        drops=_drops_of(settings.model),
+        vocabulary=vocabulary,
+        length=length,
+        sequence_length=t.sequence_length,
+        optimizer=t.optimizer,
+        betas=(t.beta_1, t.beta_2),
+        eps=t.eps,
+        precision=t.precision,
+        accumulate=t.accumulate,
+        remat=t.remat,
+        scan=t.scan,
+        skip=t.nonfinite == "skip",
     )
 
 
 def shape_of(model: Model) -> Shape:
     """Returns the sizes of a model; an RNN's one head is as wide as the model."""
-    if model.kind == "rnn":
-        return Shape(model.N, model.d_model, 0, 1, model.d_model, model.d_model)
-    return Shape(model.N, model.d_model, model.d_ff, model.h, model.d_k, model.d_v)
+    m = model
+    if m.kind == "rnn":
+        return Shape(
+            N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
+        )
+    return Shape(N=m.N, d_model=m.d_model, d_ff=m.d_ff, h=m.h, d_k=m.d_k, d_v=m.d_v)
 
 
 def _drops_of(m):
@@ -128,13 +141,13 @@ def _design_of(m):
     # without it here, trials that differ in their position tables share a program.
     positions = m.position_encoding
     design = Design(
-        m.norm,
-        m.embeddings,
-        m.scale_embeddings,
-        m.biases,
-        m.activation,
-        m.score_choice,
-        positions if positions.in_layers else NoPositions(),
+        norm=m.norm,
+        embeddings=m.embeddings,
+        scale_embeddings=m.scale_embeddings,
+        biases=m.biases,
+        activation=m.activation,
+        score=m.score_choice,
+        positions=positions if positions.in_layers else NoPositions(),
         combine=m.combine,
         head_activation=m.head_activation,
         **m.mixers,
@@ -143,26 +156,27 @@ def _design_of(m):
 
 
 def hyper_of(settings: Settings) -> Hyper:
-    m, t = settings.model, settings.training
-    numbers = (
-        t.learning_rate,
-        t.warmup,
-        m.P_drop,
-        getattr(m, "P_attention", 0.0),
-        getattr(m, "P_ff", 0.0),
-        t.eps_ls,
-        t.entropy_bonus,
-        position_encoding(settings).trained,
-        t.ema,
+    """Returns the numbers of a trial."""
+    m = settings.model
+    t = settings.training
+    numbers = dict(
+        learning_rate=t.learning_rate,
+        warmup=t.warmup,
+        P_drop=m.P_drop,
+        P_attention=getattr(m, "P_attention", 0.0),
+        P_ff=getattr(m, "P_ff", 0.0),
+        eps_ls=t.eps_ls,
+        entropy=t.entropy_bonus,
+        train_positions=position_encoding(settings).trained,
+        ema=t.ema,
     )
-    return Hyper(
-        jax.random.key_data(trial_key(settings, 1)),
-        *(jnp.asarray(x, jnp.float32) for x in numbers),
-    )
+    key = jax.random.key_data(trial_key(settings, DROPOUT_KEY))
+    arrays = {name: jnp.asarray(x, jnp.float32) for name, x in numbers.items()}
+    return Hyper(key=key, **arrays)
 
 
 def position_encoding(settings: Settings) -> Positions:
-    """The encoding that fills the position tables."""
+    """Returns the encoding that fills the position tables."""
     m = settings.model
     return NoPositions() if m.kind == "rnn" else m.position_encoding
 
@@ -170,43 +184,44 @@ def position_encoding(settings: Settings) -> Positions:
 def build_model(
     program: Program, hyper: Hyper | None = None
 ) -> Transformer | RNN | LanguageModel:
-    """The model, with the dropout rates of `hyper`, and without dropout if there is none."""
+    """Returns the model with the dropout rates of `hyper`, without dropout if that is None."""
+    design = program.design
     if program.kind == "rnn":
-        N, d_model, design = program.shape.N, program.shape.d_model, program.design
         return RNN(
-            program.vocabulary,
-            program.length,
-            d_model,
-            N,
-            design.decoder_mixing.cell,
-            design.score,
-            design.embeddings,
-            design.selection,
-            0.0 if hyper is None else hyper.P_drop,
+            vocabulary=program.vocabulary,
+            length=program.length,
+            d_model=program.shape.d_model,
+            N=program.shape.N,
+            cell=design.decoder_mixing.cell,
+            score=design.score,
+            embeddings=design.embeddings,
+            selection=design.selection,
+            P_drop=0.0 if hyper is None else hyper.P_drop,
         )
     family = LanguageModel if program.kind == "language" else Transformer
-    found = family(
-        program.shape,
-        program.vocabulary,
-        program.length,
-        program.design,
-        0.0,
+    model = family(
+        shape=program.shape,
+        vocabulary=program.vocabulary,
+        length=program.length,
+        P_drop=0.0,
+        design=design,
         remat=program.remat,
         scan=program.scan,
     )
     if hyper is None:
-        return found
-    return found.clone(
-        P_drop=hyper.P_drop,
-        **{f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops},
-    )
+        return model
+    rates = {f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops}
+    return model.clone(P_drop=hyper.P_drop, **rates)
 
 
 def call_model(
     function, program: Program, first, source, target, places, masks, **options
 ):
-    """`function(first, ...)`, apply or init of the program's model, on tokens (*B, N) and (*B, M) of source and target,
-    their positions, and the masks of source, target and between them, as far as the model looks at them."""
+    """Calls `function(first, ...)`, apply or init of the program's model.
+
+    It gets tokens (*B, N) and (*B, M) of source and target, their positions `places`, and
+    the masks of source, of target and between them, as far as the model uses them.
+    """
     if program.kind == "language":
         return function(first, target, places[1], masks[1], **options)
     named = dict(zip(("source_mask", "target_mask", "cross_mask"), masks, strict=True))
@@ -214,59 +229,57 @@ def call_model(
 
 
 def initial_state(program: Program, settings: Settings, init=None) -> State:
-    """Fresh parameters, drawn with the trial's seed; `init` is a compiled `initial_variables` of this program."""
-    variables = (init or initial_variables)(program, trial_key(settings, 0))
-    positions = {
-        name: {
-            "table": position_encoding(settings).table(
-                trial_key(settings, i), program.length, program.shape.d_model
-            )
-        }
-        for i, name in enumerate(sorted(variables["positions"]), start=2)
-    }
+    """Draws fresh parameters with the trial's seed.
+
+    `init` is a compiled `initial_variables` of this program.
+    """
+    init = init or initial_variables
+    variables = init(program, trial_key(settings, INITIAL_VALUES_KEY))
+    encoding = position_encoding(settings)
+    positions = {}
+    names = sorted(variables["positions"])
+    for use, name in enumerate(names, start=FIRST_POSITION_TABLE_KEY):
+        key = trial_key(settings, use)
+        table = encoding.table(key, program.length, program.shape.d_model)
+        positions[name] = {"table": table}
     trainable = dict(params=variables["params"], positions=positions)
-    # A copy, because the state is donated, and one buffer cannot be given away twice.
+    # A copy, because the state is donated, and one buffer cannot be donated twice.
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
-    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a compiled step.
+    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a
+    # compiled step.
     moments = jax.tree.map(
         lambda x: np.zeros(x.shape, x.dtype),
         jax.eval_shape(optimizer_of(program).init, trainable),
     )
-    return State(jnp.int32(0), *trainable.values(), moments, ema)
+    return State(step=jnp.int32(0), **trainable, moments=moments, ema=ema)
 
 
-def trial_key(settings, use):
+def trial_key(settings: Settings, use: int) -> jax.Array:
+    """Returns the key for one use of randomness, as `DROPOUT_KEY`."""
     return jax.random.fold_in(jax.random.key(settings.seed), use)
 
 
 def initial_variables(program: Program, key):
-    """Fresh parameters and the places of position tables, if any, from `cheap_key(key)`: with threefry for every
-    parameter this takes ten times as long to compile, more than anything else when a trial starts."""
+    """Draws fresh parameters, and makes room for position tables, if any."""
     row = jnp.zeros((1, 2), jnp.int32)
-    return {
-        "positions": {},
-        **call_model(
-            build_model(program).init,
-            program,
-            cheap_key(key),
-            row,
-            row,
-            (row, row),
-            [Mask()] * 3,
-        ),
-    }
+    # With threefry for every parameter this takes ten times as long to compile, more than
+    # anything else when a trial starts.
+    key = cheap_key(key)
+    init = build_model(program).init
+    masks = [Mask()] * 3
+    variables = call_model(init, program, key, row, row, (row, row), masks)
+    return {"positions": {}, **variables}
 
 
 def count_parameters(settings: Settings, state: State) -> int:
-    """How many numbers are trained, the position tables only where they are."""
-    trained = (
-        state.params,
-        state.positions if position_encoding(settings).trained else {},
-    )
+    """Counts the numbers that are trained; position tables only where they are."""
+    positions = state.positions if position_encoding(settings).trained else {}
+    trained = (state.params, positions)
     return sum(leaf.size for leaf in jax.tree.leaves(trained))
 
 
-def optimizer_of(program):
+def optimizer_of(program: Program) -> optax.GradientTransformation:
+    """Returns the optimizer without its learning rate, which a step applies."""
     if program.optimizer == "sgd":
         return optax.identity()
     return optax.scale_by_adam(*program.betas, eps=program.eps)

@@ -1,4 +1,8 @@
-"""TODO."""
+"""One training step of one trial, and the losses of its tokens.
+
+No files, no loops, no devices: `lanes` runs a step for several trials on all devices. B rows
+of a batch, T tokens of a row, K steps of a dispatch, S slots for pairs in a row.
+"""
 
 import functools
 
@@ -29,28 +33,31 @@ STEP_METRICS = ("loss", "nll", "learning_rate", "tokens", "grad_norm")
 def train_steps(
     program: Program, state: State, hyper: Hyper, corpus: Corpus, slots, count
 ):
-    """`count` updates, on the batches that the first of slots (K, rows, S) name. Returns the state and metrics (K,)."""
+    """Makes `count` updates, on the batches that the first of slots (K, B, S) name.
 
-    def one(i, carry):
-        state, kept = carry
-        state, metrics = train_step(
-            program, state, hyper, assemble(corpus, slots[i], program.sequence_length)
-        )
-        return state, {
-            name: kept[name].at[i].set(metrics[name]) for name in STEP_METRICS
+    Returns the state and metrics (K,).
+    """
+
+    def update(i, carry):
+        state, all_metrics = carry
+        batch = assemble(corpus, slots[i], program.sequence_length)
+        state, metrics = train_step(program, state, hyper, batch)
+        all_metrics = {
+            name: all_metrics[name].at[i].set(metrics[name]) for name in STEP_METRICS
         }
+        return state, all_metrics
 
-    return jax.lax.fori_loop(
-        0, count, one, (state, dict.fromkeys(STEP_METRICS, jnp.zeros(len(slots))))
-    )
+    none = dict.fromkeys(STEP_METRICS, jnp.zeros(len(slots)))
+    return jax.lax.fori_loop(0, count, update, (state, none))
 
 
 def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
-    """One update on this device's rows of the batch. Returns the new state and the step's metrics.
+    """Makes one update on this device's rows of the batch.
 
-    Gradients are sums over all devices' tokens divided by the number of all devices' real tokens: the same numbers
-    whatever the number of devices and of parts that a device's rows are walked in. Dropout is keyed by the row's
-    place in the whole batch, for the same reason.
+    Returns the new state and the step's metrics. Gradients are sums over all devices' tokens
+    divided by the number of all devices' real tokens: the same numbers whatever the number
+    of devices, and of parts that a device's rows are split into. Dropout is keyed by the
+    row's place in the whole batch, for the same reason.
     """
     rows = batch.source.shape[0]
     row = jax.lax.axis_index(AXIS) * rows + jnp.arange(rows)
@@ -67,10 +74,8 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
 
     rate = learning_rate_at(program, hyper, state.step + 1)
     updates, moments = optimizer_of(program).update(gradients, state.moments)
-    before, trainable = (
-        trainable,
-        jax.tree.map(lambda p, u: p - rate * u, trainable, updates),
-    )
+    before = trainable
+    trainable = jax.tree.map(lambda p, u: p - rate * u, before, updates)
     metrics = dict(
         loss=loss / tokens,
         nll=nll / tokens,
@@ -79,47 +84,43 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
         grad_norm=optax.tree.norm(gradients),
     )
     if program.skip:
-        # The step counts all the same, and the moving average has these parameters once more, as its formula says.
-        trainable, moments = jax.tree.map(
-            functools.partial(jnp.where, is_finite(metrics, jnp)),
-            (trainable, moments),
-            (before, state.moments),
-        )
-    ema = (
-        moving_average(state.ema, trainable, hyper.ema, state.step + 1)
-        if state.ema
-        else ()
-    )
-    return State(state.step + 1, *trainable.values(), moments, ema), metrics
+        # The step counts all the same, and the moving average has these parameters once
+        # more, as its formula says.
+        choose = functools.partial(jnp.where, is_finite(metrics, jnp))
+        trainable = jax.tree.map(choose, trainable, before)
+        moments = jax.tree.map(choose, moments, state.moments)
+    ema = ()
+    if state.ema:
+        ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1)
+    state = State(step=state.step + 1, **trainable, moments=moments, ema=ema)
+    return state, metrics
 
 
 def is_finite(metrics, xp=np):
-    """Whether loss and gradient of steps are numbers."""
+    """Whether loss and gradient of steps are finite."""
     return xp.isfinite(metrics["loss"]) & xp.isfinite(metrics["grad_norm"])
 
 
 def summed_gradients(program, trainable, hyper, batch, keys):
-    """(∂ loss / ∂ trainable, loss, nll), each summed over the real tokens of `batch` in float32."""
-    # Cast once a step, not at every use; the gradients of parts are summed in float32 all the same.
+    """Computes (∂ loss / ∂ trainable, loss, nll), sums over the batch's real tokens.
+
+    They are float32. A batch is split into program.accumulate parts, one after another.
+    """
+    # Cast once a step, not at every use; gradients of parts are summed in float32 even so.
     light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
 
     def of_part(batch, keys):
         def total_loss(light):
-            hidden, policy = jax.vmap(
-                lambda row, key: hidden_states(program, light, row, hyper, key)
-            )(batch, keys)
-            loss, nll = summed_loss(light["params"], hidden, batch, hyper.eps_ls)
-            return (
-                loss
-                + policy_loss(light["params"], hidden, policy, batch, hyper.entropy),
-                loss,
-                nll,
-            )
+            of_row = lambda row, key: hidden_states(program, light, row, hyper, key)
+            hidden, policy = jax.vmap(of_row)(batch, keys)
+            params = light["params"]
+            loss, nll = summed_loss(params, hidden, batch, hyper.eps_ls)
+            reinforce = policy_loss(params, hidden, policy, batch, hyper.entropy)
+            return loss + reinforce, loss, nll
 
         (_, loss, nll), pull = jax.vjp(total_loss, light)
-        (gradients,) = pull(
-            (jnp.ones_like(loss), jnp.zeros_like(loss), jnp.zeros_like(nll))
-        )
+        cotangents = (jnp.ones_like(loss), jnp.zeros_like(loss), jnp.zeros_like(nll))
+        (gradients,) = pull(cotangents)
         return jax.tree.map(lambda x: x.astype(jnp.float32), (gradients, loss, nll))
 
     if program.accumulate == 1:
@@ -128,27 +129,31 @@ def summed_gradients(program, trainable, hyper, batch, keys):
         lambda x: x.reshape(program.accumulate, -1, *x.shape[1:]), (batch, keys)
     )
     zeros = (jax.tree.map(jnp.zeros_like, trainable), jnp.float32(0), jnp.float32(0))
-    return jax.lax.scan(
-        lambda sums, part: (jax.tree.map(jnp.add, sums, of_part(*part)), None),
-        zeros,
-        parts,
-    )[0]
+
+    def add(sums, part):
+        return jax.tree.map(jnp.add, sums, of_part(*part)), None
+
+    return jax.lax.scan(add, zeros, parts)[0]
 
 
 def moving_average(average, new, decay, step):
-    """The average after step ≥ 1: Σ_s decay^(step−s) · new_s / Σ_s decay^(step−s), over steps s = 1 … step.
+    """Computes the average after step ≥ 1, over steps s = 1 … step:
 
-    Adam's bias correction (Kingma and Ba 2015, section 3), made at every step: initial values have no weight, and a
-    short run is not held back by them.
+        Σ_s decay^(step−s) · new_s / Σ_s decay^(step−s)
+
+    This is Adam's bias correction (Kingma and Ba 2015, section 3) at every step: initial
+    values have no weight, and do not hold a short run back.
     """
     weight = (1 - decay) / -jnp.expm1(step.astype(jnp.float32) * jnp.log(decay))
     return jax.tree.map(lambda a, x: a + weight * (x - a), average, new)
 
 
 def learning_rate_at(program: Program, hyper: Hyper, step):
-    """The paper's equation (3), times `learning_rate`: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), step ≥ 1.
+    """Computes the paper's equation (3) times `learning_rate`, for step ≥ 1:
 
-    With SGD, `learning_rate` itself.
+        d_model^-0.5 · min(step^-0.5, step · warmup^-1.5)
+
+    With SGD, returns `learning_rate` itself.
     """
     if program.optimizer == "sgd":
         return hyper.learning_rate
@@ -161,10 +166,10 @@ def learning_rate_at(program: Program, hyper: Hyper, step):
 
 
 def token_losses(program: Program, state: State, batch: Batch):
-    """−log p of each target token (rows, sequence_length), without dropout or smoothing: for perplexity.
+    """Computes −log p of each target token (B, T), without dropout or smoothing.
 
-    In float32 with exact products, whatever the precision of training, so that a perplexity does not depend on how
-    sentences are put into batches.
+    It is float32 with exact products, whatever the precision of training, so that a
+    perplexity does not depend on how sentences are put into batches.
     """
     trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
@@ -177,17 +182,17 @@ def token_losses(program: Program, state: State, batch: Batch):
 
 
 def hidden_states(program, trainable, row, hyper=None, key=None):
-    """The decoder's last hidden states for one packed row, (T, d_model), and what `attn.multihead.attend` keeps of
-    sampled attention."""
-    source, target = row.source_segments, row.target_segments
-    rngs = (
-        {}
-        if key is None
-        else {
-            name: cheap_key(jax.random.fold_in(key, use)) if use else cheap_key(key)
-            for use, name in enumerate(("dropout", "sample"))
-        }
-    )
+    """Computes the decoder's last hidden states (T, d_model) of one packed row.
+
+    Returns them, and the log-probabilities, entropies and baselines of sampled attention,
+    None without any. There is no dropout without `hyper` and `key`.
+    """
+    source = row.source_segments
+    target = row.target_segments
+    rngs = {}
+    if key is not None:
+        sample = jax.random.fold_in(key, 1)
+        rngs = dict(dropout=cheap_key(key), sample=cheap_key(sample))
     masks = (
         Mask.segments(source, source),
         Mask.causal() & Mask.segments(target, target),
@@ -204,11 +209,12 @@ def hidden_states(program, trainable, row, hyper=None, key=None):
         rngs=rngs,
         mutable=["policy"],
     )
-    found = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
-    return hidden, found[0] if found else None
+    policies = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
+    return hidden, policies[0] if policies else None
 
 
 def summed_loss(params, hidden, batch, eps_ls):
+    """Computes `loss.cross_entropy` over a batch's real tokens."""
     tokens = hidden.reshape(-1, hidden.shape[-1])
     weights = (batch.target_segments > 0).astype(jnp.float32).reshape(-1)
     return cross_entropy(

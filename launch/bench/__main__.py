@@ -1,21 +1,25 @@
-"""Compares attention, training and decoding with those of other libraries, on the CPU.
+"""Compares attention, training and decoding with other libraries, on the CPU.
 
-python -m launch.bench attention [--peers=attn,jax.nn,flax,textbook,torch] [--cases=dot-512,additive] [--rounds=7]
-python -m launch.bench train [--peers=attn,attn:as-torch,torch,torch:as-paper,flax,flax:as-torch] [--rounds=7]
-python -m launch.bench decode [--peers=attn,transformers,ctranslate2] [--cases=batch-32] [--rounds=7]
-python -m launch.bench conformance [--peers=attn:reference,attn:tiled,attn:jax_nn,jax.nn,flax,torch]
+python -m launch.bench attention [--peers=attn,torch] [--cases=dot-512,additive]
+python -m launch.bench train [--peers=attn,attn:as-torch,torch,torch:as-paper]
+python -m launch.bench decode [--peers=attn,transformers] [--cases=batch-32]
+python -m launch.bench conformance [--peers=attn:reference,attn:tiled,jax.nn]
 python -m launch.bench fidelity
-python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS] [--ways=sweep,one-by-one,cold]
-python -m launch.bench overhead --config=FILE [--rounds=7]
+python -m launch.bench layers
+python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS]
+python -m launch.bench overhead --config=FILE
 python -m launch.bench data --config=FILE [--pairs=300000,1200000]
-python -m launch.bench layers [--rounds=7]
 
-The first three time attention, a training step and translation, in turns, and write tables and every timing; the fourth
-tries each line of attention's contract on each library, and says what it found. The fifth holds the Transformer to
-torch.nn.Transformer of the same weights, and ends with status 1 where they differ. The last four are of this project
-alone: a sweep in different ways, what the runner costs beside the bare step, text on its way to batches, and the
-paper's Table 1. Each writes into --directory, by default runs/bench/COMMAND. Other libraries take part where they are
-installed: pip install '.[bench]'.
+The first three time attention, a training step and translation, in turns, and write
+tables and every timing; the fourth tries each line of attention's contract on each
+library, and says what it saw. fidelity holds the Transformer to torch.nn.Transformer
+of the same weights, and ends with status 1 where they differ. The last four are about
+this project alone: the paper's Table 1, a sweep in different ways (--ways), what the
+runner costs beside the bare step, and text on its way to batches.
+
+Each writes into --directory, by default runs/bench/NAME. --rounds sets the turns, and
+--tiny measures the smallest sizes, to see that all works. Other libraries take part
+where they are installed: pip install '.[bench]'. launch/bench/README.md says more.
 """
 
 import sys
@@ -25,106 +29,123 @@ import jax
 import rich.console
 from absl import flags
 
-from experiments import pages, settings, sweep
+import launch.bench.attention.command
+import launch.bench.conformance.command
+import launch.bench.decoding.command
+import launch.bench.fidelity.command
+import launch.bench.runner.data
+import launch.bench.runner.overhead
+import launch.bench.runner.sweeps
+import launch.bench.table1.command
+import launch.bench.training.command
+from experiments.system import huge_pages
 from launch import command
-from launch.bench import (
-    attention,
-    cases,
-    conformance,
-    data,
-    decoding,
-    fidelity,
-    layers,
-    overhead,
-    peers,
-    sweeps,
-    training,
-)
+from launch.bench.harness import libraries
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
 
-PEERS = {"attention": ["attn", "jax.nn", "flax", "textbook", "torch"],
-         "train": ["attn", "attn:as-torch", "torch", "torch:as-paper", "flax", "flax:as-torch"],
-         "decode": ["attn", "transformers", "ctranslate2"],
-         "conformance": ["attn:reference", "attn:tiled", "attn:jax_nn", "jax.nn", "flax", "torch"]}
-CASES = {"attention": cases.CASES, "decode": decoding.CASES}
-OWN = ("sweep", "overhead", "data")
-COMMANDS = (*PEERS, "fidelity", *OWN, "layers")
-WIDTH = 140  # of the tables where they are not drawn on a terminal
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        launch.bench.attention.command.BENCHMARK,
+        launch.bench.training.command.BENCHMARK,
+        launch.bench.decoding.command.BENCHMARK,
+        launch.bench.conformance.command.BENCHMARK,
+        launch.bench.fidelity.command.BENCHMARK,
+        launch.bench.runner.sweeps.BENCHMARK,
+        launch.bench.runner.overhead.BENCHMARK,
+        launch.bench.runner.data.BENCHMARK,
+        launch.bench.table1.command.BENCHMARK,
+    )
+}
+WIDTH = 140
+"""Width of the tables where they are not drawn on a terminal."""
+EXAMPLE = "--config=experiments/configs/quick.py"
 
 
-def main(name: str) -> None:
+def main(benchmark: Benchmark) -> None:
+    """Runs the benchmark as the flags say, and ends the process with its status."""
     jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
-    directory, agree = Path(flags.FLAGS.directory), True
+    directory = Path(flags.FLAGS.directory)
     try:
-        if name == "fidelity":
-            written, agree = fidelity.run(directory, console)
-        elif name == "layers":
-            written = layers.run(flags.FLAGS.rounds, directory, console)
-        elif name in OWN:
-            written = own(name, directory, console)
-        else:
-            written = compare(name, directory, console)
-    except peers.BenchError as error:
+        outcome = benchmark.run(request(benchmark, directory, console))
+    except libraries.BenchError as error:
         command.mistake(error)
     except KeyboardInterrupt:
-        print(f"interrupted; the tables that were done are in {directory}", file=sys.stderr)
+        message = f"interrupted; the tables that were done are in {directory}"
+        print(message, file=sys.stderr)
         sys.exit(130)
-    console.print("\n".join(map(str, written)), highlight=False, soft_wrap=True)
-    sys.exit(0 if agree else 1)
+    finish(outcome, console)
 
 
-def compare(name: str, directory: Path, console: rich.console.Console) -> list[Path]:
+def request(
+    benchmark: Benchmark, directory: Path, console: rich.console.Console
+) -> Request:
+    """Reads the flags; raises BenchError for names that are not known."""
     values = flags.FLAGS
-    chosen = peers.check(name, values.peers)
-    if name == "conformance":
-        return conformance.run(chosen, directory, console)
-    if name == "train":
-        return training.run(chosen, values.rounds, directory, console)
-    run = {"attention": attention.run, "decode": decoding.run}[name]
-    return run(chosen, cases.select(values.cases, CASES[name]), values.rounds, directory, console)
+    if benchmark.config_flag and values.config is None:
+        command.mistake(f"--config=FILE is needed, such as {EXAMPLE}")
+    chosen = {}
+    if benchmark.libraries:
+        chosen = libraries.select(values.peers, benchmark.libraries)
+    cases = benchmark.cases
+    if benchmark.tiny and values.tiny:
+        cases = benchmark.tiny
+    if benchmark.cases_flag:
+        cases = select(values.cases, cases)
+    return Request(
+        directory=directory,
+        console=console,
+        cases=cases,
+        libraries=chosen,
+        rounds=values.rounds if benchmark.rounds_flag else 1,
+        flags=values,
+    )
 
 
-def own(name: str, directory: Path, console: rich.console.Console) -> list[Path]:
-    values = flags.FLAGS
-    if values.config is None:
-        command.mistake("--config=FILE is needed, such as --config=experiments/configs/quick.py")
-    if name == "overhead":
-        return overhead.run(settings.resolve(values.config), values.rounds, directory, console)
-    if name == "data":
-        return data.run(settings.resolve(values.config), list(map(int, values.pairs)), directory, console)
-    known = sweep.sweeps(sweep.load(command.config_path()))
-    points = sweep.select(sweep.expand(known, values.sweep, values.config, values.seeds), values.only)
-    more = [f"--only={values.only}", *([f"--seeds={values.seeds}"] if values.seeds else [])]
-    config = [word for word in sys.argv[1:] if word.lstrip("-").startswith("config")]
-    return sweeps.run(config, ",".join(values.sweep), more, sweep.plan(values.config, points),
-                      values.ways, directory, console)
+def finish(outcome: Outcome, console: rich.console.Console) -> None:
+    """Names the files, says what is wrong, and ends the process."""
+    lines = "\n".join(map(str, outcome.files))
+    console.print(lines, highlight=False, soft_wrap=True)
+    if outcome.problem:
+        print(f"error: {outcome.problem}", file=sys.stderr)
+    sys.exit(outcome.status)
 
 
-def define_flags(name: str) -> None:
-    """The flags of one command: a flag of the other is an unknown one."""
-    if name in PEERS:
-        flags.DEFINE_list("peers", PEERS[name], f"Who is compared, of {', '.join(peers.ADAPTERS[name])}")
-    flags.DEFINE_string("directory", f"runs/bench/{name}", "The directory for everything that is written")
-    if name in CASES:
-        flags.DEFINE_list("cases", None, "Names of cases, or how they begin; by default all")
-    if name in OWN:
+def define_flags(benchmark: Benchmark) -> None:
+    """Defines the flags of one benchmark: a flag of another is an unknown one."""
+    folder = f"runs/bench/{benchmark.name}"
+    help_text = "The directory for everything that is written"
+    flags.DEFINE_string("directory", folder, help_text)
+    if benchmark.libraries:
+        known = f"Libraries to compare, of {', '.join(benchmark.libraries)}"
+        flags.DEFINE_list("peers", list(benchmark.compared), known)
+    if benchmark.tiny:
+        flags.DEFINE_bool("tiny", False, "Measure the smallest sizes, in seconds")
+    if benchmark.cases_flag:
+        help_text = "Names of cases, or how they begin; by default all"
+        flags.DEFINE_list("cases", None, help_text)
+    if benchmark.rounds_flag:
+        help_text = "Turns of each library; slow cases take fewer"
+        flags.DEFINE_integer("rounds", 7, help_text, lower_bound=1)
+    if benchmark.config_flag:
         command.define_config()
-    if name == "sweep":
-        flags.DEFINE_list("sweep", [], "Names of the config's sweeps; their product is run")
-        flags.DEFINE_integer("seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1)
-        flags.DEFINE_string("only", "", "Run the points with this text in label or name")
-        flags.DEFINE_list("ways", list(sweeps.WAYS), "How the sweep is run: also workers=N and lanes=N")
-    if name == "data":
-        flags.DEFINE_list("pairs", ["300000", "1200000"], "Sizes of the corpora that are made")
-    if name in (*CASES, "train", "overhead", "layers"):
-        flags.DEFINE_integer("rounds", 7, "Turns of each peer; slow cases take fewer", lower_bound=1)
+    benchmark.define_flags()
+
+
+def cli() -> None:
+    """Runs the command `attn-bench`; the first argument names the benchmark."""
+    # Workers inherit the environment; malloc reads it when a process starts.
+    huge_pages.use_huge_pages()
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in BENCHMARKS:
+        sys.argv.pop(1)
+        define_flags(BENCHMARKS[name])
+    elif not any(word.startswith("--help") for word in sys.argv[1:]):
+        known = " or ".join(BENCHMARKS)
+        command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {known}")
+    command.start(lambda: main(BENCHMARKS[name]))
 
 
 if __name__ == "__main__":
-    pages.use_huge_pages()  # for the workers
-    NAME = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
-    if NAME:
-        define_flags(NAME)
-    elif not [word for word in sys.argv[1:] if word.startswith("--help")]:
-        command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {' or '.join(COMMANDS)}")
-    command.start(lambda: main(NAME))
+    cli()

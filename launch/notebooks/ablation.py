@@ -11,8 +11,6 @@
 # ---
 
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/ablation.ipynb)
-#
 # # An ablation on the devices at hand
 #
 # Which part of a Transformer matters, and by how much more than chance? A sweep trains each variant with several seeds,
@@ -20,8 +18,9 @@
 # from CLDR: phrases such as "3 days ago" in two languages. Nothing is downloaded.
 
 # %% [markdown]
-# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
-# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
+# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
+# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -33,14 +32,18 @@ import pathlib
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/attn-research/attn"
-
-if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
-    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
-folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
-os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
-sys.path.insert(0, os.getcwd())
+above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
+checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
+archives = sorted(
+    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
+)
+if checkouts:
+    os.chdir(checkouts[0])
+    sys.path.insert(0, str(checkouts[0]))
+elif archives:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(archives[-1])], check=True)
+    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
 from launch.notebooks.start import start
 
 devices = start(DEVICE)
@@ -69,8 +72,11 @@ def sweep_question():
     yield {"label": "d_k = 4", "model.d_k": 4}
     yield {"label": "no positions", "model.positions": "none"}
 """
-sizes = dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20) if SMALL else dict(
-    STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+sizes = (
+    dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20)
+    if SMALL
+    else dict(STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+)
 for name, value in sizes.items():
     config = config.replace(name, str(value))
 folder = pathlib.Path("runs/notebook")
@@ -81,14 +87,26 @@ SEEDS = 1 if SMALL else 2
 
 def command(*words):
     """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    process = subprocess.Popen([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     for line in process.stdout:
         print(line, end="")
     if process.wait():
-        raise RuntimeError(f"{words[0]} ended with status {process.returncode}; what it said is above")
+        raise RuntimeError(
+            f"{words[0]} ended with status {process.returncode}; what it said is above"
+        )
 
 
-sweep = ["launch.sweep", f"--config={folder}/question.py", "--sweep=question", f"--seeds={SEEDS}"]
+sweep = [
+    "launch.sweep",
+    f"--config={folder}/question.py",
+    "--sweep=question",
+    f"--seeds={SEEDS}",
+]
 command(*sweep, "--dry_run")
 
 # %% [markdown]
@@ -112,7 +130,9 @@ import html
 from IPython.display import HTML
 
 page = (folder / ("small" if SMALL else "runs") / "report.html").read_text()
-HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
+HTML(
+    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
+)
 
 # %% [markdown]
 # ## Ask on
@@ -121,6 +141,9 @@ HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="bor
 # new; `experiments/configs/` has the tables of the paper.
 
 # %%
-command("launch.report", f"--workdir={folder}/{'small' if SMALL else 'runs'}",
-        "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
-        "avg(seconds) as seconds from trials group by label order by perplexity")
+command(
+    "launch.report",
+    f"--workdir={folder}/{'small' if SMALL else 'runs'}",
+    "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
+    "avg(seconds) as seconds from trials group by label order by perplexity",
+)

@@ -11,16 +11,15 @@
 # ---
 
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/attention_by_hand.ipynb)
-#
 # # Attention by hand
 #
 # From three tokens to multi-head attention: each formula in a few lines of numpy, and beside it the library's function,
 # which has to give the same.
 
 # %% [markdown]
-# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
-# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
+# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
+# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -32,14 +31,18 @@ import pathlib
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/attn-research/attn"
-
-if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
-    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
-folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
-os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
-sys.path.insert(0, os.getcwd())
+above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
+checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
+archives = sorted(
+    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
+)
+if checkouts:
+    os.chdir(checkouts[0])
+    sys.path.insert(0, str(checkouts[0]))
+elif archives:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(archives[-1])], check=True)
+    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
 from launch.notebooks.start import start
 
 devices = start(DEVICE)
@@ -75,10 +78,12 @@ scores
 # %% [markdown]
 # A softmax makes weights of them that are positive and sum to one: what part of its attention a token gives to each.
 
+
 # %%
 def softmax(s):
     e = np.exp(s - s.max(-1, keepdims=True))  # the largest becomes 1: nothing overflows
     return e / e.sum(-1, keepdims=True)
+
 
 weights = softmax(scores)
 weights.round(2)
@@ -100,16 +105,25 @@ np.testing.assert_allclose(out[:, 0], weights @ V, rtol=1e-5)
 np.testing.assert_allclose(kept[0], weights, rtol=1e-5)
 out[:, 0]
 
+
 # %%
 def show(weights, queries, keys, titles=None):
     """A picture for each head of weights (heads, queries, keys)."""
-    figure, axes = plt.subplots(1, len(weights), figsize=(2.6 * len(weights) + 1, 2.9), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(weights), figsize=(2.6 * len(weights) + 1, 2.9), squeeze=False
+    )
     for i, (ax, one) in enumerate(zip(axes[0], np.asarray(weights))):
         ax.imshow(one, vmin=0, vmax=1, cmap="Blues")
-        ax.set(xticks=range(len(keys)), xticklabels=keys, yticks=range(len(queries)),
-               yticklabels=queries if i == 0 else [], title=titles[i] if titles else "")
+        ax.set(
+            xticks=range(len(keys)),
+            xticklabels=keys,
+            yticks=range(len(queries)),
+            yticklabels=queries if i == 0 else [],
+            title=titles[i] if titles else "",
+        )
         ax.tick_params(axis="x", rotation=60)
     figure.tight_layout()
+
 
 show(kept, tokens, tokens)
 
@@ -140,6 +154,7 @@ print((attn.Mask.window(1, 1) & attn.Mask.padding(jnp.array(2))).picture(3, 3))
 # $v^\top\tanh(W_q q + W_k k)$. Without the division by $\sqrt{d_k}$ the softmax gets sharper as $d_k$ grows, and its
 # gradient vanishes:
 
+
 # %%
 def sharpness(score, d_k, key=jax.random.key(0)):
     """The mean of the largest weight among 16 random keys."""
@@ -147,14 +162,14 @@ def sharpness(score, d_k, key=jax.random.key(0)):
     _, weights = attn.attention(q, k, k, score=score, return_weights=True)
     return float(weights.max(-1).mean())
 
+
 sizes = [1, 4, 16, 64, 256]
 for name, score in (("q·k", attn.Dot()), ("q·k / √d_k", attn.ScaledDot())):
     plt.plot(sizes, [sharpness(score, d_k) for d_k in sizes], marker="o", label=name)
 plt.xscale("log", base=2)
 plt.xlabel("d_k")
 plt.ylabel("largest weight, mean")
-plt.legend();
-
+plt.legend()
 # %% [markdown]
 # ## Hard attention
 #
@@ -163,7 +178,9 @@ plt.legend();
 # %%
 best, index = attn.argmax_attention(q, k, v)
 drawn, at, log_prob = attn.sampled_attention(q, k, v, key=jax.random.key(1))
-print("best:", [tokens[i] for i in index[:, 0]], " drawn:", [tokens[i] for i in at[:, 0]])
+print(
+    "best:", [tokens[i] for i in index[:, 0]], " drawn:", [tokens[i] for i in at[:, 0]]
+)
 
 # %% [markdown]
 # ## Several heads
@@ -183,7 +200,9 @@ heads = []
 for i in range(h):
     q_i, k_i, v_i = (x @ p[name][:, i] for name in ("w_q", "w_k", "w_v"))
     heads.append(softmax(np.asarray(q_i @ k_i.T / np.sqrt(d_k))) @ v_i)
-by_hand = np.concatenate(heads, axis=-1) @ np.asarray(p["w_o"]).reshape(h * d_v, d_model)
+by_hand = np.concatenate(heads, axis=-1) @ np.asarray(p["w_o"]).reshape(
+    h * d_v, d_model
+)
 
 out, kept = module.apply(variables, x, x, attn.Mask(), mutable=["weights"])
 np.testing.assert_allclose(out, by_hand, rtol=1e-4, atol=1e-5)
@@ -196,7 +215,12 @@ show(kept["weights"]["weights"], tokens, tokens, [f"head {i + 1}" for i in range
 
 # %%
 order = np.array([2, 0, 1])
-np.testing.assert_allclose(module.apply(variables, x[order], x[order], attn.Mask()), out[order], rtol=1e-4, atol=1e-5)
+np.testing.assert_allclose(
+    module.apply(variables, x[order], x[order], attn.Mask()),
+    out[order],
+    rtol=1e-4,
+    atol=1e-5,
+)
 
 # %% [markdown]
 # So positions are added to the embeddings: sines and cosines of many wavelengths (section 3.5). A step to the right is a

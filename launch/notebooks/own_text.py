@@ -11,15 +11,14 @@
 # ---
 
 # %% [markdown]
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/attn-research/attn/blob/main/launch/notebooks/own_text.ipynb)
-#
 # # Your own parallel text
 #
 # From two text files, line i of one translated by line i of the other, to a translator with its scores and its attention.
 
 # %% [markdown]
-# The first cell finds attn, or on Colab installs it, and shows what there is. JAX stays as the runtime has it. Set
-# `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
+# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
+# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -31,14 +30,18 @@ import pathlib
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/attn-research/attn"
-
-if "google.colab" in sys.modules and not pathlib.Path("attn/pyproject.toml").exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", REPOSITORY], check=True)
-    subprocess.run([sys.executable, "launch/notebooks/install.py"], check=True, cwd="attn")
-folders = [pathlib.Path("attn").resolve(), *pathlib.Path("x").resolve().parents]
-os.chdir(next(folder for folder in folders if (folder / "launch" / "notebooks").is_dir()))
-sys.path.insert(0, os.getcwd())
+above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
+checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
+archives = sorted(
+    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
+)
+if checkouts:
+    os.chdir(checkouts[0])
+    sys.path.insert(0, str(checkouts[0]))
+elif archives:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(archives[-1])], check=True)
+    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
 from launch.notebooks.start import start
 
 devices = start(DEVICE)
@@ -58,10 +61,18 @@ FOLDER.mkdir(parents=True, exist_ok=True)
 if not any(FOLDER.iterdir()):
     from experiments.data.corpora import cldr
 
-    made = cldr.generate(SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200)
-    for split, pairs in (("train", made.train), ("val", made.validation), ("test", made.test)):
+    made = cldr.generate(
+        SOURCE, TARGET, pairs=1000 if SMALL else 20000, heldout=20 if SMALL else 200
+    )
+    for split, pairs in (
+        ("train", made.train),
+        ("val", made.validation),
+        ("test", made.test),
+    ):
         for language, lines in zip((SOURCE, TARGET), pairs):
-            (FOLDER / f"{split}.{language}").write_text("".join(line + "\n" for line in lines), "utf-8")
+            (FOLDER / f"{split}.{language}").write_text(
+                "".join(line + "\n" for line in lines), "utf-8"
+            )
 for path in sorted(FOLDER.iterdir()):
     print(path.name, path.read_text("utf-8").splitlines()[:2])
 
@@ -72,25 +83,43 @@ for path in sorted(FOLDER.iterdir()):
 # or is no UTF-8, is told by its name and line.
 
 # %%
+from experiments.configs import quick
+
+
 def command(*words, **more):
     """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    done = subprocess.run([sys.executable, "-m", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **more,
+    )
     print(done.stdout, end="")
     if done.returncode:
-        raise RuntimeError(f"{words[0]} ended with status {done.returncode}; what it said is above")
+        raise RuntimeError(
+            f"{words[0]} ended with status {done.returncode}; what it said is above"
+        )
 
 
 steps = 50 if SMALL else 400
-settings = ["--config=experiments/configs/quick.py", "--config.data.corpus=files", f"--config.data.directory={FOLDER}",
-            f"--config.data.source={SOURCE}", f"--config.data.target={TARGET}", f"--config.training.steps={steps}",
-            f"--config.training.warmup={steps // 4}", f"--config.training.evaluate_every={steps // 2}",
-            f"--config.training.save_every={steps // 2}"]
+settings = [
+    f"--config={quick.__file__}",
+    "--config.data.corpus=files",
+    f"--config.data.directory={FOLDER}",
+    f"--config.data.source={SOURCE}",
+    f"--config.data.target={TARGET}",
+    f"--config.training.steps={steps}",
+    f"--config.training.warmup={steps // 4}",
+    f"--config.training.evaluate_every={steps // 2}",
+    f"--config.training.save_every={steps // 2}",
+]
 command("launch.data", "describe", *settings)
 
 # %% [markdown]
 # ## Training
 #
-# `experiments/configs/quick.py` is a small model; `experiments/settings.py` lists all that can be set, as
+# `experiments/configs/quick.py` is a small model; `experiments/settings/schema.py` lists all that can be set, as
 # `--config.model.d_model=256`. For longer sentences raise `data.max_length` and `training.sequence_length`, for more text
 # `data.vocabulary_size` and `training.steps`. Stopped, the same command goes on where it was.
 
@@ -103,7 +132,12 @@ command("launch.train", *settings, f"--workdir={workdir}")
 
 # %%
 lines = (FOLDER / f"test.{SOURCE}").read_text("utf-8").splitlines()[:5]
-command("launch.translate", f"--workdir={workdir}", "--beam=4", input="".join(line + "\n" for line in lines))
+command(
+    "launch.translate",
+    f"--workdir={workdir}",
+    "--beam=4",
+    input="".join(line + "\n" for line in lines),
+)
 
 # %% [markdown]
 # ## The report
@@ -114,4 +148,6 @@ import html
 from IPython.display import HTML
 
 page = pathlib.Path(workdir, "report.html").read_text()
-HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>')
+HTML(
+    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
+)

@@ -23,16 +23,23 @@ def start(device: str = "any") -> dict:
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r}: give one of {', '.join(DEVICES)}")
-    looked = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True)
+    looked = subprocess.run(
+        [sys.executable, "-c", _LOOK], capture_output=True, text=True
+    )
     if looked.returncode:
-        raise RuntimeError("JAX does not start here: " + (looked.stderr.strip().splitlines() or ["no message"])[-1])
+        raise RuntimeError(
+            "JAX does not start here: "
+            + (looked.stderr.strip().splitlines() or ["no message"])[-1]
+        )
     found = json.loads(looked.stdout.splitlines()[-1])
     print(", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     print(f"{found['count']} × {found['kind']} ({found['backend']})")
     if device not in ("any", found["backend"]):
         extra = dict(gpu="cuda").get(device, device)
-        raise RuntimeError(f"a {device.upper()} was asked for, and JAX sees {found['count']} × {found['kind']}. In "
-                           f"Colab: Runtime → Change runtime type → {device.upper()}, and run the notebook again; "
-                           f"elsewhere install the JAX for it, pip install '.[{extra}]'; or "
-                           "set DEVICE = \"any\"")
+        raise RuntimeError(
+            f"a {device.upper()} was asked for, and JAX sees {found['count']} × {found['kind']}. In "
+            f"Colab: Runtime → Change runtime type → {device.upper()}, and run the notebook again; "
+            f"elsewhere install the JAX for it, pip install '.[{extra}]'; or "
+            'set DEVICE = "any"'
+        )
     return found

@@ -1,4 +1,5 @@
-"""Recurrent cells and the encoder-decoder made of them in float64 numpy, for one pair of sentences, piece by piece.
+"""Recurrent cells and the encoder-decoder made of them in float64 numpy, for one pair
+of sentences, piece by piece.
 
 Written from the papers' formulas; `p` has the parameters by Linen's and attn's names.
 """
@@ -63,10 +64,8 @@ def both_ways(p, cell, xs):
 def encoder_decoder(p, source, target, *, cell, score):
     """Logits (M, Y); `score(u, h)` of two vectors, or None for no attention."""
     scale = p["embedding"].shape[1] ** 0.5
-    h, layers = (
-        p.get("source_embedding", p["embedding"])[source] * scale,
-        sum("encoder" in name for name in p),
-    )
+    h = p.get("source_embedding", p["embedding"])[source] * scale
+    layers = sum("encoder" in name for name in p)
     for i in range(layers):
         h = both_ways(p[f"encoder_{i}"], cell, h)
     half = h.shape[1] // 2

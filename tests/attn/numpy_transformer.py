@@ -1,7 +1,8 @@
-"""The Transformer in float64 numpy: the paper's section 3 for one pair of sentences, without batch, padding or masks.
+"""The Transformer in float64 numpy: the paper's section 3 for one pair of sentences,
+without batch, padding or masks.
 
-Written from the paper and from PyTorch's documentation of nn.Transformer, and from nothing of attn. Each head, query
-and layer is a turn of a loop.
+Written from the paper and from PyTorch's documentation of nn.Transformer, and from
+nothing of attn. Each head, query and layer is a turn of a loop.
 """
 
 import math
@@ -22,15 +23,14 @@ def sinusoids(length, d_model, halves=False):
         for i in range(d_model // 2):
             angle = position / 10_000 ** (2 * i / d_model)
             sine, cosine = (i, i + d_model // 2) if halves else (2 * i, 2 * i + 1)
-            table[position, sine], table[position, cosine] = (
-                math.sin(angle),
-                math.cos(angle),
-            )
+            table[position, sine] = math.sin(angle)
+            table[position, cosine] = math.cos(angle)
     return table
 
 
 def layer_norm(p, x, epsilon):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    mean = x.mean(-1, keepdims=True)
+    variance = x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + epsilon) * p["scale"] + p["bias"]
 
 
@@ -76,7 +76,9 @@ def transformer(
     activation="relu",
     scale_embeddings=True,
 ):
-    """Logits (M, Y). `tables` are the position tables of source and target; `p` has the parameters by attn's names."""
+    """Logits (M, Y). `tables` are the position tables of source and target; `p` has the
+    parameters by attn's names.
+    """
     scale = p["embedding"].shape[1] ** 0.5 if scale_embeddings else 1
 
     def around(name, layer, x, sublayer):
@@ -85,7 +87,8 @@ def transformer(
             return x + sublayer(layer_norm(own, x, epsilon))
         return layer_norm(own, x + sublayer(x), epsilon)
 
-    n, m = len(source), len(target)
+    n = len(source)
+    m = len(target)
     layers = (
         sum("self_attention" in own for own in p.values() if isinstance(own, dict)) // 2
     )
@@ -117,10 +120,12 @@ def transformer(
 
 
 def from_torch(arrays, h):
-    """attn's parameters from a state_dict of nn.Transformer and the embeddings beside it.
+    """attn's parameters from a state_dict of nn.Transformer and the embeddings beside
+    it.
 
-    A Linear of PyTorch gives x Aᵀ + b; in_proj_weight has the rows of queries, then of keys, then of values, and each
-    third has those of the first head, then of the second, and so on (torch.nn.MultiheadAttention).
+    A Linear of PyTorch gives x Aᵀ + b; in_proj_weight has the rows of queries, then of
+    keys, then of values, and each third has those of the first head, then of the
+    second, and so on (torch.nn.MultiheadAttention).
     """
     d_model = arrays["src_embed.weight"].shape[1]
     d = d_model // h
@@ -137,9 +142,8 @@ def from_torch(arrays, h):
     def attention(at, name):
         weight = arrays[f"{name}.in_proj_weight"]
         for third, letter in enumerate("qkv"):
-            rows = [
-                [third * d_model + i * d + row for row in range(d)] for i in range(h)
-            ]
+            starts = [third * d_model + i * d for i in range(h)]
+            rows = [list(range(start, start + d)) for start in starts]
             put((*at, f"w_{letter}"), np.stack([weight[own].T for own in rows], 1))
             if f"{name}.in_proj_bias" in arrays:
                 put(
@@ -170,7 +174,8 @@ def from_torch(arrays, h):
             )
             + 1
         ):
-            ours, theirs = f"{stack}_{i}", f"{stack}.layers.{i}"
+            ours = f"{stack}_{i}"
+            theirs = f"{stack}.layers.{i}"
             attention((ours, "self_attention"), f"{theirs}.self_attn")
             if stack == "decoder":
                 attention((ours, "cross_attention"), f"{theirs}.multihead_attn")

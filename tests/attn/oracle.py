@@ -26,3 +26,17 @@ def attention(q, k, v, visible, score=scaled_dot):
             out[i] = sum(weights[i, j] * v[j] for j in seen)
             lse[i] = np.log(np.exp(s - s.max()).sum()) + s.max()
     return out, lse, weights
+
+
+def weights(q, k, visible, score):
+    """Returns the weights (B, H, N, M) of q (B, N, H, K) and k (B, M, H, K).
+
+    `score(h)` is the score of head h.
+    """
+    batch, _, heads, _ = q.shape
+    out = np.zeros(visible.shape)
+    for b, h in np.ndindex(batch, heads):
+        queries = q[b, :, h]
+        keys = k[b, :, h]
+        out[b, h] = attention(queries, keys, keys, visible[b, h], score(h))[2]
+    return out

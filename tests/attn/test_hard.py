@@ -1,4 +1,6 @@
-"""Hard attention: its choices against numpy and enumeration, its gradients against the textbook's."""
+"""Hard attention: its choices against numpy and enumeration, its gradients against the
+textbook's.
+"""
 
 import contextlib
 import sys
@@ -8,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+
 from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
 from attn.inspect import entropy
-
 from tests.attn import oracle
 from tests.attn.cases import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
 from tests.attn.test_inspect import textbook
@@ -50,17 +52,7 @@ def small_blocks():
 def log_weights(q, k, visible, score):
     """log softmax (B, H, N, M) in float64, −inf for a key that is not seen."""
     with np.errstate(divide="ignore"):
-        return np.log(
-            [
-                [
-                    oracle.attention(
-                        q[b, :, h], k[b, :, h], k[b, :, h], visible[b, h], score(h)
-                    )[2]
-                    for h in range(H)
-                ]
-                for b in range(B)
-            ]
-        )
+        return np.log(oracle.weights(q, k, visible, score))
 
 
 def of_key(x, index):
@@ -75,7 +67,8 @@ def of_key(x, index):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("mask", "score"), CASES)
 def test_the_best_key_and_the_log_probability_equal_the_oracle(qkv, mask, score):
-    (mask, visible), (score, formula) = MASKS[mask], SCORES[score]
+    (mask, visible) = MASKS[mask]
+    (score, formula) = SCORES[score]
     best, sampled = jax.jit(
         lambda *qkv: (
             argmax_attention(*qkv, score=score, mask=mask),
@@ -154,7 +147,8 @@ def test_the_noise_is_exponential_to_its_ends():
 
 def test_queries_heads_and_examples_are_independent():
     n = 4096
-    q, k = jnp.ones((2, n, 2, 1)), jnp.zeros((2, 5, 2, 1))
+    q = jnp.ones((2, n, 2, 1))
+    k = jnp.zeros((2, 5, 2, 1))
     index = np.asarray(sampled_attention(q, k, k, key=KEY)[1])
     other = np.asarray(sampled_attention(q, k, k, key=jax.random.key(1))[1])
     pairs = {
@@ -172,19 +166,21 @@ def test_queries_heads_and_examples_are_independent():
 
 
 def test_a_key_gives_one_sample(qkv):
-    """Whatever the blocks of queries, of heads and of keys (a window's begin where it does), and the keys behind."""
+    """Whatever the blocks of queries, of heads and of keys (a window's begin where it
+    does), and the keys behind.
+    """
     q, k, v = (
         jnp.asarray(np.random.default_rng(2).normal(size=(1, 41, 2, 3)), jnp.float32)
         for _ in range(3)
     )
-    i, j = np.arange(41)[:, None], np.arange(41)[None]
-    window, seen = Mask.window(3, 2), (i - 3 <= j) & (j <= i + 2)
+    i = np.arange(41)[:, None]
+    j = np.arange(41)[None]
+    window = Mask.window(3, 2)
+    seen = (i - 3 <= j) & (j <= i + 2)
     _, wanted, log_prob = sampled_attention(q, k, v, key=KEY, mask=Mask.dense(seen))
     assert len(np.unique(wanted)) > 20
-    more, real = (
-        [jnp.pad(x, ((0, 0), (0, 6), (0, 0), (0, 0))) for x in (k, v)],
-        Mask.padding(jnp.array([41])),
-    )
+    more = [jnp.pad(x, ((0, 0), (0, 6), (0, 0), (0, 0))) for x in (k, v)]
+    real = Mask.padding(jnp.array([41]))
     for n in (3, 7, 256):
         with blocks_of(n, at_once=n % 2 + 1):
             for keys in ((k, v), more):
@@ -199,7 +195,8 @@ def test_a_key_gives_one_sample(qkv):
 @pytest.mark.parametrize("name", ["scaled dot", "additive"])
 def test_the_gradient_of_the_log_probability_is_the_textbooks(qkv, name):
     """To queries, keys, the score's parameters and a bias; the sample itself has none."""
-    mask, visible = Mask.causal(1), np.broadcast_to(np.tri(N, M, 1), (B, H, N, M))
+    mask = Mask.causal(1)
+    visible = np.broadcast_to(np.tri(N, M, 1), (B, H, N, M))
     pull = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, H)), jnp.float32)
     bias = jnp.asarray(np.random.default_rng(4).normal(size=(H, N, M)), jnp.float32)
     score = jax.tree.map(jnp.asarray, SCORES[name][0])
@@ -268,7 +265,11 @@ REWARD = np.array([10.0, 12.0, 9.0, 11.0, 14.0])
 
 @pytest.fixture(scope="module")
 def reinforced():
-    """Of 4,096 samples of one query at 5 keys: the index, and the gradient to q of the log-probability."""
+    """Samples one query at 5 keys 4,096 times.
+
+    Returns the probabilities, the indices, the gradients of the log-probabilities to q,
+    and the gradient of the expected reward.
+    """
     draw = np.random.default_rng(5).normal
     q, k = (jnp.asarray(draw(size=(n, 1, K)), jnp.float32) for n in (1, 5))
 
@@ -312,7 +313,8 @@ def test_reinforce_is_right_on_average_and_a_baseline_makes_it_surer(reinforced)
 
 def test_the_loss_of_the_docstring_learns_to_look_at_what_pays():
     """One query, 5 alike keys, of which the fourth has the value 1 and the others 0."""
-    k, v = jnp.eye(5)[:, None], jnp.eye(5)[3][:, None, None]
+    k = jnp.eye(5)[:, None]
+    v = jnp.eye(5)[3][:, None, None]
 
     @jax.jit
     @jax.grad
@@ -371,10 +373,8 @@ def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
     @jax.jit
     def look(q, k, v):
         def loss(q, k, v):
-            (best, at), (out, *sampled) = (
-                argmax_attention(q, k, v, **options),
-                sampled_attention(q, k, v, key=KEY, **options),
-            )
+            (best, at) = argmax_attention(q, k, v, **options)
+            (out, *sampled) = sampled_attention(q, k, v, key=KEY, **options)
             return (best**2).sum() + (out**2).sum() + sampled[1].sum(), (
                 best,
                 at,
@@ -384,7 +384,8 @@ def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
 
         return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
 
-    hidden, wanted = (0, slice(4, None)), jax.tree.leaves(look(*qkv))
+    hidden = (0, slice(4, None))
+    wanted = jax.tree.leaves(look(*qkv))
     for poison in np.nan, np.inf:
         found = look(q, k.at[hidden].set(poison), v.at[hidden].set(poison))
         for a, e in zip(jax.tree.leaves(found), wanted, strict=True):

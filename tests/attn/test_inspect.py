@@ -1,4 +1,6 @@
-"""What attention is like inside, against the float64 oracle's weights. Sizes are different primes."""
+"""Statistics of attention's weights, against the float64 oracle's weights. Sizes are
+different primes.
+"""
 
 import sys
 
@@ -6,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
+
 from attn import Dot, Mask, attention
 from attn.inspect import entropy, received, top_weights, weight_rows
 from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
-from jax.test_util import check_grads
-
 from tests.attn import oracle
 from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
 
@@ -40,17 +42,7 @@ def small_blocks(monkeypatch):
 
 def exact(q, k, visible, score=lambda h: oracle.scaled_dot):
     """The weights (B, H, N, M) in float64."""
-    return np.array(
-        [
-            [
-                oracle.attention(
-                    q[b, :, h], k[b, :, h], k[b, :, h], visible[b, h], score(h)
-                )[2]
-                for h in range(H)
-            ]
-            for b in range(B)
-        ]
-    )
+    return oracle.weights(q, k, visible, score)
 
 
 def textbook(q, k, visible, score, bias=None):
@@ -65,7 +57,8 @@ def textbook(q, k, visible, score, bias=None):
 
 def check(q, k, mask, score):
     """Entropy, largest weights, received attention and some rows against the exact weights."""
-    (mask, visible), (score, formula) = MASKS[mask], SCORES[score]
+    (mask, visible) = MASKS[mask]
+    (score, formula) = SCORES[score]
     look = jax.jit(
         lambda q, k: (
             [f(q, k, score=score, mask=mask) for f in (entropy, top_weights, received)]
@@ -101,11 +94,11 @@ def test_equals_the_oracle_in_one_block(qk):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", ["scaled dot", "additive"])
 def test_gradients_equal_those_of_the_textbook(qk, name):
-    """Of the inputs and the score's parameters; each query sees a key, some keys are seen by none."""
-    mask, visible = (
-        Mask.causal() & Mask.window(1, 2),
-        np.tri(N, M) * np.tri(M, M, 1).T[:N],
-    )
+    """The gradients of the inputs and the score's parameters; each query sees a key, some keys are
+    seen by none.
+    """
+    mask = Mask.causal() & Mask.window(1, 2)
+    visible = np.tri(N, M) * np.tri(M, M, 1).T[:N]
     draw = np.random.default_rng(1).normal
     pulls = [
         jnp.asarray(draw(size=shape), jnp.float32)
@@ -114,10 +107,8 @@ def test_gradients_equal_those_of_the_textbook(qk, name):
     score = jax.tree.map(jnp.asarray, SCORES[name][0])
 
     def found(q, k, score):
-        e, (top, _) = (
-            entropy(q, k, score=score, mask=mask),
-            top_weights(q, k, score=score, mask=mask, top=2),
-        )
+        e = entropy(q, k, score=score, mask=mask)
+        (top, _) = top_weights(q, k, score=score, mask=mask, top=2)
         return [e, top, received(q, k, score=score, mask=mask) ** 2]
 
     def wanted(q, k, score):
@@ -160,8 +151,11 @@ def test_entropy_has_derivatives_of_both_modes(qk):
 
 
 def test_a_small_entropy_of_large_scores_is_not_lost():
-    """Two keys, 20 nats apart, at scores of 10,000: with w = e⁻²⁰ the entropy is 20 w + w; 1 + w is 1 in float32."""
-    q, k = jnp.ones((1, 1, 1)), jnp.array([10_000.0, 9_980.0]).reshape(2, 1, 1)
+    """Two keys, 20 nats apart, at scores of 10,000: with w = e⁻²⁰ the entropy is 20 w +
+    w; 1 + w is 1 in float32.
+    """
+    q = jnp.ones((1, 1, 1))
+    k = jnp.array([10_000.0, 9_980.0]).reshape(2, 1, 1)
     np.testing.assert_allclose(
         entropy(q, k, score=Dot())[0, 0], 21 * np.exp(-20), rtol=0.05
     )
@@ -200,7 +194,8 @@ def test_a_query_that_sees_nothing_has_no_weights_and_gives_no_gradient(qk):
     mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
 
     def look(q, k):
-        e, (weights, index) = entropy(q, k, mask=mask), top_weights(q, k, mask=mask)
+        e = entropy(q, k, mask=mask)
+        (weights, index) = top_weights(q, k, mask=mask)
         return (
             e,
             weights,

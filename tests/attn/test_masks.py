@@ -1,12 +1,16 @@
-"""Masks as values: pictures, tiles, how far they reach, and that none is spread over what it is the same for."""
+"""Masks as values: pictures, tiles, how far they reach, and that none is spread over
+what it is the same for.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import Mask, attention
 
-Q_IDS, K_IDS = np.array([[1, 1, 2], [3, 3, 3]]), np.array([[1, 2, 2, 0], [3, 3, 0, 0]])
+Q_IDS = np.array([[1, 1, 2], [3, 3, 3]])
+K_IDS = np.array([[1, 2, 2, 0], [3, 3, 0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,8 @@ def test_pictures(mask, picture):
 
 ARRAY = np.random.default_rng(0).random((5, 7)) < 0.7
 IDS = np.random.default_rng(1).integers(2, size=12)
-ROW, COLUMN = np.arange(5)[:, None], np.arange(7)[None]
+ROW = np.arange(5)[:, None]
+COLUMN = np.arange(7)[None]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,9 @@ def test_a_dense_mask_is_broadcast(shape, implementation):
 
 
 def test_a_dense_mask_is_not_copied_for_every_example_and_head():
-    """Temporary MiB at 2,048 tokens, 4 examples and 4 heads, with a mask of 4 MiB: for each of them it would be 64."""
+    """Temporary MiB at 2,048 tokens, 4 examples and 4 heads, with a mask of 4 MiB: for
+    each of them it would be 64.
+    """
     shape = jax.ShapeDtypeStruct((4, 2048, 4, 16), jnp.float32)
     array = jax.ShapeDtypeStruct((2048, 2048), jnp.bool_)
     compiled = (

@@ -1,4 +1,4 @@
-"""What a score is chosen by, and what its decorator adds."""
+"""Names, classes and functions that make scores, and what the decorator adds."""
 
 import jax
 import jax.numpy as jnp

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+
 from attn import Dot, Mask, ScaledDot, attention, sinusoidal
 
 I_LOVE_AI = [
@@ -40,10 +41,8 @@ def test_i_love_ai_masked():
 
 def test_fruit():
     """The query "fruit" over {apple: 10, banana: 5, chair: 2} with weights .6, .4 and 0 gives 8."""
-    weights, values = (
-        np.array([0.6, 0.4, 0.0]),
-        jnp.array([10.0, 5, 2]).reshape(3, 1, 1),
-    )
+    weights = np.array([0.6, 0.4, 0.0])
+    values = jnp.array([10.0, 5, 2]).reshape(3, 1, 1)
     scores = np.log(weights, where=weights > 0, out=np.full(3, -np.inf)).astype(
         np.float32
     )
@@ -59,7 +58,9 @@ def test_fruit():
 
 
 def test_scores_of_unit_variance_have_variance_d_k():
-    """And variance 1 after scaling (the paper's section 3.2.1, footnote 4). The LSE of a single key is its score."""
+    """And variance 1 after scaling (the paper's section 3.2.1, footnote 4). The LSE of
+    a single key is its score.
+    """
     draw = np.random.default_rng(0).normal
     for d_k in (4, 64, 512):
         q, k = (
@@ -71,8 +72,11 @@ def test_scores_of_unit_variance_have_variance_d_k():
 
 
 def test_a_step_of_positions_is_a_rotation():
-    """PE(pos + k) is PE(pos) with each pair (sin, cos) turned by k·rate, for every pos (section 3.5)."""
-    d_model, k = 16, 7
+    """PE(pos + k) is PE(pos) with each pair (sin, cos) turned by k·rate, for every pos
+    (section 3.5).
+    """
+    d_model = 16
+    k = 7
     table = sinusoidal(50, d_model).astype(np.float64)
     rate = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
     turn = np.zeros((d_model, d_model))

@@ -293,7 +293,7 @@ def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
             and one["steps"] == other["steps"]
         )
     (schedule,) = json.loads((tmp_path / "schedule.json").read_text())
-    assert (len(schedule["trials"]), schedule["way"]["lanes"], schedule["why"]) == (
+    assert (len(schedule["trials"]), schedule["layout"]["lanes"], schedule["why"]) == (
         6,
         3,
         "as asked",

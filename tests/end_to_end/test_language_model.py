@@ -12,9 +12,9 @@ from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.inference import Translator, Writer
-from experiments.report.html import write_report
+from experiments.inference import Sampler, Translator
 from experiments.report.results import read_results, read_sentences
+from experiments.report.write import write_report
 from experiments.settings import SettingsError
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
@@ -227,22 +227,22 @@ def test_settings_that_contradict_each_other(folder, changes, message):
 
 def test_what_it_writes(trained):
     workdir, *_ = trained
-    writer = Writer(workdir)
-    first, again = (writer(3, beginning="7 little", seed=4) for _ in range(2))
+    sampler = Sampler(workdir)
+    first, again = (sampler(3, beginning="7 little", seed=4) for _ in range(2))
     assert first == again and all(
         text.startswith("7 little") and log_prob < 0 for log_prob, text in first
     )
-    assert len({text for _, text in writer(20)}) > 1 and writer(3, seed=5) != writer(
+    assert len({text for _, text in sampler(20)}) > 1 and sampler(3, seed=5) != sampler(
         3, seed=6
     )
-    (one,), (two,) = (writer(1, temperature=0.0, seed=seed) for seed in (1, 2))
+    (one,), (two,) = (sampler(1, temperature=0.0, seed=seed) for seed in (1, 2))
     assert one == two
     with pytest.raises(
         WorkdirError, match=r"the beginning has \d+ tokens; a text has at most 12"
     ):
-        writer(1, beginning="very " * 30)
+        sampler(1, beginning="very " * 30)
     with pytest.raises(WorkdirError, match=r"99 tokens are more than the \d\d that"):
-        writer(1, most=99)
+        sampler(1, max_length=99)
     with pytest.raises(
         WorkdirError,
         match=r"a language model, which translates nothing: launch\.sample",
@@ -254,7 +254,7 @@ def test_what_it_writes(trained):
 def test_a_translator_writes_nothing(tmp_path):
     loop.run(tiny.resolve(training__steps=4), tiny.corpus(), tmp_path)
     with pytest.raises(WorkdirError, match="a model that translates"):
-        Writer(tmp_path)
+        Sampler(tmp_path)
 
 
 @pytest.mark.ci

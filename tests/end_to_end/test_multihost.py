@@ -15,7 +15,7 @@ import pytest
 from experiments.errors import CheckpointError
 from experiments.system.signals import LINE, STATUS
 from experiments.training import multihost
-from experiments.training.checkpoint_process import Clerk
+from experiments.training.checkpoint_process import CheckpointProcess
 from experiments.training.checkpoints import Checkpoints
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import State
@@ -28,7 +28,7 @@ WHOLE = ["-m", "launch.train"]
 # A corpus that does not stay on the devices.
 STREAMED = [
     "-c",
-    "import runpy; from experiments import feeding; feeding.RESIDENT = 0; "
+    "import runpy; from experiments.training import device_data; device_data.RESIDENT = 0; "
     "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
 ]
 PATIENCE = 300
@@ -86,12 +86,12 @@ def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
         {},
         dict(m=np.ones(3, np.float32)),
     )
-    with Clerk(tmp_path, 2) as clerk:
+    with CheckpointProcess(tmp_path, 2) as clerk:
         clerk.save(4, state, dict(epoch=1), dict(bad=2))
         clerk.save(6, state._replace(step=np.int32(6)), dict(epoch=3))
         clerk.wait()
         assert clerk.latest() == 6
-    with Clerk(tmp_path, 2) as clerk:
+    with CheckpointProcess(tmp_path, 2) as clerk:
         found = clerk.restore(state)
         assert found.state.step == 6 and found.data == dict(epoch=3)
         mean, steps = clerk.weights("average", state, 5)
@@ -103,7 +103,7 @@ def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
         )
     with (
         pytest.raises(CheckpointError, match="does not fit"),
-        Clerk(tmp_path, 2) as clerk,
+        CheckpointProcess(tmp_path, 2) as clerk,
     ):
         clerk.restore(state._replace(params=dict(w=np.zeros(6, np.float32))))
 
@@ -112,7 +112,7 @@ def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
 def test_a_save_that_failed_is_told_by_the_next_call(tmp_path):
     (tmp_path / "checkpoints").write_text("no directory")
     state = State(np.int32(4), dict(w=np.arange(5, dtype=np.float32)), {}, {})
-    with Clerk(tmp_path, 2) as clerk:
+    with CheckpointProcess(tmp_path, 2) as clerk:
         clerk.save(4, state, dict(epoch=1))
         with pytest.raises(CheckpointError, match="checkpoints/4 cannot be written"):
             clerk.latest()

@@ -14,11 +14,11 @@ from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import loop
-from experiments.training.device_data import Feed
+from experiments.training.device_data import DeviceData
 from experiments.training.metric_log import Log
-from experiments.training.run import Drawn, Seat, batches
-from experiments.training.run_dir import Directory
-from experiments.training.start_point import Beginning
+from experiments.training.run import DrawnBatches, TrialRun, batches_of
+from experiments.training.run_dir import RunDir
+from experiments.training.start_point import StartPoint
 from experiments.trial.lanes import Lanes, distribute, take_lane
 from experiments.trial.program import (
     hyper_of,
@@ -178,14 +178,14 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
     longer = tiny.resolve(**MORE, training__steps=16)
     straight, other = (
         run(tmp_path / "straight", longer),
-        Beginning(resume=str(finished[0])),
+        StartPoint(resume=str(finished[0])),
     )
 
     def power_cut(line):
         raise KeyError(line)
 
     with pytest.raises(KeyError, match="step     12"):
-        run(tmp_path / "resumed", longer, begin=other, say=power_cut)
+        run(tmp_path / "resumed", longer, start=other, say=power_cut)
     record = json.loads((tmp_path / "resumed/record.json").read_text())
     assert record["begun"] == dict(resume=str(finished[0]), step=12)
     result = run(
@@ -219,13 +219,13 @@ def test_what_cannot_be_resumed(finished, tmp_path, changes, message):
         run(
             tmp_path,
             tiny.resolve(**MORE | changes),
-            begin=Beginning(resume=str(finished[0])),
+            start=StartPoint(resume=str(finished[0])),
         )
     with pytest.raises(WorkdirError, match="holds no trained model"):
         run(
             tmp_path,
             tiny.resolve(**MORE | changes),
-            begin=Beginning(resume=str(tmp_path / "nowhere")),
+            start=StartPoint(resume=str(tmp_path / "nowhere")),
         )
 
 
@@ -239,13 +239,13 @@ def test_what_another_trial_read_must_be_the_same(finished, tmp_path):
         WorkdirError,
         match=r"is of other data: corpus 0123, now \w+, vocabulary 4567, now",
     ):
-        run(tmp_path / "resumed", begin=Beginning(resume=str(donor)))
+        run(tmp_path / "resumed", start=StartPoint(resume=str(donor)))
     with pytest.raises(WorkdirError, match="has another vocabulary: 4567, and "):
-        run(tmp_path / "own", begin=Beginning(init_from=str(donor)))
+        run(tmp_path / "own", start=StartPoint(init_from=str(donor)))
     shutil.rmtree(donor / "checkpoints")
     (donor / "record.json").write_text(json.dumps(record))
     with pytest.raises(WorkdirError, match="donor has no checkpoint yet"):
-        run(tmp_path / "own", begin=Beginning(init_from=str(donor)))
+        run(tmp_path / "own", start=StartPoint(init_from=str(donor)))
 
 
 def test_beginning_with_the_weights_of_another(finished, tmp_path):
@@ -257,7 +257,7 @@ def test_beginning_with_the_weights_of_another(finished, tmp_path):
     settings = tiny.resolve(
         **MORE, training__learning_rate=1e-25, training__steps=4, seed=3
     )
-    result = run(tmp_path / "own", settings, begin=Beginning(init_from=str(donor)))
+    result = run(tmp_path / "own", settings, start=StartPoint(init_from=str(donor)))
     assert result["perplexity"] == pytest.approx(
         finished[1]["beside"]["average"]["validation"]["perplexity"], rel=1e-6
     )
@@ -272,7 +272,7 @@ def test_beginning_with_the_weights_of_another(finished, tmp_path):
         run(
             tmp_path / "other",
             tiny.resolve(model__d_ff=20),
-            begin=Beginning(init_from=str(donor)),
+            start=StartPoint(init_from=str(donor)),
         )
 
 
@@ -307,10 +307,10 @@ def test_a_step_without_numbers_changes_nothing_but_counts():
         lanes.stack([jax.device_get(state)]),
         jax.device_get(hyper_of(settings)),
     )
-    source = batches(tiny.corpus(), settings.training, 0)
+    source = batches_of(tiny.corpus(), settings.training, 0)
     after = []
     for eps_ls in (hyper.eps_ls, np.float32(np.nan), hyper.eps_ls):
-        fed = Feed(tiny.corpus().train, lanes, 48)(source.take(1)[None])
+        fed = DeviceData(tiny.corpus().train, lanes, 48)(source.take(1)[None])
         states, metrics = run_steps(
             states, lanes.stack([hyper._replace(eps_ls=eps_ls)]), *fed, 1
         )
@@ -368,7 +368,7 @@ def test_a_log_counts_what_is_skipped(tmp_path):
             loss=np.array(losses, np.float32), grad_norm=np.array(losses, np.float32)
         )
 
-    directory, nan = Directory(tmp_path), float("nan")
+    directory, nan = RunDir(tmp_path), float("nan")
     log = Log(directory, lambda: 0.0, lambda line: None, skip=True)
     log.steps(2, steps(1.0, nan), 0, due=True)
     log.steps(4, steps(nan, nan), 0, due=True)
@@ -397,19 +397,20 @@ def test_a_log_counts_what_is_skipped(tmp_path):
     ],
 )
 def test_when_steps_without_numbers_are_too_many(nonfinite, finite, ends):
-    seat = SimpleNamespace(training=SimpleNamespace(nonfinite=nonfinite), bad=0)
-    assert Seat.too_many(seat, np.array(finite, bool)) == ends
+    training = SimpleNamespace(nonfinite=nonfinite)
+    run_ = SimpleNamespace(training=training, bad_steps=0)
+    assert TrialRun.fatal_step(run_, np.array(finite, bool)) == ends
     if nonfinite == "skip" and ends:  # over several dispatches too
-        seat.bad = 0
-        assert Seat.too_many(seat, np.array(finite[:12], bool)) is None
-        assert Seat.too_many(seat, np.array(finite[12:], bool)) == ends - 12
+        run_.bad_steps = 0
+        assert TrialRun.fatal_step(run_, np.array(finite[:12], bool)) is None
+        assert TrialRun.fatal_step(run_, np.array(finite[12:], bool)) == ends - 12
 
 
 def test_the_batch_without_numbers_is_named():
     source = Batches(tiny.corpus().train, batch_size=4, sequence_length=48, seed=1)
     source.take(2)
-    drawn = Drawn(before=source.get_state(), slots=source.take(5))
+    drawn = DrawnBatches(before=source.get_state(), slots=source.take(5))
     for i in range(5):
         pairs = drawn.slots[i][drawn.slots[i] >= 0].tolist()
-        found = Seat.identity(SimpleNamespace(batches=source), drawn, i)
+        found = TrialRun.identify(SimpleNamespace(batches=source), drawn, i)
         assert found == dict(epoch=0, part=0, batch=2 + i, pairs=pairs)

@@ -22,6 +22,7 @@ def run(*command, cwd=ROOT):
 
 def test_lint():
     run(sys.executable, "-m", "ruff", "check", ".")
+    run(sys.executable, "-m", "ruff", "format", "--check", ".")
 
 
 def test_the_lock_names_no_registry():
@@ -41,7 +42,11 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
         ROOT,
     )
     (wheel,) = tmp_path.glob("attn-*.whl")
-    assert "experiments/report.html.j2" in zipfile.ZipFile(wheel).namelist()
+    assert {
+        "attn/py.typed",
+        "experiments/report/page.html.j2",
+        "experiments/report/page.js",
+    } <= set(zipfile.ZipFile(wheel).namelist())
     run(
         sys.executable,
         "-m",

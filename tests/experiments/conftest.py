@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.html import write_report
+from experiments.report.write import write_report
 from tests.experiments import fakes
 
 

@@ -1,4 +1,4 @@
-"""Workdirs as a sweep leaves them, without training anything: plausible numbers, drawn from a seed."""
+"""Makes workdirs as a sweep leaves them, without training: plausible numbers from a seed."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import settings
-from experiments.report import statistics
+from experiments.evaluation.metrics import CHRF_ORDERS, METRICS
 
 PAIRS = (
     ("3 days ago, at half past nine", "vor 3 Tagen, um halb zehn"),
@@ -67,9 +67,10 @@ def sweep(
     A point may carry its row's "label". A trial whose options are None has no directory yet.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    base, listed = base or settings.resolve(QUICK).to_dict(), []
-    for i, (given, result, options) in enumerate(trials):
-        point = {key: value for key, value in given.items() if key != "label"}
+    base = base or settings.resolve(QUICK).to_dict()
+    listed = []
+    for i, (row, result, options) in enumerate(trials):
+        point = {key: value for key, value in row.items() if key != "label"}
         name = (
             " ".join(
                 f"{key.rpartition('.')[2]}={value}" for key, value in point.items()
@@ -82,7 +83,7 @@ def sweep(
                 "name": name,
                 "directory": directory,
                 "point": point,
-                "label": given.get("label", ""),
+                "label": row.get("label", ""),
             }
         )
         if options is not None:
@@ -147,7 +148,8 @@ def table_3(workdir, seeds=3, count=200) -> Path:
 
     Its validation and test sets have `count` sentences.
     """
-    rng, trials = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    trials = []
     for (label, row), skill in zip(
         TABLE_3.items(), (0.0, -0.6, -0.1, 0.0, 0.6), strict=True
     ):
@@ -189,20 +191,18 @@ def sentences(rng, count, skill):
         "test_bleu": np.column_stack([right, total, lengths, lengths]).astype(np.int32),
         "test_exact": rng.random(count) < 0.3 + 0.1 * skill,
         "test_source": source.astype(np.int32),
+        "test_chrf": _characters(right, total).astype(np.int32),
     }
 
 
 def scores(kept):
-    """What result.json says of the sentences that `sentences` made."""
-    perplexity = np.exp(
-        kept["validation_nll"].sum(dtype=float) / kept["validation_tokens"].sum()
-    )
-    bleu, exact = statistics.bleu(kept["test_bleu"].sum(0)), kept["test_exact"].mean()
-    return {
-        "perplexity": float(perplexity),
-        "bleu": float(bleu),
-        "exact_match": float(exact),
-    }
+    """Computes what result.json says of the sentences that `sentences` made."""
+    values = {}
+    for metric in METRICS:
+        statistics = metric.statistics(kept)
+        sums = statistics.sum(0, dtype=float)
+        values[metric.key] = float(metric.of_sums(sums, len(statistics)))
+    return values
 
 
 def tokens(text):
@@ -212,6 +212,14 @@ def tokens(text):
         for word in re.findall(r"\S+", text)
         for token in re.findall(r"\u2581?\w{1,4}|\W", "\u2581" + word)
     ]
+
+
+def _characters(right, total):
+    """Makes chrF's counts from BLEU's: as if each word had five characters, right or wrong."""
+    share = right[:, :1] / np.maximum(total[:, :1], 1)
+    made = np.maximum(5 * total[:, :1] - np.arange(CHRF_ORDERS), 0)
+    matched = np.rint(made * share)
+    return np.stack([made, made, matched], -1).reshape(len(made), -1)
 
 
 def _metrics(rng, logged):

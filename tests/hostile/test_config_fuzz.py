@@ -35,7 +35,7 @@ from experiments.settings import (
     override,
     resolve,
 )
-from experiments.sweep.plan import Planned, check_all, plan_trials
+from experiments.sweep.plan import Trial, check_all, plan_trials
 from experiments.sweep.points import SweepError, expand
 from experiments.system.machine import Machine
 from experiments.trial import cost
@@ -325,7 +325,7 @@ def largest() -> Settings:
 
 
 def test_the_largest_of_all_builds_by_shape_and_does_not_fit():
-    one = Planned("largest", "", {}, largest())
+    one = Trial("largest", "", {}, largest())
     check_all([one])
     with pytest.raises(
         SettingsError,
@@ -350,7 +350,7 @@ def test_what_is_taken_builds_or_is_too_large():
         program_without_corpus(found): (case, found) for case, found in run(6000)
     }
     for case, found in programs.values():
-        check_all([Planned(str(case), "", {}, found)])
+        check_all([Trial(str(case), "", {}, found)])
         with refused_if_at_all("of memory (or more )?and this machine has 16.0 GiB; "):
             cost.check_memory(found, Machine("cpu", 1, 2, 16 * GIBIBYTE))
 

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from attn.interop import from_torch, load
+from attn.io.safetensors import load
+from attn.io.torch import from_torch
 from experiments.data.vocabulary import digest
 from experiments.inference import Translator
 from experiments.report.results import read_results

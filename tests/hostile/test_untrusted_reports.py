@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report import figures
-from experiments.report import html as report_html
-from experiments.report.html import write_report
+from experiments.report import page as report_page
+from experiments.report.figures import curves, differences, heat_maps, lengths, sizes
 from experiments.report.results import ResultsError
 from experiments.report.sql import QueryError, run_query
+from experiments.report.write import write_report
 from experiments.settings import resolve
 from tests.experiments import fakes
 from tests.hostile.garbage import EVIL, FORMULA, GARBAGE, pickled
@@ -52,15 +52,15 @@ def trials(workdir, kept=None) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures take a second each; what they draw is checked before."""
-    for name in (
-        "forest",
-        "training_curves",
-        "size_and_perplexity",
-        "by_length",
-        "head_entropies",
+    for module, name in (
+        (differences, "forest"),
+        (curves, "training_curves"),
+        (sizes, "size_and_perplexity"),
+        (lengths, "by_length"),
+        (heat_maps, "head_entropies"),
     ):
-        monkeypatch.setattr(figures, name, lambda *_: None)
-    monkeypatch.setattr(figures, "position_table", lambda *_: "")
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(heat_maps, "position_table", lambda *_: "")
 
 
 FILES = (
@@ -421,7 +421,7 @@ def test_no_markup_of_files_runs_in_the_page(evil):
     text = evil.html.read_text(encoding="utf-8")
     page, ours = (
         Page(text),
-        (Path(report_html.__file__).parent / "page.js").read_text(encoding="utf-8"),
+        (Path(report_page.__file__).parent / "page.js").read_text(encoding="utf-8"),
     )
     assert [
         attributes.get("type") for tag, attributes in page.tags if tag == "script"

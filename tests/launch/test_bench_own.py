@@ -1,6 +1,5 @@
 """The benchmarks of the runner itself."""
 
-import dataclasses
 import io
 import json
 from pathlib import Path
@@ -10,8 +9,10 @@ import rich.console
 
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import expand, sweeps_of
-from launch.bench import layers, overhead, sweeps
-from launch.bench.peers import BenchError
+from launch.bench.harness.libraries import BenchError
+from launch.bench.runner import overhead, sweeps
+from launch.bench.table1 import command as layers
+from launch.bench.table1 import kinds, measures
 from tests.experiments import tiny, tiny_config
 
 
@@ -21,7 +22,7 @@ def planned():
 
 
 def test_ways_do_the_same_trials(tmp_path, monkeypatch):
-    """Each way's commands, without running them: every trial is looked for where its way has put it."""
+    """Looks for every trial where its way puts it, without running the commands."""
     called = []
 
     def call(words, cache):
@@ -30,76 +31,134 @@ def test_ways_do_the_same_trials(tmp_path, monkeypatch):
         for one in planned():
             place = workdir / one.directory if words[0] == "launch.sweep" else workdir
             place.mkdir(parents=True, exist_ok=True)
-            result = dict(status="finished", perplexity=2.0 + one.settings.seed + 0.002 * (words[0] == "launch.train"))
+            result = dict(
+                status="finished",
+                perplexity=2.0
+                + one.settings.seed
+                + 0.002 * (words[0] == "launch.train"),
+            )
             if words[0] == "launch.sweep" or str(workdir).endswith(one.directory):
                 (place / "result.json").write_text(json.dumps(result))
 
     monkeypatch.setattr(sweeps, "_call", call)
     console = rich.console.Console(file=io.StringIO())
-    table, results = sweeps.run(["--config=c.py:tiny"], "heads,seed", ["--only=h"], planned(), ["lanes=2", "cold"],
-                                tmp_path, console)
+    table, results = sweeps.time_ways(
+        ["--config=c.py:tiny"],
+        "heads,seed",
+        ["--only=h"],
+        planned(),
+        ["lanes=2", "cold"],
+        tmp_path,
+        console,
+    )
     assert [words[0] for words in called] == ["launch.sweep"] + 4 * ["launch.train"]
-    assert called[0][1:5] == ["--config=c.py:tiny", "--sweep=heads,seed", "--only=h", "--lanes=2"]
-    assert called[4][1:5] == ["--config=c.py:tiny", "--config.model.h=2", "--config.model.d_k=8", "--config.seed=1"]
+    assert called[0][1:5] == [
+        "--config=c.py:tiny",
+        "--sweep=heads,seed",
+        "--only=h",
+        "--lanes=2",
+    ]
+    assert called[4][1:5] == [
+        "--config=c.py:tiny",
+        "--config.model.h=2",
+        "--config.model.d_k=8",
+        "--config.seed=1",
+    ]
     assert len(json.loads(results.read_text())["ways"]["cold"]["perplexities"]) == 4
     assert "1.0e-03" in table.read_text() and "0.0e+00" in table.read_text()
-    with pytest.raises(BenchError, match="unknown way 'lanes=x'; known: sweep, one-by-one, cold, workers=N, lanes=N"):
-        sweeps.run([], "heads", [], planned(), ["lanes=x"], tmp_path, console)
+    with pytest.raises(
+        BenchError,
+        match="unknown way 'lanes=x'; known: sweep, one-by-one, cold, workers=N, lanes=N",
+    ):
+        sweeps.time_ways([], "heads", [], planned(), ["lanes=x"], tmp_path, console)
 
 
 def test_a_trial_that_does_not_finish_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "_call", lambda words, cache: None)
-    with pytest.raises(BenchError, match=r"sweep: h=1 d_k=16 seed=0, .* did not finish"):
-        sweeps.run([], "heads", [], planned(), ["sweep"], tmp_path, rich.console.Console(file=io.StringIO()))
+    with pytest.raises(
+        BenchError, match=r"sweep: h=1 d_k=16 seed=0, .* did not finish"
+    ):
+        sweeps.time_ways(
+            [],
+            "heads",
+            [],
+            planned(),
+            ["sweep"],
+            tmp_path,
+            rich.console.Console(file=io.StringIO()),
+        )
 
 
 def test_overhead_is_relative_to_the_bare_step():
-    rows = overhead.grid({"bare step": [0.02, 0.01, 0.03], "runner": [0.021, 0.5, 0.011]}).rows
-    assert [row[1:] for row in rows] == [("20.0", "10.0", "+0.0%"), ("21.0", "11.0", "+5.0%")]
+    rows = overhead.table(
+        {"bare step": [0.02, 0.01, 0.03], "runner": [0.021, 0.5, 0.011]}
+    ).rows
+    assert [row[1:] for row in rows] == [
+        ("20.0", "10.0", "+0.0%"),
+        ("21.0", "11.0", "+5.0%"),
+    ]
 
 
 def test_saves_between_lines_are_counted():
-    settings = tiny.resolve(training__steps=100, training__log_every=5, training__save_every=5)
+    settings = tiny.resolve(
+        training__steps=100, training__log_every=5, training__save_every=5
+    )
     assert overhead.saving(settings, 1).training.save_every == 100
     often = overhead.saving(settings, 8)
     assert often.training.save_every == 15  # at 15, 30, 45, 60, 75, 90
-    assert [overhead.saves_within(often, steps) for steps in (90, 85, 84, 10, 9)] == [6, 6, 5, 1, 0]
+    assert [overhead.saves_within(often, steps) for steps in (90, 85, 84, 10, 9)] == [
+        6,
+        6,
+        5,
+        1,
+        0,
+    ]
     assert overhead.saves_within(overhead.saving(settings, 1), 90) == 0
-    assert overhead.grid_of_saves([0.3, 0.6, 0.9]).rows == [("save", "600", "900", "1.00%")]
+    assert overhead.table_of_saves([0.3, 0.6, 0.9]).rows == [
+        ("save", "600", "900", "1.00%")
+    ]
 
 
 @pytest.mark.ci
 def test_overhead_of_the_tiny_trial(tmp_path):
-    written = overhead.run(tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO()))
-    found = json.loads(written[1].read_text())["seconds"]
-    assert found["bare step"][0] > 0 and found["runner"][0] > 0
+    written = overhead.time_steps(
+        tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO())
+    )
+    seconds = json.loads(written[1].read_text())["seconds"]
+    assert seconds["bare step"][0] > 0 and seconds["runner"][0] > 0
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("kind", "trips", "paths"), list(zip(layers.KINDS, [
-    (1, 1), (1, 1), (16, 32), (1, 1), (1, 1)], [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)], strict=True)))
+@pytest.mark.parametrize(
+    ("kind", "trips", "paths"),
+    list(
+        zip(
+            kinds.KINDS,
+            [(1, 1), (1, 1), (16, 32), (1, 1), (1, 1)],
+            [(1, 1), (1, 2), (16, 32), (15, 31), (15, 31)],
+            strict=True,
+        )
+    ),
+)
 def test_what_waits_and_what_reaches_whom(kind, trips, paths):
-    assert tuple(layers.sequential(kind, n) for n in (16, 32)) == trips
-    assert tuple(layers.path(kind, n) for n in (16, 32)) == paths
+    assert tuple(measures.sequential(kind, n) for n in (16, 32)) == trips
+    assert tuple(measures.path(kind, n) for n in (16, 32)) == paths
 
 
 def test_exponents():
-    slope, error = layers.exponent({2: 12.0, 4: 48.0, 8: 192.0})
+    slope, error = measures.exponent({2: 12.0, 4: 48.0, 8: 192.0})
     assert (slope, error) == (pytest.approx(2), pytest.approx(0, abs=1e-9))
-    slope, error = layers.exponent({1: 1.0, 2: 4.0, 4: 4.0})
+    slope, error = measures.exponent({1: 1.0, 2: 4.0, 4: 4.0})
     assert slope == pytest.approx(1) and error == pytest.approx((2 / 3) ** 0.5 / 2**0.5)
 
 
 @pytest.mark.ci
-def test_the_table_of_layers(tmp_path, monkeypatch):
-    """Of sizes that take no time."""
-    few = [dataclasses.replace(kind, over_n=((16, 8), (32, 8)), over_d=((16, 8), (16, 16)))
-           for kind in layers.KINDS[::2]]
-    monkeypatch.setattr(layers, "KINDS", few)
-    monkeypatch.setattr(layers, "SHORT", (4, 5, 6))
+def test_the_table_of_layers(tmp_path):
     console = rich.console.Console(file=io.StringIO(), width=200)
-    table, results, image = layers.run(1, tmp_path, console)
-    assert "self-attention" in table.read_text() and "4, 5, 6 (O(n))" in table.read_text()
-    found = json.loads(results.read_text())["layers"]["recurrence"]
-    assert [(one["n"], one["d"], len(one["seconds"])) for one in found] == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
+    table, results, image = layers.measure_kinds(kinds.TINY[:2], 1, tmp_path, console)
+    assert "self-attention" in table.read_text()
+    assert "4, 5, 6 (O(n))" in table.read_text()
+    entries = json.loads(results.read_text())["layers"]["recurrence"]
+    sizes = [(entry["n"], entry["d"], len(entry["seconds"])) for entry in entries]
+    assert sizes == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
     assert image.read_bytes()[:4] == b"\x89PNG"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.launch.test_commands import CONFIG, command
+from tests.end_to_end.test_commands import CONFIG, command
 
 
 @pytest.mark.ci

@@ -1,7 +1,10 @@
-"""Models from elsewhere against numpy in float64, and weights out and in again. Sizes are different primes, mostly."""
+"""Models from elsewhere against numpy in float64, and weights out and in again. Sizes
+are different primes, mostly.
+"""
 
 import functools
 import importlib.util
+import itertools
 import json
 import re
 
@@ -9,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import (
     T5,
     Design,
@@ -21,7 +25,6 @@ from attn import (
     Transformer,
 )
 from attn.io import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
-
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -38,7 +41,7 @@ SOURCE_LENGTHS = (11, 5)
 TARGET_LENGTHS = (3, 7)
 EMBEDDINGS = ("src_embed.weight", "tgt_embed.weight", "generator.weight")
 PADDING = 23
-"""What stands after the sentences; a real piece, so that whoever sees it is found out."""
+"""The token after the sentences; a real one, so that a model that sees it is found out."""
 
 
 def state_dict(embeddings=1, final=False, biases=True, N=N):
@@ -93,7 +96,7 @@ def padded(rows):
 
 
 def loss_and_logits(model, pull):
-    """Of a batch with padding: a weighted sum over the logits of real pieces."""
+    """Computes of a batch with padding: a weighted sum over the logits of real pieces."""
     source, target = (padded(side) for side in zip(*sentences(), strict=True))
     places = [
         jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (source, target)
@@ -133,8 +136,8 @@ def test_every_array_goes_where_numpy_puts_it():
     assert_same(variables["params"], wanted)
 
 
-# One layer, to compile less. Float32 stands for both precisions where the design's numbers are far enough from any
-# other's.
+# One layer, to compile less. Float32 stands for both precisions where the design's
+# numbers are far enough from any other's.
 CASES = {
     "post": (dict(N=1), Design(norm_epsilon=1e-5), np.float64),
     "post_final": (
@@ -153,9 +156,12 @@ TOLERANCE = {np.float64: (1e-12, 1e-8), np.float32: (2e-6, 2e-6)}
 
 @pytest.mark.parametrize("norm", CASES)
 def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
-    """To the rounding of its precision; gradients by central differences in a random direction of each array."""
+    """To the rounding of its precision; gradients by central differences in a random
+    direction of each array.
+    """
     form, design, dtype = CASES[norm]
-    arrays, draw = state_dict(**form), np.random.default_rng(2).normal
+    arrays = state_dict(**form)
+    draw = np.random.default_rng(2).normal
     halves = norm == "post"
     layout = "halves" if halves else "interleaved"
     tables = [numpy_transformer.sinusoids(L, D, halves)] * 2
@@ -201,7 +207,8 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         )
     h = 1e-6
     for name, x in arrays.items():
-        way, gradient = draw(size=x.shape), gradients[name]
+        way = draw(size=x.shape)
+        gradient = gradients[name]
         ends = [loss({**arrays, name: x + step * way}) for step in (h, -h)]
         off = abs((gradient * way).sum() - (ends[0] - ends[1]) / (2 * h))
         assert off < near_in_gradients * np.linalg.norm(gradient) * np.linalg.norm(
@@ -212,11 +219,9 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
 @functools.cache
 def build(design=Design(biases=True, positions=Learned()), shape=SHAPE):
     """A model, and variables at random."""
-    model, ids, every = (
-        Transformer(shape, Y, L, design),
-        jnp.zeros((1, 1), jnp.int32),
-        Mask(),
-    )
+    model = Transformer(shape, Y, L, design)
+    ids = jnp.zeros((1, 1), jnp.int32)
+    every = Mask()
     made = jax.eval_shape(
         lambda key: model.init(
             key,
@@ -276,7 +281,7 @@ def test_attention_without_biases_gets_biases_of_0():
 
 
 def test_what_is_written_is_fit_for_torch_from_numpy():
-    """Of its own memory, which may be written, in C order."""
+    """It has memory of its own, which may be written, in C order."""
     model, variables = build()
     arrays = to_torch(model, variables)
     assert all(
@@ -343,7 +348,8 @@ def test_all_that_is_wrong_is_named():
         ValueError,
         match=re.escape(
             "not the arrays of an nn.Transformer of N=2, d_model=14, d_ff=17: missing: "
-            "decoder.layers.0.self_attn.in_proj_weight, encoder.layers.1.norm2.bias; unknown: pos_encoder.pe; "
+            "decoder.layers.0.self_attn.in_proj_weight, encoder.layers.1.norm2.bias; unknown: "
+            "pos_encoder.pe; "
             "decoder.layers.0.linear2.bias is of int64 and not of floating numbers; "
             "tgt_embed.weight has shape (31, 14), not (29, 14)"
         )
@@ -373,7 +379,8 @@ def test_a_decoder_deeper_than_the_encoder_is_told():
         (
             {f"net.{name}": x for name, x in state_dict().items()},
             H,
-            "no matrix 'encoder.layers.0.linear1.weight'.* begin as net.decoder.* Names.transformer",
+            "no matrix 'encoder.layers.0.linear1.weight'.* begin as net.decoder.*"
+            " Names.transformer",
         ),
         (state_dict() | {"generator.bias": np.ones(Y)}, H, "generator.bias is not 0"),
         ({}, H, "no matrix"),
@@ -456,13 +463,10 @@ KINDS = [
 
 
 def test_every_kind_of_number_comes_back(tmp_path):
-    arrays = {
-        f"{np.dtype(kind)} {shape}": np.arange(np.prod(shape, dtype=int))
-        .reshape(shape)
-        .astype(kind)
-        for kind in KINDS
-        for shape in [(3, 5), (), (0, 2), (3,)]
-    }
+    arrays = {}
+    for kind, shape in itertools.product(KINDS, [(3, 5), (), (0, 2), (3,)]):
+        numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        arrays[f"{np.dtype(kind)} {shape}"] = numbers.astype(kind)
     save(tmp_path / "all.safetensors", arrays)
     found = load(tmp_path / "all.safetensors")
     assert found.keys() == arrays.keys()

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn.kernels.drop import Drop
 
 N = 1 << 16

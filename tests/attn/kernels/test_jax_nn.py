@@ -1,4 +1,6 @@
-"""The "jax_nn" implementation: equal to the reference where it serves, a reason where it does not."""
+"""The "jax_nn" implementation: equal to the reference where it serves, a reason where
+it does not.
+"""
 
 import functools
 
@@ -6,9 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
 
-B, N, M, H, K = 2, 5, 7, 3, 11
+B = 2
+N = 5
+M = 7
+H = 3
+K = 11
 DRAW = np.random.default_rng(0).normal
 SCORES = {
     "one scale": ScaledDot(0.3),

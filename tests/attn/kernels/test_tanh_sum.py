@@ -1,4 +1,6 @@
-"""The additive score's product of exponentials: as exact as tanh itself, wherever the pre-activations lie."""
+"""The additive score's product of exponentials: as exact as tanh itself, wherever the
+pre-activations lie.
+"""
 
 import functools
 
@@ -6,15 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn import Additive, attention
-from attn.kernels import tanh_sum as module
 from jax.test_util import check_grads
 
+from attn import Additive, attention
+from attn.kernels import tanh_sum as module
 from tests.attn import oracle
 
 tanh_sum = jax.jit(module.tanh_sum)
 
-N, M, A = 37, 53, 19
+N = 37
+M = 53
+A = 19
 
 
 def drawn(spread, features=A):
@@ -72,7 +76,8 @@ def test_gradients_err_at_most_twice_as_much_as_the_textbook_forms(spread):
 def test_large_pre_activations_that_cancel(size):
     """The digits of a small difference are not lost, and a = −b gives 0 to the rounding of 1."""
     small = np.linspace(-2, 2, M, dtype=np.float32)[None]
-    a, b = np.full((1, N), size, np.float32), small - np.float32(size)
+    a = np.full((1, N), size, np.float32)
+    b = small - np.float32(size)
     wanted = np.tanh(np.float64(a[0, 0]) + b[0].astype(np.float64))
     np.testing.assert_allclose(
         tanh_sum(a, b, np.ones(1, np.float32))[0], wanted, atol=5e-7
@@ -93,7 +98,8 @@ def test_nan_stays_with_its_token():
     a, b, v = drawn(1)
     a[3, 5] = b[2, 7] = np.nan
     expected = np.zeros((N, M), bool)
-    expected[5], expected[:, 7] = True, True
+    expected[5] = True
+    expected[:, 7] = True
     np.testing.assert_array_equal(np.isnan(tanh_sum(a, b, v)), expected)
 
 
@@ -114,7 +120,9 @@ def test_two_derivatives_in_float64():
 
 
 def test_memory_is_that_of_the_scores():
-    """Temporary MiB of value and gradients at 1,024 tokens and 64 features: the textbook tensor alone is 256."""
+    """Temporary MiB of value and gradients at 1,024 tokens and 64 features: the
+    textbook tensor alone is 256.
+    """
     shapes = [jax.ShapeDtypeStruct((1024, 1, 64), jnp.float32)] * 3
     weights = [
         jax.ShapeDtypeStruct((1, *shape), jnp.float32)

@@ -1,4 +1,6 @@
-"""Greedy and beam search against slow searches over the full forward pass: no cache, no blocks, no early stop."""
+"""Greedy and beam search against slow searches over the full forward pass: no cache, no
+blocks, no early stop.
+"""
 
 import functools
 import itertools
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import (
     MIXERS,
     POSITIONS,
@@ -34,10 +37,16 @@ from attn.models.design import NORMS
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
-LENGTH, MAX_LENGTH, N = 13, 7, 5
-PAD, BOS, EOS = 0, 1, 2
+LENGTH = 13
+MAX_LENGTH = 7
+N = 5
+PAD = 0
+BOS = 1
+EOS = 2
 LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
-"""Pieces of several blocks, the last of them among them, that are chosen often, or would be if they might."""
+"""Pieces of several blocks, the last of them among them, that are chosen often, or
+would be if they might.
+"""
 VOCABULARY = 211 + 1
 ROWS = 120  # hypotheses of one full forward pass, always the same number: it is compiled once
 
@@ -118,7 +127,9 @@ def full(model, variables, source, lengths, target):
 
 
 def log_probs_of(model, variables, source, lengths, targets):
-    """log P of every piece after each place of the targets (B, K, T), bos before them: (B, K, T, Y)."""
+    """log P of every piece after each place of the targets (B, K, T), bos before them:
+    (B, K, T, Y).
+    """
     count, k, t = targets.shape
     read = np.concatenate([np.full((count, k, 1), BOS), targets[..., :-1]], -1).reshape(
         count * k, t
@@ -143,35 +154,37 @@ def lp(n, alpha):
 
 
 def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
-    """Beam search by its definition: for each sentence all that finished, best first: (score, log P, pieces)."""
-    going, finished = [[(0.0, ())] for _ in source], [[] for _ in source]
+    """Beam search by its definition: for each sentence all that finished, best first:
+    (score, log P, pieces).
+    """
+    alive = [[(0.0, ())] for _ in source]
+    finished = [[] for _ in source]
     for n in range(1, MAX_LENGTH + 1):
         table = np.zeros((len(source), beam, MAX_LENGTH), np.int32)
         for b, k in itertools.product(range(len(source)), range(beam)):
-            if k < len(going[b]):
-                table[b, k, : len(going[b][k][1])] = going[b][k][1]
+            if k < len(alive[b]):
+                table[b, k, : len(alive[b][k][1])] = alive[b][k][1]
         log_probs = log_probs_of(model, variables, source, lengths, table)[:, :, n - 1]
         for b, limit in enumerate(limits):
             if n > limit or len(finished[b]) >= beam:
                 continue
-            may = set(range(model.vocabulary)) - {PAD, BOS}
+            allowed = set(range(model.vocabulary)) - {PAD, BOS}
             if n <= len(prefixes[b]):
-                may = {prefixes[b][n - 1]}
+                allowed = {prefixes[b][n - 1]}
             if n == limit:
-                may = {EOS}
-            longer = [
-                (total + log_probs[b, k, y], (*pieces, y))
-                for k, (total, pieces) in enumerate(going[b])
-                for y in may
-            ]
+                allowed = {EOS}
+            longer = []
+            for k, (total, tokens) in enumerate(alive[b]):
+                for y in allowed:
+                    longer.append((total + log_probs[b, k, y], (*tokens, y)))
             longer = sorted(longer, reverse=True)[: 2 * beam]
             finished[b] += [
-                (total / lp(n, alpha), total, pieces)
-                for total, pieces in longer[:beam]
-                if pieces[-1] == EOS
+                (total / lp(n, alpha), total, tokens)
+                for total, tokens in longer[:beam]
+                if tokens[-1] == EOS
             ]
-            going[b] = [
-                (total, pieces) for total, pieces in longer if pieces[-1] != EOS
+            alive[b] = [
+                (total, tokens) for total, tokens in longer if tokens[-1] != EOS
             ][:beam]
     return [sorted(of, reverse=True) for of in finished]
 
@@ -195,7 +208,9 @@ def check(found, wanted, n_best):
 
 @functools.cache
 def searcher(model, beam, n_best):
-    """As a function (variables, source, lengths, alpha, limits, prefix); a beam of 0 is greedy search."""
+    """As a function (variables, source, lengths, alpha, limits, prefix); a beam of 0 is
+    greedy search.
+    """
 
     def search(
         variables,
@@ -259,11 +274,10 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
 def test_a_wide_beam_finds_everything():
     model, variables = build(6)
     source, lengths = sentences(3, 6)
-    everything = [
-        (*pieces, EOS)
-        for n in range(4)
-        for pieces in itertools.product([3, 4, 5], repeat=n)
-    ]
+    everything = []
+    for n in range(4):
+        for tokens in itertools.product([3, 4, 5], repeat=n):
+            everything.append((*tokens, EOS))
     targets = np.array(
         [(*pieces, *(PAD,) * (4 - len(pieces))) for pieces in everything]
     )
@@ -325,7 +339,9 @@ def test_greedy_equals_the_search_without_a_cache():
 
 @pytest.mark.parametrize(("factor", "surprise"), [(2.0, -4), (300.0, -1000)])
 def test_what_is_barred_counts_in_the_softmax(factor, surprise):
-    """Pad and bos are likely, to where the exponential of their logits overflows, and never chosen."""
+    """Pad and bos are likely, to where the exponential of their logits overflows, and
+    never chosen.
+    """
     model, variables = build()
     variables = rescaled(variables, [PAD, BOS], factor)
     source, lengths = sentences()
@@ -337,7 +353,9 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
 
 
 def test_logits_may_all_be_negative():
-    """What fills the last block has logits of 0, and so have pad and bos here, each in a block of every hypothesis."""
+    """The fill of the last block has logits of 0, and so have pad and bos here, each in
+    a block of every hypothesis.
+    """
     model, variables = build()
     table = (variables["params"]["embedding"] - 5).at[:2].set(0)
     ones = {"norm": {"scale": jnp.ones(SHAPE.d_model), "bias": jnp.ones(SHAPE.d_model)}}
@@ -379,7 +397,9 @@ def test_a_sentence_is_translated_as_if_alone():
 
 
 def scripted(first, later):
-    """A model whose next piece depends on its position only: eos with these probabilities, else 3, seldom 4."""
+    """A model whose next piece depends on its position only: eos with these
+    probabilities, else 3, seldom 4.
+    """
     model, variables = build(6, design=Design(embeddings="separate"))
     params = jax.tree.map_with_path(
         lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
@@ -388,7 +408,8 @@ def scripted(first, later):
     places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
     hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
     eos = np.array([first] + [later] * (MAX_LENGTH - 1))
-    never, seldom = np.full(MAX_LENGTH, 1e-6), np.full(MAX_LENGTH, 0.01)
+    never = np.full(MAX_LENGTH, 1e-6)
+    seldom = np.full(MAX_LENGTH, 0.01)
     wanted = np.log(
         np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1)
     )

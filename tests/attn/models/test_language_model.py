@@ -1,4 +1,6 @@
-"""The language model against the float64 oracle and against itself piece by piece, and what is drawn from it."""
+"""The language model against the float64 oracle and against itself piece by piece, and
+what is drawn from it.
+"""
 
 import functools
 
@@ -6,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import (
     T5,
     ALiBi,
@@ -23,14 +26,15 @@ from attn import (
     sample,
 )
 from attn.models.sampling import allowed_tokens
-
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
-VOCABULARY, LENGTH = 23, 15
-BOS, EOS = 1, 2
+VOCABULARY = 23
+LENGTH = 15
+BOS = 1
+EOS = 2
 DESIGNS = [
     Design(),
     Design(norm="pre", embeddings="separate", positions=Rotary(), biases=True),
@@ -46,10 +50,8 @@ DESIGNS = [
 @functools.cache
 def build(design=DESIGNS[0], **options):
     """Random parameters, biases and norms too."""
-    model, ids = (
-        LanguageModel(SHAPE, VOCABULARY, LENGTH, design=design, **options),
-        jnp.zeros((1, 2), jnp.int32),
-    )
+    model = LanguageModel(SHAPE, VOCABULARY, LENGTH, design=design, **options)
+    ids = jnp.zeros((1, 2), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
     draw = np.random.default_rng(2)
     params = jax.tree.map_with_path(
@@ -82,11 +84,10 @@ def logits(model, variables, pieces, mask=Mask.causal()):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_equal_the_oracle(norm):
     model, variables = build(Design(norm=norm))
-    exact, (pieces,) = (
-        jax.tree.map(lambda x: np.asarray(x, np.float64), variables),
-        text(),
-    )
-    p, n = exact["params"], len(pieces)
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), variables)
+    (pieces,) = text()
+    p = exact["params"]
+    n = len(pieces)
 
     def around(own, x, sublayer):
         if norm == "pre":
@@ -124,7 +125,9 @@ def test_logits_equal_the_oracle(norm):
     [*DESIGNS[:2], *(pytest.param(one, marks=pytest.mark.ci) for one in DESIGNS[2:])],
 )
 def test_all_in_one_pass_are_one_by_one(design):
-    """After each beginning by itself, and piece after piece over the cache, two texts side by side."""
+    """After each beginning by itself, and piece after piece over the cache, two texts
+    side by side.
+    """
     model, variables = build(design)
     pieces = text(2)
     wanted = logits(model, variables, pieces)
@@ -146,7 +149,8 @@ def test_all_in_one_pass_are_one_by_one(design):
 
 def test_packed_texts_do_not_see_each_other():
     model, variables = build()
-    first, second = text(length=4)[0], text(length=5, seed=1)[0]
+    first = text(length=4)[0]
+    second = text(length=5, seed=1)[0]
     segments = jnp.array([1] * 4 + [2] * 5)
     places = jnp.concatenate([jnp.arange(4), jnp.arange(5)])
     mask = Mask.causal() & Mask.segments(segments, segments)
@@ -219,7 +223,7 @@ def draw(count, key=0, beginning=(), **cut):
 
 @functools.cache
 def next_probabilities(beginning):
-    """Of each piece after `bos` and the beginning, those that are never drawn left out."""
+    """Returns the scores of each token after `bos` and a prefix, −inf if never drawn."""
     found = np.asarray(
         logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
     )
@@ -239,7 +243,8 @@ def next_probabilities(beginning):
     ],
 )
 def test_pieces_are_drawn_with_their_probabilities(cut):
-    count, beginning = 20_000, (5, 9)
+    count = 20_000
+    beginning = (5, 9)
     found = np.asarray(draw(count, beginning=beginning, **cut).tokens)
     assert (found[:, :2] == beginning).all()
     scores = next_probabilities(beginning) / cut.get("temperature", 1.0)
@@ -313,7 +318,7 @@ def test_neighbours_do_not_matter_and_keys_do():
     ],
 )
 def test_what_may_be_drawn(cut, wanted):
-    """Of 0.1, 0.5, 0.25, nothing and 0.15."""
+    """The probabilities are 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
     found = allowed_tokens(
         scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut}

@@ -1,4 +1,6 @@
-"""Recurrence and convolution against loops in float64, alone, packed, padded, and where a mask hides what is near."""
+"""Recurrence and convolution against loops in float64, alone, packed, padded, and where
+a mask hides what is near.
+"""
 
 import functools
 
@@ -6,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import Convolution, Mask, Recurrence
 from attn.models.recurrence import CELLS
 from attn.models.visibility import dense_mask, neighbours
-
 from tests.attn import numpy_rnn
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -22,6 +24,13 @@ PACKED = Mask.segments(SEGMENTS, SEGMENTS)
 
 def drawn(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def picture(visible):
+    rows = []
+    for row in visible:
+        rows.append("".join("●" if cell else "·" for cell in row))
+    return "\n".join(rows)
 
 
 @functools.cache
@@ -56,39 +65,30 @@ def convolved(p, x, offsets):
     return found + p["bias"]
 
 
-MIXERS = [
-    *[
-        (
-            Recurrence(D, cell, both),
-            functools.partial(
-                lambda p, x, cell, both: (
-                    numpy_rnn.both_ways(p, cell, x)
-                    if both
-                    else numpy_rnn.run(p["forward"], cell, x)
-                ),
-                cell=cell,
-                both=both,
-            ),
-        )
-        for cell in CELLS
-        for both in (True, False)
-    ],
-    *[
-        (
-            Convolution(D, 2, causal, separable),
-            functools.partial(
-                convolved, offsets=range(-4, 1) if causal else range(-2, 3)
-            ),
-        )
-        for causal in (True, False)
-        for separable in (True, False)
-    ],
-]
+def both_ways(p, x, cell):
+    return numpy_rnn.both_ways(p, cell, x)
+
+
+def forwards(p, x, cell):
+    return numpy_rnn.run(p["forward"], cell, x)
+
+
+MIXERS = []
+for cell in CELLS:
+    oracle = functools.partial(both_ways, cell=cell)
+    MIXERS.append((Recurrence(D, cell, both_ways=True), oracle))
+    MIXERS.append((Recurrence(D, cell), functools.partial(forwards, cell=cell)))
+for separable in (True, False):
+    around = functools.partial(convolved, offsets=range(-2, 3))
+    before = functools.partial(convolved, offsets=range(-4, 1))
+    MIXERS.append((Convolution(D, 2, causal=False, separable=separable), around))
+    MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
 
 
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
 def test_a_packed_row_is_its_sentences(module, oracle):
-    variables, x = build(module), drawn(len(SEGMENTS), D)
+    variables = build(module)
+    x = drawn(len(SEGMENTS), D)
     found = module.apply(variables, x, PACKED)
     start = 0
     for length in LENGTHS:
@@ -100,10 +100,8 @@ def test_a_packed_row_is_its_sentences(module, oracle):
 
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
 def test_padding_is_not_seen(module, oracle):
-    variables, x = (
-        build(module),
-        drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf),
-    )
+    variables = build(module)
+    x = drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf)
     lengths = [5, 7, 1]
     found = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
     for b, length in enumerate(lengths):
@@ -115,7 +113,8 @@ def test_padding_is_not_seen(module, oracle):
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
 def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
     """An example of its own each: one sees all, one nothing but itself."""
-    variables, x = build(module), drawn(2, 4, D)
+    variables = build(module)
+    x = drawn(2, 4, D)
     both = jnp.stack([jnp.ones((4, 4), bool), jnp.eye(4, dtype=bool)])[:, None]
     found = module.apply(variables, x, Mask.dense(both))
     for number, parts in enumerate(
@@ -132,8 +131,11 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
     "module", [Recurrence(D), Recurrence(D, "lstm"), Convolution(D, 1, causal=True)]
 )
 def test_one_after_the_other_is_all_at_once(module):
-    """The caches of two hypotheses, side by side; that they change places is seen in the tests of the search."""
-    variables, x = build(module), drawn(3, 2, 5, D)
+    """The caches of two hypotheses, side by side; that they change places is seen in
+    the tests of the search.
+    """
+    variables = build(module)
+    x = drawn(3, 2, 5, D)
     wanted = module.apply(variables, x, Mask.causal())
     cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
     for t in range(5):
@@ -152,12 +154,11 @@ def test_one_after_the_other_is_all_at_once(module):
 
 def test_what_comes_before_a_sentence():
     module = Recurrence(D, "gru")
-    variables, x, start = (
-        build(module),
-        drawn(len(SEGMENTS), D),
-        drawn(len(SEGMENTS), D, seed=3),
-    )
-    found, p = module.apply(variables, x, PACKED, start), exact(variables)
+    variables = build(module)
+    x = drawn(len(SEGMENTS), D)
+    start = drawn(len(SEGMENTS), D, seed=3)
+    found = module.apply(variables, x, PACKED, start)
+    p = exact(variables)
     for first, length in ((0, 5), (5, 1), (6, 3)):
         wanted = numpy_rnn.run(
             p["forward"],
@@ -193,9 +194,7 @@ def test_neighbours_are_what_the_mask_says(mask, offsets):
     assert found.shape == (3, n, len(offsets))
     for b in range(3):
         one = Mask.dense(jnp.asarray(everything[b][None]))
-        assert one.picture(n, n) == "\n".join(
-            "".join("●" if cell else "·" for cell in row) for row in everything[b]
-        )
+        assert one.picture(n, n) == picture(everything[b])
         for i in range(n):
             for place, offset in enumerate(offsets):
                 assert found[b, i, place] == (
@@ -207,11 +206,7 @@ def test_neighbours_are_what_the_mask_says(mask, offsets):
 def test_a_mask_of_the_whole_is_its_picture():
     n = len(SEGMENTS)
     for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
-        drawn = "\n".join(
-            "".join("●" if cell else "·" for cell in row)
-            for row in dense_mask(mask, (), n, n)
-        )
-        assert drawn == mask.picture(n, n)
+        assert picture(dense_mask(mask, (), n, n)) == mask.picture(n, n)
 
 
 def test_heads_of_their_own_are_refused():

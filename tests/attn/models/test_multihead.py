@@ -1,15 +1,18 @@
-"""MultiHeadAttention against the float64 oracle for every score and both ways to combine heads, its parameters, and its cache."""
+"""MultiHeadAttention against the float64 oracle for every score and both ways to
+combine heads, its parameters, and its cache.
+"""
 
 import dataclasses
 import functools
 from typing import Any
 
-import attn
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import attn
 from attn import (
     T5,
     Additive,
@@ -22,12 +25,17 @@ from attn import (
     Rotary,
     ScaledDot,
 )
-
 from tests.attn import oracle
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
-B, N, M, H, K, D, A = 2, 5, 7, 3, 11, 13, 19
+B = 2
+N = 5
+M = 7
+H = 3
+K = 11
+D = 13
+A = 19
 WIDTH = {"concat": 17, "mean": D}  # d_v
 LENGTHS = np.array([4, 7])
 
@@ -64,7 +72,8 @@ def additive(p, i):
     )
 
 
-# What makes the score, the oracle's score of head i from the parameters p, and how many parameters there are.
+# What makes the score, the oracle's score of head i from the parameters p, and how many
+# parameters there are.
 CASES = {
     "dot": ("dot", lambda p, i: np.dot, 0),
     "scaled dot": ("scaled_dot", lambda p, i: oracle.scaled_dot, 0),
@@ -106,12 +115,8 @@ CASES = {
 VARIANTS = ["scale=0.3", "bilinear, low rank", "additive, wide, biased", "sum"]
 every_score = pytest.mark.parametrize(
     ("name", "combine"),
-    [
-        (name, combine)
-        for name in CASES
-        for combine in WIDTH
-        if combine == "concat" or name not in VARIANTS
-    ],
+    [(name, "concat") for name in CASES]
+    + [(name, "mean") for name in CASES if name not in VARIANTS],
 )
 both_combinations = pytest.mark.parametrize("combine", WIDTH)
 
@@ -183,7 +188,9 @@ def test_parameters_are_as_many_as_the_formulas_say(name, combine):
 
 
 def test_values_of_a_low_rank_are_those_of_their_product():
-    """A mean of heads with W_V as two matrices, against the same with their product; and against the paper's form."""
+    """A mean of heads with W_V as two matrices, against the same with their product;
+    and against the paper's form.
+    """
     low = MultiHeadAttention(D, H, K, 5, combine="mean", biases=True)
     params = jax.tree.map(
         lambda x: jnp.asarray(
@@ -228,7 +235,11 @@ def test_parameters_are_plain_dictionaries_of_arrays():
 
 
 def test_initial_values_are_glorot_uniform():
-    h, d, d_k, d_v, d_a = 3, 67, 31, 37, 1021
+    h = 3
+    d = 67
+    d_k = 31
+    d_v = 37
+    d_a = 1021
 
     @jax.jit
     def initial(key):
@@ -275,7 +286,8 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
     model, params = build(name)
     draw = np.random.default_rng(6).normal
     x, memory, pull = (draw(size=(n, D)) for n in (N, M, N))
-    visible, h = np.tri(N, M, 1), 1e-5
+    visible = np.tri(N, M, 1)
+    h = 1e-5
 
     def wanted(p):
         return (exact(p, x, memory, visible, name, "concat") * pull).sum()
@@ -448,10 +460,8 @@ def test_an_empty_cache_has_room_for_keys_and_values():
 )
 @both_combinations
 def test_the_activation_is_on_the_output(activation, wanted, combine):
-    (plain, params), (active, _) = (
-        build(combine=combine),
-        build(combine=combine, activation=activation),
-    )
+    (plain, params) = build(combine=combine)
+    (active, _) = build(combine=combine, activation=activation)
     x, memory = inputs()
     plain, active = (
         model.apply({"params": params}, x, memory, Mask()) for model in (plain, active)
@@ -515,7 +525,8 @@ def test_a_combination_that_is_unknown_is_named(options, message):
     ],
 )
 def test_parameters_of_another_score_are_refused(saved, score, message):
-    model, params = build(score)[0], build(saved)[1]
+    model = build(score)[0]
+    params = build(saved)[1]
     with pytest.raises(ValueError, match=message):
         model.apply({"params": params}, *inputs(), Mask())
 

@@ -6,16 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import RNN, SCORES, Mask
 from attn.hashing import cheap_key
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.recurrence import CELLS
-
 from tests.attn import numpy_rnn
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
-D, VOCABULARY, LENGTH = 6, 29, 20
+D = 6
+VOCABULARY = 29
+LENGTH = 20
 CASES = [
     ("none", "lstm", "tied", 1),
     ("bilinear", "lstm", "separate", 2),
@@ -34,10 +36,8 @@ def masks(lengths=None):
 @functools.cache
 def build(score, cell, embeddings, N):
     """Random parameters, biases too."""
-    model, ids = (
-        RNN(VOCABULARY, LENGTH, D, N, cell, score, embeddings),
-        jnp.zeros((1, 2), jnp.int32),
-    )
+    model = RNN(VOCABULARY, LENGTH, D, N, cell, score, embeddings)
+    ids = jnp.zeros((1, 2), jnp.int32)
     shapes = jax.eval_shape(
         functools.partial(model.init, **masks()), jax.random.key(0), ids, ids, ids, ids
     )
@@ -91,17 +91,13 @@ def test_logits_equal_the_oracle(case):
 def test_a_packed_row_is_its_sentences(case):
     model, variables = build(*case)
     sides = list(zip(*pairs(), strict=True))
-    row = [
-        jnp.concatenate([jnp.asarray(ids) for ids in side] + [jnp.zeros(2, int)])
-        for side in sides
-    ]
-    source, target = (
-        jnp.concatenate(
-            [jnp.full(len(ids), i + 1) for i, ids in enumerate(side)]
-            + [jnp.zeros(2, int)]
-        )
-        for side in sides
-    )
+    padding = np.zeros(2, int)
+    row = [jnp.asarray(np.concatenate([*side, padding])) for side in sides]
+    segments = []
+    for side in sides:
+        numbers = np.repeat(np.arange(len(side)) + 1, [len(ids) for ids in side])
+        segments.append(jnp.asarray(np.concatenate([numbers, padding])))
+    source, target = segments
     found = logits(
         model,
         variables,

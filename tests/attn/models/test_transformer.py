@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import (
     SCORES,
     T5,
@@ -25,13 +26,13 @@ from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
 from attn.positions import LAYOUTS
-
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=3, d_k=5, d_v=7)
-VOCABULARY, LENGTH = 29, 23
+VOCABULARY = 29
+LENGTH = 23
 
 
 def places(ids):
@@ -110,8 +111,8 @@ def test_no_piece_sees_the_future(pair):
             changed, source, target, places(source), places(target), **masks()
         )
 
-    # One table row feeds one target place, so its gradient is that place's reach. Weighted, because the plain sum of
-    # what a LayerNorm gives is constant.
+    # One table row feeds one target place, so its gradient is that place's reach.
+    # Weighted, because the plain sum of what a LayerNorm gives is constant.
     weights = jnp.arange(SHAPE.d_model, dtype=jnp.float32)
     reach = jax.jacobian(lambda t: hidden(t) @ weights)(
         variables["positions"]["target_positions"]["table"]
@@ -126,7 +127,8 @@ def test_sinusoids():
     np.testing.assert_allclose(table[7, 5], np.cos(7 / 10_000 ** (4 / 8)), rtol=1e-6)
     # PE(pos + k) is PE(pos) turned by an angle that depends on k alone (the paper's section 3.5).
     turn = 3 * 10_000.0 ** (-np.arange(0, 8, 2) / 8)
-    sin, cos = table[:-3, ::2], table[:-3, 1::2]
+    sin = table[:-3, ::2]
+    cos = table[:-3, 1::2]
     np.testing.assert_allclose(
         table[3:, ::2], sin * np.cos(turn) + cos * np.sin(turn), atol=2e-6
     )
@@ -195,7 +197,8 @@ def test_scan_and_remat_change_no_number(pair, design, scan, remat):
 
         return jax.jit(jax.value_and_grad(weighted))
 
-    wanted, found = loss(plain)(variables["params"]), loss(other)(variables["params"])
+    wanted = loss(plain)(variables["params"])
+    found = loss(other)(variables["params"])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         found,
@@ -204,10 +207,13 @@ def test_scan_and_remat_change_no_number(pair, design, scan, remat):
 
 
 def test_scanned_layers_draw_dropout_each_for_itself(pair):
-    """Two layers without weights, so that all they do is to normalise: with one draw they would drop the same."""
+    """Two layers without weights, so that all they do is to normalise: with one draw
+    they would drop the same.
+    """
     source = jnp.asarray(pair[0])
     model, variables = build(Design(norm="pre"), P_drop=0.5, scan=True)
-    # Each feed-forward network gives 1 everywhere, so that what is not embedding counts the layers that kept it.
+    # Each feed-forward network gives 1 everywhere, so that what is not embedding counts
+    # the layers that kept it.
     layers = {
         name: jax.tree.map(jnp.zeros_like, variables["params"][name])
         for name in ("encoder_0", "encoder_1")
@@ -228,7 +234,8 @@ def test_scanned_layers_draw_dropout_each_for_itself(pair):
         Mask(),
         rngs={"dropout": cheap_key(jax.random.key(0))},
     )
-    # Sums of two draws of 0 or 2 are 0, 2 or 4; of one draw taken twice, 0 or 4. The norm keeps distinct ones distinct.
+    # Sums of two draws of 0 or 2 are 0, 2 or 4; of one draw taken twice, 0 or 4. The
+    # norm keeps distinct ones distinct.
     assert len(set(np.round(np.asarray(found)[0], 4))) == 3
 
 

@@ -1,4 +1,6 @@
-"""Biases by position: against their definitions in numpy, in every kernel, and what their gradients cost."""
+"""Biases by position: against their definitions in numpy, in every kernel, and what
+their gradients cost.
+"""
 
 import dataclasses
 import re
@@ -8,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
+
 from attn import Mask, attention
 from attn.positions import (
     ALiBiBias,
@@ -16,17 +20,17 @@ from attn.positions import (
     alibi_slopes,
     bucket_of_distance,
 )
-from jax.test_util import check_grads
-
 from tests.attn import oracle
 
-N, M, H, K, R = 11, 13, 3, 5, 4
+N = 11
+M = 13
+H = 3
+K = 5
+R = 4
 DRAW = np.random.default_rng(0).normal
-TABLE, BUCKETS, SLOPES = (
-    DRAW(size=(H, 2 * R + 1)),
-    DRAW(size=(H, 8)),
-    np.abs(DRAW(size=H)),
-)
+TABLE = DRAW(size=(H, 2 * R + 1))
+BUCKETS = DRAW(size=(H, 8))
+SLOPES = np.abs(DRAW(size=H))
 
 
 def clipped(distance):
@@ -34,7 +38,9 @@ def clipped(distance):
 
 
 def t5_bucket(distance, buckets, bidirectional, max_distance):
-    """From T5's description: half of the buckets exact, half logarithmic up to max_distance, later keys apart."""
+    """From T5's description: half of the buckets exact, half logarithmic up to
+    max_distance, later keys apart.
+    """
     before = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
     side = np.where(distance > 0, buckets // 2, 0) if bidirectional else 0
     half = buckets // 4 if bidirectional else buckets // 2
@@ -45,7 +51,8 @@ def t5_bucket(distance, buckets, bidirectional, max_distance):
     return side + np.where(before < half, before, logarithmic)
 
 
-# A bias of given parameters and offset; its parameters; which of them each distance takes, or what it multiplies.
+# A bias of given parameters and offset; its parameters; which of them each distance
+# takes, or what it multiplies.
 BIASES = {
     "table": (RelativeBias, TABLE, clipped),
     "t5": (
@@ -81,7 +88,9 @@ def dense(name, offset, n=N, m=M):
 
 @pytest.fixture(params=["reference", "tiled"])
 def kernel(request, monkeypatch):
-    """Each kernel, with blocks of 4 queries, of which one sees keys that touch neither end of them."""
+    """Each kernel, with blocks of 4 queries, of which one sees keys that touch neither
+    end of them.
+    """
     monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 4)
     jax.clear_caches()  # the constant is compiled in
     return request.param
@@ -185,7 +194,9 @@ def test_any_tile_is_cut_from_the_whole(name):
     make, parameters, _ = BIASES[name]
     whole = dense(name, 5, 80, 60)
     for n in (1, 2, 3, 4, 5, 13, 16, 17, 67) if name == "table" else (1, 13):
-        m, i, j = 1 + 7 * n % 19, 80 - n, n % 11
+        m = 1 + 7 * n % 19
+        i = 80 - n
+        j = n % 11
         tile = jax.jit(make(np.float32(parameters[1]), 5).tile)(
             i + jnp.arange(n), j + jnp.arange(m)
         )
@@ -214,7 +225,8 @@ def test_steps_of_a_decoder_are_the_rows_of_the_whole(qkv, name):
 @pytest.mark.parametrize("name", ["table", "alibi"])
 def test_lanes_have_biases_and_offsets_of_their_own(qkv, kernel, name):
     make, parameters, _ = BIASES[name]
-    lanes, offsets = np.stack([parameters, 2 * parameters]), jnp.array([0, 3])
+    lanes = np.stack([parameters, 2 * parameters])
+    offsets = jnp.array([0, 3])
 
     def loss(parameters, offset):
         return (
@@ -253,8 +265,11 @@ def test_bucket_of_distance_equal_the_formula(buckets, most, bidirectional):
 
 
 def test_bucket_of_distance_by_hand():
-    """8 + ⌊2 log₂(d / 8)⌋ from 8 on, with 16 more for later keys; 16 + ⌊16 log₈(d / 16)⌋ in one direction."""
-    both, one = bucket_of_distance(32, True, 128), bucket_of_distance(32, False, 128)
+    """8 + ⌊2 log₂(d / 8)⌋ from 8 on, with 16 more for later keys; 16 + ⌊16 log₈(d /
+    16)⌋ in one direction.
+    """
+    both = bucket_of_distance(32, True, 128)
+    one = bucket_of_distance(32, False, 128)
     for distance, bucket in {
         0: 0,
         -1: 1,
@@ -333,7 +348,7 @@ def test_bfloat16_parameters_are_summed_and_multiplied_in_float32():
 
 
 def lowered_gradient(name, n, **options):
-    """Of the parameters, with n queries and keys of one head."""
+    """Lowers the gradient of the parameters, with n queries and keys of one head."""
     make, parameters, _ = BIASES[name]
     x = jax.ShapeDtypeStruct((n, 1, 16), jnp.float32)
 
@@ -349,16 +364,17 @@ def lowered_gradient(name, n, **options):
 
 @pytest.mark.parametrize("name", BIASES)
 def test_gradient_costs_no_more_than_the_diagonals(name):
-    """Neither memory nor scattered numbers by the square: 8,192 queries and keys have 256 MiB of scores."""
+    """Neither memory nor scattered numbers by the square: 8,192 queries and keys have
+    256 MiB of scores.
+    """
     lowered = lowered_gradient(name, 8192)
     assert lowered.compile().memory_analysis().temp_size_in_bytes / 2**20 < 40
     # The types behind a scatter's region: what is scattered into, the indices, the numbers.
     pattern = r"stablehlo\.scatter\".*?\}\) : \(tensor<.*?>, tensor<.*?>, tensor<([\dx]*)x\w+>\)"
     scatters = re.findall(pattern, lowered.as_text(), re.DOTALL)
     assert bool(scatters) == (name != "alibi")
-    assert all(
-        np.prod([int(x) for x in shape.split("x")]) <= 2 * 8192 for shape in scatters
-    )
+    for shape in scatters:
+        assert np.prod([int(x) for x in shape.split("x")]) <= 2 * 8192
 
 
 @pytest.mark.parametrize("name", BIASES)

@@ -1,13 +1,19 @@
-"""rotary() against complex multiplication in float64, and what it is for: scores that know distances only."""
+"""rotary() against complex multiplication in float64, and what it is for: scores that
+know distances only.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from attn import positions
 
 rotary = jax.jit(positions.rotary, static_argnames="base")
-B, N, H, K = 2, 5, 3, 14
+B = 2
+N = 5
+H = 3
+K = 14
 POSITIONS = np.array([[0, 1, 2, 3, 4], [997, 13, 0, 5, 101]])
 
 

@@ -6,7 +6,6 @@ import functools
 import pytest
 
 from attn import MIXERS, POSITIONS, SCORES
-
 from experiments.configs import layers, positions, scores, systems, table3
 from experiments.report.published import TABLE_3
 from experiments.settings import resolve

@@ -1,5 +1,6 @@
 """The paper's configs: its numbers, its Table 3, and what a README line says of them."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -108,3 +109,13 @@ def test_the_models_are_the_papers():
 def test_an_unknown_model_is_named():
     with pytest.raises(ValueError, match="unknown model 'huge'; known: base, big"):
         paper.get_config("huge")
+
+
+def test_the_docstring_names_code_that_is_there():
+    """Each statement of the paper is followed by files, and by text that is in them."""
+    lines = re.findall(r"(?m)^ {7}([\w/]+\.py): (.+)$", paper.__doc__)
+    assert len(lines) >= 20
+    for path, snippets in lines:
+        code = (ROOT / path).read_text().split('"""')[::2]
+        for snippet in re.findall(r"`([^`]+)`", snippets):
+            assert any(snippet in part for part in code), f"{path} has no {snippet}"

@@ -11,10 +11,9 @@ from experiments.data.dataset import Heldout
 from experiments.evaluation import head_importance
 from experiments.evaluation.head_importance import Head
 from experiments.evaluation.perplexity import sentence_losses
-from experiments.report.heads import grids, head_tables
-from experiments.report.html import compare_rows, write_report
+from experiments.report.heads import _corrected, grids, head_tables
 from experiments.report.results import KINDS, ResultsError, read_heads, read_results
-from experiments.report.statistics import holm
+from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
 from experiments.trial.program import initial_state, initial_variables, program_of
@@ -32,7 +31,7 @@ def heldout():
 
 
 def test_how_heads_look():
-    """One head that looks at itself, one evenly at all; rows of two sentences, by their lengths and one too many."""
+    """One head looks at itself, one evenly at all; of three rows two have sentences."""
 
     def weights(state, source, target, lengths):
         assert lengths.tolist() == [2, 3, 0]  # in the order of their lengths
@@ -44,7 +43,7 @@ def test_how_heads_look():
         cross[..., 0] = 1  # every query looks at the first token
         return dict(encoder=found, cross=cross)
 
-    found = head_importance.looks(weights, None, heldout(), 3, 6)
+    found = head_importance.attention_statistics(weights, None, heldout(), 3, 6)
     # The sources have 2 and 3 tokens, the decoder reads 4 and 2.
     np.testing.assert_allclose(
         found["encoder/entropy"], [[0, (2 * np.log(2) + 3 * np.log(3)) / 5]], rtol=1e-6
@@ -53,7 +52,8 @@ def test_how_heads_look():
         found["encoder/distance"], [[0, (2 * 0.5 + 8 / 3) / 5]], rtol=1e-6
     )
     np.testing.assert_allclose(found["encoder/shares"][0, 0], [1, 0, 0, 0, 0, 0])
-    # Of n even weights 1/n each: the same n times, before and after n − 1 times, the first and the last once if n is 3.
+    # Of n even weights 1/n each: the same place n times, before and after n − 1 times, the
+    # first and the last once if n is 3.
     near = 1 / 2 + 2 / 3
     np.testing.assert_allclose(
         found["encoder/shares"][0, 1],
@@ -159,12 +159,30 @@ def test_importance_by_hand():
         d = others[Head("cross", *head)] - before
         spread = np.std([d[i].sum() / tokens[i].sum() for i in drawn])
         assert found["cross/error"][head] == pytest.approx(spread, rel=0.1)
-    assert np.isnan(found["cross/importance"][0, 1]) and found["encoder/p"][0, 0] == 1
-    assert found["cross/p"][0, 0] < 1e-6 < 0.05 < found["cross/p"][1, 1]
-    plain = head_importance.importance(
-        before, {Head("cross", 1, 1): others[Head("cross", 1, 1)]}, tokens
-    )["cross/p"][1, 1]
-    assert found["cross/p"][1, 1] == pytest.approx(holm([0.0, plain, 1.0])[1], rel=1e-5)
+    assert np.isnan(found["cross/importance"][0, 1])
+    p_values = found["cross/p_value"]
+    assert found["encoder/p_value"][0, 0] == 1
+    assert p_values[0, 0] < 1e-6 < 0.05 < p_values[1, 1]
+
+
+def test_p_values_are_of_one_head_alone():
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(3, 20, 50)
+    before = tokens * draw.normal(2, 0.3, 50)
+    others = {Head("cross", 0, i): before + draw.normal(0.2, 1, 50) for i in range(3)}
+    together = head_importance.importance(before, others, tokens)
+    for head, losses in others.items():
+        alone = head_importance.importance(before, {head: losses}, tokens)
+        p_value = together["cross/p_value"][0, head.number]
+        assert p_value == alone["cross/p_value"][0, head.number]
+
+
+def test_the_report_corrects_p_values_over_all_heads():
+    raw = {"encoder/p_value": [[0.01, 0.4]], "cross/p_value": [[0.02, np.nan]]}
+    arrays = {name: np.float32(values) for name, values in raw.items()}
+    corrected = _corrected(arrays)
+    np.testing.assert_allclose(corrected["encoder/p"], [[0.03, 0.4]], rtol=1e-6)
+    np.testing.assert_allclose(corrected["cross/p"], [[0.04, np.nan]], rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +200,14 @@ def test_a_trial_that_is_asked_measures_its_heads(measured):
     for kind in KINDS:
         assert {name for name in found if name.startswith(f"{kind}/")} == {
             f"{kind}/{what}"
-            for what in ("entropy", "distance", "shares", "importance", "error", "p")
+            for what in (
+                "entropy",
+                "distance",
+                "shares",
+                "importance",
+                "error",
+                "p_value",
+            )
         }
         assert (
             found[f"{kind}/entropy"].shape

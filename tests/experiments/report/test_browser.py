@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.report.html import write_report
+from experiments.report.write import write_report
 from experiments.training import loop
 from tests.experiments import tiny
 

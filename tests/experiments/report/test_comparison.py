@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.evaluation.metrics import BLEU, EXACT_MATCH, PERPLEXITY
 from experiments.report import comparison, statistics
-from experiments.report.published import TABLE_3, Result
-from experiments.report.results import Trial
+from experiments.report.published import TABLE_3, Published
+from experiments.report.results import TrialResult
 from experiments.report.statistics import Group
 
 S, V = 41, 53
@@ -19,7 +20,7 @@ def trial(label, seed, status="finished", corpus="c0ffee", **result):
         "bleu": 25.0,
         "exact_match": 0.5,
     } | result
-    return Trial(
+    return TrialResult(
         f"{label} seed={seed}",
         {"seed": seed},
         seed,
@@ -79,16 +80,17 @@ def test_rows_stand_against_the_group_labelled_base():
     assert [one.label for one in (first, base, *others)] == [
         group.label for group in GROUPS
     ]
-    assert first.perplexity.mean == pytest.approx(
-        0.37 - 0.01 / 3
-    ) and first.bleu.mean == pytest.approx(-2.0)
-    assert (base.perplexity, base.bleu, base.exact_match) == (None, None, None)
+    assert first.differences["perplexity"].mean == pytest.approx(0.37 - 0.01 / 3)
+    assert first.differences["bleu"].mean == pytest.approx(-2.0)
+    assert base.differences == {}
     assert (dict(base.adjusted), dict(base.verdicts), base.published) == (
         {},
         {},
-        Result(4.92, 25.8),
+        Published(4.92, 25.8),
     )
-    assert others[1].perplexity.mean == 0.0 and others[1].published is None
+    assert (
+        others[1].differences["perplexity"].mean == 0.0 and others[1].published is None
+    )
 
 
 def test_the_base_is_the_one_labelled_so_or_else_the_unchanged_one():
@@ -99,7 +101,8 @@ def test_the_base_is_the_one_labelled_so_or_else_the_unchanged_one():
     without = comparison.compare(
         [GROUPS[0], GROUPS[2]], pytest.fail
     )  # no base: no sentence is read
-    assert [one.bleu for one in without] == [None, None] and without[0].ordering == {
+    assert [one.differences for one in without] == [{}, {}]
+    assert without[0].ordering == {
         "perplexity": "",
         "bleu": "",
     }
@@ -113,18 +116,18 @@ def test_p_values_are_adjusted_over_the_rows_of_a_metric():
     values = np.array(
         [
             [[t.result[metric] for t in one.group.trials] for one in rows]
-            for metric in Result._fields
+            for metric in Published._fields
         ]
     )
     base = np.array(
-        [[t.result[metric] for t in BASE.trials] for metric in Result._fields]
+        [[t.result[metric] for t in BASE.trials] for metric in Published._fields]
     )
-    for i, metric in enumerate(Result._fields):
+    for i, metric in enumerate(Published._fields):
         p_values = [
             stats.ttest_rel(own, base[i]).pvalue if (own != base[i]).any() else 1.0
             for own in values[i]
         ]
-        assert [getattr(one, metric).p for one in rows] == pytest.approx(p_values)
+        assert [one.differences[metric].p for one in rows] == pytest.approx(p_values)
         assert [one.adjusted[metric] for one in rows] == pytest.approx(
             statistics.holm(p_values)
         )
@@ -132,7 +135,7 @@ def test_p_values_are_adjusted_over_the_rows_of_a_metric():
             dict(enumerate(values[i][0])), dict(enumerate(base[i])), level=0.05 / 4
         )
         assert (
-            getattr(rows[0], metric) == alone
+            rows[0].differences[metric] == alone
         )  # detectable at the level that Holm's correction always leaves
     assert [one.verdicts["bleu"] for one in rows] == [
         "worse",
@@ -142,7 +145,7 @@ def test_p_values_are_adjusted_over_the_rows_of_a_metric():
     ]
     assert rows[1].verdicts["bleu"].startswith("no difference shown; differences above")
     assert (
-        rows[1].bleu.p < 0.05 < rows[1].adjusted["bleu"]
+        rows[1].differences["bleu"].p < 0.05 < rows[1].adjusted["bleu"]
     )  # so that the paper's ordering is not told from p alone
 
 
@@ -171,14 +174,10 @@ def test_a_row_with_too_few_seeds_has_no_difference_and_counts_for_nothing():
         "(A) h=4",
     )
     rows = comparison.compare([BASE, two, one, row("none", (), ())], nothing_kept)
-    assert rows[1].bleu.n == 2 and rows[1].adjusted["bleu"] == rows[1].bleu.p
+    bleu = rows[1].differences["bleu"]
+    assert bleu.n == 2 and rows[1].adjusted["bleu"] == bleu.p
     for empty in rows[2:]:
-        assert (
-            empty.perplexity,
-            empty.bleu,
-            dict(empty.adjusted),
-            dict(empty.verdicts),
-        ) == (None, None, {}, {})
+        assert empty.differences == empty.adjusted == empty.verdicts == {}
     assert rows[2].published == TABLE_3["(A) h=4"] and rows[2].ordering == {
         "perplexity": "",
         "bleu": "",
@@ -189,40 +188,33 @@ def test_a_metric_that_results_lack_is_not_compared():
     rows = comparison.compare(
         [BASE, row("no BLEU", (5.0, 5.2, 5.1), (None, None, None))], nothing_kept
     )
-    assert (
-        rows[1].bleu is None
-        and rows[1].adjusted.keys()
-        == {"perplexity", "exact_match"}
-        == rows[1].verdicts.keys()
-    )
+    compared = {"perplexity", "exact_match"}
+    assert rows[1].differences.keys() == compared
+    assert rows[1].adjusted.keys() == rows[1].verdicts.keys() == compared
 
 
-def test_sentences_are_used_where_both_sides_kept_them():
+@pytest.mark.parametrize("metric", [PERPLEXITY, BLEU, EXACT_MATCH], ids=lambda m: m.key)
+def test_sentences_are_used_where_both_sides_kept_them(metric):
     good = row("good", (1, 2, 3), (1, 2, 3))
-    (_, found) = comparison.compare([BASE, good], kept)
-    sides = [{t.seed: kept(t) for t in group.trials} for group in (good, BASE)]
-    tables = lambda key: [
-        {seed: arrays[key] for seed, arrays in side.items()} for side in sides
-    ]
-    assert found.bleu == statistics.paired_bleu(*tables("test_bleu"))
-    assert found.perplexity == statistics.paired_perplexity(
-        *[
-            {
-                seed: (arrays["validation_nll"], arrays["validation_tokens"])
-                for seed, arrays in side.items()
-            }
-            for side in sides
-        ]
+    (_, compared) = comparison.compare([BASE, good], kept)
+    weights = statistics.resamples(V if metric is PERPLEXITY else S)
+    sides = []
+    for group in (good, BASE):
+        tables = {trial.seed: metric.statistics(kept(trial)) for trial in group.trials}
+        sides.append(statistics.resampled_scores(metric, tables, weights))
+    assert compared.differences[metric.key] == statistics.paired_scores(*sides)
+    assert compared.verdicts[metric.key] == "better"
+
+
+def test_a_metric_whose_sentences_an_old_run_lacks_is_compared_by_its_results():
+    base = [trial("base", seed, chrf=50.0 + seed) for seed in range(3)]
+    other = [trial("good", seed, chrf=52.0 + 2 * seed) for seed in range(3)]
+    groups = [Group({}, tuple(base), "base"), Group({"x": 1}, tuple(other), "good")]
+    compared = comparison.compare(groups, kept)[1]
+    expected = statistics.paired(
+        {0: 52.0, 1: 54.0, 2: 56.0}, {0: 50.0, 1: 51.0, 2: 52.0}
     )
-    weights = statistics.resamples(S)
-    assert found.exact_match == statistics.paired_scores(
-        *[statistics.rate_scores(side, weights) for side in tables("test_exact")]
-    )
-    assert dict(found.verdicts) == {
-        "perplexity": "better",
-        "bleu": "better",
-        "exact_match": "better",
-    }
+    assert compared.differences["chrf"] == expected
 
 
 @pytest.mark.parametrize(
@@ -256,9 +248,8 @@ def test_else_chance_is_the_seeds_alone(why):
     expected = statistics.paired(
         {0: 24.0, 1: 24.3, 2: 24.1}, {0: 25.8, 1: 25.7, 2: 25.9}
     )
-    assert found.bleu == expected and found.perplexity.mean == pytest.approx(
-        6.1 - 4.92 - 0.01 / 3
-    )
+    assert found.differences["bleu"] == expected
+    assert found.differences["perplexity"].mean == pytest.approx(6.1 - 4.92 - 0.01 / 3)
 
 
 def test_seeds_that_only_one_side_has_need_no_sentences():
@@ -266,26 +257,32 @@ def test_seeds_that_only_one_side_has_need_no_sentences():
     found = comparison.compare(
         [base, row("good", (1, 2), (1, 2))], lambda t: {} if t.seed == 3 else kept(t)
     )[1]
-    assert (
-        found.bleu.n == 2 and found.bleu.mean > 10
-    )  # of the sentences, not of the results 1 and 2
+    bleu = found.differences["bleu"]
+    # Of the sentences, not of the results 1 and 2.
+    assert bleu.n == 2 and bleu.mean > 10
 
 
 def test_test_sets_are_resampled_once_for_each_size_and_groups_scored_once(monkeypatch):
-    drawn, scored = [], []
-    resamples, bleu_scores = statistics.resamples, statistics.bleu_scores
-    monkeypatch.setattr(
-        statistics, "resamples", lambda size: drawn.append(size) or resamples(size)
-    )
-    monkeypatch.setattr(
-        statistics,
-        "bleu_scores",
-        lambda *given: scored.append(len(given[0])) or bleu_scores(*given),
-    )
-    comparison.compare(
-        [BASE, row("good", (1, 2), (1, 2)), row("bad", (1, 2, 3), (1, 2, 3))], kept
-    )
-    assert sorted(drawn) == [S, V] and scored == [3, 2, 3]
+    sizes = []
+    scored = []
+    resamples = statistics.resamples
+    resampled_scores = statistics.resampled_scores
+
+    def counted_resamples(size):
+        sizes.append(size)
+        return resamples(size)
+
+    def counted_scores(metric, tables, weights):
+        scored.append((metric.key, len(tables)))
+        return resampled_scores(metric, tables, weights)
+
+    monkeypatch.setattr(statistics, "resamples", counted_resamples)
+    monkeypatch.setattr(statistics, "resampled_scores", counted_scores)
+    good = row("good", (1, 2), (1, 2))
+    bad = row("bad", (1, 2, 3), (1, 2, 3))
+    comparison.compare([BASE, good, bad], kept)
+    assert sorted(sizes) == [S, V]
+    assert [count for key, count in scored if key == "bleu"] == [3, 2, 3]
 
 
 def test_exact_match_is_told_in_percent():
@@ -294,7 +291,7 @@ def test_exact_match_is_told_in_percent():
         tuple(trial("other", seed, exact_match=0.5 + 0.01 * seed) for seed in range(3)),
     )
     found = comparison.compare([BASE, other], nothing_kept)[1]
-    percent = f"{100 * found.exact_match.detectable:.2g} %"
+    percent = f"{100 * found.differences['exact_match'].detectable:.2g} %"
     assert (
         found.verdicts["exact_match"]
         == f"no difference shown; differences above {percent} would have shown"

@@ -3,7 +3,15 @@ import re
 import numpy as np
 import pytest
 
-from experiments.report import figures
+from experiments.evaluation.metrics import EXACT_MATCH, METRICS, PERPLEXITY
+from experiments.report.figures import (
+    curves,
+    differences,
+    heat_maps,
+    lengths,
+    sizes,
+    style,
+)
 from experiments.report.results import Example
 from experiments.report.statistics import Difference, Summary
 from tests.experiments import fakes
@@ -14,17 +22,17 @@ def texts(svg):
 
 
 def test_line_styles_are_all_different_and_begin_with_ink():
-    styles = [figures.line_style(row) for row in range(figures.LINES)]
+    styles = [style.line_style(row) for row in range(style.LINES)]
     assert styles[0] == ("#000000", ())
-    assert len(set(styles)) == figures.LINES == 28
+    assert len(set(styles)) == style.LINES == 28
 
 
 def test_a_band_goes_from_the_lowest_seed_to_the_highest_at_each_step():
-    curves = [
+    logged = [
         (np.array([1, 2, 3]), np.array([5.0, 4.0, 3.0])),
         (np.array([1, 3, 4]), np.array([7.0, 2.0, 1.0])),
     ]
-    steps, mean, low, high = figures.over_seeds(curves)
+    steps, mean, low, high = curves.over_seeds(logged)
     assert [side.tolist() for side in (steps, mean, low, high)] == [
         [1, 2, 3, 4],
         [6, 4, 2.5, 1],
@@ -38,15 +46,15 @@ def test_mean_entropy():
     rows = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4, [0.5, 0.5, np.nan, 0]])
     weights = np.broadcast_to(rows.reshape(2, 2, 1, 4), (2, 2, 3, 4)).astype(np.float16)
     expected = np.log([[1, 2], [4, 2]])
-    np.testing.assert_allclose(figures.mean_entropy([weights]), expected, rtol=1e-6)
+    np.testing.assert_allclose(heat_maps.mean_entropy([weights]), expected, rtol=1e-6)
     even = np.full((2, 2, 5, 8), 0.125)
     np.testing.assert_allclose(
-        figures.mean_entropy([weights, even]), (expected + np.log(8)) / 2, rtol=1e-6
+        heat_maps.mean_entropy([weights, even]), (expected + np.log(8)) / 2, rtol=1e-6
     )
 
 
 @pytest.mark.parametrize(
-    ("lengths", "most", "buckets"),
+    ("tokens", "most", "buckets"),
     [
         ([5], 6, [(5, 5)]),
         ([1, 2, 3, 4], 2, [(1, 2), (3, 4)]),
@@ -55,12 +63,12 @@ def test_mean_entropy():
         (range(1, 13), 3, [(1, 4), (5, 8), (9, 12)]),
     ],
 )
-def test_length_buckets(lengths, most, buckets):
-    assert figures.length_buckets(np.array(lengths, int), most) == buckets
+def test_length_buckets(tokens, most, buckets):
+    assert lengths.length_buckets(np.array(tokens, int), most) == buckets
 
 
 @pytest.mark.parametrize(
-    ("lengths", "trained", "buckets"),
+    ("tokens", "trained", "buckets"),
     [
         (
             range(1, 45),
@@ -72,8 +80,8 @@ def test_length_buckets(lengths, most, buckets):
         ([4, 5], 3, [(4, 4), (5, 6)]),
     ],
 )
-def test_buckets_beyond_training_are_parts_of_its_longest(lengths, trained, buckets):
-    assert figures.length_buckets(np.array(lengths, int), trained=trained) == buckets
+def test_buckets_beyond_training_are_parts_of_its_longest(tokens, trained, buckets):
+    assert lengths.length_buckets(np.array(tokens, int), trained=trained) == buckets
 
 
 def test_exact_match_by_length():
@@ -85,16 +93,27 @@ def test_exact_match_by_length():
         "test_exact": np.array([True, False, True, True, False]),
     }
     np.testing.assert_allclose(
-        figures.bucket_exact(found, [(1, 2), (3, 5), (6, 8), (9, 20)]),
+        lengths.bucket_values(EXACT_MATCH, found, [(1, 2), (3, 5), (6, 8), (9, 20)]),
         [50, 100, np.nan, 0],
     )
     within, beyond = (
-        figures.by_length([("a", [found])], trained) for trained in (9, 4)
+        lengths.by_length([("a", [found])], trained) for trained in (9, 4)
     )
     assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
         texts(beyond)
     )
     assert beyond.count("stroke-dasharray") == within.count("stroke-dasharray") + 2
+
+
+def test_every_metric_that_all_trials_kept_has_a_panel():
+    kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
+    without_chrf = {name: kept[name] for name in kept if name != "test_chrf"}
+    headings = [metric.heading for metric in METRICS]
+    titles = [f"{name.partition(',')[0]} on the" for name in headings]
+    drawn = " ".join(texts(lengths.by_length([("a", [kept])])))
+    assert all(title in drawn for title in titles)
+    drawn = " ".join(texts(lengths.by_length([("a", [kept]), ("b", [without_chrf])])))
+    assert "chrF" not in drawn and "BLEU on the test set" in drawn
 
 
 def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
@@ -103,13 +122,13 @@ def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
         "validation_tokens": np.array([1, 3, 2, 4, 5]),
         "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
     }
-    values = figures.bucket_perplexities(found, [(1, 2), (3, 5), (6, 8), (9, 20)])
+    values = lengths.bucket_values(PERPLEXITY, found, [(1, 2), (3, 5), (6, 8), (9, 20)])
     np.testing.assert_allclose(
         values, [2, 3, np.nan, 2]
     )  # 30 counts to the last bucket
-    svg = figures.by_length([("a", [found]), ("b", []), ("c", [{}])])
+    svg = lengths.by_length([("a", [found]), ("b", []), ("c", [{}])])
     assert {"a", "b", "c", "tokens of the source, end mark included"} <= set(texts(svg))
-    assert figures.by_length([("b", []), ("c", [{}])]) is None
+    assert lengths.by_length([("b", []), ("c", [{}])]) is None
 
 
 def difference(low, mean, high):
@@ -123,7 +142,7 @@ def test_a_forest_has_every_row_and_its_numbers():
         ("far", difference(-2.0, -1.5, -1.0), "better", "[3]"),
         ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
     ]
-    svg = figures.forest(rows, "BLEU", 100)
+    svg = differences.forest(rows, "BLEU", 100)
     assert [text for text in texts(svg) if "[" in text] == ["[1]", "[2]", "[3]"]
     assert {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"} <= set(
         texts(svg)
@@ -134,7 +153,7 @@ def test_a_forest_has_every_row_and_its_numbers():
         if re.fullmatch(r"−?[\d.]+", text)
     ]
     assert max(map(abs, ticks)) < 1  # the far row does not set the scale
-    assert figures.forest(rows[3:], "BLEU") is None
+    assert differences.forest(rows[3:], "BLEU") is None
 
 
 def test_size_and_perplexity_labels_do_not_lie_on_each_other():
@@ -147,14 +166,14 @@ def test_size_and_perplexity_labels_do_not_lie_on_each_other():
         ("none", None, None),
         ("nan", rows[0][1], Summary(np.nan, np.nan, 2)),
     ]
-    svg = figures.size_and_perplexity(rows + others)
+    svg = sizes.size_and_perplexity(rows + others)
     places = re.findall(r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row', svg)
     places = [(side, float(y)) for side, y in places]
     assert len(places) == 8
     for i, (side, y) in enumerate(places):
         assert all(side != other or abs(y - beside) > 7 for other, beside in places[:i])
     assert "nan" not in texts(svg) and "1,000,000" in texts(svg)
-    assert figures.size_and_perplexity(rows[:1]) is None
+    assert sizes.size_and_perplexity(rows[:1]) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +189,7 @@ def test_what_no_log_scale_has_is_left_out(size, perplexity):
             ("odd", size, perplexity),
         )
     ]
-    assert ("odd" in texts(figures.size_and_perplexity(rows))) == (size == 1e99)
+    assert ("odd" in texts(sizes.size_and_perplexity(rows))) == (size == 1e99)
 
 
 def test_head_entropies_show_rows_of_different_shapes():
@@ -193,7 +212,7 @@ def test_head_entropies_show_rows_of_different_shapes():
         )
         for name, N, h, n, m in (("one", 1, 2, 3, 4), ("two", 3, 1, 2, 5))
     ]
-    svg = figures.head_entropies([*rows, ("nothing", [])])
+    svg = heat_maps.head_entropies([*rows, ("nothing", [])])
     found = texts(svg)
     assert {"one", "two", "encoder", "decoder", "cross", "nats"} <= set(
         found
@@ -201,10 +220,10 @@ def test_head_entropies_show_rows_of_different_shapes():
     assert (
         found.count("3") >= 1 and svg.count("<image") == 4
     )  # three heat maps and the scale
-    assert figures.head_entropies([("nothing", [])]) is None
+    assert heat_maps.head_entropies([("nothing", [])]) is None
 
 
 def test_figures_are_the_same_bytes_again():
     kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
-    drawn = [figures.by_length([("a", [kept])]) for _ in range(2)]
+    drawn = [lengths.by_length([("a", [kept])]) for _ in range(2)]
     assert drawn[0] == drawn[1]

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from experiments.report.html import compare_rows, write_report
 from experiments.report.results import read_results
 from experiments.report.text import to_latex
+from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
 
@@ -18,12 +18,12 @@ def test_latex(table_3):
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     columns = re.fullmatch(r"\\begin\{tabular\}\{@\{\}(l\w+)@\{\}\}", lines[6])[1]
     assert (
-        {line.count(" & ") + 1 for line in [*body, lines[8]]} == {len(columns)} == {9}
+        {line.count(" & ") + 1 for line in [*body, lines[8]]} == {len(columns)} == {13}
     )
     assert all(line.endswith(r" \\") for line in body)
     assert re.fullmatch(
         r"\(A\) h=1 & 3 & 262,144 & \d\.\d{3} \$\\pm\$ 0\.\d{3} & \$\+\d\.\d{3}\^\{\*\}\$ "
-        r"\$\[\+.*, \+.*\]\$ & 5\.29 & .* & 24\.9 \\\\",
+        r"\$\[\+.*, \+.*\]\$ & 5\.29 & .* & 24\.9 & .* & .* & .* & .* \\\\",
         body[1],
     )
     assert "*" not in body[2] and r"(B) d\_k=16 & 2 of 3" in body[2]
@@ -48,9 +48,9 @@ def test_latex_without_a_base_has_no_differences(tmp_path):
         name="50 % & more_$^~",
     )
     lines = write_report(tmp_path).latex.read_text(encoding="utf-8").splitlines()
-    assert lines[6] == r"\begin{tabular}{@{}lrrrr@{}}"
+    assert lines[6] == r"\begin{tabular}{@{}lrrrrrr@{}}"
     assert lines[10] == (
-        r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} & 1 & 241,664 & 1.250 & 90.0 \\"
+        r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} & 1 & 241,664 & 1.250 & 90.0 & 95.0 & 90.0 \\"
     )
 
 

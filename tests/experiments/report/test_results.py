@@ -56,7 +56,7 @@ def test_trials_come_in_the_order_of_the_sweep_with_their_status(tmp_path):
     assert book.trials[0].result["exact_match"] == 0.9
     assert book.trials[0].config["model"]["h"] == 8
     assert book.trials[0].record["git"] == "0a1b2c3d"
-    assert book.of("failed") == book.trials[1:2]
+    assert book.with_status("failed") == book.trials[1:2]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_trials_come_in_the_order_of_the_sweep_with_their_status(tmp_path):
     ],
 )
 def test_an_end_without_scores_says_why(tmp_path, result, error):
-    (trial,) = read_results(fakes.sweep(tmp_path, [({}, result, {})])).of(
+    (trial,) = read_results(fakes.sweep(tmp_path, [({}, result, {})])).with_status(
         result["status"]
     )
     assert trial.error == error

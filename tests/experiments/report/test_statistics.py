@@ -1,5 +1,4 @@
 import collections
-import dataclasses
 import math
 
 import numpy as np
@@ -7,14 +6,23 @@ import pytest
 import sacrebleu
 from scipy import stats
 
+from experiments.evaluation.metrics import BLEU, EXACT_MATCH, PERPLEXITY, Metric
 from experiments.report import statistics
-from experiments.report.results import Trial, read_results
+from experiments.report.results import TrialResult, read_results
 from experiments.report.statistics import Difference, Group, Score, Summary
 from tests.experiments import fakes
 
 
 def by_seed(values):
     return dict(enumerate(values))
+
+
+def paired_tables(metric, row, base, seed=0, level=statistics.LEVEL):
+    """Scores {seed: (S, k)} of both sides on the same resamples, and compares them."""
+    sentences = len(next(iter(row.values())))
+    weights = statistics.resamples(sentences, seed)
+    sides = [statistics.resampled_scores(metric, side, weights) for side in (row, base)]
+    return statistics.paired_scores(*sides, level)
 
 
 def sampling_error(rate, count):
@@ -96,7 +104,7 @@ def test_groups_are_points_without_seed_in_order_of_appearance(tmp_path):
 
 def test_a_group_has_its_trials_label():
     trials = [
-        Trial(
+        TrialResult(
             f"{h} {seed}", {"h": h}, seed, None, {}, {}, (), None, "unfinished", label
         )
         for seed in (0, 1)
@@ -136,10 +144,7 @@ def test_fewer_than_two_shared_seeds_make_no_pair():
         ({0: 1.0, 1: 2.0}, {1: 2.0, 2: 1.0}),
     ):
         assert statistics.paired(row, base) is None
-    assert statistics.paired_bleu({0: np.ones((3, 10))}, {0: np.ones((3, 10))}) is None
-    assert (
-        statistics.paired_perplexity({0: np.ones((2, 3))}, {1: np.ones((2, 3))}) is None
-    )
+    assert paired_tables(BLEU, {0: np.ones((3, 10))}, {0: np.ones((3, 10))}) is None
 
 
 def test_differences_without_spread():
@@ -253,7 +258,7 @@ def test_bleu_is_sacrebleus():
         set(expected)
     ) > 100
     np.testing.assert_allclose(
-        statistics.bleu(np.array([table[own].sum(0) for own in chosen])),
+        BLEU.of_sums(np.array([table[own].sum(0) for own in chosen]), len(pairs)),
         expected,
         rtol=1e-12,
     )
@@ -278,9 +283,9 @@ def test_scores_are_of_the_test_set_and_of_its_resamples():
     rng = np.random.default_rng(0)
     weights, truth = statistics.resamples(11, count=13), rng.random((2, 11)) < 0.4
     nll, tokens = rng.gamma(2, 3, (2, 11)), rng.integers(1, 9, (2, 11))
-    rates = statistics.rate_scores(by_seed(truth), weights)
-    perplexities = statistics.perplexity_scores(
-        by_seed(np.stack([nll, tokens], -1)), weights
+    rates = statistics.resampled_scores(EXACT_MATCH, by_seed(truth[..., None]), weights)
+    perplexities = statistics.resampled_scores(
+        PERPLEXITY, by_seed(np.stack([nll, tokens], -1)), weights
     )
     for seed in (0, 1):
         assert rates[seed].value == truth[seed].mean()
@@ -292,7 +297,7 @@ def test_scores_are_of_the_test_set_and_of_its_resamples():
             assert rates[seed].draws[draw] == pytest.approx(truth[seed][again].mean())
             expected = math.exp(nll[seed][again].sum() / tokens[seed][again].sum())
             assert perplexities[seed].draws[draw] == pytest.approx(expected)
-    assert statistics.rate_scores({}, weights) == {}
+    assert statistics.resampled_scores(EXACT_MATCH, {}, weights) == {}
 
 
 @pytest.mark.parametrize("n", [2, 5])
@@ -303,7 +308,10 @@ def test_variances_are_of_seeds_and_of_sentences_in_common(n):
     row, base = rng.random((2, n, S)) < (0.3 + 0.7 * easy)[:, None]
     weights = statistics.resamples(S, count=40_000)
     found = statistics.paired_scores(
-        *[statistics.rate_scores(by_seed(side), weights) for side in (row, base)]
+        *[
+            statistics.resampled_scores(EXACT_MATCH, by_seed(side[..., None]), weights)
+            for side in (row, base)
+        ]
     )
 
     differences = row.astype(float) - base
@@ -320,53 +328,42 @@ def test_variances_are_of_seeds_and_of_sentences_in_common(n):
     assert reach(found.p) == pytest.approx(abs(found.mean), rel=0.008)
 
 
-def test_bleu_and_perplexity_draw_their_own_resamples():
-    rng, n, S = np.random.default_rng(0), 3, 17
-    bleu = sentences(rng, trials=1, n=n, S=S, seeds=0.3, rows=0.4, both=0.4)[0]
-    nll, tokens = rng.gamma(2, 3, (2, n, S)), rng.integers(1, 9, (2, n, S))
-    perplexity = [
-        {seed: (nll[side, seed], tokens[side, seed]) for seed in range(n)}
-        for side in (0, 1)
-    ]
-    for seed in (0, 5):
-        weights = statistics.resamples(S, seed)
-        assert statistics.paired_bleu(
-            *map(by_seed, bleu), seed=seed, level=0.01
-        ) == statistics.paired_scores(
-            *[statistics.bleu_scores(by_seed(side), weights) for side in bleu],
-            level=0.01,
-        )
-        tables = [by_seed(np.stack([nll[side], tokens[side]], -1)) for side in (0, 1)]
-        assert statistics.paired_perplexity(
-            *perplexity, seed=seed
-        ) == statistics.paired_scores(
-            *[statistics.perplexity_scores(side, weights) for side in tables]
-        )
-    assert statistics.paired_bleu(*map(by_seed, bleu)) != statistics.paired_bleu(
-        *map(by_seed, bleu), seed=5
-    )
+def test_other_resamples_give_another_difference():
+    rng = np.random.default_rng(0)
+    tables = sentences(rng, trials=1, n=3, S=17, seeds=0.3, rows=0.4, both=0.4)[0]
+    row, base = map(by_seed, tables)
+    first = paired_tables(BLEU, row, base)
+    assert first == paired_tables(BLEU, row, base)
+    assert first != paired_tables(BLEU, row, base, seed=5)
 
 
 def test_sentences_that_cannot_be_paired_are_refused():
-    side = lambda S: by_seed(np.ones((2, S, 10)))
-    with pytest.raises(ValueError, match="the row has 7 sentences, the base 5"):
-        statistics.paired_bleu(side(7), side(5))
-    with pytest.raises(ValueError, match="the row has 5 or 7 sentences, the base 5"):
-        statistics.paired_bleu({0: np.ones((7, 10)), 1: np.ones((5, 10))}, side(5))
-    scored = [statistics.bleu_scores(side(S), statistics.resamples(S)) for S in (3, 4)]
+    scores = {}
+    for S in (3, 4):
+        tables = by_seed(np.ones((2, S, 10)))
+        weights = statistics.resamples(S)
+        scores[S] = statistics.resampled_scores(BLEU, tables, weights)
     with pytest.raises(ValueError, match="the row has 3 sentences, the base 4"):
-        statistics.paired_scores(*scored)
+        statistics.paired_scores(scores[3], scores[4])
+    mixed = {0: scores[3][0], 1: scores[4][1]}
+    with pytest.raises(ValueError, match="the row has 3 or 4 sentences, the base 3"):
+        statistics.paired_scores(mixed, scores[3])
 
 
-def test_identical_and_diverged_runs_over_sentences():
-    table = by_seed(np.random.default_rng(0).integers(1, 9, (3, 7, 2)).swapaxes(1, 2))
-    assert statistics.paired_perplexity(table, table) == Difference(
-        0.0, 0.0, 0.0, 1.0, 0.0, 3, 0.0
-    )
-    for bad in (math.inf, math.nan, 1e6):
-        diverged = table | {1: np.array([[bad] + [1.0] * 6, [1] * 7])}
-        found = statistics.paired_perplexity(diverged, table)
-        assert (found.low, found.high, found.p) == (-math.inf, math.inf, 1.0)
+def test_identical_runs_over_sentences_have_no_difference():
+    table = by_seed(np.random.default_rng(0).integers(1, 9, (3, 7, 2)))
+    same = paired_tables(PERPLEXITY, table, table)
+    assert same == Difference(0.0, 0.0, 0.0, 1.0, 0.0, 3, 0.0)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 1e6])
+def test_a_diverged_run_over_sentences_shows_nothing(bad):
+    table = by_seed(np.random.default_rng(0).integers(1, 9, (3, 7, 2)))
+    nll = [bad] + [1.0] * 6
+    diverged = table | {1: np.stack([nll, np.ones(7)], axis=1)}
+    difference = paired_tables(PERPLEXITY, diverged, table)
+    assert (difference.low, difference.high) == (-math.inf, math.inf)
+    assert difference.p == 1.0
 
 
 # Simulated tables: sentences and seeds by chance
@@ -412,7 +409,10 @@ def test_intervals_cover_and_few_true_nulls_are_rejected(n, chance):
         )
         found = [
             statistics.paired_scores(
-                *[statistics.bleu_scores(by_seed(side), weights) for side in table]
+                *[
+                    statistics.resampled_scores(BLEU, by_seed(side), weights)
+                    for side in table
+                ]
             )
             for table in tables
         ]
@@ -504,31 +504,40 @@ def test_holm_keeps_the_error_of_a_table_of_true_nulls(shared_base):
     assert 0.02 < np.mean(wrong) <= 0.05 + sampling_error(0.05, trials)
 
 
-def test_verdicts():
-    better = Difference(0.5, 0.2, 0.8, 0.001, 3.0, 3, 0.314)
-    assert statistics.verdict(better, 0.049, higher_is_better=True) == "better"
-    assert statistics.verdict(better, 0.049, higher_is_better=False) == "worse"
-    worse = Difference(-0.5, -0.8, -0.2, 0.001, -3.0, 3, 0.314)
-    assert statistics.verdict(worse, 0.0, higher_is_better=True) == "worse"
-    assert statistics.verdict(worse, 0.0, higher_is_better=False) == "better"
-    assert (
-        statistics.verdict(worse, 0.05, True)
-        == "no difference shown; differences above 0.31 would have shown"
-    )
-    assert statistics.verdict(worse, 0.05, True, percent=True).endswith(
-        "differences above 31 % would have shown"
-    )
-    wild = dataclasses.replace(worse, detectable=5.67e17)
-    assert statistics.verdict(wild, 0.05, True).endswith(
-        "above 5.7e+17 would have shown"
-    )
-    assert statistics.verdict(worse, 0.05, True, largest=0.314).endswith(
-        "above 0.31 would have shown"
-    )
-    assert (
-        statistics.verdict(worse, 0.05, True, largest=0.31)
-        == "no difference shown; too few seeds to show any"
-    )
+HIGHER = Metric(key="x", heading="x")
+LOWER = Metric(key="x", heading="x", higher_is_better=False)
+
+
+@pytest.mark.parametrize(
+    ("mean", "metric", "expected"),
+    [
+        (0.5, HIGHER, "better"),
+        (0.5, LOWER, "worse"),
+        (-0.5, HIGHER, "worse"),
+        (-0.5, LOWER, "better"),
+    ],
+)
+def test_a_verdict_takes_the_side_that_the_metric_calls_better(mean, metric, expected):
+    difference = Difference(mean, mean - 0.3, mean + 0.3, 0.001, 3.0, 3, 0.314)
+    assert statistics.verdict(difference, 0.049, metric) == expected
+
+
+@pytest.mark.parametrize(
+    ("detectable", "metric", "expected"),
+    [
+        (0.314, HIGHER, "differences above 0.31 would have shown"),
+        (5.67e17, HIGHER, "differences above 5.7e+17 would have shown"),
+        (0.314, EXACT_MATCH, "differences above 31 % would have shown"),
+        (100.0, BLEU, "differences above 100 would have shown"),
+        (100.1, BLEU, "too few seeds to show any"),
+    ],
+)
+def test_a_verdict_names_the_difference_that_would_have_shown(
+    detectable, metric, expected
+):
+    difference = Difference(-0.5, -0.8, -0.2, 0.001, -3.0, 3, detectable)
+    verdict = statistics.verdict(difference, 0.05, metric)
+    assert verdict == f"no difference shown; {expected}"
 
 
 @pytest.mark.parametrize(
@@ -543,6 +552,6 @@ def test_verdicts():
 )
 def test_a_verdict_names_a_difference_only_where_there_is_one(detectable, text):
     verdict = statistics.verdict(
-        Difference(0.0, -1.0, 1.0, 1.0, 0.0, 3, detectable), 1.0, True
+        Difference(0.0, -1.0, 1.0, 1.0, 0.0, 3, detectable), 1.0, HIGHER
     )
     assert text in verdict and ("above" in verdict) == ("above" in text)

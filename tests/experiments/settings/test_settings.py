@@ -11,12 +11,14 @@ import pytest
 from experiments.settings import (
     Settings,
     SettingsError,
+    corpora,
     default_config,
     known_fields,
+    model,
     override,
     resolve,
+    schema,
 )
-from experiments.settings import corpora, model, schema
 
 
 def test_defaults_are_the_papers_base():

@@ -205,9 +205,9 @@ CPU, GPU, GPUS = (
 )
 
 
-def refused(settings, machine, **way):
+def refused(settings, machine, **layout):
     with pytest.raises(SettingsError) as caught:
-        cost.check_memory(settings, machine, **way)
+        cost.check_memory(settings, machine, **layout)
     return str(caught.value)
 
 
@@ -248,9 +248,9 @@ def test_what_does_not_fit_is_refused_with_what_would():
 def test_trials_side_by_side_need_their_sum():
     settings = changed(quick.get_config(), training__batch_size=64)
     together = -(-MEMORY // cost.memory(settings))
-    for way in (dict(workers=together), dict(lanes=together)):
+    for layout in (dict(workers=together), dict(lanes=together)):
         assert f"{together} trials at once need about 1.0 GiB" in refused(
-            settings, CPU, **way
+            settings, CPU, **layout
         )
     assert "--workers=1 --lanes=1" in refused(settings, CPU, workers=together)
     cost.check_memory(settings, CPU, workers=together - 1)

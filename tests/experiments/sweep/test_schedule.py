@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.sweep.schedule import Way, by_hand, choose, seconds, ways
+from experiments.sweep.schedule import Layout, asked_by_user, choose, layouts, seconds
 from experiments.system.machine import Machine
-from experiments.training.loop import Measured
+from experiments.training.speed import Measured
 
 LAPTOP, SERVER, GPU, TPU = (
     Machine("cpu", 1, 2),
@@ -29,13 +29,15 @@ LAPTOP, SERVER, GPU, TPU = (
         (Machine("cpu", 4, 2), 6, [(1, 8), (1, 4), (1, 1)]),
     ],
 )
-def test_ways(machine, trials, wanted):
-    assert [(way.workers, way.lanes) for way in ways(machine, trials)] == wanted
+def test_layouts(machine, trials, wanted):
+    assert [
+        (layout.workers, layout.lanes) for layout in layouts(machine, trials)
+    ] == wanted
 
 
 def test_threads_share_the_cores():
-    assert [Way("", n, 1).threads(SERVER) for n in (1, 5, 64)] == [64, 12, 1]
-    assert Way("", 1, 8).threads(GPU) == 1
+    assert [Layout("", n, 1).threads(SERVER) for n in (1, 5, 64)] == [64, 12, 1]
+    assert Layout("", 1, 8).threads(GPU) == 1
 
 
 def test_what_ends_first_is_chosen():
@@ -47,12 +49,12 @@ def test_what_ends_first_is_chosen():
     }
     asked = []
 
-    def measure(way):
-        asked.append(way.name)
-        return speeds[way.workers, way.lanes]
+    def measure(layout):
+        asked.append(layout.name)
+        return speeds[layout.workers, layout.lanes]
 
     chosen = choose(LAPTOP, steps, 1e4, measure)  # 210, 190 and 200 seconds
-    assert chosen.way == Way("one after another", 1, 1) and asked == [
+    assert chosen.layout == Layout("one after another", 1, 1) and asked == [
         "processes",
         "one after another",
         "lanes",
@@ -61,13 +63,13 @@ def test_what_ends_first_is_chosen():
         "processes (2 × 1) 210 s" in chosen.why and "lanes (1 × 3) 200 s" in chosen.why
     )
     speeds[1, 3] = Measured(20, 1.6)
-    assert choose(LAPTOP, steps, 1e4, measure).way.name == "lanes"
+    assert choose(LAPTOP, steps, 1e4, measure).layout.name == "lanes"
     speeds[1, 3] = None
-    assert choose(LAPTOP, steps, 1e4, measure).way.name == "one after another"
+    assert choose(LAPTOP, steps, 1e4, measure).layout.name == "one after another"
     asked.clear()
-    assert choose(LAPTOP, steps, 30, measure).way.name == "processes" and not asked
+    assert choose(LAPTOP, steps, 30, measure).layout.name == "processes" and not asked
     assert (
-        choose(LAPTOP, [100], 1e4, measure).way.name == "one after another"
+        choose(LAPTOP, [100], 1e4, measure).layout.name == "one after another"
         and not asked
     )
 
@@ -75,16 +77,16 @@ def test_what_ends_first_is_chosen():
 def test_without_a_guess_the_likely_best_way_gives_it():
     asked = []
 
-    def measure(way):
-        asked.append(way.lanes)
-        return Measured(10, {8: 0.1, 2: 0.05, 1: 0.001}[way.lanes]) if fits else None
+    def measure(layout):
+        asked.append(layout.lanes)
+        return Measured(10, {8: 0.1, 2: 0.05, 1: 0.001}[layout.lanes]) if fits else None
 
     fits = True
-    assert choose(GPU, [100] * 8, None, measure).way.lanes == 8 and asked == [
+    assert choose(GPU, [100] * 8, None, measure).layout.lanes == 8 and asked == [
         8
     ]  # 20 seconds
     asked.clear()
-    assert choose(GPU, [10_000] * 8, None, measure).way.lanes == 1 and asked == [
+    assert choose(GPU, [10_000] * 8, None, measure).layout.lanes == 1 and asked == [
         8,
         2,
         1,
@@ -95,14 +97,16 @@ def test_without_a_guess_the_likely_best_way_gives_it():
 
 def test_trials_go_where_it_is_free_first():
     """100 on one place, 60 + 50 on the other."""
-    assert seconds(Way("", 2, 1), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110
-    assert seconds(Way("", 1, 3), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 100
+    assert seconds(Layout("", 2, 1), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110
+    assert seconds(Layout("", 1, 3), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 100
 
 
 def test_a_persons_wish():
-    assert by_hand(LAPTOP, 0, 0) is None
-    assert by_hand(LAPTOP, 3, 0)[1:] == (3, 1) and by_hand(GPU, 0, 7)[1:] == (1, 7)
+    assert asked_by_user(LAPTOP, 0, 0) is None
+    assert asked_by_user(LAPTOP, 3, 0)[1:] == (3, 1) and asked_by_user(GPU, 0, 7)[
+        1:
+    ] == (1, 7)
     with pytest.raises(
         ValueError, match="--lanes=6 must be divisible by the number of devices, 8"
     ):
-        by_hand(TPU, 0, 6)
+        asked_by_user(TPU, 0, 6)

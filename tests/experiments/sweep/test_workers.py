@@ -4,7 +4,7 @@ import pytest
 
 from experiments.sweep import workers
 from experiments.sweep.plan import plan_trials
-from experiments.sweep.schedule import Way, ways
+from experiments.sweep.schedule import Layout, layouts
 from experiments.sweep.workdir import is_finished
 from tests.experiments import tiny
 
@@ -15,23 +15,23 @@ def planned(count):
 
 def test_a_group_is_dealt_out():
     some = planned(5)
-    assert workers._crews(some, Way("", 2, 1)) == [([one], 1) for one in some]
-    assert workers._crews(some, Way("", 2, 4)) == [(some[::2], 4), (some[1::2], 4)]
-    assert workers._crews(some[:1], Way("", 2, 4)) == [(some[:1], 4)]
+    assert workers._shares(some, Layout("", 2, 1)) == [([one], 1) for one in some]
+    assert workers._shares(some, Layout("", 2, 4)) == [(some[::2], 4), (some[1::2], 4)]
+    assert workers._shares(some[:1], Layout("", 2, 4)) == [(some[:1], 4)]
 
 
 @pytest.mark.ci
-def test_ways_are_measured_and_the_best_is_taken(tmp_path):
+def test_layouts_are_measured_and_the_best_is_taken(tmp_path):
     some, said, ended = planned(3), [], []
     pools = workers.Pools({some[0].settings.data: tiny.corpus()})
     try:
         chosen = workers.schedules(pools, some, lambda group: 1e9, None, said.append)
         ((group, schedule),) = chosen
-        assert group == some and schedule.way in ways(pools.machine, 3)
+        assert group == some and schedule.layout in layouts(pools.machine, 3)
         assert schedule.why.startswith("measured: ") and schedule.why.count(
             " s"
-        ) == len(ways(pools.machine, 3))
-        assert len(said) == 1 and schedule.way.name in said[0]
+        ) == len(layouts(pools.machine, 3))
+        assert len(said) == 1 and schedule.layout.name in said[0]
         ended += [
             one.name
             for one in workers.run_all(pools, tmp_path, chosen, lambda running: None)

@@ -13,9 +13,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from attn.dropout import mix
+from attn.hashing import mix
 from experiments.errors import CheckpointError
-from experiments.training.checkpoints import Checkpoints, checksum
+from experiments.training.checkpoint_store import checksum
+from experiments.training.checkpoints import Checkpoints
 
 
 class State(NamedTuple):

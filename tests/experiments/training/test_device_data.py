@@ -6,7 +6,7 @@ import pytest
 
 from experiments.data.batches import Batches
 from experiments.training import device_data, loop
-from experiments.training.device_data import Feed
+from experiments.training.device_data import DeviceData
 from experiments.trial.lanes import Lanes
 from tests.experiments import tiny
 
@@ -33,6 +33,8 @@ def test_only_what_is_needed_goes_to_the_devices(monkeypatch):
     monkeypatch.setattr(device_data, "RESIDENT", 0)
     flat = tiny.corpus().train
     slots = Batches(flat, batch_size=1, sequence_length=48, seed=0).take(2)[None]
-    needed, own = Feed(flat, Lanes(devices=tuple(jax.local_devices()[:1])), 48)(slots)
+    needed, own = DeviceData(flat, Lanes(devices=tuple(jax.local_devices()[:1])), 48)(
+        slots
+    )
     assert needed.source.ids.size < flat.source.ids.size / 4
     assert own.max() + 1 == (slots >= 0).sum()

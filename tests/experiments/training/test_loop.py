@@ -11,20 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn.decoding import Found
 from orbax.checkpoint import v1 as ocp
 from tensorboardX.proto import event_pb2
 
-from attn.decoding import Found
 from experiments.data.batches import Batches
 from experiments.errors import WorkdirError
 from experiments.evaluation import decode
-from experiments.evaluation.compiled import compiled
 from experiments.evaluation.decode import Search, search_batch
+from experiments.evaluation.evaluator import evaluation_functions
 from experiments.inference import Translator
 from experiments.training import loop
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.metric_log import Board, Log
-from experiments.training.run_dir import Directory
+from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import (
     State,
@@ -239,7 +239,9 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     monkeypatch.setattr(decode, "beam_search", found)
     program = program_of(SETTINGS, 500, 48)
-    functions = compiled.__wrapped__(program, Lanes(), Search(3, 0.5, 12, 5))
+    functions = evaluation_functions.__wrapped__(
+        program, Lanes(), Search(3, 0.5, 12, 5)
+    )
     state, source, lengths = (
         State(np.zeros((1, 1)), {}, {}, ()),
         np.zeros((2, 48), np.int32),
@@ -264,7 +266,7 @@ def test_searches_are_what_settings_say(monkeypatch):
 
 def test_a_finished_trial_is_not_run_again(finished, monkeypatch):
     workdir, result = finished
-    monkeypatch.setattr(loop, "Seat", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(loop, "start_run", lambda *_: pytest.fail("trained again"))
     assert run(workdir) == result
 
 
@@ -330,7 +332,7 @@ def test_a_board_begun_later_has_what_was_before(tmp_path):
 
 
 def test_utilisation_is_work_over_what_could_be_done(tmp_path):
-    directory, said = Directory(tmp_path), []
+    directory, said = RunDir(tmp_path), []
     log = Log(directory, lambda: 0.0, said.append, peak=1e12)
     metrics = {
         name: np.ones(1, np.float32)
@@ -404,7 +406,7 @@ def test_translator_reads_what_was_trained_before_a_setting_was_there(
         "ema",
     ):
         del config["training"][key]
-    for key in ("beam", "alpha", "extra", "weights"):
+    for key in ("beam", "alpha", "max_extra", "weights"):
         del config["evaluation"][key]
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = Translator(tmp_path, beam=3, alpha=2.0)(tiny.corpus().test.text.source[:1])

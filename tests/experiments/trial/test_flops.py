@@ -71,9 +71,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         design = {"decoder_mixing" if causal else "encoder_mixing": mixer}
         full = 2 * n * D * heads + (n * (n + 1) // 2 if causal else n**2) * heads
         others = [
-            flops.of_training(
-                program(**mixing), *([1], [n]) if causal else ([n], [1])
-            )
+            flops.of_training(program(**mixing), *([1], [n]) if causal else ([n], [1]))
             for mixing in (design, {})
         ]
         assert others[0] - others[1] == 6 * SHAPE.N * (wanted - full)

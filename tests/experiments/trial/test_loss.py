@@ -22,7 +22,7 @@ def exact(hidden, embedding, labels, weights, eps):
 
 @pytest.fixture(params=[2**22, 200], ids=["one chunk", "chunks of a few"])
 def problem(request, monkeypatch):
-    monkeypatch.setattr(loss, "_LOGITS", request.param)
+    monkeypatch.setattr(loss, "LOGITS", request.param)
     rng = np.random.default_rng(0)
     weights = (rng.random(T) < 0.7).astype(np.float32)
     return (
@@ -76,7 +76,7 @@ def test_loss_of_each_piece(problem):
 
 def test_sums_of_bfloat16_are_float32(monkeypatch):
     """A sum over 2,000 equal tokens, 4 to a chunk: in bfloat16 it would stop half way, where 4 more are nothing."""
-    monkeypatch.setattr(loss, "_LOGITS", 4 * Y)
+    monkeypatch.setattr(loss, "LOGITS", 4 * Y)
     h, e = np.linspace(-1, 1, D, dtype=np.float32), np.zeros((Y, D), np.float32)
     many = np.ones(2000, np.int32)
     (_, nll), pull = jax.vjp(

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.data.batches import Batches
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.training.device_data import Feed
+from experiments.training.device_data import DeviceData
 from experiments.trial import step
 from experiments.trial.lanes import (
     DeviceError,
@@ -80,7 +80,7 @@ def train_lanes(all_settings, lanes, counts):
         )
         for s in all_settings
     ]
-    found, feed = [], Feed(flat, lanes, program.sequence_length)
+    found, feed = [], DeviceData(flat, lanes, program.sequence_length)
     for count in counts:
         slots = np.stack([stream.take(max(counts)) for stream in streams])
         for stream in streams:

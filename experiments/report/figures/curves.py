@@ -1,0 +1,86 @@
+"""Draws training curves: validation perplexity and training loss over steps."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.report.figures.style import (
+    add_legend,
+    legend_height,
+    line_style,
+    styled,
+    styled_line,
+    to_svg,
+    use_log_scale,
+)
+from experiments.report.results import TrialResult
+
+_PANELS = {
+    ("validation", "perplexity"): "validation perplexity, per token (log scale)",
+    ("train", "loss"): "training loss, nats per token",
+}
+
+
+def training_curves(rows: Sequence[tuple[str, Sequence[TrialResult]]]) -> str | None:
+    """Draws validation perplexity and training loss over steps, a colour for each row.
+
+    A line is the mean over the seeds that logged a step, its band goes from their lowest to
+    their highest value. `rows` are (label, trials) in the table's order. None where no trial
+    has logged anything.
+    """
+    trials = itertools.chain(*[members for _, members in rows])
+    if not any(map(_has_curve, trials)):
+        return None
+    with styled():
+        size = (11.8, legend_height(len(rows)))
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(1, len(_PANELS))
+        for axes, (curve, title) in zip(panels, _PANELS.items(), strict=True):
+            _draw_curves(axes, rows, *curve)
+            axes.set(title=title, xlabel="step")
+        add_legend(figure, [label for label, _ in rows])
+        return to_svg(figure, "training curves")
+
+
+def over_seeds(
+    curves: Sequence[tuple[Sequence[int], Sequence[float]]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (steps, mean, lowest, highest) of curves [(steps, values), …].
+
+    Each step counts the curves that have it.
+    """
+    by_step = {}
+    for steps, values in curves:
+        for step, value in zip(steps, values, strict=True):
+            by_step.setdefault(step, []).append(value)
+    steps = sorted(by_step)
+    mean = np.array([np.mean(by_step[step]) for step in steps], float)
+    low = np.array([min(by_step[step]) for step in steps], float)
+    high = np.array([max(by_step[step]) for step in steps], float)
+    return np.array(steps), mean, low, high
+
+
+def _has_curve(trial):
+    return any(len(trial.curve(*curve)[0]) for curve in _PANELS)
+
+
+def _draw_curves(axes, rows, split, metric):
+    for row, (_, trials) in enumerate(rows):
+        curves = [trial.curve(split, metric) for trial in trials]
+        steps, mean, low, high = over_seeds(curves)
+        # Evaluations are few and each is a dot; a curve of one point would not show at all.
+        dot = 2 if split == "validation" or len(steps) == 1 else 0
+        options = dict(linewidth=1.1, marker="o", markersize=dot)
+        axes.add_line(styled_line(steps, mean, row, **options))
+        if np.any(high > low):
+            colour, _ = line_style(row)
+            # Many bands on top of each other must not hide the lines.
+            faint = min(0.15, 1 / len(rows))
+            axes.fill_between(steps, low, high, color=colour, alpha=faint, linewidth=0)
+    axes.autoscale_view()
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if metric == "perplexity":
+        use_log_scale(axes, "y")

@@ -1,0 +1,121 @@
+"""Gives all pictures one style: colours, lines, scales, legends, and the SVG itself."""
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+# Okabe and Ito's colours, told apart with any colour vision; their yellow is left out, as
+# too faint on white.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+
+DASHES = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
+"""Patterns (ink, gap, ...) in line widths, () solid; colours repeat with the next one."""
+
+LINES = len(COLOURS) * len(DASHES)
+"""How many rows have a line style of their own."""
+
+LONGEST_LABEL = 48
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#808080",
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.linewidth": 0.8,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+
+
+@contextlib.contextmanager
+def styled(**changes: Any) -> Iterator[None]:
+    """Draws in our style, with `changes` such as axes__grid=False on top of it."""
+    options = {key.replace("__", "."): value for key, value in changes.items()}
+    with matplotlib.rc_context(_STYLE | options):
+        yield
+
+
+def line_style(row: int) -> tuple[str, tuple[float, ...]]:
+    """Returns (colour, dashes) of a table row's lines."""
+    return COLOURS[row % len(COLOURS)], DASHES[row // len(COLOURS) % len(DASHES)]
+
+
+def styled_line(xs: Sequence, ys: Sequence, row: int, **options: Any) -> Line2D:
+    """Returns a line through points in a table row's style."""
+    colour, dashes = line_style(row)
+    pattern = (0, dashes) if dashes else "-"
+    return Line2D(xs, ys, color=colour, linestyle=pattern, **options)
+
+
+def add_legend(figure: Figure, labels: Sequence[str]) -> None:
+    """Adds the labels of a table's rows, with their lines, to the right of the axes."""
+    handles = [styled_line([], [], row, linewidth=1.8) for row in range(len(labels))]
+    shown = [short_label(label) for label in labels]
+    figure.legend(handles, shown, loc="outside right upper", handlelength=2.4)
+
+
+def legend_height(rows: int) -> float:
+    """Returns the inches that the legend of so many rows needs, and axes at least."""
+    return max(3.9, 0.9 + 0.21 * rows)
+
+
+def use_log_scale(axes: Axes, name: str) -> None:
+    """Sets a log scale for the axis "x" or "y" if its values span a factor of 2 or more.
+
+    Ticks are plain numbers in any case.
+    """
+    axis = getattr(axes, f"{name}axis")
+    low, high = getattr(axes.dataLim, f"interval{name}")
+    if high < 2 * low:
+        axis.set_major_locator(MaxNLocator(6))
+    else:
+        getattr(axes, f"set_{name}scale")("log")
+        ticks = (1, 2, 5) if high / low > 5 else (1, 1.2, 1.5, 2, 3, 5, 7)
+        axis.set_major_locator(LogLocator(subs=ticks))
+        axis.set_minor_formatter(NullFormatter())
+    # Comes last, because setting the scale sets a formatter of its own.
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+
+
+def add_colour_bar(figure: Figure, image, **options: Any) -> None:
+    """Adds the scale of a heat map, as one image instead of a path for each colour."""
+    bar = figure.colorbar(image, **options)
+    bar.outline.set_visible(False)
+    bar.solids.set_rasterized(True)
+
+
+def short_label(label: str) -> str:
+    """Cuts a label at LONGEST_LABEL characters."""
+    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+
+
+def to_svg(figure: Figure, salt: str) -> str:
+    """Returns the <svg> element alone.
+
+    `salt` keeps the ids of one figure apart from those of others on the page.
+    """
+    buffer = io.StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
+        # Text stays text: the browser has the glyphs that the font for measuring lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
+    text = buffer.getvalue()
+    svg = text[text.index("<svg") :]
+    return re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)

@@ -1,0 +1,62 @@
+"""Writes the report of a workdir: report.md, .csv, .tex and .html, from its files alone.
+
+The same files give the same bytes, so a report can be made again at any time, while the
+sweep runs or years later.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.evaluation.metrics import METRICS, Metric
+from experiments.report import comparison, statistics
+from experiments.report.comparison import Row
+from experiments.report.page import render_page
+from experiments.report.results import Results, read_results, read_sentences
+from experiments.report.table import Table, result_table
+from experiments.report.text import to_csv, to_latex, to_markdown
+from experiments.system.files import write_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Holds the table of a report and the paths of its files."""
+
+    table: Table
+    markdown: Path
+    csv: Path
+    latex: Path
+    html: Path
+
+
+def write_report(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Report:
+    """Writes report.md, report.csv, report.tex and report.html into `workdir`.
+
+    Each is written whole or not at all. Raises ResultsError if `workdir` holds neither a
+    sweep nor a single run.
+    """
+    results = read_results(workdir, metrics)
+    rows = compare_rows(results, metrics)
+    table = result_table(results, rows, metrics)
+    report = Report(
+        table=table,
+        markdown=results.workdir / "report.md",
+        csv=results.workdir / "report.csv",
+        latex=results.workdir / "report.tex",
+        html=results.workdir / "report.html",
+    )
+    write_text(report.markdown, to_markdown(results, table))
+    write_text(report.csv, to_csv(results, metrics))
+    write_text(report.latex, to_latex(results, rows, table, metrics))
+    write_text(report.html, render_page(results, rows, table, metrics))
+    return report
+
+
+def compare_rows(results: Results, metrics: Sequence[Metric] = METRICS) -> list[Row]:
+    """Groups the trials over their seeds and compares each row with the base.
+
+    Rows are in the order of the sweep.
+    """
+    groups = statistics.groups(results.trials, results.changes)
+    sentences = lambda trial: read_sentences(trial, metrics)
+    return comparison.compare(groups, sentences, metrics)

@@ -1,0 +1,56 @@
+"""The part of a process that is not the first of a trial's: it trains its rows of each batch."""
+
+import jax
+import numpy as np
+
+from experiments.data.batches import Batches
+from experiments.data.dataset import Prepared
+from experiments.settings import Settings
+from experiments.system.signals import Interrupted, Interruption
+from experiments.training import multihost
+from experiments.training.device_data import DeviceData
+from experiments.training.population import (
+    padded_slots,
+    program_for,
+    train_functions,
+)
+from experiments.training.run import batches_of
+from experiments.trial.lanes import Lanes, check_batch_size
+from experiments.trial.program import State, hyper_of, initial_state
+
+
+def follow(
+    settings: Settings, prepared: Prepared, lanes: Lanes, interruption: Interruption
+) -> None:
+    """Makes the steps that the first process asks for, until that one ends.
+
+    Raises Interrupted where the first does.
+    """
+    t = settings.training
+    check_batch_size(t.batch_size, lanes.mesh.size, t.accumulate)
+    program = program_for(settings, prepared)
+    steps = train_functions(program, lanes).steps
+    data = DeviceData(prepared.train, lanes, t.sequence_length)
+    batches = batches_of(prepared, t, settings.seed)
+    states = None
+    while (count := multihost.meet(interruption=interruption)) > 0:
+        if states is None:
+            fresh = jax.device_get(initial_state(program, settings))
+            states = lanes.stack([share(fresh, batches)])
+            hypers = lanes.stack([jax.device_get(hyper_of(settings))])
+        rows = lanes.own_rows(batches.take(count))
+        corpus, slots = data(padded_slots([rows]))
+        states, metrics = steps(states, hypers, corpus, slots, count)
+        jax.block_until_ready(metrics)
+        interruption.unsaved = True
+    if count == multihost.STOPPED:
+        raise Interrupted
+
+
+def share(state: State, batches: Batches) -> State:
+    """Gives the first process's state, and its place in the data, to all processes."""
+    names = list(batches.get_state())
+    place = np.array(list(batches.get_state().values()), np.int32)
+    state, place = multihost.broadcast((state, place))
+    batches.set_state(dict(zip(names, place.tolist(), strict=True)))
+    return state

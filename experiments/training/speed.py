@@ -1,0 +1,56 @@
+"""How fast trials train here, measured before a sweep is scheduled."""
+
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.data.dataset import Prepared
+from experiments.settings import Settings
+from experiments.training.device_data import DeviceData
+from experiments.training.loop import SECONDS
+from experiments.training.population import (
+    LONGEST_DISPATCH,
+    program_for,
+    train_functions,
+)
+from experiments.training.run import batches_of
+from experiments.trial.lanes import Lanes
+from experiments.trial.program import hyper_of, initial_state
+
+
+class Measured(NamedTuple):
+    """Seconds that a program takes to compile, and that a step of all lanes takes."""
+
+    compile: float
+    step: float
+
+
+def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
+    """Measures how fast `count` lanes of such trials train; the program stays compiled."""
+    t = settings.training
+    lanes = Lanes(count, t.strategy)
+    program = program_for(settings, prepared)
+    functions = train_functions(program, lanes)
+    state = jax.device_get(initial_state(program, settings, functions.init))
+    states = lanes.stack([state] * count)
+    hypers = lanes.stack([jax.device_get(hyper_of(settings))] * count)
+    drawn = [
+        batches_of(prepared, t, seed).take(LONGEST_DISPATCH) for seed in range(count)
+    ]
+    data = DeviceData(prepared.train, lanes, t.sequence_length)
+    corpus, slots = data(np.stack(drawn))
+
+    def timed(steps):
+        nonlocal states
+        begin = time.perf_counter()
+        states, metrics = functions.steps(states, hypers, corpus, slots, steps)
+        jax.block_until_ready(metrics)
+        return time.perf_counter() - begin
+
+    with_compilation = timed(1)
+    single = timed(1)
+    steps = int(min(LONGEST_DISPATCH, max(1, SECONDS / single)))
+    step_time = timed(steps) / steps
+    return Measured(max(0.0, with_compilation - step_time), step_time)

@@ -1,0 +1,1 @@
+"""Times attention: what it takes forward and with gradients, library by library."""

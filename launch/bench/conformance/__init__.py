@@ -1,0 +1,1 @@
+"""Tries each line of attention's contract on each library."""

@@ -1,0 +1,82 @@
+"""Tries each line of attention's contract on each library, in its own process.
+
+No verdict is written down anywhere: each is computed when the command runs.
+"""
+
+import dataclasses
+
+from launch.bench.attention.cases import LIBRARIES
+from launch.bench.conformance.contract import LINES, TINY, Verdict, attempt
+from launch.bench.harness import record
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.process import Failed
+from launch.bench.harness.run import workers
+from launch.bench.harness.table import Table, show
+
+
+def measure(request: Request) -> Outcome:
+    """Tries every line on the libraries; shows the table and writes it."""
+    lines = request.cases
+    verdicts = {line: {} for line in lines}
+    with workers(request.libraries) as running:
+        for name in request.libraries:
+            with request.console.status(name) as status:
+                for index, line in enumerate(lines, 1):
+                    status.update(f"{name}: {line} ({index} of {len(lines)})")
+                    verdicts[line][name] = _ask(running.get(name), line)
+    filled = table(verdicts)
+    show(filled, request.console)
+    files = record.write(
+        request.directory,
+        "conformance",
+        title="Conformance",
+        tables=[filled],
+        results={"lines": {line: _entry(verdicts[line]) for line in lines}},
+        stems=("conformance", "conformance"),
+    )
+    return Outcome(files)
+
+
+def _ask(worker, line):
+    if worker is None:
+        return Verdict("absent", "not installed")
+    try:
+        return worker.call(attempt, line)
+    except Failed as error:
+        return Verdict("cannot", str(error))
+
+
+def _entry(verdicts):
+    return {name: dataclasses.asdict(verdict) for name, verdict in verdicts.items()}
+
+
+def table(verdicts: dict[str, dict[str, Verdict]]) -> Table:
+    """Returns the table line × library, with a note for each finding."""
+    filled = Table("Attention's contract", ("", *next(iter(verdicts.values()))))
+    for line, by_name in verdicts.items():
+        row = [line]
+        for verdict in by_name.values():
+            text = verdict.kind
+            if verdict.finding:
+                text = filled.noted(text, verdict.finding)
+            row.append(text)
+        filled.rows.append(tuple(row))
+    return filled
+
+
+BENCHMARK = Benchmark(
+    name="conformance",
+    cases=tuple(LINES),
+    tiny=TINY,
+    run=measure,
+    table=table,
+    libraries=LIBRARIES,
+    compared=(
+        "attn:reference",
+        "attn:tiled",
+        "attn:jax_nn",
+        "jax.nn",
+        "flax",
+        "torch",
+    ),
+)

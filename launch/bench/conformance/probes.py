@@ -1,0 +1,471 @@
+"""Probes a library for one line of attention's contract each; `contract` lists them.
+
+A probe returns None where the library keeps the line, or else what it saw, in a few
+words. It raises Unsupported where the library does not offer what the line is about.
+"""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+
+from launch.bench.attention import oracle
+from launch.bench.attention.call import Call
+from launch.bench.attention.oracle import error
+from launch.bench.conformance import inputs
+from launch.bench.conformance.inputs import (
+    CLOSE,
+    DENSE,
+    EMPTY,
+    HIDDEN,
+    LENGTHS,
+    B,
+    H,
+    K,
+    M,
+    N,
+)
+from launch.bench.harness.libraries import Unsupported
+
+STEP = 1e-30
+"""Step of complex-step derivatives: nothing is subtracted, so nothing is lost however
+small it is."""
+
+
+def equals_float64(library):
+    """Compares the output under each kind of mask."""
+    x = inputs.inputs(n=M)
+    calls = {
+        "full": Call(),
+        "causal": Call(causal=0),
+        "window": Call(window=(2, 1)),
+        "padding": Call(lengths=LENGTHS),
+    }
+    errors = []
+    for name, call in calls.items():
+        text = inputs.off(library.value(x, call)[0], inputs.exact_output(x, call)[0])
+        if text:
+            errors.append(f"{name} {text}")
+    return ", ".join(errors) or None
+
+
+def dense_mask(library):
+    """Compares the output under an arbitrary mask."""
+    x = inputs.inputs()
+    call = Call(mask=DENSE)
+    return inputs.off(library.value(x, call)[0], inputs.exact_output(x, call)[0])
+
+
+def empty_output(library):
+    """Looks at the output of queries that see nothing."""
+    x = inputs.inputs()
+    out = library.value(x, Call(lengths=EMPTY))[0]
+    return _not_zero(out[0], x)
+
+
+def _not_zero(out, x):
+    """Says what outputs (..., H, V) of example 0 are that should be 0."""
+    if (out == 0).all():
+        return None
+    if np.isnan(out).any():
+        return "gives NaN"
+    if error(out, x["v"][0].mean(0)) < CLOSE:
+        return "gives mean(v)"
+    return f"gives up to {np.abs(out).max():.2g}"
+
+
+def empty_gradient(library):
+    """Looks at the gradient that comes through queries that see nothing."""
+    x = inputs.inputs()
+    g = inputs.weights(x)
+    g[1] = 0
+    return _leak(library.gradient(x, Call(lengths=EMPTY), g))
+
+
+def _leak(gradient):
+    """Says which gradients are not 0 that should be."""
+    largest = {name: np.abs(a).max() for name, a in gradient.items() if (a != 0).any()}
+    nan = [name for name, value in largest.items() if np.isnan(value)]
+    if nan:
+        return f"gradient NaN to {', '.join(nan)}"
+    leaks = [f"gradient up to {value:.2g} to {name}" for name, value in largest.items()]
+    return ", ".join(leaks) or None
+
+
+def empty_lse(library):
+    """Looks at the LSE of queries that see nothing, and at its gradient."""
+    x = inputs.inputs()
+    call = Call(lengths=EMPTY, lse=True)
+    lse = library.value(x, call)[1]
+    if not (lse[0] == -np.inf).all():
+        return f"gives {lse[0].flat[0]:.3g}"
+    h = np.zeros((B, N, H))
+    h[0] = 1
+    return _leak(library.gradient(x, call, h=h))
+
+
+def empty_bias(library):
+    """Looks at a query whose bias hides every key from it."""
+    x = inputs.inputs(names=("bias",))
+    call = Call()
+    x["bias"][0, :, 1] = -np.inf
+    g = np.zeros((B, N, H, K))
+    g[0, 1] = inputs.weights(x)[0, 1]
+    faults = [
+        _not_zero(library.value(x, call)[0][0, 1], x),
+        _leak(library.gradient(x, call, g)),
+    ]
+    whole = library.gradient(x, call, inputs.weights(x))
+    if not all(np.isfinite(a).all() for a in whole.values()):
+        faults.append("gradients of all rows not finite")
+    return "; ".join(filter(None, faults)) or None
+
+
+def _poisoned():
+    """Yields (name, x) with NaN or Inf in a key or a value that LENGTHS hides."""
+    for side, word in (("k", "key"), ("v", "value")):
+        for name, poison in (("NaN", np.nan), ("Inf", np.inf)):
+            x = inputs.inputs()
+            x[side][HIDDEN] = poison
+            yield f"{name} of a {word}", x
+
+
+def hidden_output(library):
+    """Looks for poison behind a mask in the output."""
+    call = Call(lengths=LENGTHS)
+    expected = inputs.exact_output(inputs.inputs(), call)[0]
+    leaks = []
+    for name, x in _poisoned():
+        if error(library.value(x, call)[0], expected) > CLOSE:
+            leaks.append(name)
+    return f"lets through {', '.join(leaks)}" if leaks else None
+
+
+def hidden_gradient(library):
+    """Looks for poison behind a mask in the gradient."""
+    call = Call(lengths=LENGTHS)
+    g = inputs.weights(inputs.inputs())
+    expected = inputs.exact_gradient(inputs.inputs(), call, g)
+    leaks = []
+    for name, x in _poisoned():
+        if error(library.gradient(x, call, g), expected) > CLOSE:
+            leaks.append(name)
+    return f"lets through {', '.join(leaks)}" if leaks else None
+
+
+def causal_offset(library):
+    """Asks for an offset; where there is none, says how causal masks are aligned."""
+    x = inputs.inputs()
+    call = Call(causal=M - N)
+    try:
+        out = library.value(x, call)[0]
+    except Unsupported as unsupported:
+        alignment = _alignment(library, x)
+        raise Unsupported(f"{unsupported}; aligned {alignment}") from None
+    return inputs.off(out, inputs.exact_output(x, call)[0])
+
+
+def _alignment(library, x):
+    out = library.value(x, Call(causal=0))[0]
+    for name, offset in (("top left", 0), ("bottom right", M - N)):
+        if error(out, inputs.exact_output(x, Call(causal=offset))[0]) < CLOSE:
+            return name
+    return "neither top left nor bottom right"
+
+
+def number_mask(library):
+    """Passes a mask of numbers, which should be refused."""
+    x = inputs.inputs()
+    mask = DENSE.astype(np.float32)
+    # A library that refuses the boolean mask too does not keep the line.
+    library.value(x, Call(mask=DENSE))
+    try:
+        out = library.value(x, Call(mask=mask))[0]
+    except Exception:
+        return None
+    if error(out, inputs.exact_output(x, Call(mask=DENSE))[0]) < CLOSE:
+        return "takes 0.0 and 1.0 as False and True"
+    x["bias"] = mask.astype(np.float64)
+    if error(out, inputs.exact_output(x, Call())[0]) < CLOSE:
+        return "adds it to the scores"
+    return "takes it, and makes something else of it"
+
+
+def float64_exact(library):
+    """Compares the output and the gradient in float64."""
+    x = inputs.inputs()
+    call = Call(causal=0)
+    g = inputs.weights(x)
+    out, _, (dtype, _) = library.value(x, call, dtype="float64")
+    gradient = library.gradient(x, call, g, dtype="float64")
+    errors = {
+        "error": error(out, inputs.exact_output(x, call)[0]),
+        "of gradients": error(gradient, inputs.exact_gradient(x, call, g)),
+    }
+    if dtype != "float64":
+        return f"returns {dtype}"
+    if max(errors.values()) < 1e-12:
+        return None
+    return ", ".join(f"{name} {value:.1e}" for name, value in errors.items())
+
+
+def _sharp():
+    """Returns (x, a full mask) with scores that bfloat16 cannot tell apart.
+
+    They are near 64 and differ by less than bfloat16 resolves there, and come from
+    numbers that bfloat16 holds exactly.
+    """
+    generator = np.random.default_rng(4)
+    b = h = 2
+    n = 16
+    m = k = 32
+    signs = generator.choice([-1.0, 1.0], size=(b, 1, h, k))
+    base = signs * (64 * k**-0.5) ** 0.5
+    x = {
+        "q": base + generator.normal(size=(b, n, h, k), scale=0.3),
+        "k": base + generator.normal(size=(b, m, h, k), scale=0.1),
+        "v": generator.normal(size=(b, m, h, k)),
+    }
+    for name, array in x.items():
+        x[name] = array.astype(ml_dtypes.bfloat16).astype(np.float64)
+    return x, np.ones((b, h, n, m), bool)
+
+
+def bfloat16_softmax(library):
+    """Compares the error in bfloat16 with that of a float32 softmax."""
+    x, seen = _sharp()
+    out, _, (dtype, _) = library.value(x, Call(), dtype="bfloat16")
+    if dtype != "bfloat16":
+        return f"returns {dtype}"
+    expected = oracle.attention(x, seen)[0]
+    times = error(out, expected) / error(_float32_softmax(x), expected)
+    return None if times <= 2 else f"{times:.0f} times the error of a float32 softmax"
+
+
+def _float32_softmax(x):
+    """Returns attention with float32 inside, and bfloat16 weights and output."""
+    q, k, v = (a.astype(np.float32) for a in x.values())
+    s = np.einsum("bnhd,bmhd->bhnm", q, k) * np.float32(q.shape[-1] ** -0.5)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    weights = _rounded(e / e.sum(-1, keepdims=True)).astype(np.float32)
+    return _rounded(np.einsum("bhnm,bmhv->bnhv", weights, v)).astype(np.float64)
+
+
+def _rounded(array):
+    return array.astype(ml_dtypes.bfloat16)
+
+
+def bfloat16_lse(library):
+    """Looks at the dtype and the error of the LSE of bfloat16 inputs."""
+    x, seen = _sharp()
+    _, lse, (_, dtype) = library.value(x, Call(lse=True), dtype="bfloat16")
+    largest = np.abs(lse - oracle.attention(x, seen)[1]).max()
+    if dtype == "float32" and largest < 0.01:
+        return None
+    return f"returns {dtype}, off by {largest:.1e} at {lse.max():.0f}"
+
+
+def lse_gradient(library):
+    """Compares the gradient of a sum of LSEs."""
+    x = inputs.inputs()
+    call = Call(causal=0, lse=True)
+    h = np.random.default_rng(5).normal(size=(B, N, H))
+    gradient = library.gradient(x, call, h=h)
+    if all((a == 0).all() for a in gradient.values()):
+        return "its gradient is 0"
+    g = np.zeros((B, N, H, K))
+    return inputs.off(gradient, inputs.exact_gradient(x, call, g, h))
+
+
+def dropout_differs(library):
+    """Compares which weights are dropped in each head and example.
+
+    Scores are equal and v is the unit matrix, so that the output is the weights.
+    """
+    m = 64
+    rate = 0.25
+    unit = np.broadcast_to(np.eye(m)[None, :, None], (B, m, H, m)).copy()
+    x = {"q": np.ones((B, m, H, m)), "k": np.ones((B, m, H, m)), "v": unit}
+    out = library.value(x, Call(rate=rate, seed=1))[0]
+    kept = np.moveaxis(out != 0, 2, 1)
+    if abs(kept.mean() - (1 - rate)) > 0.05:
+        return f"at a rate of {rate} drops {1 - kept.mean():.2f}"
+    flat = kept.reshape(B * H, -1)
+    if (flat == flat[0]).all():
+        return "the same in every head and example"
+    alike = 0
+    for i, j in itertools.combinations(range(B * H), 2):
+        alike += (flat[i] == flat[j]).mean() > 0.75
+    return f"alike in {alike} pairs of heads" if alike else None
+
+
+def dropout_without_key(library):
+    """Asks for dropout without a random key, which should be refused."""
+    x = inputs.inputs()
+    # A library that refuses dropout with a key too does not keep the line.
+    library.value(x, Call(rate=0.5, seed=1))
+    try:
+        out = library.value(x, Call(rate=0.5))[0]
+    except Unsupported:
+        raise
+    except Exception:
+        return None
+    unchanged = error(out, inputs.exact_output(x, Call())[0]) < CLOSE
+    return "drops nothing" if unchanged else "drops by a key of its own"
+
+
+OPTIONS = {
+    "mask": {"mask": DENSE},
+    "lengths": {"lengths": LENGTHS},
+    "causal": {"causal": 0},
+    "window": {"window": (1, 1)},
+    "bias": {},
+    "dropout": {"rate": 0.5, "seed": 1},
+}
+
+
+def nothing_ignored(library):
+    """Checks that each option changes the result, alone and beside each other one.
+
+    An option may also be refused.
+    """
+    plain = library.value(inputs.inputs(), Call())[0]
+    alone = {name: _with_options(library, name) for name in OPTIONS}
+    ignored = [name for name, out in alone.items() if _equal(out, plain)]
+    accepted = [name for name, out in alone.items() if out is not None]
+    for first, second in itertools.combinations(accepted, 2):
+        both = _with_options(library, first, second)
+        if _equal(both, alone[second]):
+            ignored.append(f"{first} beside {second}")
+        if _equal(both, alone[first]):
+            ignored.append(f"{second} beside {first}")
+    for name, has_an_effect in library.silent.items():
+        if not _has_an_effect(has_an_effect):
+            ignored.append(name)
+    return f"ignores {', '.join(ignored)}" if ignored else None
+
+
+def _with_options(library, *names):
+    """Returns the output, or None where the options are refused."""
+    options = {}
+    for name in names:
+        options |= OPTIONS[name]
+    x = inputs.inputs(names=("bias",) if "bias" in names else ())
+    try:
+        return library.value(x, Call(**options))[0]
+    except Exception:
+        return None
+
+
+def _equal(a, b):
+    return a is not None and b is not None and error(a, b) < CLOSE
+
+
+def _has_an_effect(function):
+    try:
+        return function()
+    except Exception:
+        # The library refuses the argument, so it does not ignore it.
+        return True
+
+
+def forward_mode(library):
+    """Compares a derivative by forward mode."""
+    x = inputs.inputs()
+    call = Call(causal=0)
+    dx = inputs.like(x)
+    expected = inputs.exact_output(_along(x, dx), call)[0].imag / STEP
+    return inputs.off(library.forward(x, dx, call), expected)
+
+
+def _along(x, dx):
+    return {name: a + 1j * STEP * dx[name] for name, a in x.items()}
+
+
+def second_order(library):
+    """Compares the derivative of a gradient."""
+    x = inputs.inputs()
+    call = Call(causal=0)
+    dx = inputs.like(x)
+    g = inputs.weights(x)
+    gradient = inputs.exact_gradient(_along(x, dx), call, g)
+    expected = {name: a.imag / STEP for name, a in gradient.items()}
+    return inputs.off(library.second(x, dx, call, g), expected)
+
+
+def under_vmap(library):
+    """Compares the gradients of three sets of inputs at once."""
+    examples = [inputs.like(inputs.inputs(), seed) for seed in (6, 7, 8)]
+    call = Call(causal=0)
+    g = inputs.weights(examples[0])
+    gradients = library.mapped(_stacked(examples), call, g)
+    exact = [inputs.exact_gradient(x, call, g) for x in examples]
+    return inputs.off(gradients, _stacked(exact))
+
+
+def _stacked(examples):
+    stacked = {}
+    for name in examples[0]:
+        stacked[name] = np.stack([x[name] for x in examples])
+    return stacked
+
+
+def value_width(library):
+    """Compares output and gradient where values are wider than keys."""
+    width = K + 2
+    x = inputs.inputs(v=width)
+    call = Call(causal=0)
+    g = inputs.weights(x, v=width)
+    fault = inputs.off(library.value(x, call)[0], inputs.exact_output(x, call)[0])
+    if fault:
+        return fault
+    gradient = library.gradient(x, call, g)
+    expected = inputs.exact_gradient(x, call, g)
+    return inputs.off(gradient, expected, what="gradient off by")
+
+
+def bias_gradient(library):
+    """Compares the gradient to a bias."""
+    return _gradient(library, Call(lengths=LENGTHS), "bias")
+
+
+def additive(library):
+    """Compares the gradients to the parameters of an additive score."""
+    return _gradient(library, Call("additive", causal=0), "w_q", "w_k", "w_v")
+
+
+def bilinear(library):
+    """Compares the gradient to the matrix of a bilinear score."""
+    return _gradient(library, Call("bilinear", causal=0), "w")
+
+
+def _gradient(library, call, *names):
+    x = inputs.inputs(names=names)
+    g = inputs.weights(x)
+    gradient = library.gradient(x, call, g)
+    return inputs.off(gradient, inputs.exact_gradient(x, call, g))
+
+
+def longer_padding(library):
+    """Appends 57 hidden keys to the 7."""
+    x = inputs.inputs()
+    longer = inputs.inputs(m=M + 57)
+    for name in "kv":
+        longer[name][:, :M] = x[name]
+    call = Call(lengths=LENGTHS)
+    short_out = library.value(x, call)[0]
+    long_out = library.value(longer, call)[0]
+    return inputs.off(long_out, short_out, tolerance=2e-6, what="changes by")
+
+
+def window_memory(library):
+    """Measures the memory of a narrow window over many keys."""
+    n = 4096
+    shape = (1, n, 1, 16)
+    x = {name: np.random.default_rng(9).normal(size=shape) for name in "qkv"}
+    used = library.memory(x, Call(window=(64, 64)))
+    if used is None:
+        raise Unsupported("memory cannot be measured on this system")
+    if used < n**2:
+        return None
+    return f"takes {used / 2**20:.0f} MiB; a boolean of n² is {n**2 // 2**20}"

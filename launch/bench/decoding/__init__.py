@@ -1,0 +1,1 @@
+"""Times translation, library by library, all with the same weights."""

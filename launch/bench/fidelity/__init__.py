@@ -1,0 +1,1 @@
+"""Holds the Transformer to torch.nn.Transformer of the same weights."""

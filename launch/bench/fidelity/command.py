@@ -1,0 +1,153 @@
+"""Holds the Transformer to torch.nn.Transformer of the same weights.
+
+Logits and every gradient are compared, padding included. PyTorch's weights are drawn,
+go through `attn.io.torch`, and both compute in both precisions. In float64 they must
+agree. In float32 each is held to PyTorch's float64: only rounding differs when attn's
+error is at most `SLACK` times PyTorch's own.
+
+Without PyTorch, attn's float32 is shown beside its own float64, and the command ends
+with status 2, as nothing was compared.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+
+import numpy as np
+
+from launch.bench.fidelity import attn
+from launch.bench.fidelity.case import CASES, Case, batch
+from launch.bench.harness import record
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.table import Table, show
+
+SLACK = 2.0
+AGREED = 1e-12
+"""The most that two may differ in float64, in parts of the largest of an array."""
+MISSING = "fidelity is to PyTorch: pip install '.[bench]'"
+NOT_COMPARED = "torch is not installed: attn in float32, to itself in float64"
+
+Results = Mapping[str, np.ndarray]
+"""Logits and gradients, by name."""
+Errors = dict[str, dict]
+"""For "logits" and "gradients": the number of arrays, and for each implementation the
+array with the largest error, and that error."""
+
+
+def measure(request: Request) -> Outcome:
+    """Compares all cases; shows the table and writes it.
+
+    The status is 1 where they differ, and 2 where PyTorch is not installed.
+    """
+    torch = None
+    if importlib.util.find_spec("torch") is not None:
+        torch = importlib.import_module("launch.bench.fidelity.torch")
+    errors = {}
+    for case in request.cases:
+        with request.console.status(case.name):
+            seed = CASES.index(case)
+            errors[case] = compare(torch, case, seed) if torch else alone(case, seed)
+    agree = all(map(agrees, errors.values())) if torch else None
+    filled = table(errors)
+    show(filled, request.console)
+    entries = [{**case._asdict(), "errors": errors[case]} for case in errors]
+    files = record.write(
+        request.directory,
+        "fidelity",
+        title="Fidelity",
+        tables=[filled],
+        results={"agree": agree, "cases": entries},
+        stems=("fidelity", "fidelity"),
+    )
+    if agree is None:
+        return Outcome(files, status=2, problem=MISSING)
+    return Outcome(files, status=0 if agree else 1)
+
+
+def compare(torch, case: Case, seed: int) -> Errors:
+    """Returns the errors of attn and of PyTorch's float32, to PyTorch's float64."""
+    weights = torch.draw(case, seed)
+    arguments = (case, weights, batch())
+    results = {
+        "float64": attn.run(*arguments, np.float64),
+        "float32": attn.run(*arguments, np.float32),
+        "torch float32": torch.run(*arguments, np.float32),
+    }
+    return largest_errors(torch.run(*arguments, np.float64), results)
+
+
+def alone(case: Case, seed: int) -> Errors:
+    """Returns the errors of attn's float32, to its own float64."""
+    arguments = (case, attn.draw(case, seed), batch())
+    results = {"float32": attn.run(*arguments, np.float32)}
+    return largest_errors(attn.run(*arguments, np.float64), results)
+
+
+def largest_errors(exact: Results, results: Mapping[str, Results]) -> Errors:
+    """Returns the errors of the logits, and of the worst gradient.
+
+    Each is in parts of the largest number of that array.
+    """
+    parts = {"logits": ["logits"], "gradients": exact.keys() - {"logits"}}
+    errors = {}
+    for part, names in parts.items():
+        errors[part] = {"arrays": len(names)}
+        for who, arrays in results.items():
+            errors[part][who] = _worst(exact, arrays, names)
+    return errors
+
+
+def _worst(exact, arrays, names):
+    errors = {name: _error(arrays[name], exact[name]) for name in names}
+    name = max(errors, key=errors.get)
+    return {"array": name, "error": errors[name]}
+
+
+def _error(actual, exact):
+    largest = float(np.abs(actual - exact).max() / np.abs(exact).max())
+    # NaN compares as smaller than nothing and larger than nothing.
+    return largest if np.isfinite(largest) else float("inf")
+
+
+def agrees(errors: Errors) -> bool:
+    """Returns whether only rounding differs."""
+    return all(map(_part_agrees, errors.values()))
+
+
+def _part_agrees(part):
+    rounding = SLACK * part["torch float32"]["error"]
+    same = part["float64"]["error"] <= AGREED
+    return same and part["float32"]["error"] <= rounding
+
+
+def table(errors: dict[Case, Errors]) -> Table:
+    """Returns the table, a row for the logits of a case and one for its gradients."""
+    headings = ("", "of", "attn, float64", "attn, float32", "PyTorch, float32", "agree")
+    filled = Table("Largest error, to torch.nn.Transformer in float64", headings)
+    for case, parts in errors.items():
+        for name, part in parts.items():
+            of = name if name == "logits" else f"{part['arrays']} gradients"
+            texts = [
+                _text(filled, name, part.get(who))
+                for who in ("float64", "float32", "torch float32")
+            ]
+            filled.rows.append((case.name, of, *texts, _verdict(filled, part)))
+    return filled
+
+
+def _text(filled, name, worst):
+    if worst is None:
+        return "—"
+    text = f"{worst['error']:.1e}"
+    return text if name == "logits" else filled.noted(text, worst["array"])
+
+
+def _verdict(filled, part):
+    if "torch float32" not in part:
+        return filled.noted("—", NOT_COMPARED)
+    return "yes" if _part_agrees(part) else "NO"
+
+
+BENCHMARK = Benchmark(
+    name="fidelity", cases=CASES, tiny=CASES[:1], run=measure, table=table
+)

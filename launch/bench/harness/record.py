@@ -1,0 +1,75 @@
+"""Writes the files of a benchmark: its tables, and its numbers with their origin."""
+
+import datetime
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.system import machine
+from experiments.system.files import write_json, write_text
+from launch.bench.harness import libraries
+from launch.bench.harness.table import Table, markdown
+
+
+def threads() -> int:
+    """Returns the threads for each library: NPROC where it is set, or all cores."""
+    return int(os.environ.get("NPROC") or machine.cores())
+
+
+def write(
+    directory: Path,
+    command: str,
+    *,
+    title: str,
+    tables: Sequence[Table],
+    results: dict,
+    remark: str = "",
+    packages: tuple[str, ...] = (),
+    stems: tuple[str, str] = ("table", "results"),
+) -> list[Path]:
+    """Writes the tables as Markdown and `results` as JSON, and returns both paths.
+
+    Args:
+      directory: where the files go.
+      command: the name of the benchmark.
+      title: the heading of the Markdown file.
+      tables: the tables, in their order.
+      results: every number, to stand beside `circumstances`.
+      remark: a sentence after the one that names the machine.
+      packages: packages whose versions are given beside those of `PACKAGES`.
+      stems: the names of the files, without their endings.
+    """
+    paths = [directory / f"{stems[0]}.md", directory / f"{stems[1]}.json"]
+    sentence = f"{where(*packages)} {remark}".strip()
+    lines = [f"# {title}", "", sentence, "", *map(markdown, tables)]
+    write_text(paths[0], "\n".join(lines))
+    write_json(paths[1], {**circumstances(command, *packages), **results})
+    return paths
+
+
+def where(*packages: str) -> str:
+    """Returns the machine and the versions of the packages in one sentence."""
+    versions = _versions(packages)
+    installed = [f"{name} {version}" for name, version in versions.items() if version]
+    return f"{machine.device()}, threads: {threads()}; {', '.join(installed)}."
+
+
+def circumstances(command: str, *packages: str) -> dict:
+    """Returns when, where and with what a benchmark ran, for its record."""
+    now = datetime.datetime.now(datetime.UTC)
+    words = ["python", "-m", "launch.bench", command, *sys.argv[1:]]
+    return {
+        "command": shlex.join(words),
+        "date": now.isoformat(timespec="seconds"),
+        "git_commit": machine.git_commit(),
+        "device": machine.device(),
+        "threads": threads(),
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES"),
+        "versions": _versions(packages),
+    }
+
+
+def _versions(packages):
+    return libraries.versions(libraries.PACKAGES + packages)

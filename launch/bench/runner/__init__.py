@@ -1,0 +1,1 @@
+"""Times the runner of experiments itself: whole sweeps, its overhead, and its data."""

@@ -1,0 +1,1 @@
+"""Times a training step of the Transformer, library by library."""

@@ -1,0 +1,191 @@
+"""Builds the training step in JAX: attn's own, and a plain one in flax.linen."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from attn.positions import Sinusoidal
+from experiments.data.batches import Batches, Encoded, corpus
+from experiments.settings import CldrData, Settings, Training, TransformerModel
+from experiments.system import machine
+from experiments.trial.lanes import Lanes, distribute
+from experiments.trial.program import (
+    hyper_of,
+    initial_state,
+    initial_variables,
+    program_of,
+)
+from experiments.trial.step import train_steps
+from launch.bench.harness.program import Adapter, Program
+from launch.bench.training import case as steps
+from launch.bench.training.case import Case
+
+
+def settings(case: Case, everywhere: bool = False) -> Settings:
+    """Returns attn's settings for the case.
+
+    With `everywhere`, dropout is in torch.nn.Transformer's places too.
+    """
+    d_head = case.d_model // case.h
+    P_inside = case.P_drop if everywhere else 0.0
+    return Settings(
+        model=TransformerModel(
+            N=case.N,
+            d_model=case.d_model,
+            d_ff=case.d_ff,
+            h=case.h,
+            d_k=d_head,
+            d_v=d_head,
+            P_drop=case.P_drop,
+            P_attention=P_inside,
+            P_ff=P_inside,
+        ),
+        data=CldrData(max_length=case.tokens),
+        training=Training(
+            batch_size=case.pairs,
+            sequence_length=case.tokens,
+            warmup=1,
+            eps_ls=steps.EPS_LS,
+            # With one step of warm-up, the rate is this over √d_model at step 1.
+            learning_rate=case.rate * case.d_model**0.5,
+        ),
+    )
+
+
+def encoded(case: Case) -> Encoded:
+    """Returns the sentence pairs as attn's corpora have them."""
+    source, target = steps.sentences(case)
+    return Encoded(list(source), list(target))
+
+
+def attn_step(case: Case, everywhere: bool = False) -> Program:
+    """Builds launch.train's step on packed rows, here of one sentence each."""
+    machine.use_compile_cache()
+    run_settings = settings(case, everywhere)
+    flat = corpus(encoded(case))
+    lanes = Lanes()
+    batches = Batches(flat, batch_size=case.pairs, sequence_length=case.tokens, seed=0)
+    slots = batches.take(1)[None]
+    program = program_of(run_settings, case.vocabulary, case.tokens)
+    initialise = jax.jit(initial_variables, static_argnums=0)
+    state = initial_state(program, run_settings, initialise)
+    states = lanes.stack([jax.device_get(state)])
+    hypers = lanes.stack([jax.device_get(hyper_of(run_settings))])
+    shared = lanes.share(flat)
+    step = distribute(functools.partial(train_steps, program))
+
+    def run():
+        nonlocal states
+        states, metrics = step(states, hypers, shared, slots, 1)
+        return float(metrics["loss"][0, 0, 0])
+
+    return steps.program(run)
+
+
+class Layer(nn.Module):
+    """A layer of the encoder, or with `memory` of the decoder."""
+
+    case: Case
+    P_inside: float
+
+    @nn.compact
+    def __call__(self, x, memory=None, mask=None):
+        x = self._after(x, self._attention(x, x, mask))
+        if memory is not None:
+            x = self._after(x, self._attention(x, memory))
+        hidden = self._drop(self.P_inside, nn.relu(nn.Dense(self.case.d_ff)(x)))
+        return self._after(x, nn.Dense(self.case.d_model)(hidden))
+
+    def _attention(self, x, memory, mask=None):
+        attention = nn.MultiHeadDotProductAttention(
+            self.case.h,
+            use_bias=False,
+            dropout_rate=self.P_inside,
+            deterministic=False,
+        )
+        return attention(x, memory, mask=mask)
+
+    def _after(self, x, y):
+        return nn.LayerNorm()(x + self._drop(self.case.P_drop, y))
+
+    def _drop(self, rate, x):
+        return nn.Dropout(rate, deterministic=False)(x)
+
+
+class Linen(nn.Module):
+    """Computes the logits of every target token.
+
+    `P_inside` is the dropout of attention weights and hidden units.
+    """
+
+    case: Case
+    P_inside: float
+
+    @nn.compact
+    def __call__(self, source, target):
+        embed = nn.Embed(
+            self.case.vocabulary,
+            self.case.d_model,
+            embedding_init=nn.initializers.normal(self.case.d_model**-0.5),
+        )
+        x = self._embedded(embed, source)
+        y = self._embedded(embed, target)
+        for _ in range(self.case.N):
+            x = Layer(self.case, self.P_inside)(x)
+        for _ in range(self.case.N):
+            mask = nn.make_causal_mask(target)
+            y = Layer(self.case, self.P_inside)(y, x, mask)
+        return embed.attend(y)
+
+    def _embedded(self, embed, ids):
+        key = jax.random.key(0)
+        table = Sinusoidal().table(key, self.case.tokens, self.case.d_model)
+        x = embed(ids) * self.case.d_model**0.5 + table[None]
+        return nn.Dropout(self.case.P_drop, deterministic=False)(x)
+
+
+def flax_step(case: Case, everywhere: bool = False) -> Program:
+    """Builds a step as flax's users write it, with optax.adam."""
+    machine.use_compile_cache()
+    batch = tuple(map(jnp.asarray, steps.padded(case)))
+    model = Linen(case, case.P_drop * everywhere)
+    adam = optax.adam(case.rate, *steps.BETAS, steps.EPSILON)
+    key = jax.random.key(0)
+    keys = {"params": key, "dropout": key}
+    params = jax.jit(model.init)(keys, *batch[:2])["params"]
+    state = (params, jax.jit(adam.init)(params))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state, key, source, target_in, target_out):
+        params, moments = state
+
+        def mean_loss(params):
+            variables = {"params": params}
+            rngs = {"dropout": key}
+            logits = model.apply(variables, source, target_in, rngs=rngs)
+            labels = jax.nn.one_hot(target_out, case.vocabulary)
+            smooth = optax.smooth_labels(labels, steps.EPS_LS)
+            return optax.softmax_cross_entropy(logits, smooth).mean()
+
+        loss, gradients = jax.value_and_grad(mean_loss)(params)
+        updates, moments = adam.update(gradients, moments)
+        return (optax.apply_updates(params, updates), moments), loss
+
+    def run():
+        nonlocal state, key
+        key, step_key = jax.random.split(key)
+        state, loss = step(state, step_key, *batch)
+        return float(loss)
+
+    return steps.program(run)
+
+
+ADAPTERS = {
+    "attn": Adapter(attn_step),
+    "attn:as-torch": Adapter(functools.partial(attn_step, everywhere=True)),
+    "flax": Adapter(flax_step),
+    "flax:as-torch": Adapter(functools.partial(flax_step, everywhere=True)),
+}

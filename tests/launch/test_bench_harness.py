@@ -1,0 +1,184 @@
+"""What all benchmarks share: selection, worker processes, memory and tables."""
+
+import functools
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+import rich.console
+
+from launch.bench.attention import cases
+from launch.bench.decoding.case import LIBRARIES as DECODING
+from launch.bench.harness import libraries, process, run
+from launch.bench.harness.benchmark import select
+from launch.bench.harness.libraries import BenchError
+from launch.bench.harness.table import Table, markdown, number, ratio, show
+from launch.bench.training.case import LIBRARIES as TRAINING
+from tests.launch.bench_toys import TOYS, tiny
+
+# Selection
+
+
+def names(chosen):
+    return [case.name for case in select(chosen, cases.CASES)]
+
+
+def test_without_names_all_cases_are_picked():
+    assert select(None, cases.CASES) == list(cases.CASES)
+    assert len(set(names(None))) == len(cases.CASES)
+
+
+def test_cases_are_picked_by_the_beginning_of_their_names():
+    assert names(["dot-512"]) == ["dot-512-forward", "dot-512-gradient"]
+    assert {case.score for case in select(["add"], cases.CASES)} == {"additive"}
+
+
+def test_picked_cases_keep_their_order():
+    assert names(["window-8192-gradient", "dot-2048-causal"]) == [
+        "dot-2048-causal-forward",
+        "dot-2048-causal-gradient",
+        "window-8192-gradient",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "message"),
+    [
+        (names, ["dott"], "begins with 'dott'; known: dot-128-forward, dot-128-grad"),
+        (names, [], "no case begins with ''"),
+        (
+            functools.partial(libraries.select, known=cases.LIBRARIES),
+            ["attn", "flux"],
+            "unknown peer 'flux'; known: attn, attn:tiled",
+        ),
+        (
+            functools.partial(libraries.select, known=DECODING),
+            ["torch"],
+            "known: attn, transformers, ctranslate2",
+        ),
+        (functools.partial(libraries.select, known=TRAINING), [], "names nobody"),
+    ],
+)
+def test_an_unknown_name_is_an_error_that_lists_the_known(function, argument, message):
+    with pytest.raises(BenchError, match=message):
+        function(argument)
+
+
+def test_a_library_is_installed_when_its_packages_are(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not libraries.installed(cases.LIBRARIES["torch"])
+    assert libraries.installed(cases.JAX)
+
+
+# Worker processes
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    monkeypatch.setenv("NPROC", "1")
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("one_thread")
+def test_cases_run_in_worker_processes():
+    """A wrong library is not timed; one that dies stops neither others nor itself."""
+    running_names = ["attn", "wrong", "dying"]
+    second = tiny("gradient", mask="full", only=("dying",))
+    with run.workers({"attn": cases.JAX, **TOYS}) as running:
+        cells = run.run_case(tiny("gradient"), running_names, running, 3)
+        others = run.run_case(second, running_names, running, 1)
+    attn, wrong, dying = (cells[name] for name in running_names)
+    assert attn.status == "timed"
+    assert attn.calls > 1
+    assert attn.error < 1e-5
+    assert attn.temporary_bytes > 0
+    assert len(attn.seconds) == 3
+    assert min(attn.seconds) > 0
+    assert (wrong.status, wrong.seconds) == ("wrong", [])
+    assert "not timed" in wrong.why
+    assert wrong.error > 1e-3
+    assert dying.status == "failed"
+    assert "the process died" in dying.why
+    statuses = [others[name].status for name in running_names]
+    assert statuses == ["left out", "left out", "timed"]
+
+
+def sleep(adapter):
+    time.sleep(30)
+
+
+def environment(adapter):
+    values = [os.environ[name] for name in ("NPROC", "OMP_NUM_THREADS")]
+    return os.getpid(), [*values, os.environ["JAX_PLATFORMS"]]
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("one_thread")
+def test_what_takes_too_long_is_given_up(monkeypatch):
+    worker = process.Worker(TOYS["wrong"], "wrong", 3)
+    try:
+        before, values = worker.call(environment)
+        assert values == ["3", "3", "cpu"]
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "TIME_LIMIT", 0.5)
+            with pytest.raises(process.Failed, match=r"took more than 0\.5 s"):
+                worker.call(sleep)
+        assert worker.call(environment)[0] != before
+    finally:
+        worker.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says it")
+def test_the_growth_of_memory_is_seen():
+    growth = process.peak_growth(lambda: np.ones(2**23))
+    assert 0.9 * 2**26 < growth < 1.5 * 2**26
+    assert process.peak_growth(lambda: None) < 2**23
+
+
+def test_more_memory_than_there_is_is_refused():
+    process.check_room(2**20)
+    with pytest.raises(MemoryError, match=r"needs 1048576\.0 GiB, and .* GiB are free"):
+        process.check_room(2**50)
+
+
+# Tables
+
+
+def test_a_ratio_needs_both_numbers():
+    assert ratio(340.0, 1.0) == "340x"
+    assert ratio(0.056, 1.0) == "0.056x"
+    assert ratio(1.0, None) == ratio(None, 1.0) == ratio(1, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12345.6, "12,346"), (99.4, "99.4"), (0.96, "1.0"), (0.0123, "0.012")],
+)
+def test_a_number_has_two_digits_at_least(value, text):
+    assert number(value) == text
+
+
+@pytest.fixture
+def table():
+    """Returns a table with two notes, the first used twice."""
+    table = Table("title", ("", "a|b"))
+    cells = [table.noted("x", note) for note in ("one", "two", "one")]
+    assert cells == ["x [1]", "x [2]", "x [1]"]
+    table.rows.append(("row", "x [1]"))
+    return table
+
+
+def test_a_note_is_numbered_once(table):
+    assert table.notes == ["one", "two"]
+    assert "1. one\n2. two" in markdown(table)
+
+
+def test_markdown_is_escaped(table):
+    assert r"|  | a\|b |" in markdown(table)
+
+
+def test_notes_are_shown(table, capsys):
+    show(table, rich.console.Console(width=80))
+    assert "[2] two" in capsys.readouterr().out
