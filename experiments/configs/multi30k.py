@@ -18,14 +18,16 @@ inverse square root with a peak of 0.005 after 2,000 steps, about 8,192 tokens a
 8,000 steps, the last 10 checkpoints (an epoch apart) averaged, beam 5.
 
 Notebook, two cores of an AMD EPYC, JAX 0.10.2:
-2026-11-22  This recipe, seed 0, 2,598,912 parameters, about 1.5 s a step alone (it had other work beside it): BLEU on
+2026-11-22  This recipe, seed 0, 2,598,912 parameters, about 1.5 s a step alone (it had
+            other work beside it): BLEU on
             tokens on validation and test, the same detokenised, validation perplexity
               the last ten averaged   41.71  40.95   41.70  40.96   4.982
               step 8,000 as it is     41.11  39.86   41.09  39.86   5.226
             Length penalties of 0.2, 0.6, 1.0, 1.4, 1.8 gave 41.40, 41.71, 42.07, 42.03,
             42.11 on validation; the best of these, 1.8, has 40.59 on test. So 41.02 is not
             reached: 40.95 with the paper's 0.6.
-2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target tokens, dropout 0.2, 8,000 tokens, in 29
+2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target tokens,
+            dropout 0.2, 8,000 tokens, in 29
             minutes: sacreBLEU's default 36.6 on test_2016_flickr, greedy, one checkpoint.
 """
 

@@ -22,7 +22,8 @@ get_config = quick.get_config
 
 
 def sweep_heads(config):
-    d_v, d_model = config.model.d_v, config.model.d_model
+    d_v = config.model.d_v
+    d_model = config.model.d_model
     yield {"label": "concat"}
     yield {"label": f"mean, W_V of rank {d_v}", "model.combine": "mean"}
     yield {"label": "mean, full W_V", "model.combine": "mean", "model.d_v": d_model}

@@ -52,7 +52,7 @@ class Heldout(NamedTuple):
     """The words of each pair that are translations of each other, where this is known."""
 
 
-class Prepared(NamedTuple):
+class Dataset(NamedTuple):
     """Holds what a trial needs of its corpus. Pickled, it is the name of its directory."""
 
     directory: Path
@@ -81,7 +81,7 @@ class Prepared(NamedTuple):
         return load, (self.directory,)
 
 
-def prepare(data: Data) -> Prepared:
+def prepare(data: Data) -> Dataset:
     """Returns the corpus of `data`, with a vocabulary trained on its training pairs alone.
 
     Raises:
@@ -115,12 +115,12 @@ def prepare(data: Data) -> Prepared:
     return load(directory)
 
 
-def load(directory: Path) -> Prepared:
+def load(directory: Path) -> Dataset:
     """Returns what `prepare` keeps in `directory`."""
     about = read_json(directory / "about.json")
     model = (directory / "vocabulary.model").read_bytes()
     vocabulary = Vocabulary(model)
-    return Prepared(
+    return Dataset(
         directory,
         model,
         about["digest"],

@@ -182,18 +182,15 @@ def generate(
 def _generate(
     source, target, pairs, heldout, seed
 ) -> tuple[Generated, list[tuple[Kind, list]]]:
-    """And the kinds of the test phrases, with what their generators were asked and answered."""
+    """Returns them, and of each test phrase its kind and its generator's questions."""
     locales = _locale(source), _locale(target)
     rng = random.Random(seed)
     found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
-    rng.shuffle(
-        found
-    )  # small kinds are exhausted early; every split is to have its share of each
-    test, validation, train = (
-        found[:heldout],
-        found[heldout : 2 * heldout],
-        found[2 * heldout :],
-    )
+    # Small kinds are exhausted early, and every split should have its share of each.
+    rng.shuffle(found)
+    test = found[:heldout]
+    validation = found[heldout : 2 * heldout]
+    train = found[2 * heldout :]
     splits = (
         Pairs(*map(list, list(zip(*split, strict=True))[:2]))
         for split in (train, validation, test)
@@ -215,7 +212,10 @@ def _distinct(
     rng, locales, wanted
 ) -> tuple[list[tuple[str, str, tuple[Kind, list]]], int]:
     """`wanted` pairs (source, target, of what), and the number of sources dropped as ambiguous."""
-    pairs, targets, ambiguous, drawn = {}, set(), set(), {}
+    pairs = {}
+    targets = set()
+    ambiguous = set()
+    drawn = {}
     kinds = {kind: weight for kind, weight in KINDS.items() if _sayable(kind, locales)}
     repeats = dict.fromkeys(kinds, 0)
     while len(pairs) - len(ambiguous) < wanted:
@@ -225,7 +225,8 @@ def _distinct(
                 f"{locales[0]}->{locales[1]}, "
                 f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
             )
-        names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
+        names = list(kinds)
+        cumulative = list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
             kind = rng.choices(names, cum_weights=cumulative)[0]
             told = Told(rng)
@@ -283,7 +284,8 @@ def _say_day(day, form, locale) -> str:
 
 def date(rng) -> Phrase:
     """Tuesday, March 5, 2024 | March 5, 2024 | Tue, Mar 5, 2024 | 3/5/24."""
-    day, form = _day(rng), rng.choice(DATES)
+    day = _day(rng)
+    form = rng.choice(DATES)
     return lambda locale: _say_day(day, form, locale)
 
 
@@ -307,7 +309,9 @@ def clock_time(rng) -> Phrase:
 
 def moment(rng) -> Phrase:
     """Tuesday, March 5, 2024, 3:05 PM."""
-    day, time, form = _day(rng), clock_time(rng), rng.choice(DATES)
+    day = _day(rng)
+    time = clock_time(rng)
+    form = rng.choice(DATES)
 
     def phrase(locale):
         pattern = dates.get_datetime_format(form, locale=locale)
@@ -342,7 +346,8 @@ def hours(rng) -> Phrase:
 
 def relative(rng) -> Phrase:
     """3 days ago | in 2 weeks."""
-    unit, sign = rng.choice(list(SECONDS)), rng.choice((-1, 1))
+    unit = rng.choice(list(SECONDS))
+    sign = rng.choice((-1, 1))
     delta = datetime.timedelta(seconds=sign * rng.randint(1, 99) * SECONDS[unit])
     # The threshold, out of reach, keeps 45 days from being said as 2 months.
     return lambda locale: dates.format_timedelta(
@@ -375,13 +380,15 @@ def _rate(value, unit, per, locale) -> str:
 
 def quantity(rng) -> Phrase:
     """12 kilometers | 2.5 degrees Celsius."""
-    value, unit = _amount(rng), rng.choice(UNITS)
+    value = _amount(rng)
+    unit = rng.choice(UNITS)
     return lambda locale: _unit(value, unit, locale)
 
 
 def rate(rng) -> Phrase:
     """120 kilometers per hour."""
-    value, (unit, per) = rng.randint(1, 199), rng.choice(RATES)
+    value = rng.randint(1, 199)
+    unit, per = rng.choice(RATES)
     return lambda locale: _rate(value, unit, per, locale)
 
 
@@ -399,7 +406,8 @@ def duration(rng) -> Phrase:
 
 def money(rng) -> Phrase:
     """€12.50 | 12 euros | €1.2M."""
-    currency, form = rng.choice(CURRENCIES), rng.randrange(4)
+    currency = rng.choice(CURRENCIES)
+    form = rng.randrange(4)
     if form == 0:
         value = rng.randint(1, 1999)
         return lambda locale: numbers.format_currency(
@@ -422,7 +430,8 @@ def money(rng) -> Phrase:
 
 def number(rng) -> Phrase:
     """1,234.5 | 34.5% | 1.2 million."""
-    form, tenths = rng.randrange(3), Decimal(rng.randint(1, 99999)) / 10
+    form = rng.randrange(3)
+    tenths = Decimal(rng.randint(1, 99999)) / 10
     if form == 0:
         return lambda locale: numbers.format_decimal(tenths, locale=locale)
     if form == 1:
@@ -468,10 +477,8 @@ def _list(
     """Phrases of one kind in a row, each once: "a, b, and c" or "a, b, or c"."""
 
     def draw(rng):
-        items, style = (
-            [item(rng) for _ in range(rng.choice(lengths))],
-            rng.choice(styles),
-        )
+        items = [item(rng) for _ in range(rng.choice(lengths))]
+        style = rng.choice(styles)
         return lambda locale: lists.format_list(
             list(dict.fromkeys(say(locale) for say in items)), style, locale
         )

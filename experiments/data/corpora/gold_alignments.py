@@ -9,6 +9,7 @@ translations of each other.
 
 import datetime
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +30,9 @@ class Told:
     one as it is told, where to be asked anything else is a LookupError."""
 
     def __init__(self, rng=None, told: Sequence[Question] = ()):
-        self._rng, self._told, self.asked = rng, told, []
+        self._rng = rng
+        self._told = told
+        self.asked = []
 
     def choice(self, of):
         return self._ask("choice", of)
@@ -81,7 +84,8 @@ def links(
     several with one name the words that all of them change count. Answers that lead to
     other questions, or to what cannot be said, do not.
     """
-    texts, changed = say(draw(Told(told=asked))), {}
+    texts = say(draw(Told(told=asked)))
+    changed = {}
     for i, question in enumerate(asked):
         for name, other in others(question):
             told = Told(
@@ -100,15 +104,20 @@ def links(
 
 
 def _changed(text, other):
-    """The words of `text` that are not in `other`, in this order."""
-    before, after = (
-        [one[slice(*span)] for span in words(one)] for one in (text, other)
-    )
+    """Returns the words of `text` that are not in `other`, in this order."""
+    before = _word_texts(text)
+    after = _word_texts(other)
     blocks = difflib.SequenceMatcher(
         a=before, b=after, autojunk=False
     ).get_matching_blocks()
-    kept = {i for block in blocks for i in range(block.a, block.a + block.size)}
-    return set(range(len(before))) - kept
+    changed = set(range(len(before)))
+    for block in blocks:
+        changed -= set(range(block.a, block.a + block.size))
+    return changed
+
+
+def _word_texts(text):
+    return [text[first:end] for first, end in words(text)]
 
 
 def _alike(changed):
@@ -120,11 +129,12 @@ def _alike(changed):
                 what for what, sides in changed.items() if word in sides[side]
             )
             of_meaning.setdefault(meaning, ([], []))[side].append(word)
-    sure, possible = [], []
+    sure = []
+    possible = []
     for source, target in of_meaning.values():
-        found = [(s, t) for s in source for t in target]
-        possible += found
-        sure += found if len(found) == 1 else []
+        pairs = list(itertools.product(source, target))
+        possible += pairs
+        sure += pairs if len(pairs) == 1 else []
     return Links(tuple(sorted(sure)), tuple(sorted(possible)))
 
 

@@ -33,7 +33,8 @@ class Source:
     """
 
     def __init__(self, data: TfdsData):
-        self._data, self._splits = data, {}
+        self._data = data
+        self._splits = {}
         builder = _builder(data)
         languages = set(builder.info.features or ())
         if missing := [
@@ -81,12 +82,10 @@ class Source:
             )
         for first in range(0, promised, BLOCK):
             found = records.__getitems__(range(first, min(first + BLOCK, promised)))
-            yield Pairs(
-                *(
-                    [_text(record[language]) for record in found]
-                    for language in (self._data.source, self._data.target)
-                )
-            )
+            sides = []
+            for language in (self._data.source, self._data.target):
+                sides.append([_text(record[language]) for record in found])
+            yield Pairs(*sides)
 
     def place(self, split: str, i: int) -> str:
         return f"{self._data.dataset}, {split}, pair {i}"
@@ -114,10 +113,11 @@ def build(
         )
 
     def examples(split):
-        numbered = enumerate(
-            pair for pairs in source.read(split) for pair in zip(*pairs, strict=True)
-        )
-        return ((i, dict(zip(languages, pair, strict=True))) for i, pair in numbered)
+        number = 0
+        for pairs in source.read(split):
+            for pair in zip(*pairs, strict=True):
+                yield number, dict(zip(languages, pair, strict=True))
+                number += 1
 
     class Written(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.0")
