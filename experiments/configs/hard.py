@@ -1,16 +1,21 @@
-"""Hard attention against soft: the value of one key, the best or a random one, in place of the mean of all.
+"""Hard attention against soft: the value of one key, the best or a random one, in place of
+the mean of all.
 
-    python -m launch.sweep --config=experiments/configs/hard.py:rnn --sweep=choice --seeds=3 --workdir=runs/hard-rnn
-    python -m launch.sweep --config=experiments/configs/hard.py --sweep=choice --seeds=3 --workdir=runs/hard
+    python -m launch.sweep --config=experiments/configs/hard.py:rnn --sweep=choice --seeds=3 \
+      --workdir=runs/hard-rnn
+    python -m launch.sweep --config=experiments/configs/hard.py --sweep=choice --seeds=3 \
+      --workdir=runs/hard
 
-The question: does a model that may look at one word at a time learn where to look, and what does it lose? `argmax`
-takes the best key and the gradient of soft attention (straight-through); `sampled` draws a key and learns by REINFORCE,
-with a baseline for each target token and a bonus for entropy, after Xu et al. (2015, section 4.1); both take the best
-key when they translate. In the recurrent model that is its one attention; in the Transformer the last layer's attention
-to the source, here of one layer with one head, for REINFORCE cannot tell which of several heads that draw at once was
-right. Read the alignment error rate beside perplexity: CLDR's phrases come with alignments.
-REINFORCE is the slowest to learn, so one row has three times the steps; an entropy bonus of 0.1 is better on validation
-than one of 0.01.
+The question: does a model that may look at one word at a time learn where to look, and what
+does it lose? `argmax` takes the best key and the gradient of soft attention
+(straight-through); `sampled` draws a key and learns by REINFORCE, with a baseline for each
+target token and a bonus for entropy, after Xu et al. (2015, section 4.1); both take the
+best key when they translate. In the recurrent model that is its one attention; in the
+Transformer the last layer's attention to the source, here of one layer with one head, for
+REINFORCE cannot tell which of several heads that draw at once was right. Read the alignment
+error rate beside perplexity: CLDR's phrases come with alignments. REINFORCE is the slowest
+to learn, so one row has three times the steps; an entropy bonus of 0.1 is better on
+validation than one of 0.01.
 
 CLDR phrases, half a minute to a minute a trial on one CPU core.
 """

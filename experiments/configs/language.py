@@ -2,13 +2,15 @@
 
     python -m launch.train --config=experiments/configs/language.py --workdir=runs/language
     python -m launch.sample --workdir=runs/language --count=5 --temperature=0.8
-    python -m launch.train --config=experiments/configs/language.py:text --config.data.directory=DIR \
-      --config.data.train=FILE --config.data.validation=FILE --config.data.test=FILE --workdir=runs/mine
+    python -m launch.train --config=experiments/configs/language.py:text \
+      --config.data.directory=DIR --config.data.train=FILE --config.data.validation=FILE \
+      --config.data.test=FILE
+      --workdir=runs/mine
 
-The first trains on German CLDR phrases, in half a minute on one CPU core; the second writes some of its own. The third
-reads FILE in DIR, a text a line, and holds out its last 1,000 lines: 500 for validation, 500 for the test. Lines of
-more than data.max_length tokens are cut into parts. Perplexity is per token, so it compares models of one
-vocabulary alone.
+The first trains on German CLDR phrases, in half a minute on one CPU core; the second writes
+some of its own. The third reads FILE in DIR, a text a line, and holds out its last 1,000
+lines: 500 for validation, 500 for the test. Lines of more than data.max_length tokens are
+cut into parts. Perplexity is per token, so it compares models of one vocabulary alone.
 """
 
 from attn import POSITIONS

@@ -1,25 +1,33 @@
-"""Multi30k, English to German: captions of pictures, 29,000 training pairs, scored on test_2016_flickr.
+"""Multi30k, English to German: captions of pictures, 29,000 training pairs, scored on
+test_2016_flickr.
 
-    python -m launch.train --config=experiments/configs/multi30k.py --config.data.directory=DIR --workdir=runs/multi30k
-    python -m launch.train --config=experiments/configs/multi30k.py --config.data.directory=DIR \
-      --config.data.target=fr --workdir=runs/multi30k-fr
+    python -m launch.train --config=experiments/configs/multi30k.py \
+      --config.data.directory=DIR --workdir=runs/multi30k
+    python -m launch.train --config=experiments/configs/multi30k.py \
+      --config.data.directory=DIR --config.data.target=fr --workdir=runs/multi30k-fr
 
-DIR holds train.lc.norm.tok.en, train.lc.norm.tok.de, val.lc.norm.tok.* and test_2016_flickr.lc.norm.tok.*: the text as
-Multi30k's authors lower-cased, normalised and Moses-tokenised it, plain or .gz. `bleu` is then BLEU on those tokens as
-they stand, the basis of the published scores, and `bleu_detokenized` sacreBLEU's default on detokenised text.
+DIR holds train.lc.norm.tok.en, train.lc.norm.tok.de, val.lc.norm.tok.* and
+test_2016_flickr.lc.norm.tok.*: the text as Multi30k's authors lower-cased, normalised and
+Moses-tokenised it, plain or .gz. `bleu` is then BLEU on those tokens as they stand, the
+basis of the published scores, and `bleu_detokenized` sacreBLEU's default on detokenised
+text.
 
-The recipe is that of "Tiny" in Wu et al. (2021), which reaches 41.02: 4+4 layers, d_model 128, d_ff 256, 4 heads,
-dropout 0.3, shared embeddings, 10,000 tokens, Adam 0.9/0.98, inverse square root with a peak of 0.005 after 2,000
-steps, about 8,192 tokens a batch, 8,000 steps, the last 10 checkpoints (an epoch apart) averaged, beam 5.
+The recipe is that of "Tiny" in Wu et al. (2021), which reaches 41.02: 4+4 layers, d_model
+128, d_ff 256, 4 heads, dropout 0.3, shared embeddings, 10,000 tokens, Adam 0.9/0.98,
+inverse square root with a peak of 0.005 after 2,000 steps, about 8,192 tokens a batch,
+8,000 steps, the last 10 checkpoints (an epoch apart) averaged, beam 5.
 
 Notebook, two cores of an AMD EPYC, JAX 0.10.2:
-2026-11-22  This recipe, seed 0, 2,598,912 parameters, about 1.5 s a step alone (it had other work beside it): BLEU on
+2026-11-22  This recipe, seed 0, 2,598,912 parameters, about 1.5 s a step alone (it had
+            other work beside it): BLEU on
             tokens on validation and test, the same detokenised, validation perplexity
               the last ten averaged   41.71  40.95   41.70  40.96   4.982
               step 8,000 as it is     41.11  39.86   41.09  39.86   5.226
-            Length penalties of 0.2, 0.6, 1.0, 1.4, 1.8 gave 41.40, 41.71, 42.07, 42.03, 42.11 on validation; the best
-            of these, 1.8, has 40.59 on test. So 41.02 is not reached: 40.95 with the paper's 0.6.
-2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target tokens, dropout 0.2, 8,000 tokens, in 29
+            Length penalties of 0.2, 0.6, 1.0, 1.4, 1.8 gave 41.40, 41.71, 42.07, 42.03,
+            42.11 on validation; the best of these, 1.8, has 40.59 on test. So 41.02 is not
+            reached: 40.95 with the paper's 0.6.
+2026-11-21  An earlier one on raw text, 8,000 steps of about 1,900 target tokens,
+            dropout 0.2, 8,000 tokens, in 29
             minutes: sacreBLEU's default 36.6 on test_2016_flickr, greedy, one checkpoint.
 """
 

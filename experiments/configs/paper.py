@@ -1,7 +1,10 @@
-"""The models of "Attention Is All You Need" (Vaswani et al. 2017), every setting as sections 3, 5 and 6.1 state it.
+"""The models of "Attention Is All You Need" (Vaswani et al. 2017), every setting as
+sections 3, 5 and 6.1 state it.
 
-    python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR --workdir=runs/base
-    python -m launch.train --config=experiments/configs/paper.py:big --config.data.directory=DIR --workdir=runs/big
+    python -m launch.train --config=experiments/configs/paper.py --config.data.directory=DIR \
+      --workdir=runs/base
+    python -m launch.train --config=experiments/configs/paper.py:big \
+      --config.data.directory=DIR --workdir=runs/big
     python -m launch.sweep --config=experiments/configs/table3.py --sweep=rows --dry_run
 
 DIR holds WMT 2014 English-German: train.en, train.de, newstest2013.* and newstest2014.*,

@@ -1,14 +1,17 @@
-"""What attention compares by, against d_k: "additive attention outperforms dot product attention without scaling for
-larger values of d_k" (section 3.2.1, after Britz et al. 2017), and dividing by √d_k is the paper's cure.
+"""What attention compares by, against d_k: "additive attention outperforms dot product
+attention without scaling for larger values of d_k" (section 3.2.1, after Britz et al.
+2017), and dividing by √d_k is the paper's cure.
 
-    python -m launch.sweep --config=experiments/configs/scores.py --sweep=score,d_k --seeds=5 --workdir=runs/scores
-    python -m launch.sweep --config=experiments/configs/scores.py --config.model.d_k=256 --sweep=score --seeds=5 \
-      --workdir=runs/scores-256
+    python -m launch.sweep --config=experiments/configs/scores.py --sweep=score,d_k --seeds=5 \
+      --workdir=runs/scores
+    python -m launch.sweep --config=experiments/configs/scores.py --config.model.d_k=256 \
+      --sweep=score --seeds=5 --workdir=runs/scores-256
 
-The question: does the plain dot product fall behind additive attention as d_k grows, and does scaling bring it back?
-The first command gives the whole grid: read perplexity along d_k for each score. The second gives verdicts at one d_k:
-its base is additive attention, so each row's difference is to what the paper compares with. If the paper is right,
-`dot` is no worse at d_k 4 and worse at 256, and `scaled_dot` shows no difference at either.
+The question: does the plain dot product fall behind additive attention as d_k grows, and
+does scaling bring it back? The first command gives the whole grid: read perplexity along
+d_k for each score. The second gives verdicts at one d_k: its base is additive attention, so
+each row's difference is to what the paper compares with. If the paper is right, `dot` is no
+worse at d_k 4 and worse at 256, and `scaled_dot` shows no difference at either.
 
 CLDR phrases, two heads of d_v 32, half a minute to a minute a trial on one CPU core.
 """

@@ -1,17 +1,21 @@
-"""What came before the Transformer, beside it: recurrent encoder-decoders without and with attention by each score.
+"""What came before the Transformer, beside it: recurrent encoder-decoders without and with
+attention by each score.
 
-    python -m launch.sweep --config=experiments/configs/systems.py --sweep=systems --seeds=3 --workdir=runs/systems
-    python -m launch.sweep --config=experiments/configs/systems.py:multi30k --config.data.directory=DIR \
-      --sweep=systems --seeds=3 --workdir=runs/systems-multi30k
+    python -m launch.sweep --config=experiments/configs/systems.py --sweep=systems --seeds=3 \
+      --workdir=runs/systems
+    python -m launch.sweep --config=experiments/configs/systems.py:multi30k \
+      --config.data.directory=DIR --sweep=systems --seeds=3 --workdir=runs/systems-multi30k
 
-The question: what does attention give a recurrent translator, which score is best, and what does the Transformer add at
-equal parameters? The literature has: no attention loses, the more the longer the sentences (Bahdanau et al. 2015,
-figure 2); bilinear is better than dot, which is better than none (Luong et al. 2015, table 4: "general" is best for
-global attention); additive is a little better than products (Britz et al. 2017, table 5); the Transformer is better
-than all of them (Vaswani et al. 2017, table 2).
+The question: what does attention give a recurrent translator, which score is best, and what
+does the Transformer add at equal parameters? The literature has: no attention loses, the
+more the longer the sentences (Bahdanau et al. 2015, figure 2); bilinear is better than dot,
+which is better than none (Luong et al. 2015, table 4: "general" is best for global
+attention); additive is a little better than products (Britz et al. 2017, table 5); the
+Transformer is better than all of them (Vaswani et al. 2017, table 2).
 
-Each recurrent row has the even d_model with which its parameters come nearest to the Transformer's: `--dry_run` shows
-them. One layer of LSTM cells, on the Transformer's learning rate schedule times a factor of its own, see RATES.
+Each recurrent row has the even d_model with which its parameters come nearest to the
+Transformer's: `--dry_run` shows them. One layer of LSTM cells, on the Transformer's
+learning rate schedule times a factor of its own, see RATES.
 """
 
 import bisect
@@ -26,8 +30,9 @@ RATES = {
     "cldr": {"transformer": 0.35, "rnn": 0.35},
     "multi30k": {"transformer": 0.85, "rnn": 0.65},
 }
-"""Factors on the schedule. On CLDR for each kind of model the best of a few on validation; on Multi30k they peak at
-0.005 for the Transformer, as in multi30k.py, and for the RNN at what was best for it on CLDR, 0.0034."""
+"""Factors on the schedule. On CLDR for each kind of model the best of a few on validation;
+on Multi30k they peak at 0.005 for the Transformer, as in multi30k.py, and for the RNN at
+what was best for it on CLDR, 0.0034."""
 
 
 def get_config(corpus="cldr"):

@@ -1,21 +1,24 @@
 """Table 3 of the paper: which part of the Transformer matters, each row one change of base.
 
-    python -m launch.sweep --config=experiments/configs/table3.py:tiny --sweep=rows --seeds=3 --workdir=runs/table3-tiny
-    python -m launch.sweep --config=experiments/configs/table3.py:small --config.data.directory=DIR --sweep=rows \
-      --seeds=3 --workdir=runs/table3-small
+    python -m launch.sweep --config=experiments/configs/table3.py:tiny --sweep=rows --seeds=3 \
+      --workdir=runs/table3-tiny
+    python -m launch.sweep --config=experiments/configs/table3.py:small \
+      --config.data.directory=DIR --sweep=rows --seeds=3 --workdir=runs/table3-small
     python -m launch.sweep --config=experiments/configs/table3.py --sweep=rows --dry_run
 
-The question: do the paper's differences between rows show beside the chance of seeds, at its sizes and at smaller ones?
-Read each row's verdict against base, and whether it supports the paper's ordering. --only='base|[(]A' runs one block.
+The question: do the paper's differences between rows show beside the chance of seeds, at
+its sizes and at smaller ones? Read each row's verdict against base, and whether it supports
+the paper's ordering. --only='base|[(]A' runs one block.
 
 base   the paper's sizes and text, see paper.py
 small  Multi30k, text as in multi30k.py: N 3, d_model 128, h 8
 tiny   CLDR phrases, about half a minute a trial on one CPU core: N 3, d_model 64, h 8
 
-Rows are reckoned from the preset's base and keep the paper's labels: "(A) h=16" has twice the base's heads, "(C) N=2" a
-third of its layers. As in the paper no checkpoints are averaged. Against the paper: big trains as long as base in small
-and tiny, where it would take half of the table's time, and three times as long at the paper's sizes only; and P_drop is
-0.1 everywhere, which for Multi30k is too little for the best score.
+Rows are reckoned from the preset's base and keep the paper's labels: "(A) h=16" has twice
+the base's heads, "(C) N=2" a third of its layers. As in the paper no checkpoints are
+averaged. Against the paper: big trains as long as base in small and tiny, where it would
+take half of the table's time, and three times as long at the paper's sizes only; and P_drop
+is 0.1 everywhere, which for Multi30k is too little for the best score.
 """
 
 from experiments.configs import multi30k, paper, quick

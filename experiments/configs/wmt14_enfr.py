@@ -1,10 +1,12 @@
-"""WMT 2014 English to French as in section 5 of Vaswani et al. (2017), read through TensorFlow Datasets.
+"""WMT 2014 English to French as in section 5 of Vaswani et al. (2017), read through
+TensorFlow Datasets.
 
     python -m launch.data download --config=experiments/configs/wmt14_enfr.py
     python -m launch.train --config=experiments/configs/wmt14_enfr.py:big --workdir=runs/big-fr
 
-As wmt14_ende.py, with 36 million pairs, which tokenised take about 5 GB in ~/.cache/attn/corpora, a vocabulary of
-32,000 tokens, and for big a dropout of 0.1 (section 6.1).
+As wmt14_ende.py, with 36 million pairs, which tokenised take about 5 GB in
+~/.cache/attn/corpora, a vocabulary of 32,000 tokens, and for big a dropout of 0.1 (section
+6.1).
 """
 
 from experiments.configs import wmt14_ende

@@ -1,8 +1,8 @@
-"""A corpus made ready for a model: cut into tokens, what cannot be used dropped and counted, and kept on disk.
+"""A corpus as a model needs it: in tokens, without what cannot be used, and kept on disk.
 
-It is kept by its content, in ~/.cache/attn/corpora (or $XDG_CACHE_HOME/attn/corpora): a second run on the same text
-and the same settings finds it there, and one that comes while the first is at work waits for it. Any of it may be
-deleted while no run is on.
+It is kept by its content, in ~/.cache/attn/corpora (or $XDG_CACHE_HOME/attn/corpora): a
+second run on the same text and the same settings finds it there, and one that comes while
+the first is at work waits for it. Any of it may be deleted while nothing runs.
 """
 
 import contextlib
@@ -33,28 +33,27 @@ from experiments.system.files import (
 )
 
 FORMAT = 2
-"""Of what is kept; to be raised whenever the same text would be kept otherwise."""
-
+"""Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
-"""The most pairs that a vocabulary is trained on, drawn evenly from more."""
-
+"""The most pairs that a vocabulary is trained on; of more, an even sample is drawn."""
 
 LONGEST = 2048
-"""Tokens of a held-out sentence, end mark included: a model has as many positions as the longest."""
+"""The most tokens of a held-out sentence, end mark included, as a model needs as many
+positions."""
 
 
 class Heldout(NamedTuple):
-    """A validation or test set, as text and as ids; nothing but pairs with an empty side is ever dropped from it."""
+    """Holds a validation or test set; only pairs with an empty side are dropped from it."""
 
     text: Pairs
     ids: Encoded
     links: list[Links] | None = None
-    """Which words are translations of each other, where the corpus knows."""
+    """The words of each pair that are translations of each other, where this is known."""
 
 
-class Prepared(NamedTuple):
-    """What a trial needs to know of its corpus. Pickled, it is the name of the directory that holds it."""
+class Dataset(NamedTuple):
+    """Holds what a trial needs of its corpus. Pickled, it is the name of its directory."""
 
     directory: Path
     vocabulary_model: bytes
@@ -65,185 +64,192 @@ class Prepared(NamedTuple):
     test: Heldout
 
     def vocabulary(self) -> Vocabulary:
+        """Returns the vocabulary of its ids."""
         return Vocabulary(self.vocabulary_model)
 
     def length(self, settings: Settings) -> int:
-        """Positions that a model of this corpus needs: the longest row, held-out sentence or translation."""
-        longest = max(
-            _longest(side)
-            for split in (self.validation, self.test)
-            for side in split.ids
-        )
-        return max(
-            settings.training.sequence_length, settings.evaluation.max_length, longest
-        )
+        """Returns the positions that a model of this corpus needs.
+
+        They are those of the longest row, held-out sentence or translation.
+        """
+        lengths = [settings.training.sequence_length, settings.evaluation.max_length]
+        for split in (self.validation, self.test):
+            lengths += [_longest(side) for side in split.ids]
+        return max(lengths)
 
     def __reduce__(self):
         return load, (self.directory,)
 
 
-def prepare(data: Data) -> Prepared:
-    """The corpus that `data` names, with a vocabulary trained on its training pairs alone.
+def prepare(data: Data) -> Dataset:
+    """Returns the corpus of `data`, with a vocabulary trained on its training pairs alone.
 
-    Raises CorpusError or VocabularyError, and CorpusError where no training pair is short enough, a held-out sentence
-    is longer than LONGEST, or the disk has no room.
+    Raises:
+      CorpusError: the corpus cannot be read, no training pair is short enough, a held-out
+        sentence is longer than LONGEST, or the disk has no room.
+      VocabularyError: the text does not support the size of the vocabulary.
     """
     source = corpora.open(data)
-    name = hashlib.sha256(
-        repr(
-            (
-                FORMAT,
-                data.corpus,
-                source.fingerprint(),
-                data.vocabulary_size,
-                data.max_length,
-                sentencepiece.__version__,
-            )
-        ).encode()
-    ).hexdigest()[:24]
-    place = machine.cache() / "corpora" / name
+    # The name of the corpus is in it because two readers may read the same bytes in two
+    # ways; that of a corpus from outside has the hash of its source.
+    key = (
+        FORMAT,
+        data.corpus,
+        source.fingerprint(),
+        data.vocabulary_size,
+        data.max_length,
+        sentencepiece.__version__,
+    )
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
+    directory = machine.cache() / "corpora" / name
     try:
-        with lock(_workshop(place), wait=True):
-            if not _whole(place):
-                _build(source, data, place)
+        with lock(_workshop(directory), wait=True):
+            if not _is_whole(directory):
+                _build(source, data, directory)
     except OSError as error:
         raise CorpusError(
-            f"{place.parent}: tokenised text cannot be kept there ({error.strerror or error}); "
-            "make room, or set XDG_CACHE_HOME to a directory that has it"
+            f"{directory.parent}: tokenised text cannot be kept there "
+            f"({error.strerror or error}); make room, or set XDG_CACHE_HOME to a directory "
+            "that has it"
         ) from None
-    return load(place)
+    return load(directory)
 
 
-def load(directory: Path) -> Prepared:
-    """What `prepare` keeps in `directory`."""
-    about, model = (
-        read_json(directory / "about.json"),
-        (directory / "vocabulary.model").read_bytes(),
-    )
+def load(directory: Path) -> Dataset:
+    """Returns what `prepare` keeps in `directory`."""
+    about = read_json(directory / "about.json")
+    model = (directory / "vocabulary.model").read_bytes()
     vocabulary = Vocabulary(model)
-
-    def heldout(split):
-        text, known = (
-            Pairs(*about["heldout"][split]),
-            about["links"] if split == "test" else None,
-        )
-        if about["cut"]:
-            ids = [
-                part
-                for line in vocabulary.encode(text.target)
-                for part in _parts(line, about["cut"])
-            ]
-            parts = vocabulary.decode(ids)
-            return Heldout(Pairs(parts, parts), Encoded(ids, ids))
-        return Heldout(
-            text,
-            Encoded(*map(vocabulary.encode, text)),
-            known
-            and [Links(*(tuple(map(tuple, kind)) for kind in pair)) for pair in known],
-        )
-
-    return Prepared(
+    return Dataset(
         directory,
         model,
         about["digest"],
         about["counts"],
         memmap.read(directory, vocabulary.size),
-        *map(heldout, SPLITS[1:]),
+        _load_heldout(about, "validation", vocabulary),
+        _load_heldout(about, "test", vocabulary),
     )
 
 
+def _load_heldout(about, split, vocabulary):
+    text = Pairs(*about["heldout"][split])
+    if about["cut"]:
+        ids = []
+        for line in vocabulary.encode(text.target):
+            ids += _parts(line, about["cut"])
+        parts = vocabulary.decode(ids)
+        return Heldout(Pairs(parts, parts), Encoded(ids, ids))
+    ids = Encoded(*map(vocabulary.encode, text))
+    if split != "test" or about["links"] is None:
+        return Heldout(text, ids)
+    return Heldout(text, ids, list(map(_links_of, about["links"])))
+
+
+def _links_of(pair):
+    """Returns a pair's links; JSON made lists of their tuples."""
+    sure, possible = pair
+    return Links(tuple(map(tuple, sure)), tuple(map(tuple, possible)))
+
+
 class _Survey(NamedTuple):
-    """What one reading of a corpus finds."""
+    """Holds what one reading of a corpus gives."""
 
     sample: Pairs
-    """Of the training pairs: all, or SAMPLE of them."""
+    """Training pairs: all, or SAMPLE of them."""
     heldout: dict[str, Pairs]
     counts: dict[str, int]
     digest: str
     """Sixteen hexadecimal digits over all text in its order, whatever its origin."""
 
 
-def _build(source, data, place):
-    building = _workshop(place) / "files"
-    shutil.rmtree(building, ignore_errors=True)  # of one that was interrupted
+def _build(source, data, directory):
+    """Makes the files aside, and moves them to their place when they are whole."""
+    building = _workshop(directory) / "files"
+    # A build that was interrupted may have left files.
+    shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
     try:
         _fill(source, data, building)
-        shutil.rmtree(place, ignore_errors=True)  # of files that are not whole
-        os.replace(building, place)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.replace(building, directory)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 def _fill(source, data, directory):
-    """The text is read once, and what is of use of the training pairs laid aside until there is a vocabulary."""
-    aside = [directory / f"{side}.text" for side in memmap.SIDES]
-    survey = _survey(source, aside)
-    model = train_vocabulary(
-        [*survey.sample.source, *survey.sample.target], data.vocabulary_size
-    )
+    """Makes the files.
+
+    The text is read once: training pairs wait in files until there is a vocabulary.
+    """
+    text_files = [directory / f"{side}.text" for side in memmap.SIDES]
+    survey = _survey(source, text_files)
+    sentences = [*survey.sample.source, *survey.sample.target]
+    model = train_vocabulary(sentences, data.vocabulary_size)
     vocabulary = Vocabulary(model)
     # A part needs room for its end mark.
     cut = data.max_length - 1 if getattr(source, "cuts_long_texts", False) else 0
-    for split in () if cut else survey.heldout:
-        _check_lengths(source, split, vocabulary)
-    dropped = _encode(aside, data.max_length, cut, vocabulary, directory)
+    if not cut:
+        for split in survey.heldout:
+            _check_lengths(source, split, vocabulary)
+    dropped = _encode(text_files, data.max_length, cut, vocabulary, directory)
     if dropped == survey.counts["train"]:
         raise CorpusError(
-            f"none of the {dropped} training pairs has at most data.max_length={data.max_length} "
-            "tokens a side; raise data.max_length"
+            f"none of the {dropped} training pairs has at most "
+            f"data.max_length={data.max_length} tokens a side; raise data.max_length"
         )
-    for path in aside:
+    for path in text_files:
         path.unlink()
     write_bytes(directory / "vocabulary.model", model)
-    sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
-    counts = {**survey.counts, **source.counts(), "train_too_long": dropped}
-    links = source.links() if hasattr(source, "links") else None
-    write_json(
-        directory / "about.json",
-        dict(
-            digest=survey.digest,
-            counts=counts,
-            sizes=sizes,
-            heldout=survey.heldout,
-            links=links,
-            cut=cut,
-        ),
+    about = dict(
+        digest=survey.digest,
+        counts={**survey.counts, **source.counts(), "train_too_long": dropped},
+        sizes={path.name: path.stat().st_size for path in directory.iterdir()},
+        heldout=survey.heldout,
+        links=source.links() if hasattr(source, "links") else None,
+        cut=cut,
     )
+    write_json(directory / "about.json", about)
 
 
-def _workshop(place):
-    return place.parent / "building" / place.name
+def _workshop(directory):
+    return directory.parent / "building" / directory.name
 
 
-def _whole(place):
+def _is_whole(directory):
+    """Returns whether all files are there and have their sizes."""
     try:
-        about = read_json(place / "about.json")
+        about = read_json(directory / "about.json")
     except DamagedError:
         return False
-    return about is not None and all(
-        (place / name).is_file() and (place / name).stat().st_size == size
-        for name, size in about["sizes"].items()
-    )
+    if about is None:
+        return False
+    for name, size in about["sizes"].items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size != size:
+            return False
+    return True
 
 
-def _survey(source, aside):
-    """Writes the training pairs to the two files `aside`, a sentence a line."""
-    counts, sample, heldout, digest = {}, Pairs([], []), {}, hashlib.sha256()
+def _survey(source, text_files):
+    """Reads all splits; writes the training pairs to two files, a sentence a line."""
+    counts = {}
+    sample = Pairs([], [])
+    heldout = {}
+    digest = hashlib.sha256()
     rng = np.random.default_rng(0)
     with contextlib.ExitStack() as opened:
-        files = [opened.enter_context(path.open("wb")) for path in aside]
+        files = [opened.enter_context(path.open("wb")) for path in text_files]
         for split in SPLITS:
-            counts[split] = counts[f"{split}_empty"] = 0
-            hashers, kept = (hashlib.sha256(), hashlib.sha256()), Pairs([], [])
-            for pairs, empty in _filled(source, split):
-                texts = [
-                    "".join(line + "\n" for line in side).encode() for side in pairs
-                ]
+            counts[split] = 0
+            counts[f"{split}_empty"] = 0
+            hashers = [hashlib.sha256() for _ in memmap.SIDES]
+            kept = Pairs([], [])
+            for pairs, empty in _without_empty(source, split):
+                texts = list(map(_as_lines, pairs))
                 for hasher, text in zip(hashers, texts, strict=True):
                     hasher.update(text)
                 if split == "train":
-                    _draw(sample, pairs, counts[split], rng)
+                    _add_to_sample(sample, pairs, counts[split], rng)
                     for file, text in zip(files, texts, strict=True):
                         file.write(text)
                 else:
@@ -253,26 +259,36 @@ def _survey(source, aside):
                 counts[f"{split}_empty"] += empty
             if not counts[split]:
                 raise CorpusError(
-                    f"{source.place(split, 0)}: every pair from here on has an empty side; give text"
+                    f"{source.place(split, 0)}: every pair from here on has an empty side; "
+                    "give text"
                 )
-            heldout |= {} if split == "train" else {split: kept}
+            if split != "train":
+                heldout[split] = kept
             for hasher in hashers:
                 digest.update(hasher.digest())
     return _Survey(sample, heldout, counts, digest.hexdigest()[:16])
 
 
-def _filled(source, split) -> Iterator[tuple[Pairs, int]]:
-    """Pairs with text on both sides, and how many had none."""
+def _as_lines(sentences) -> bytes:
+    return "".join(sentence + "\n" for sentence in sentences).encode()
+
+
+def _without_empty(source, split) -> Iterator[tuple[Pairs, int]]:
+    """Gives pairs with text on both sides, and the number of those without."""
     for pairs in source.read(split):
-        kept = [(s, t) for s, t in zip(*pairs, strict=True) if s.strip() and t.strip()]
-        yield (
-            Pairs(*map(list, zip(*kept, strict=True))) if kept else Pairs([], []),
-            len(pairs.source) - len(kept),
-        )
+        kept = Pairs([], [])
+        for sentence, translation in zip(*pairs, strict=True):
+            if sentence.strip() and translation.strip():
+                kept.source.append(sentence)
+                kept.target.append(translation)
+        yield kept, len(pairs.source) - len(kept.source)
 
 
-def _draw(sample, pairs, seen, rng):
-    """Adds `pairs`, before which `seen` others came, to a sample in which all are equally likely (Vitter 1985, R)."""
+def _add_to_sample(sample, pairs, seen, rng):
+    """Adds `pairs`, which follow `seen` others, so that all are equally likely in it.
+
+    This is algorithm R of Vitter (1985).
+    """
     room = max(0, SAMPLE - len(sample.source))
     for side, new in zip(sample, pairs, strict=True):
         side.extend(new[:room])
@@ -283,31 +299,28 @@ def _draw(sample, pairs, seen, rng):
             side[places[i]] = new[room + i]
 
 
-def _encode(aside, max_length, cut, vocabulary, directory) -> int:
-    """Writes the pairs of the two files that are short enough; returns how many are not. With `cut` all are: texts, the
-    same on both sides, in parts of so many tokens."""
+def _encode(text_files, max_length, cut, vocabulary, directory) -> int:
+    """Writes the pairs of two files that are short enough; returns how many are not.
+
+    With `cut` all are: texts, the same on both sides, in parts of so many tokens.
+    """
     dropped = 0
     with memmap.Writer(directory, vocabulary.size) as writer:
-        for pairs in zip(*map(_lines, aside), strict=True):
-            flat = [vocabulary.flat(side) for side in pairs]
-            block = Corpus(
-                *(
-                    between_marks(ids, _cut(lengths, cut) if cut else lengths)
-                    for ids, lengths in flat
-                )
-            )
-            short = np.maximum(*(side.lengths for side in block)) <= max_length
+        for pairs in zip(*map(_lines, text_files), strict=True):
+            sides = []
+            for texts in pairs:
+                ids, lengths = vocabulary.flat(texts)
+                sides.append(between_marks(ids, _cut(lengths, cut) if cut else lengths))
+            short = np.maximum(*(side.lengths for side in sides)) <= max_length
             dropped += int((~short).sum())
-            writer.append(
-                block
-                if short.all()
-                else Corpus(*(_only(side, short) for side in block))
-            )
+            if not short.all():
+                sides = [_select(side, short) for side in sides]
+            writer.append(Corpus(*sides))
     return dropped
 
 
 def _cut(lengths, most):
-    """Those of the parts of sentences, none longer than `most`."""
+    """Returns the lengths of the parts of sentences, none longer than `most`."""
     counts = -(-lengths // most)
     parts = np.full(int(counts.sum()), most, lengths.dtype)
     parts[np.cumsum(counts) - 1] = lengths - most * (counts - 1)
@@ -324,10 +337,10 @@ def _lines(path):
             yield b"".join(lines).decode().removesuffix("\n").split("\n")
 
 
-def _only(sentences, chosen) -> Sentences:
-    """Those sentences alone, with nothing between them."""
-    lengths = sentences.lengths[chosen]
-    ids = sentences.ids[np.repeat(chosen, sentences.lengths + 1)]
+def _select(sentences, mask) -> Sentences:
+    """Returns the sentences where `mask` is True, with nothing between them."""
+    lengths = sentences.lengths[mask]
+    ids = sentences.ids[np.repeat(mask, sentences.lengths + 1)]
     return Sentences(ids, np.cumsum(lengths + 1) - (lengths + 1), lengths)
 
 
@@ -338,8 +351,8 @@ def _check_lengths(source, split, vocabulary):
         if lengths.max() > LONGEST:
             i = int(lengths.argmax())
             raise CorpusError(
-                f"{source.place(split, before + i)}: a held-out sentence of {lengths[i]} tokens, and "
-                f"{LONGEST} are the most; remove the pair, or split it"
+                f"{source.place(split, before + i)}: a held-out sentence of {lengths[i]} "
+                f"tokens, and {LONGEST} are the most; remove the pair, or split it"
             )
         before += len(lengths)
 

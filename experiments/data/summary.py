@@ -1,4 +1,5 @@
-"""What a corpus is like: how many pairs, how long, how often the same, and whether training has seen what is tested."""
+"""What a corpus is like: how many pairs, how long, how often the same, and whether training
+has seen what is tested."""
 
 from typing import NamedTuple
 
@@ -8,17 +9,16 @@ import rich.text
 from experiments.data import corpora
 from experiments.data.batches import Batches
 from experiments.data.corpora import SPLITS
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Settings
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
-
 
 SHOWN = 3
 
 
 class Split(NamedTuple):
-    """Of pairs as they stand in the corpus; lengths are of those that are used, end mark included."""
+    """Holds counts of a split's pairs; lengths are of those that are used, with the end mark."""
 
     pairs: int
     empty: int
@@ -32,20 +32,25 @@ class Split(NamedTuple):
     lengths: tuple[tuple[int, ...], tuple[int, ...]]
     """For source and target: the lengths in tokens that the QUANTILES of sentences have at most."""
     bytes: tuple[float, float]
-    """Share of tokens that are single bytes, because the vocabulary has no token for their characters."""
+    """Share of tokens that are single bytes, because the vocabulary has no token for their
+    characters."""
     examples: list[tuple[str, str]]
 
 
-def describe(source: corpora.Source, prepared: Prepared) -> dict[str, Split]:
-    """One more reading of the text; of each training pair two numbers of 64 bits are kept until the end."""
-    pairs, sources, found = {}, {}, {}
+def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
+    """One more reading of the text; of each training pair two numbers of 64 bits are kept
+    until the end."""
+    pairs = {}
+    sources = {}
+    found = {}
     examples = {}
     for split in SPLITS:
         blocks = list(_hashed(source, split, examples.setdefault(split, [])))
         pairs[split], sources[split] = (
             np.concatenate(side) for side in zip(*blocks, strict=True)
         )
-    vocabulary, counts = prepared.vocabulary(), prepared.counts
+    vocabulary = prepared.vocabulary()
+    counts = prepared.counts
     single = np.array([vocabulary.is_byte(i) for i in range(vocabulary.size)])
     for split in SPLITS:
         seen = split != "train"
@@ -64,8 +69,9 @@ def describe(source: corpora.Source, prepared: Prepared) -> dict[str, Split]:
     return found
 
 
-def packing(prepared: Prepared, settings: Settings) -> float:
-    """The share of the first part's positions that are no padding, in batches as `settings` has them."""
+def packing(prepared: Dataset, settings: Settings) -> float:
+    """The share of the first part's positions that are no padding, in batches as `settings`
+    has them."""
     t = settings.training
     return Batches(
         prepared.train,
@@ -100,13 +106,12 @@ def table(found: dict[str, Split], languages: tuple[str, str]) -> rich.table.Tab
 
 
 def examples(found: dict[str, Split]) -> rich.text.Text:
-    """Some pairs of each split, as they stand."""
-    lines = (
-        f"{split}: {source} → {target}\n"
-        for split, one in found.items()
-        for source, target in one.examples
-    )
-    return rich.text.Text("".join(lines))
+    """Returns some pairs of each split, as they stand."""
+    text = rich.text.Text()
+    for split, one in found.items():
+        for source, target in one.examples:
+            text.append(f"{split}: {source} → {target}\n")
+    return text
 
 
 def _hashed(source, split, examples):
@@ -120,13 +125,15 @@ def _hashed(source, split, examples):
 
 
 def _sides(prepared, split):
-    """(ids, lengths) of source and target."""
+    """Returns (ids, lengths) of source and target."""
     if split == "train":
         return [(side.ids, side.lengths) for side in prepared.train]
-    return [
-        (np.concatenate(side), np.array([len(ids) + 1 for ids in side]))
-        for side in getattr(prepared, split).ids
-    ]
+    sides = []
+    for side in getattr(prepared, split).ids:
+        # With the end mark.
+        lengths = np.array([len(ids) + 1 for ids in side])
+        sides.append((np.concatenate(side), lengths))
+    return sides
 
 
 def _quantiles(lengths):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from attn import Positions
-from experiments.data.dataset import Heldout, Prepared
+from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
@@ -82,7 +82,7 @@ class Evaluator:
     """Scores the lanes of a population on the validation and test set of `prepared`."""
 
     functions: EvaluationFunctions
-    prepared: Prepared
+    prepared: Dataset
     lanes: Lanes
     program: Program
     batch_size: int
@@ -93,7 +93,7 @@ class Evaluator:
     def of(
         cls,
         settings: Evaluation,
-        prepared: Prepared,
+        prepared: Dataset,
         lanes: Lanes,
         program: Program,
         check: Callable[[], None] = lambda: None,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Data
 from experiments.sweep.plan import Trial, group_trials, lane_key
 from experiments.sweep.schedule import Layout, Schedule, choose
@@ -32,7 +32,7 @@ PATIENCE = 120.0
 """Seconds that workers have to save and leave; more than a compilation takes."""
 
 # The state of a worker process, which `_start` sets up there.
-_prepared: dict[Data, Prepared] = {}
+_prepared: dict[Data, Dataset] = {}
 _interruption = Interruption()
 _listening = contextlib.ExitStack()
 
@@ -40,7 +40,7 @@ _listening = contextlib.ExitStack()
 class Worker(Process):
     """Runs some trials at a time in a process that keeps what it compiled for the next."""
 
-    def __init__(self, threads: int, prepared: dict[Data, Prepared]):
+    def __init__(self, threads: int, prepared: dict[Data, Dataset]):
         super().__init__(_start, threads, prepared)
         # The program that it has compiled last, None before the first.
         self.program = None
@@ -73,7 +73,7 @@ class Share(NamedTuple):
 class Pools:
     """Keeps workers by their number of threads, started when first asked for."""
 
-    def __init__(self, prepared: dict[Data, Prepared]):
+    def __init__(self, prepared: dict[Data, Dataset]):
         self._prepared = prepared
         # A worker says what the machine is: an accelerator is the workers' to open.
         first = Worker(1, prepared)
@@ -237,7 +237,7 @@ def _record_death(workdir, trials, error):
         record_failure(workdir, trial, message)
 
 
-def _start(threads: int, prepared: dict[Data, Prepared]):
+def _start(threads: int, prepared: dict[Data, Dataset]):
     """Sets up a worker process, before JAX starts its backend."""
     if threads < machine.cores():
         # The size of XLA's thread pool.

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from experiments.data.batches import Batches
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Settings
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import multihost
@@ -20,7 +20,7 @@ from experiments.trial.program import State, hyper_of, initial_state
 
 
 def follow(
-    settings: Settings, prepared: Prepared, lanes: Lanes, interruption: Interruption
+    settings: Settings, prepared: Dataset, lanes: Lanes, interruption: Interruption
 ) -> None:
     """Makes the steps that the first process asks for, until that one ends.
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.evaluation.evaluator import EndedTrial, Evaluator
 from experiments.settings import Settings
 from experiments.system.files import lock
@@ -50,7 +50,7 @@ SECONDS = 1.0
 
 def run(
     settings: Settings,
-    prepared: Prepared,
+    prepared: Dataset,
     workdir: str | Path,
     *,
     name: str = "trial",
@@ -99,7 +99,7 @@ def run(
 
 def run_all(
     jobs: Iterable[Job],
-    prepared: Prepared,
+    prepared: Dataset,
     lanes: Lanes = Lanes(),
     *,
     tensorboard: bool = False,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Settings
 from experiments.training.device_data import DeviceData
 from experiments.training.run import StartedRun, TrialRun
@@ -38,7 +38,7 @@ def train_functions(program: Program, lanes: Lanes) -> TrainFunctions:
     )
 
 
-def program_for(settings: Settings, prepared: Prepared) -> Program:
+def program_for(settings: Settings, prepared: Dataset) -> Program:
     """Returns the program of a trial on its corpus."""
     return program_of(settings, prepared.vocabulary().size, prepared.length(settings))
 
@@ -46,7 +46,7 @@ def program_for(settings: Settings, prepared: Prepared) -> Program:
 class Population:
     """Holds the runs that train side by side, at most one a lane."""
 
-    def __init__(self, program: Program, prepared: Prepared, lanes: Lanes):
+    def __init__(self, program: Program, prepared: Dataset, lanes: Lanes):
         self.lanes = lanes
         self._data = DeviceData(prepared.train, lanes, program.sequence_length)
         self._steps = train_functions(program, lanes).steps

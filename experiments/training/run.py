@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from experiments.data.batches import Batches
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.metric_log import Board, Log
@@ -38,7 +38,7 @@ class Job(NamedTuple):
 class Common(NamedTuple):
     """What the trials of a population have in common."""
 
-    prepared: Prepared
+    prepared: Dataset
     program: Program
     lanes: Lanes
     init: Callable
@@ -251,7 +251,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     return StartedRun(run, state, hyper)
 
 
-def batches_of(prepared: Prepared, training: Training, seed: int) -> Batches:
+def batches_of(prepared: Dataset, training: Training, seed: int) -> Batches:
     """Returns the iterator over a trial's batches, at their beginning."""
     return Batches(
         prepared.train,

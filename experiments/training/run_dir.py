@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.errors import WorkdirError
 from experiments.settings import Settings
 from experiments.system import machine
@@ -59,7 +59,7 @@ class RunDir:
         result = read_json(self.path / "result.json")
         return result if result and result.get("status") in ENDED else None
 
-    def check_data(self, prepared: Prepared) -> None:
+    def check_data(self, prepared: Dataset) -> None:
         """Raises WorkdirError if the trial began with other text or another vocabulary."""
         record = read_json(self.path / "record.json")
         if record is not None and (changed := other_data(record, prepared)):
@@ -73,7 +73,7 @@ class RunDir:
         name: str,
         point: dict,
         settings: Settings,
-        prepared: Prepared,
+        prepared: Dataset,
         length: int,
         origin: dict | None,
     ) -> None:
@@ -194,7 +194,7 @@ def not_a_trial(path: Path) -> str:
     )
 
 
-def other_data(record: dict, prepared: Prepared) -> str:
+def other_data(record: dict, prepared: Dataset) -> str:
     """Lists in what the data of a record.json differ from `prepared`: "corpus 1f, now 2e"."""
     changed = []
     for key, now in _data(prepared).items():

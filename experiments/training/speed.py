@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.settings import Settings
 from experiments.training.device_data import DeviceData
 from experiments.training.loop import SECONDS
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
     step: float
 
 
-def measure(settings: Settings, prepared: Prepared, count: int) -> Measured:
+def measure(settings: Settings, prepared: Dataset, count: int) -> Measured:
     """Measures how fast `count` lanes of such trials train; the program stays compiled."""
     t = settings.training
     lanes = Lanes(count, t.strategy)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.data.dataset import Prepared
+from experiments.data.dataset import Dataset
 from experiments.errors import CheckpointError, WorkdirError
 from experiments.settings import Settings, resolve
 from experiments.system.files import read_json
@@ -34,7 +34,7 @@ def find_start(
     start: StartPoint,
     fresh: State,
     settings: Settings,
-    prepared: Prepared,
+    prepared: Dataset,
 ) -> tuple[Restored, dict[str, Any] | None]:
     """Returns where a trial starts, and what record.json says of another trial, if any.
 

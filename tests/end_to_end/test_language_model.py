@@ -212,11 +212,11 @@ def test_text_that_is_not_there(folder, changes, message):
         (dict(data__directory=""), "data.corpus=text needs data.directory"),
         (
             dict(model__selection="argmax"),
-            "model.selection=argmax is of attention to a source",
+            "model.selection does not apply to model.kind=language; it is of transformer, rnn",
         ),
         (
             dict(model__positions="alibi", model__decoder_mixing="recurrence"),
-            "is told to self-attention, and there is no",
+            "is a part of self-attention, and there is none: model.decoder_mixing=recurrence",
         ),
     ],
 )

@@ -48,5 +48,5 @@ def config() -> ml_collections.ConfigDict:
 
 
 @functools.cache
-def corpus() -> dataset.Prepared:
+def corpus() -> dataset.Dataset:
     return dataset.prepare(resolve().data)

@@ -1,17 +1,19 @@
 """The embedded corpus: pairs of phrases that CLDR (through babel) says in two languages.
 
-Dates, intervals, relative times, durations, quantities, amounts of money, numbers and lists of names, alone and
-composed. Babel writes both sides, so each pair is a correct translation, and scoring by exact match is fair. The
-order of words carries the meaning of most of them, and has to change in many:
+Dates, intervals, relative times, durations, quantities, amounts of money, numbers and lists
+of names, alone and composed. Babel writes both sides, so each pair is a correct
+translation, and scoring by exact match is fair. The order of words carries the meaning of
+most of them, and has to change in many:
 
     Tuesday, March 5, 2024, 3:05 PM   Dienstag, 5. März 2024, 15:05
     3 days ago or in 2 weeks          vor 3 Tagen oder in 2 Wochen
     France, Japan, and Germany        Frankreich, Japan und Deutschland
     €1.2M                             1,2 Mio. €
 
-A *phrase* is a meaning: a function from a locale to text. A *kind* draws phrases from a random generator, and a
-pair is one phrase said in two locales. Years, amounts and names come from moderate ranges, so that a small model
-meets every part of a test phrase in training, but never the phrase itself.
+A *phrase* is a meaning: a function from a locale to text. A *kind* draws phrases from a
+random generator, and a pair is one phrase said in two locales. Years, amounts and names
+come from moderate ranges, so that a small model meets every part of a test phrase in
+training, but never the phrase itself.
 """
 
 import datetime
@@ -35,52 +37,54 @@ from experiments.settings import CldrData
 
 Phrase = Callable[[Locale], str]
 
-
 Kind = Callable[[random.Random], Phrase]
 
-
 COUNTRIES = (
-    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI", "FR", "GB", "GR", "IE", "IN",
+    "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI",
+    "FR", "GB", "GR", "IE", "IN",
     "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE", "TR", "US",
 )  # fmt: skip
 
-
 LANGUAGES = (
-    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr",
+    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl",
+    "pl", "pt", "ru", "sv", "tr",
     "zh",
 )  # fmt: skip
 
-
 CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY")
 
-
 UNITS = (
-    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter", "length-mile", "length-foot",
-    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter", "volume-cubic-meter",
-    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius", "energy-kilowatt-hour",
-    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte", "digital-gigabyte", "duration-second",
-    "duration-minute", "duration-hour", "duration-day", "duration-week", "duration-month", "duration-year",
+    "length-kilometer", "length-meter", "length-centimeter", "length-millimeter",
+    "length-mile", "length-foot",
+    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter",
+    "volume-cubic-meter",
+    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius",
+    "energy-kilowatt-hour",
+    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte",
+    "digital-gigabyte", "duration-second",
+    "duration-minute", "duration-hour", "duration-day", "duration-week",
+    "duration-month", "duration-year",
 )  # fmt: skip
-
 
 RATES = (
-    ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"), ("length-meter", "duration-second"),
-    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"), ("digital-megabyte", "duration-second"),
-    ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"), ("mass-kilogram", "area-hectare"),
-    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"), ("mass-tonne", "duration-day"),
+    ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"),
+    ("length-meter", "duration-second"),
+    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"),
+    ("digital-megabyte", "duration-second"),
+    ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"),
+    ("mass-kilogram", "area-hectare"),
+    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"),
+    ("mass-tonne", "duration-day"),
 )  # fmt: skip
-
 
 CLOCK = ("duration-day", "duration-hour", "duration-minute", "duration-second")
 
-
 SECONDS = {
-    "year": 365 * 86400, "month": 30 * 86400, "week": 7 * 86400, "day": 86400, "hour": 3600, "minute": 60, "second": 1,
+    "year": 365 * 86400, "month": 30 * 86400, "week": 7 * 86400, "day": 86400,
+    "hour": 3600, "minute": 60, "second": 1,
 }  # fmt: skip
 
-
 DATES = ("full", "long", "medium", "short")
-
 
 INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
 
@@ -88,9 +92,7 @@ INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
 # A century, so that the two-digit years of short dates are unambiguous.
 FIRST_DAY = datetime.date(1950, 1, 1).toordinal()
 
-
 LAST_DAY = datetime.date(2049, 12, 31).toordinal()
-
 
 PATIENCE = 200
 """A kind that repeats itself this often in a row has nothing new to say."""
@@ -151,7 +153,7 @@ class Source:
 
 
 class Generated(NamedTuple):
-    """The three splits; `ambiguous` sources were dropped because CLDR gives them two translations."""
+    """Holds three splits; `ambiguous` sources, of two translations in CLDR, were dropped."""
 
     train: Pairs
     validation: Pairs
@@ -166,7 +168,8 @@ def generate(
     heldout: int = 500,
     seed: int = 0,
 ) -> Generated:
-    """`pairs` pairs for training and `heldout` each for validation and test, drawn from `seed` alone.
+    """`pairs` pairs for training and `heldout` each for validation and test, drawn from
+    `seed` alone.
 
     Every source is distinct, and so is every target, over the three splits together.
 
@@ -179,18 +182,15 @@ def generate(
 def _generate(
     source, target, pairs, heldout, seed
 ) -> tuple[Generated, list[tuple[Kind, list]]]:
-    """And the kinds of the test phrases, with what their generators were asked and answered."""
+    """Returns them, and of each test phrase its kind and its generator's questions."""
     locales = _locale(source), _locale(target)
     rng = random.Random(seed)
     found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
-    rng.shuffle(
-        found
-    )  # small kinds are exhausted early; every split is to have its share of each
-    test, validation, train = (
-        found[:heldout],
-        found[heldout : 2 * heldout],
-        found[2 * heldout :],
-    )
+    # Small kinds are exhausted early, and every split should have its share of each.
+    rng.shuffle(found)
+    test = found[:heldout]
+    validation = found[heldout : 2 * heldout]
+    train = found[2 * heldout :]
     splits = (
         Pairs(*map(list, list(zip(*split, strict=True))[:2]))
         for split in (train, validation, test)
@@ -203,7 +203,8 @@ def _locale(identifier: str) -> Locale:
         return Locale.parse(identifier.replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError):
         raise CorpusError(
-            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take names such as en, de, pt_BR"
+            f"locale {identifier!r} is unknown to CLDR; data.source and data.target take "
+            "names such as en, de, pt_BR"
         ) from None
 
 
@@ -211,16 +212,21 @@ def _distinct(
     rng, locales, wanted
 ) -> tuple[list[tuple[str, str, tuple[Kind, list]]], int]:
     """`wanted` pairs (source, target, of what), and the number of sources dropped as ambiguous."""
-    pairs, targets, ambiguous, drawn = {}, set(), set(), {}
+    pairs = {}
+    targets = set()
+    ambiguous = set()
+    drawn = {}
     kinds = {kind: weight for kind, weight in KINDS.items() if _sayable(kind, locales)}
     repeats = dict.fromkeys(kinds, 0)
     while len(pairs) - len(ambiguous) < wanted:
         if not kinds:
             raise CorpusError(
-                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs {locales[0]}->{locales[1]}, "
+                f"the phrases of CLDR gave {len(pairs) - len(ambiguous)} distinct pairs "
+                f"{locales[0]}->{locales[1]}, "
                 f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
             )
-        names, cumulative = list(kinds), list(itertools.accumulate(kinds.values()))
+        names = list(kinds)
+        cumulative = list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
             kind = rng.choices(names, cum_weights=cumulative)[0]
             told = Told(rng)
@@ -243,7 +249,8 @@ def _distinct(
 
 
 def _sayable(kind, locales) -> bool:
-    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact numbers."""
+    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact
+    numbers."""
     rng = random.Random(0)
     try:
         return all(all(say(kind(rng), locales)) for _ in range(50))
@@ -269,14 +276,16 @@ def _time(rng) -> datetime.time:
 
 def _say_day(day, form, locale) -> str:
     if form == "medium":
-        # CLDR's own medium date would be ambiguous where a month is as short as its abbreviation: May 5, 2024.
+        # CLDR's own medium date would be ambiguous where a month is as short as its
+        # abbreviation: May 5, 2024.
         return dates.format_skeleton("yMMMEd", day, locale=locale)
     return dates.format_date(day, form, locale)
 
 
 def date(rng) -> Phrase:
     """Tuesday, March 5, 2024 | March 5, 2024 | Tue, Mar 5, 2024 | 3/5/24."""
-    day, form = _day(rng), rng.choice(DATES)
+    day = _day(rng)
+    form = rng.choice(DATES)
     return lambda locale: _say_day(day, form, locale)
 
 
@@ -300,7 +309,9 @@ def clock_time(rng) -> Phrase:
 
 def moment(rng) -> Phrase:
     """Tuesday, March 5, 2024, 3:05 PM."""
-    day, time, form = _day(rng), clock_time(rng), rng.choice(DATES)
+    day = _day(rng)
+    time = clock_time(rng)
+    form = rng.choice(DATES)
 
     def phrase(locale):
         pattern = dates.get_datetime_format(form, locale=locale)
@@ -335,7 +346,8 @@ def hours(rng) -> Phrase:
 
 def relative(rng) -> Phrase:
     """3 days ago | in 2 weeks."""
-    unit, sign = rng.choice(list(SECONDS)), rng.choice((-1, 1))
+    unit = rng.choice(list(SECONDS))
+    sign = rng.choice((-1, 1))
     delta = datetime.timedelta(seconds=sign * rng.randint(1, 99) * SECONDS[unit])
     # The threshold, out of reach, keeps 45 days from being said as 2 months.
     return lambda locale: dates.format_timedelta(
@@ -368,13 +380,15 @@ def _rate(value, unit, per, locale) -> str:
 
 def quantity(rng) -> Phrase:
     """12 kilometers | 2.5 degrees Celsius."""
-    value, unit = _amount(rng), rng.choice(UNITS)
+    value = _amount(rng)
+    unit = rng.choice(UNITS)
     return lambda locale: _unit(value, unit, locale)
 
 
 def rate(rng) -> Phrase:
     """120 kilometers per hour."""
-    value, (unit, per) = rng.randint(1, 199), rng.choice(RATES)
+    value = rng.randint(1, 199)
+    unit, per = rng.choice(RATES)
     return lambda locale: _rate(value, unit, per, locale)
 
 
@@ -392,7 +406,8 @@ def duration(rng) -> Phrase:
 
 def money(rng) -> Phrase:
     """€12.50 | 12 euros | €1.2M."""
-    currency, form = rng.choice(CURRENCIES), rng.randrange(4)
+    currency = rng.choice(CURRENCIES)
+    form = rng.randrange(4)
     if form == 0:
         value = rng.randint(1, 1999)
         return lambda locale: numbers.format_currency(
@@ -415,7 +430,8 @@ def money(rng) -> Phrase:
 
 def number(rng) -> Phrase:
     """1,234.5 | 34.5% | 1.2 million."""
-    form, tenths = rng.randrange(3), Decimal(rng.randint(1, 99999)) / 10
+    form = rng.randrange(3)
+    tenths = Decimal(rng.randint(1, 99999)) / 10
     if form == 0:
         return lambda locale: numbers.format_decimal(tenths, locale=locale)
     if form == 1:
@@ -461,10 +477,8 @@ def _list(
     """Phrases of one kind in a row, each once: "a, b, and c" or "a, b, or c"."""
 
     def draw(rng):
-        items, style = (
-            [item(rng) for _ in range(rng.choice(lengths))],
-            rng.choice(styles),
-        )
+        items = [item(rng) for _ in range(rng.choice(lengths))]
+        style = rng.choice(styles)
         return lambda locale: lists.format_list(
             list(dict.fromkeys(say(locale) for say in items)), style, locale
         )
@@ -473,10 +487,14 @@ def _list(
 
 
 KINDS: dict[Kind, float] = {
-    date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6, relative: 5,
-    quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5, language: 0.5, weekday: 0.5,
-    _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1, _list(day_of_year, 2): 3,
-    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5, _list(measure, 2): 8, _list(quantity, 3): 3,
+    date: 10, day_of_year: 1, month: 2, clock_time: 0.5, moment: 12, days: 12, hours: 6,
+    relative: 5,
+    quantity: 8, rate: 5, duration: 5, money: 10, number: 8, country: 0.5,
+    language: 0.5, weekday: 0.5,
+    _list(country, 2, 3): 6, _list(language, 2, 3): 4, _list(weekday, 2, 3): 1,
+    _list(day_of_year, 2): 3,
+    _list(clock_time, 2, 3): 3, _list(relative, 2, styles=("or",)): 5,
+    _list(measure, 2): 8, _list(quantity, 3): 3,
     _list(date, 2): 6,
 }  # fmt: skip
 """What is drawn, and how often, until it is exhausted."""

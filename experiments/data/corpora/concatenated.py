@@ -10,7 +10,10 @@ SEPARATOR = " ; "
 
 
 def runs(count: int, most: int) -> Iterator[slice]:
-    """Of `count` things in their order: one, two, … `most` of them, and again; the last of what is left."""
+    """Gives runs of one, two, … `most` of `count` things in their order, and again.
+
+    The last run holds what is left.
+    """
     start = 0
     for size in itertools.cycle(range(1, most + 1)):
         if start >= count:
@@ -20,33 +23,35 @@ def runs(count: int, most: int) -> Iterator[slice]:
 
 
 def join(pairs: Pairs, most: int) -> Pairs:
-    """Runs of up to `most` pairs, SEPARATOR between."""
-    return Pairs(
-        *(
-            [SEPARATOR.join(side[run]) for run in runs(len(side), most)]
-            for side in pairs
-        )
-    )
+    """Returns runs of up to `most` pairs, each joined by SEPARATOR."""
+    sides = []
+    for side in pairs:
+        sides.append([SEPARATOR.join(side[run]) for run in runs(len(side), most)])
+    return Pairs(*sides)
 
 
-def join_links(found: Sequence[Links], pairs: Pairs, most: int) -> list[Links]:
-    """The links of `join(pairs, most)`, `found` being those of `pairs`."""
+def join_links(links: Sequence[Links], pairs: Pairs, most: int) -> list[Links]:
+    """Returns the links of `join(pairs, most)`, where `links` are those of `pairs`."""
     return [
-        _moved(found[run], *(side[run] for side in pairs))
-        for run in runs(len(found), most)
+        _joined(links[run], pairs.source[run], pairs.target[run])
+        for run in runs(len(links), most)
     ]
 
 
-def _moved(found, sources, targets):
-    """Those of a run: words count from its beginning."""
-    sure, possible, before = [], [], (0, 0)
-    for own, *texts in zip(found, sources, targets, strict=True):
-        for all_links, links in ((sure, own.sure), (possible, own.possible)):
-            all_links += [
-                (source + before[0], target + before[1]) for source, target in links
-            ]
-        before = tuple(
-            count + len(words(text + SEPARATOR))
-            for count, text in zip(before, texts, strict=True)
+def _joined(links, sources, targets):
+    """Returns the links of a run, in which words count from its beginning."""
+    sure = []
+    possible = []
+    before = (0, 0)
+    for pair_links, source, target in zip(links, sources, targets, strict=True):
+        sure += _moved(pair_links.sure, before)
+        possible += _moved(pair_links.possible, before)
+        before = (
+            before[0] + len(words(source + SEPARATOR)),
+            before[1] + len(words(target + SEPARATOR)),
         )
     return Links(tuple(sure), tuple(possible))
+
+
+def _moved(links, before):
+    return [(source + before[0], target + before[1]) for source, target in links]

@@ -1,13 +1,15 @@
 """Which words of a pair mean the same, found out by meaning something else.
 
-A phrase is drawn with the answers of a random generator. Answer one of its questions otherwise, say the phrase again,
-and the words that change are those that say it, in either language: for another year only 2024 changes in "Tuesday,
-March 5, 2024" and in "Dienstag, 5. März 2024". Words of two languages that the same answers change, and no others,
-are translations of each other.
+A phrase is drawn with the answers of a random generator. Answer one of its questions
+otherwise, say the phrase again, and the words that change are those that say it, in either
+language: for another year only 2024 changes in "Tuesday, March 5, 2024" and in "Dienstag,
+5. März 2024". Words of two languages that the same answers change, and no others, are
+translations of each other.
 """
 
 import datetime
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,11 +26,13 @@ class Question(NamedTuple):
 
 
 class Told:
-    """A random generator that keeps what it is asked and answers as `rng` would; without one as it is told, where to be
-    asked anything else is a LookupError."""
+    """A random generator that keeps what it is asked and answers as `rng` would; without
+    one as it is told, where to be asked anything else is a LookupError."""
 
     def __init__(self, rng=None, told: Sequence[Question] = ()):
-        self._rng, self._told, self.asked = rng, told, []
+        self._rng = rng
+        self._told = told
+        self.asked = []
 
     def choice(self, of):
         return self._ask("choice", of)
@@ -54,8 +58,9 @@ class Told:
 class Links(NamedTuple):
     """Pairs (word of the source, word of the target), counted from 0 among `words`.
 
-    Sure are those whose words no other word shares its meaning with; possible are these, and all between several words
-    that together say one thing ("square meters" and "Quadratmeter"), as Och and Ney (2003, section 5) tell them apart.
+    Sure are those whose words no other word shares its meaning with; possible are these,
+    and all between several words that together say one thing ("square meters" and
+    "Quadratmeter"), as Och and Ney (2003, section 5) tell them apart.
     """
 
     sure: tuple[tuple[int, int], ...]
@@ -75,10 +80,12 @@ def links(
 ) -> Links:
     """Of the phrase that `draw` makes of these answers, which `say` says in two languages.
 
-    `others(question)` gives other answers, each with the name of what it changes: of several with one name the words
-    that all of them change count. Answers that lead to other questions, or to what cannot be said, do not.
+    `others(question)` gives other answers, each with the name of what it changes: of
+    several with one name the words that all of them change count. Answers that lead to
+    other questions, or to what cannot be said, do not.
     """
-    texts, changed = say(draw(Told(told=asked))), {}
+    texts = say(draw(Told(told=asked)))
+    changed = {}
     for i, question in enumerate(asked):
         for name, other in others(question):
             told = Told(
@@ -97,15 +104,20 @@ def links(
 
 
 def _changed(text, other):
-    """The words of `text` that are not in `other`, in this order."""
-    before, after = (
-        [one[slice(*span)] for span in words(one)] for one in (text, other)
-    )
+    """Returns the words of `text` that are not in `other`, in this order."""
+    before = _word_texts(text)
+    after = _word_texts(other)
     blocks = difflib.SequenceMatcher(
         a=before, b=after, autojunk=False
     ).get_matching_blocks()
-    kept = {i for block in blocks for i in range(block.a, block.a + block.size)}
-    return set(range(len(before))) - kept
+    changed = set(range(len(before)))
+    for block in blocks:
+        changed -= set(range(block.a, block.a + block.size))
+    return changed
+
+
+def _word_texts(text):
+    return [text[first:end] for first, end in words(text)]
 
 
 def _alike(changed):
@@ -117,21 +129,24 @@ def _alike(changed):
                 what for what, sides in changed.items() if word in sides[side]
             )
             of_meaning.setdefault(meaning, ([], []))[side].append(word)
-    sure, possible = [], []
+    sure = []
+    possible = []
     for source, target in of_meaning.values():
-        found = [(s, t) for s in source for t in target]
-        possible += found
-        sure += found if len(found) == 1 else []
+        pairs = list(itertools.product(source, target))
+        possible += pairs
+        sure += pairs if len(pairs) == 1 else []
     return Links(tuple(sorted(sure)), tuple(sorted(possible)))
 
 
 def others(
     question: Question, days: tuple[int, int], forms: Sequence[Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Other answers to a question, each with the name of what it changes; none to a choice of `forms`.
+    """Other answers to a question, each with the name of what it changes; none to a choice
+    of `forms`.
 
-    To one for a number of the range `days`, which are ordinals: the same day of the week in the same month; the same in
-    another year (28 years on they are the same days of the week); the day after; and other months.
+    To one for a number of the range `days`, which are ordinals: the same day of the week in
+    the same month; the same in another year (28 years on they are the same days of the
+    week); the day after; and other months.
     """
     name, arguments, answer = question
     if arguments == days:

@@ -1,7 +1,7 @@
 """Translations of TensorFlow Datasets, such as wmt14_translate/de-en, read without TensorFlow.
 
-They must be prepared as array_record, the one format that can be read at random and loses nothing. `build` makes such a
-data set of any other corpus.
+They must be prepared as array_record, the one format that can be read at random and loses
+nothing. `build` makes such a data set of any other corpus.
 """
 
 import contextlib
@@ -21,19 +21,20 @@ from experiments.settings import TfdsData
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # at INFO it tells of every file
 
-
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 
 
 class Source:
-    """`data.dataset`, in `data.directory` or TFDS's own place; `data.train` and so on are splits, "train[:10%]" too.
+    """`data.dataset`, in `data.directory` or TFDS's own place; `data.train` and so on are
+    splits, "train[:10%]" too.
 
-    Raises CorpusError for a data set or split that is unknown or not prepared, for languages that it has not, and where
-    fewer pairs can be read than it says that it has.
+    Raises CorpusError for a data set or split that is unknown or not prepared, for
+    languages that it has not, and where fewer pairs can be read than it says that it has.
     """
 
     def __init__(self, data: TfdsData):
-        self._data, self._splits = data, {}
+        self._data = data
+        self._splits = {}
         builder = _builder(data)
         languages = set(builder.info.features or ())
         if missing := [
@@ -76,17 +77,15 @@ class Source:
         records, promised = self._splits[split]
         if len(records) != promised:
             raise CorpusError(
-                f"{self._data.dataset}, {split}: {len(records)} pairs can be read of the {promised} that it "
-                "is said to have; prepare the data set again"
+                f"{self._data.dataset}, {split}: {len(records)} pairs can be read of the "
+                f"{promised} that it is said to have; prepare the data set again"
             )
         for first in range(0, promised, BLOCK):
             found = records.__getitems__(range(first, min(first + BLOCK, promised)))
-            yield Pairs(
-                *(
-                    [_text(record[language]) for record in found]
-                    for language in (self._data.source, self._data.target)
-                )
-            )
+            sides = []
+            for language in (self._data.source, self._data.target):
+                sides.append([_text(record[language]) for record in found])
+            yield Pairs(*sides)
 
     def place(self, split: str, i: int) -> str:
         return f"{self._data.dataset}, {split}, pair {i}"
@@ -98,9 +97,11 @@ class Source:
 def build(
     source: corpora.Source, languages: tuple[str, str], directory: Path, name: str
 ) -> Path:
-    """Writes all pairs of `source` as the data set `name` into `directory`, and returns its own folder there.
+    """Writes all pairs of `source` as the data set `name` into `directory`, and returns its
+    own folder there.
 
-    Raises CorpusError for a name that TFDS has for another data set, and for a folder that is there already.
+    Raises CorpusError for a name that TFDS has for another data set, and for a folder that
+    is there already.
     """
     if name in tfds.list_builders(with_community_datasets=False):
         raise CorpusError(
@@ -112,10 +113,11 @@ def build(
         )
 
     def examples(split):
-        numbered = enumerate(
-            pair for pairs in source.read(split) for pair in zip(*pairs, strict=True)
-        )
-        return ((i, dict(zip(languages, pair, strict=True))) for i, pair in numbered)
+        number = 0
+        for pairs in source.read(split):
+            for pair in zip(*pairs, strict=True):
+                yield number, dict(zip(languages, pair, strict=True))
+                number += 1
 
     class Written(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.0")
@@ -143,9 +145,11 @@ def build(
 
 
 def download(data: TfdsData) -> Path:
-    """Fetches and prepares `data.dataset` as array_record where that is not done, and returns its folder.
+    """Fetches and prepares `data.dataset` as array_record where that is not done, and
+    returns its folder.
 
-    Raises CorpusError for a data set that is unknown, prepared in another format already, or not to be had.
+    Raises CorpusError for a data set that is unknown, prepared in another format already,
+    or not to be had.
     """
     builder = _builder(data, file_format=FORMAT)
     try:
@@ -165,30 +169,38 @@ def _builder(data, **how):
     except ValueError as error:  # of which DatasetNotFoundError is one
         where = f"in data.directory={directory} or " if directory else ""
         raise CorpusError(
-            f"data.dataset={data.dataset!r}: no such data set {where}among those of TensorFlow Datasets: "
-            f"{_line(error)}"
+            f"data.dataset={data.dataset!r}: no such data set {where}among those of "
+            f"TensorFlow Datasets: {_line(error)}"
         ) from None
     if builder.info.splits and builder.info.file_format != FORMAT:
         raise CorpusError(
-            f"{builder.data_dir} is in the format {builder.info.file_format.value}; {_prepare(data)}"
+            f"{builder.data_dir} is in the format {builder.info.file_format.value}; "
+            f"{_prepare(data)}"
         )
     return builder
 
 
 def _missing(data, builder, split, name):
     if not builder.info.splits:
-        return f"data.dataset={data.dataset} is not prepared in {builder.data_dir}; {_prepare(data)}"
+        return (
+            f"data.dataset={data.dataset} is not prepared in {builder.data_dir}; "
+            f"{_prepare(data)}"
+        )
+    splits = ", ".join(sorted(builder.info.splits))
     return (
-        f"data.{split}={name}: no such split of {data.dataset} (it has {', '.join(sorted(builder.info.splits))}); "
-        f"set data.{split}"
+        f"data.{split}={name}: no such split of {data.dataset} (it has {splits}); set "
+        f"data.{split}"
     )
 
 
 def _prepare(data):
-    return (
-        f"prepare it as array_record: python -m launch.data download --config.data.dataset={data.dataset}"
-        + (f" --config.data.directory={data.directory}" if data.directory else "")
+    command = (
+        "prepare it as array_record: python -m launch.data download "
+        f"--config.data.dataset={data.dataset}"
     )
+    if data.directory:
+        command += f" --config.data.directory={data.directory}"
+    return command
 
 
 def _text(text) -> str:

@@ -60,11 +60,11 @@ class Source:
                 if len(row) <= max(numbers):
                     raise CorpusError(self._short(path, before + i + 1, row, numbers))
             before += len(rows)
-            pairs = Pairs(
-                *([row[number] for row in rows[first:]] for number in numbers)
-            )
-            if pairs.source:
-                yield pairs
+            sides = []
+            for number in numbers:
+                sides.append([row[number] for row in rows[first:]])
+            if sides[0]:
+                yield Pairs(*sides)
 
     def place(self, split: str, i: int) -> str:
         """Returns the file and line of a pair."""

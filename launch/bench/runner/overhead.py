@@ -18,7 +18,7 @@ import jax
 import rich.console
 
 from experiments import settings
-from experiments.data.dataset import Prepared, prepare
+from experiments.data.dataset import Dataset, prepare
 from experiments.settings import Settings
 from experiments.system import machine
 from experiments.training import loop
@@ -126,7 +126,7 @@ def table_of_saves(seconds: list[float]) -> Table:
     return filled
 
 
-def _bare(settings, prepared: Prepared):
+def _bare(settings, prepared: Dataset):
     """Returns a function that repeats one jitted `trial.step` on one batch.
 
     It returns the seconds of a step.

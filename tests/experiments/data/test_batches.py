@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.data import batches
-from experiments.data.batches import Batch, Batches, Encoded, pack, padded
+from experiments.data import batches, packing
+from experiments.data.batches import Batch, Batches, Encoded, padded
+from experiments.data.packing import pack
 from experiments.data.vocabulary import BOS, EOS, PAD
 
 
@@ -308,7 +309,7 @@ def test_first_fit_by_hand():
 
 
 def test_a_closed_row_is_never_filled(monkeypatch):
-    monkeypatch.setattr(batches, "WINDOW", 2)
+    monkeypatch.setattr(packing, "WINDOW", 2)
     lengths = np.array(
         [8, 9, 7, 2]
     )  # the third closes row 0, which had room for the fourth
@@ -346,7 +347,7 @@ def test_unequal_sides_and_no_pairs_are_refused():
 
 def test_padded_has_one_pair_a_row_and_its_index():
     pairs = some_pairs(29)
-    indices, parts = zip(*padded(pairs, rows=8, length=13), strict=True)
+    indices, parts = zip(*padded(pairs, batch_size=8, length=13), strict=True)
     assert sorted(np.concatenate(indices)) == list(range(29))
     assert all(array.shape == (8, 13) for batch in parts for array in batch)
     lengths = [np.count_nonzero(s) for batch in parts for s in batch.source_segments]
@@ -363,7 +364,7 @@ def test_padded_has_one_pair_a_row_and_its_index():
 def test_padded_takes_sources_alone():
     sources = some_pairs(3).source
     [(indices, batch)] = padded(
-        Encoded(sources, [np.empty(0, np.int32)] * 3), rows=3, length=11
+        Encoded(sources, [np.empty(0, np.int32)] * 3), batch_size=3, length=11
     )
     assert batch.target_in[:, 0].tolist() == [BOS] * 3
     assert (
