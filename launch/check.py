@@ -65,7 +65,9 @@ def table(rows: list[check.Row]) -> rich.table.Table:
     drawn = rich.table.Table(box=None, pad_edge=False, show_header=False)
     for row in rows:
         mark = "[green]ok[/green]" if row.ok else "[red]fails[/red]"
-        drawn.add_row(mark, rich.markup.escape(row.what), rich.markup.escape(row.detail))
+        drawn.add_row(
+            mark, rich.markup.escape(row.what), rich.markup.escape(row.detail)
+        )
     return drawn
 
 
@@ -75,7 +77,9 @@ def cli() -> None:
         print(__doc__.strip())
         return
     if not sys.argv[1:]:
-        command.mistake("name a class, such as python -m launch.check my_score.py:Cosine")
+        command.mistake(
+            "name a class, such as python -m launch.check my_score.py:Cosine"
+        )
     command.quiet_jax()
     app.run(_start, flags_parser=flags.FLAGS)
 

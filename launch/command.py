@@ -6,7 +6,6 @@ where that is possible.
 
 import errno
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -45,6 +44,11 @@ def start(main) -> None:
         print(_help(sys.modules[getattr(main, "func", main).__module__]))
         return
     app.run(lambda _: without_traceback(main), flags_parser=_parse)
+
+
+def quiet_jax() -> None:
+    """Keeps JAX from reporting every accelerator that is not there."""
+    logging.getLogger("jax").setLevel(logging.WARNING)
 
 
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:

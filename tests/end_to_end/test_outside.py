@@ -9,7 +9,7 @@ from experiments import inference
 from experiments.settings import OutsideError
 from experiments.sweep import workers
 from experiments.sweep.plan import group_trials, plan_trials
-from experiments.sweep.schedule import Schedule, Layout
+from experiments.sweep.schedule import Layout, Schedule
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from tests.experiments import tiny
 from tests.experiments.settings.test_outside import COSINE, KERPLE

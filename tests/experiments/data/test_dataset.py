@@ -235,7 +235,9 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
         sample, rng = Pairs([], []), np.random.default_rng(seed)
         for first in range(0, 40, 5):
             block = [str(i) for i in range(first, first + 5)]
-            dataset._add_to_sample(sample, Pairs(block, [f"to {i}" for i in block]), first, rng)
+            dataset._add_to_sample(
+                sample, Pairs(block, [f"to {i}" for i in block]), first, rng
+            )
         assert len(sample.source) == 8 and sample.target == [
             f"to {i}" for i in sample.source
         ]

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.beam_search import BeamResult
 from orbax.checkpoint import v1 as ocp
 
+from attn.models.beam_search import BeamResult
 from experiments.data.batches import Batches
 from experiments.errors import WorkdirError
 from experiments.evaluation import decode
@@ -258,7 +258,7 @@ def test_searches_are_what_settings_say(monkeypatch):
         functions.search(state, source, lengths)
         state = State(0, {}, {}, ())
         search_batch(program, Search(3, 0.5, 12, 5, 2), (7, 8), state, source, lengths)
-    assert [(a["beam"], a["alpha"], a["most"], a["n_best"]) for a in asked] == [
+    assert [(a["beam"], a["alpha"], a["max_length"], a["n_best"]) for a in asked] == [
         (1, 0.5, 12, 1),
         (3, 0.5, 12, 1),
         (3, 0.5, 12, 2),
