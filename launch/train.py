@@ -110,14 +110,12 @@ def run(interruption):
             "training.warmup may help"
         )
         sys.exit(1)
-    of_split = {
-        split: summary(result, [metric for metric in METRICS if metric.split == split])
-        for split in ("test", "validation")
-    }
-    test = of_split["test"] or f"perplexity {result['test_perplexity']:.3f}"
+    validation = summary(result, [m for m in METRICS if m.split == "validation"])
+    test = summary(result, [m for m in METRICS if m.split == "test"])
+    test = test or f"perplexity {result['test_perplexity']:.3f}"
     print(
         f"\ntest: {test}  over {result['test_sentences']} sentences; "
-        f"validation {of_split['validation']}; {result['parameters']:,} parameters"
+        f"validation {validation}; {result['parameters']:,} parameters"
     )
     for name, scores in result.get("beside", {}).items():
         print(

@@ -1,4 +1,5 @@
-"""Notebooks: each a readable source NAME.py, in jupytext's percent format, and NAME.ipynb, made by `make notebooks`.
+"""Notebooks: each a readable source NAME.py, in jupytext's percent format, and
+NAME.ipynb, made by `make notebooks`.
 
 attention_by_hand   from three tokens to multi-head attention
 ablation            a sweep on the devices at hand, with its report

@@ -13,14 +13,16 @@
 # %% [markdown]
 # # An ablation on the devices at hand
 #
-# Which part of a Transformer matters, and by how much more than chance? A sweep trains each variant with several seeds,
-# on one TPU core or eight, a GPU or a CPU, and its report says which differences are real. The corpus is made on the spot
-# from CLDR: phrases such as "3 days ago" in two languages. Nothing is downloaded.
+# Which part of a Transformer matters, and by how much more than chance? A sweep trains
+# each variant with several seeds, on one TPU core or eight, a GPU or a CPU, and its
+# report says which differences are real. The corpus is made on the spot from CLDR:
+# phrases such as "3 days ago" in two languages. Nothing is downloaded.
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
-# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
-# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
+# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
+# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
+# told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -51,8 +53,9 @@ devices = start(DEVICE)
 # %% [markdown]
 # ## What is asked
 #
-# A sweep is a generator of points in a config file. This one writes its own: heads and positions around the quick config.
-# `--dry_run` checks every point and estimates what all will take.
+# A sweep is a generator of points in a config file. This one writes its own: heads and
+# positions around the quick config. `--dry_run` checks every point and estimates what all
+# will take.
 
 # %%
 config = """
@@ -112,8 +115,8 @@ command(*sweep, "--dry_run")
 # %% [markdown]
 # ## The runs
 #
-# How the trials are spread, as processes or side by side on one device, is chosen for the machine. Stop this cell and run
-# it again: it goes on where it was.
+# How the trials are spread, as processes or side by side on one device, is chosen for the
+# machine. Stop this cell and run it again: it goes on where it was.
 
 # %%
 command(*sweep, f"--workdir={folder}/{'small' if SMALL else 'runs'}")
@@ -121,8 +124,8 @@ command(*sweep, f"--workdir={folder}/{'small' if SMALL else 'runs'}")
 # %% [markdown]
 # ## The report
 #
-# The table with each row's difference to base, training curves, and the attention of every head: choose layer and head,
-# and point at a cell.
+# The table with each row's difference to base, training curves, and the attention of
+# every head: choose layer and head, and point at a cell.
 
 # %%
 import html
@@ -137,13 +140,15 @@ HTML(
 # %% [markdown]
 # ## Ask on
 #
-# All trials can be asked in SQL. More seeds, or more points in `question.py`, and the same command trains only what is
-# new; `experiments/configs/` has the tables of the paper.
+# All trials can be asked in SQL. More seeds, or more points in `question.py`, and the
+# same command trains only what is new; `experiments/configs/` has the tables of the
+# paper.
 
 # %%
 command(
     "launch.report",
     f"--workdir={folder}/{'small' if SMALL else 'runs'}",
-    "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, avg(exact_match) as exact_match, "
-    "avg(seconds) as seconds from trials group by label order by perplexity",
+    "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, "
+    "avg(exact_match) as exact_match, avg(seconds) as seconds "
+    "from trials group by label order by perplexity",
 )

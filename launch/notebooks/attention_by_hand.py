@@ -13,13 +13,14 @@
 # %% [markdown]
 # # Attention by hand
 #
-# From three tokens to multi-head attention: each formula in a few lines of numpy, and beside it the library's function,
-# which has to give the same.
+# From three tokens to multi-head attention: each formula in a few lines of numpy, and
+# beside it the library's function, which has to give the same.
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
-# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
-# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
+# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
+# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
+# told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -57,8 +58,8 @@ import attn
 # %% [markdown]
 # ## Three tokens
 #
-# "I love AI": each token has a query, a key and a value of four numbers. A token asks with its query, is asked by its
-# key, and gives its value.
+# "I love AI": each token has a query, a key and a value of four numbers. A token asks
+# with its query, is asked by its key, and gives its value.
 
 # %%
 tokens = ["I", "love", "AI"]
@@ -67,8 +68,9 @@ K = np.array([[-1, 0, 2, 1], [1, -1, 0, 2], [2, 1, -1, 0]], np.float32)
 V = np.array([[2, 1, 0, 1], [1, 2, 1, 0], [3, 1, 2, 1]], np.float32)
 
 # %% [markdown]
-# How well does each query fit each key? The scores are dot products, divided by $\sqrt{d_k}$ so that they do not grow with
-# the number of dimensions (section 3.2.1 of "Attention Is All You Need").
+# How well does each query fit each key? The scores are dot products, divided by
+# $\sqrt{d_k}$ so that they do not grow with the number of dimensions (section 3.2.1 of
+# "Attention Is All You Need").
 
 # %%
 d_k = Q.shape[-1]
@@ -76,7 +78,8 @@ scores = Q @ K.T / np.sqrt(d_k)
 scores
 
 # %% [markdown]
-# A softmax makes weights of them that are positive and sum to one: what part of its attention a token gives to each.
+# A softmax makes weights of them that are positive and sum to one: what part of its
+# attention a token gives to each.
 
 
 # %%
@@ -130,8 +133,8 @@ show(kept, tokens, tokens)
 # %% [markdown]
 # ## What may be seen
 #
-# A mask says which keys a query sees. It is a description, not an array; `picture` draws it. A decoder's queries see
-# themselves and what came before:
+# A mask says which keys a query sees. It is a description, not an array; `picture` draws
+# it. A decoder's queries see themselves and what came before:
 
 # %%
 mask = attn.Mask.causal()
@@ -150,9 +153,9 @@ print((attn.Mask.window(1, 1) & attn.Mask.padding(jnp.array(2))).picture(3, 3))
 # %% [markdown]
 # ## Other scores
 #
-# What is compared is a value of its own, with parameters: dot product, scaled or not, bilinear $q^\top W k$, additive
-# $v^\top\tanh(W_q q + W_k k)$. Without the division by $\sqrt{d_k}$ the softmax gets sharper as $d_k$ grows, and its
-# gradient vanishes:
+# What is compared is a value of its own, with parameters: dot product, scaled or not,
+# bilinear $q^\top W k$, additive $v^\top\tanh(W_q q + W_k k)$. Without the division by
+# $\sqrt{d_k}$ the softmax gets sharper as $d_k$ grows, and its gradient vanishes:
 
 
 # %%
@@ -185,11 +188,15 @@ print(
 # %% [markdown]
 # ## Several heads
 #
-# A head has matrices of its own that make queries, keys and values of d_k and d_v numbers from vectors of d_model. The
-# heads' outputs stand side by side and are multiplied by $W_O$. By hand, head by head:
+# A head has matrices of its own that make queries, keys and values of d_k and d_v numbers
+# from vectors of d_model. The heads' outputs stand side by side and are multiplied by
+# $W_O$. By hand, head by head:
 
 # %%
-d_model, h, d_k, d_v = 8, 2, 4, 3
+d_model = 8
+h = 2
+d_k = 4
+d_v = 3
 x = jax.random.normal(jax.random.key(2), (3, d_model))
 module = attn.MultiHeadAttention(d_model, h, d_k, d_v)
 variables = module.init(jax.random.key(3), x, x, attn.Mask())
@@ -223,8 +230,9 @@ np.testing.assert_allclose(
 )
 
 # %% [markdown]
-# So positions are added to the embeddings: sines and cosines of many wavelengths (section 3.5). A step to the right is a
-# rotation of each pair, so that the product of two positions depends on their distance alone.
+# So positions are added to the embeddings: sines and cosines of many wavelengths (section
+# 3.5). A step to the right is a rotation of each pair, so that the product of two
+# positions depends on their distance alone.
 
 # %%
 table = attn.sinusoidal(60, 64)
@@ -236,4 +244,5 @@ right.set(xlabel="position", ylabel="product with position 30")
 figure.tight_layout()
 
 # %% [markdown]
-# Next: `ablation.ipynb` trains whole tables of models that differ in one such thing, and says which differences are real.
+# Next: `ablation.ipynb` trains whole tables of models that differ in one such thing, and
+# says which differences are real.

@@ -13,12 +13,14 @@
 # %% [markdown]
 # # Your own parallel text
 #
-# From two text files, line i of one translated by line i of the other, to a translator with its scores and its attention.
+# From two text files, line i of one translated by line i of the other, to a translator
+# with its scores and its attention.
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the wheel that
-# `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell installs it. JAX stays as the runtime has it.
-# Set `DEVICE` to `"tpu"` or `"gpu"` to be told where there is none.
+# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
+# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
+# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
+# told where there is none.
 
 # %% tags=["parameters"]
 DEVICE = "any"
@@ -49,13 +51,15 @@ devices = start(DEVICE)
 # %% [markdown]
 # ## The files
 #
-# `train.en` and `train.de`, `val.en` and `val.de`, `test.en` and `test.de`, plain or .gz, a sentence a line. Put yours into
-# `FOLDER` (in Colab: the folder symbol on the left, or `google.colab.files.upload()`). So that the notebook runs without
-# any, it writes phrases of CLDR there, where the folder has none.
+# `train.en` and `train.de`, `val.en` and `val.de`, `test.en` and `test.de`, plain or .gz,
+# a sentence a line. Put yours into `FOLDER` (in Colab: the folder symbol on the left, or
+# `google.colab.files.upload()`). So that the notebook runs without any, it writes phrases
+# of CLDR there, where the folder has none.
 
 # %%
 FOLDER = pathlib.Path("runs/notebook/text")
-SOURCE, TARGET = "en", "de"
+SOURCE = "en"
+TARGET = "de"
 
 FOLDER.mkdir(parents=True, exist_ok=True)
 if not any(FOLDER.iterdir()):
@@ -79,8 +83,8 @@ for path in sorted(FOLDER.iterdir()):
 # %% [markdown]
 # ## What the text is like
 #
-# Pairs and lengths, what is repeated, and what training has in common with the test set. A file that does not fit the other,
-# or is no UTF-8, is told by its name and line.
+# Pairs and lengths, what is repeated, and what training has in common with the test set.
+# A file that does not fit the other, or is no UTF-8, is told by its name and line.
 
 # %%
 from experiments.configs import quick
@@ -119,9 +123,10 @@ command("launch.data", "describe", *settings)
 # %% [markdown]
 # ## Training
 #
-# `experiments/configs/quick.py` is a small model; `experiments/settings/schema.py` lists all that can be set, as
-# `--config.model.d_model=256`. For longer sentences raise `data.max_length` and `training.sequence_length`, for more text
-# `data.vocabulary_size` and `training.steps`. Stopped, the same command goes on where it was.
+# `experiments/configs/quick.py` is a small model; `experiments/settings/schema.py` lists
+# all that can be set, as `--config.model.d_model=256`. For longer sentences raise
+# `data.max_length` and `training.sequence_length`, for more text `data.vocabulary_size`
+# and `training.steps`. Stopped, the same command goes on where it was.
 
 # %%
 workdir = f"runs/notebook/{'small' if SMALL else 'own'}-translator"
