@@ -6,6 +6,7 @@ where that is possible.
 
 import errno
 import importlib
+import logging
 import os
 import sys
 import traceback
