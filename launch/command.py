@@ -19,6 +19,7 @@ from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
 from experiments.settings import check_key, load_text, override, with_all_settings
+from experiments.settings.choices import METRICS
 from experiments.system.signals import LINE, STATUS, Interrupted
 
 DISK = {
@@ -92,6 +93,11 @@ def define_outside() -> flags.FlagHolder[list[str]]:
         [],
         "Classes from outside that the model may run, as path/to/scores.py:Cosine",
     )
+
+
+def load_metrics(texts: list[str]) -> list:
+    """Returns the metrics that --metric names. Raises SettingsError for what is none."""
+    return [METRICS.value(text, "metric") for text in texts]
 
 
 def load_outside(texts: list[str]) -> None:

@@ -1,8 +1,8 @@
 """Writes the report of a sweep or of a single run, or answers a question about the
 trials of several.
 
-python -m launch.report --workdir=runs/quick python -m launch.report
---workdir=runs/quick,runs/mine --sql='select label, avg(bleu) from trials group by all'
+    python -m launch.report --workdir=runs/quick
+    python -m launch.report --workdir=runs/quick,runs/mine --sql='select ...'
 
 The first prints the table and the paths of report.md, report.csv, report.tex and
 report.html, which stand in the workdir. The second writes nothing;
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
+from experiments.evaluation.metrics import METRICS
 from experiments.report.sql import QueryError, run_query, show_answer
 from experiments.report.terminal import print_table
 from experiments.report.write import write_report
@@ -31,7 +32,15 @@ _SQL = flags.DEFINE_string(
 )
 
 
+_METRIC = flags.DEFINE_list(
+    "metric",
+    [],
+    "Metrics from outside that the runs have, as path/to/my_metric.py:TER",
+)
+
+
 def main():
+    metrics = (*METRICS, *command.load_metrics(_METRIC.value))
     workdirs = split(_WORKDIR.value)
     if _SQL.value is not None:
         try:
@@ -43,7 +52,7 @@ def main():
             f"--workdir names {len(workdirs)} directories and a report is of one: "
             "name one, or ask all of them with --sql='select ...'"
         )
-    written = write_report(workdirs[0])
+    written = write_report(workdirs[0], metrics)
     print_table(written.table)
     print(written.markdown, written.csv, written.latex, written.html, sep="\n")
 

@@ -19,6 +19,7 @@ import rich.console
 from absl import flags
 
 from experiments.data.dataset import prepare
+from experiments.evaluation.metrics import METRICS
 from experiments.settings import SettingsError
 from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials, plan_trials
@@ -157,7 +158,7 @@ def run(planned, workdir, console, interruption):
         from experiments.report.terminal import print_table
         from experiments.report.write import write_report
 
-        written = write_report(workdir)
+        written = write_report(workdir, _metrics(planned))
     print_table(written.table, console)
     console.print(
         f"\n{already} of {len(planned)} trials were finished before" if already else "",
@@ -165,6 +166,14 @@ def run(planned, workdir, console, interruption):
     )
     console.print(f"report: {written.html}", highlight=False, soft_wrap=True)
     return sum(not is_finished(workdir, one) for one in planned)
+
+
+def _metrics(planned):
+    """Returns all metrics that the trials have, those from outside last."""
+    metrics = dict.fromkeys(METRICS)
+    for trial in planned:
+        metrics.update(dict.fromkeys(trial.settings.evaluation.own_metrics))
+    return tuple(metrics)
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
@@ -194,7 +203,8 @@ def _run(todo, already, prepared, workdir, console, interruption):
                     pools.machine.devices if schedule.layout.lanes == 1 else 1,
                     t.accumulate,
                 )
-        with Progress(workdir, todo, already, console) as progress:
+        metrics = _metrics(todo)
+        with Progress(workdir, todo, already, console, metrics) as progress:
             interruption.unsaved = True  # the workers have it
             for one in run_all(pools, workdir, chosen, progress.update, interruption):
                 progress.ended(one)

@@ -110,8 +110,9 @@ def run(interruption):
             "training.warmup may help"
         )
         sys.exit(1)
-    validation = summary(result, [m for m in METRICS if m.split == "validation"])
-    test = summary(result, [m for m in METRICS if m.split == "test"])
+    metrics = (*METRICS, *settings.evaluation.own_metrics)
+    validation = summary(result, [m for m in metrics if m.split == "validation"])
+    test = summary(result, [m for m in metrics if m.split == "test"])
     test = test or f"perplexity {result['test_perplexity']:.3f}"
     print(
         f"\ntest: {test}  over {result['test_sentences']} sentences; "
@@ -123,7 +124,7 @@ def run(interruption):
             *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")),
             sep="  ",
         )
-    print("report:", write_report(_WORKDIR.value).html)
+    print("report:", write_report(_WORKDIR.value, metrics).html)
 
 
 def _listed(scores):

@@ -13,7 +13,7 @@ from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
-from experiments.evaluation.metrics import corpus_scores, sentence_arrays
+from experiments.evaluation.metrics import OF_TEXT, corpus_scores, sentence_arrays
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
@@ -139,7 +139,9 @@ class Evaluator:
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
             references = heldout.text.target[:count]
-            scores[lane] |= corpus_scores(ours, references, _tokens_of(settings))
+            scores[lane] |= corpus_scores(
+                ours, references, _tokens_of(settings), _metrics_of(settings)
+            )
         return scores
 
     def final(
@@ -212,10 +214,13 @@ class Evaluator:
         for trial in trials:
             lane = trial.lane
             tokens_of = _tokens_of(trial.settings)
+            metrics = _metrics_of(trial.settings)
             of_validation = corpus_scores(
-                for_validation[lane], validation.text.target, tokens_of
+                for_validation[lane], validation.text.target, tokens_of, metrics
             )
-            of_test = corpus_scores(for_test[lane], test.text.target, tokens_of)
+            of_test = corpus_scores(
+                for_test[lane], test.text.target, tokens_of, metrics
+            )
             scores[lane] = HeldoutScores(
                 dict(perplexity=float(perplexities[lane]), **of_validation),
                 of_test,
@@ -329,7 +334,9 @@ class Evaluator:
             test = self.prepared.test
             tokens_of = _tokens_of(trial.settings)
             arrays["test_source"] = _lengths(test)
-            arrays |= sentence_arrays(texts, test.text.target, tokens_of)
+            arrays |= sentence_arrays(
+                texts, test.text.target, tokens_of, _metrics_of(trial.settings)
+            )
         return arrays
 
 
@@ -342,6 +349,10 @@ def _attention_batch(trial):
 def _lengths(heldout):
     """Counts the tokens of each source, its end mark included."""
     return np.array([len(source) + 1 for source in heldout.ids.source], np.int32)
+
+
+def _metrics_of(settings):
+    return (*OF_TEXT, *settings.evaluation.own_metrics)
 
 
 def _tokens_of(settings):

@@ -264,11 +264,15 @@ def _score_init(choice):
 
 
 def _is_score(cls):
-    return hasattr(cls, "init") and dataclasses.is_dataclass(cls)
+    return (
+        isinstance(cls, type) and hasattr(cls, "init") and dataclasses.is_dataclass(cls)
+    )
 
 
 def _is_source(cls):
-    return hasattr(cls, "read") and hasattr(cls, "fingerprint")
+    return (
+        isinstance(cls, type) and hasattr(cls, "read") and hasattr(cls, "fingerprint")
+    )
 
 
 SCORES = Choices(
@@ -281,12 +285,12 @@ SCORES = Choices(
 )
 POSITIONS = Choices(
     attn.POSITIONS,
-    lambda cls: issubclass(cls, attn.Positions),
+    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Positions),
     "a subclass of attn.Positions",
 )
 MIXERS = Choices(
     attn.MIXERS,
-    lambda cls: issubclass(cls, attn.Mixer),
+    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Mixer),
     "a subclass of attn.Mixer",
 )
 SOURCES = Choices(
@@ -297,6 +301,14 @@ SOURCES = Choices(
     build=lambda choice: choice,
 )
 """Corpora from outside; the project's own have settings in place of options."""
+METRICS = Choices(
+    {},
+    outside.is_metric,
+    "a value of experiments.evaluation.metrics.Metric",
+    maker=lambda value: lambda: value,
+    build=lambda choice: choice.cls,
+)
+"""Metrics from outside; every run has the project's own."""
 
 
 def choice(choices: Choices, default: str, *others: str):

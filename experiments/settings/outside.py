@@ -1,4 +1,4 @@
-"""Code from outside: classes that a setting names by their place.
+"""Code from outside: classes, and metrics, that a setting names by their place.
 
 A place is a file, `path/to/file.py:Name`, or a module that can be imported, `module:Name`.
 Once loaded it is written with the first digits of its source's SHA-256 behind an @, so that
@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.settings.fields import SettingsError
 
@@ -34,7 +34,8 @@ class Outside(NamedTuple):
     place: str
     """The file's absolute path, or the module's name."""
     name: str
-    cls: type
+    cls: Any
+    """The class; of a metric its value."""
     file: Path
     source: bytes
 
@@ -61,7 +62,7 @@ def load(place: str, name: str, digits: str = "") -> Outside:
     """
     module, file, source = _load_file(place) if is_file(place) else _load_module(place)
     cls = vars(module).get(name)
-    if not isinstance(cls, type):
+    if not isinstance(cls, type) and not is_metric(cls):
         classes = [key for key, value in vars(module).items() if _is_own(value, module)]
         raise OutsideError(
             f"{place}:{name}: no class {name} there (it has {', '.join(classes) or 'none'})"
@@ -88,6 +89,12 @@ def load_text(text: str) -> Outside:
             f"{text}: code from outside is named as path/to/file.py:Name"
         )
     return load(place, name)
+
+
+def is_metric(value: Any) -> bool:
+    """Returns whether a value is a `experiments.evaluation.metrics.Metric`."""
+    # By what it has: the settings do not know the evaluation.
+    return not isinstance(value, type) and hasattr(value, "of_corpus")
 
 
 _loaded: set[tuple[str, str]] = set()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from experiments.settings import fields
+from experiments.settings.choices import METRICS, choice
 from experiments.settings.corpora import CldrData, Data
 from experiments.settings.fields import require
 from experiments.settings.model import Model, TransformerModel
@@ -134,6 +135,16 @@ class Evaluation:
     head_importance: bool = fields.flag(False)
     """True to measure at the end how each head attends over the test set, and the
     perplexity on validation without it, which takes a pass for each head."""
+    metric: str = choice(METRICS, "none", "none")
+    """A metric from outside, file.py:NAME or module:NAME, beside those that every run
+    has; none: no other."""
+
+    @property
+    def own_metrics(self) -> tuple[Any, ...]:
+        """The metrics from outside."""
+        if self.metric == "none":
+            return ()
+        return (METRICS.value(self.metric, "evaluation.metric"),)
 
     def check(self) -> None:
         """Raises SettingsError for settings that contradict each other; there are none."""
@@ -203,7 +214,7 @@ class Settings:
     def outside(self) -> list[Outside]:
         """Returns the classes from outside that the settings name, with their sources."""
         classes = []
-        for group_name in ("model", "data"):
+        for group_name in ("model", "data", "evaluation"):
             group = getattr(self, group_name)
             for field in dataclasses.fields(group):
                 text = getattr(group, field.name)
