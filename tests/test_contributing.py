@@ -1,0 +1,98 @@
+"""The worked examples of CONTRIBUTING.md run as they stand there, on a tiny model."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.data.dataset import prepare
+from experiments.evaluation.metrics import METRICS
+from experiments.report.write import write_report
+from experiments.settings import resolve
+from experiments.sweep.plan import check_all, plan_trials
+from experiments.sweep.points import expand, load_config, sweeps_of
+from experiments.training import loop
+from launch import check
+from tests.experiments import tiny_config
+
+TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+BLOCKS = re.findall(r"```python\n(# (\S+\.py)\n.*?)```", TEXT, re.DOTALL)
+FILES = {name: code for code, name in BLOCKS}
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the examples, which is the current one, as in a user's terminal."""
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def train(folder, **settings):
+    """Trains a tiny model with some settings, MODEL__NAME for model.name."""
+    point = {key.replace("__", "."): value for key, value in settings.items()}
+    resolved = resolve(tiny_config.get_config(), point)
+    return loop.run(resolved, prepare(resolved.data), folder / "run"), resolved
+
+
+def test_all_examples_are_tried():
+    names = {"my_score.py", "kerple.py", "my_metric.py", "reversal.py", "my_config.py"}
+    assert set(FILES) == names
+
+
+@pytest.mark.parametrize("name", ["my_score.py:Cosine", "kerple.py:Kerple"])
+def test_the_contract_is_kept(folder, name):
+    _, rows = check.run(name)
+    assert len(rows) >= 8
+    assert [row for row in rows if not row.ok] == []
+
+
+def test_a_score_that_breaks_the_contract_is_told(folder):
+    code = FILES["my_score.py"].replace("@ unit(k).T", "@ unit(k)[:1].T")
+    assert code != FILES["my_score.py"]
+    (folder / "wrong.py").write_text(code)
+    _, rows = check.run("wrong.py:Cosine")
+    assert [row.what for row in rows if not row.ok]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("model__score", "my_score.py:Cosine"), ("model__positions", "kerple.py:Kerple")],
+)
+def test_a_model_trains_with_it_and_keeps_its_source(folder, key, name):
+    result, _ = train(folder, **{key: name})
+    assert result["status"] == "finished"
+    file = name.partition(":")[0]
+    assert (folder / "run" / "outside" / file).read_text() == FILES[file]
+
+
+def test_the_metric_is_scored_and_reported(folder):
+    result, settings = train(folder, evaluation__metric="my_metric.py:TER")
+    assert 0 <= result["ter"] < 1000
+    metrics = (*METRICS, *settings.evaluation.own_metrics)
+    report = write_report(folder / "run", metrics)
+    for path in (report.csv, report.markdown, report.html):
+        assert "ter" in path.read_text().lower()
+
+
+def test_the_corpus_is_read(folder):
+    settings = resolve(
+        tiny_config.get_config(), {"data.corpus": "reversal.py:Reversal(length=4)"}
+    )
+    dataset = prepare(settings.data)
+    source = dataset.test.text.source[0]
+    assert dataset.test.text.target[0] == source[::-1]
+    assert len(source.split()) == 4
+
+
+def test_the_config_plans_its_sweep(folder):
+    module = load_config(str(folder / "my_config.py"))
+    config = module.get_config()
+    points = expand(sweeps_of(module), ["mine"], config, seeds=2)
+    trials = plan_trials(config, points)
+    assert len(trials) == 8
+    check_all(trials)
