@@ -9,7 +9,7 @@ from experiments import inference
 from experiments.settings import OutsideError
 from experiments.sweep import workers
 from experiments.sweep.plan import group_trials, plan_trials
-from experiments.sweep.schedule import Schedule, Way
+from experiments.sweep.schedule import Layout, Schedule
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from tests.experiments import tiny
 from tests.experiments.settings.test_outside import COSINE, KERPLE
@@ -31,8 +31,8 @@ def swept(tmp_path_factory):
     planned = plan_trials(tiny.config(), points)
     open_workdir(workdir, "tiny.py", tiny.config(), ["own"], planned)
     pools = workers.Pools({planned[0].settings.data: tiny.corpus()})
-    way = Schedule(Way("as asked", 2, 1), "as asked")
-    chosen = [(group, way) for group in group_trials(planned)]
+    schedule = Schedule(Layout("as asked", 2, 1), "as asked")
+    chosen = [(group, schedule) for group in group_trials(planned)]
     try:
         for _ in workers.run_all(pools, workdir, chosen, lambda running: None):
             pass

@@ -279,8 +279,11 @@ def check_refusal(case: Case, message: str):
             text
             for key in named
             for value in [case.changes[key]]
-            for text in (getattr(value, "__name__", ""), repr(value), str(value))
-            if text
+            for text in (
+                getattr(value, "__name__", repr(value)),
+                repr(value),
+                str(value),
+            )
         ]
         assert any(" ".join(text.split())[:100] in message for text in shown), (
             case,
