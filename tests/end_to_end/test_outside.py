@@ -62,7 +62,7 @@ def test_the_record_holds_the_source(swept):
 @pytest.mark.ci
 def test_the_model_is_loaded_again(swept):
     workdir, _, planned = swept
-    found = inference.load(workdir / planned[0].directory)
+    found = inference.load_model(workdir / planned[0].directory)
     values = found.state.params["decoder_0"]["cross_attention"]
     assert any("score" in name for name in values)
 
@@ -77,6 +77,6 @@ def test_a_changed_source_is_not_taken_for_the_old_one(swept):
         assert one.directory != planned[0].directory
         assert not is_finished(workdir, one)
         with pytest.raises(OutsideError, match="its source has changed"):
-            inference.load(workdir / planned[0].directory)
+            inference.load_model(workdir / planned[0].directory)
     finally:
         scores.write_text(COSINE)
