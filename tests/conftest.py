@@ -21,8 +21,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module")
 def quickly_compiled():
-    """For tests of how parts are put together: without LLVM's optimisations, as their programs are small and run a few
-    times, so that most of a test would be the time to compile them. Kernels and whole commands are tested with them.
+    """For tests of how parts are put together: without LLVM's optimisations, as their
+    programs are small and run a few times, so that most of a test would be the time to
+    compile them. Kernels and whole commands are tested with them.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(

@@ -1,4 +1,5 @@
-"""A user's own score and positions, in files outside of the repository, trained in worker processes."""
+"""A user's own score and positions, in files outside of the repository, trained in
+worker processes."""
 
 import hashlib
 import json
@@ -31,8 +32,8 @@ def swept(tmp_path_factory):
     planned = plan_trials(tiny.config(), points)
     open_workdir(workdir, "tiny.py", tiny.config(), ["own"], planned)
     pools = workers.Pools({planned[0].settings.data: tiny.corpus()})
-    way = Schedule(Layout("as asked", 2, 1), "as asked")
-    chosen = [(group, way) for group in group_trials(planned)]
+    schedule = Schedule(Layout("as asked", 2, 1), "as asked")
+    chosen = [(group, schedule) for group in group_trials(planned)]
     try:
         for _ in workers.run_all(pools, workdir, chosen, lambda running: None):
             pass
@@ -62,7 +63,7 @@ def test_the_record_holds_the_source(swept):
 @pytest.mark.ci
 def test_the_model_is_loaded_again(swept):
     workdir, _, planned = swept
-    found = inference.load(workdir / planned[0].directory)
+    found = inference.load_model(workdir / planned[0].directory)
     values = found.state.params["decoder_0"]["cross_attention"]
     assert any("score" in name for name in values)
 
@@ -77,6 +78,6 @@ def test_a_changed_source_is_not_taken_for_the_old_one(swept):
         assert one.directory != planned[0].directory
         assert not is_finished(workdir, one)
         with pytest.raises(OutsideError, match="its source has changed"):
-            inference.load(workdir / planned[0].directory)
+            inference.load_model(workdir / planned[0].directory)
     finally:
         scores.write_text(COSINE)

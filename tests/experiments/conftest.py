@@ -13,5 +13,6 @@ def _all_quickly(quickly_compiled):
 
 @pytest.fixture(scope="module")
 def table_3(tmp_path_factory):
-    """A written report over rows that the paper has, with three seeds: what differs from base and what does not."""
+    """A written report over rows that the paper has, with three seeds: what differs
+    from base and what does not."""
     return write_report(fakes.table_3(tmp_path_factory.mktemp("table_3")))

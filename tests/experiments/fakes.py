@@ -62,7 +62,8 @@ def sweep(
     config="experiments/configs/quick.py",
     sweeps=("table", "seed"),
 ) -> Path:
-    """sweep.json for `trials`, [(point, result or None, options of `trial`)], and a directory for each.
+    """sweep.json for `trials`, [(point, result or None, options of `trial`)], and a
+    directory for each.
 
     A point may carry its row's "label". A trial whose options are None has no directory yet.
     """
@@ -109,7 +110,8 @@ def trial(
     sentences=None,
     started="2026-11-21T09:00:00",
 ):
-    """One trial's files: attention for each sentence pair of `pairs`, metrics at each step of `logged`.
+    """One trial's files: attention for each sentence pair of `pairs`, metrics at each
+    step of `logged`.
 
     `sentences` are the arrays of sentences.npz.
     """
@@ -144,7 +146,8 @@ def trial(
 
 
 def table_3(workdir, seeds=3, count=200) -> Path:
-    """Rows named as the paper's: h=1 is worse, big better, learned positions alike; one seed of d_k=16 diverged.
+    """Rows named as the paper's: h=1 is worse, big better, learned positions alike; one
+    seed of d_k=16 diverged.
 
     Its validation and test sets have `count` sentences.
     """
@@ -175,7 +178,8 @@ def table_3(workdir, seeds=3, count=200) -> Path:
 
 
 def sentences(rng, count, skill):
-    """The arrays of sentences.npz: the same `count` sentences at every call, better translated by more `skill`."""
+    """The arrays of sentences.npz: the same `count` sentences at every call, better
+    translated by more `skill`."""
     shared = np.random.default_rng(count)
     lengths, source = shared.integers(3, 30, count), shared.integers(3, 40, count)
     hard = shared.gamma(4, 0.4, count)

@@ -1,6 +1,8 @@
-"""The door against everything: each setting with values and names that it should not have, alone and in pairs.
+"""The door against everything: each setting with values and names that it should not
+have, alone and in pairs.
 
-Whatever comes in is accepted and can then be built, or is refused in one line that names the setting and the value.
+Whatever comes in is accepted and can then be built, or is refused in one line that
+names the setting and the value.
 """
 
 import contextlib
@@ -153,7 +155,8 @@ GIBIBYTE = 2**30
 
 
 class Case(NamedTuple):
-    """A base with some of its settings changed: as a point on top of it, or in the config itself."""
+    """A base with some of its settings changed: as a point on top of it, or in the
+    config itself."""
 
     base: str
     changes: Mapping[Any, Any]
@@ -169,7 +172,8 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
 
 
 def near(field) -> list[Any]:
-    """What is just within a setting's range and just out of it: choices, and numbers about the range's ends."""
+    """What is just within a setting's range and just out of it: choices, and numbers
+    about the range's ends."""
     found, allowed = [field.default], field.metadata["allowed"]
     if field.type in (int, float):
         for end in map(field.type, map(float, re.findall(r"\d+(?:e-?\d+)?", allowed))):
@@ -205,7 +209,8 @@ def misspelled(key: str, rng: random.Random) -> list[str]:
 
 
 def cases(count: int, seed: int = 0) -> Iterator[Case]:
-    """`count` cases: every setting with every value and every misspelling first, on one base after another; then pairs.
+    """`count` cases: every setting with every value and every misspelling first, on one
+    base after another; then pairs.
 
     Half of the pairs are of hostile values, the others of such as may be accepted.
     """
@@ -263,7 +268,8 @@ def settings_of(case: Case) -> Settings:
 
 
 def check_refusal(case: Case, message: str):
-    """One line, not long, that names a setting of the case and its value, or the contradiction that it makes."""
+    """One line, not long, that names a setting of the case and its value, or the
+    contradiction that it makes."""
     assert message.isprintable() and len(message) < 2000, case
     named = [
         key
@@ -279,8 +285,11 @@ def check_refusal(case: Case, message: str):
             text
             for key in named
             for value in [case.changes[key]]
-            for text in (getattr(value, "__name__", ""), repr(value), str(value))
-            if text
+            for text in (
+                getattr(value, "__name__", repr(value)),
+                repr(value),
+                str(value),
+            )
         ]
         assert any(" ".join(text.split())[:100] in message for text in shown), (
             case,

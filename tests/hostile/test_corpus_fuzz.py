@@ -1,4 +1,5 @@
-"""Parallel files of all kinds of harm: a clear error naming file and line, or counted drops; never a wrong pair.
+"""Parallel files of all kinds of harm: a clear error naming file and line, or counted
+drops; never a wrong pair.
 
 What should come of a pair of files is said here a second time, a byte at a time.
 """
@@ -190,7 +191,8 @@ def test_every_file_is_read_right_or_refused_with_its_place(
 
 
 def test_what_is_read_becomes_tokens_without_loss(tmp_path, data):
-    """Every line is trained on or counted as dropped, and what is trained on reads as it was written."""
+    """Every line is trained on or counted as dropped, and what is trained on reads as
+    it was written."""
     rng = random.Random(1)
     used = 0
     for case in range(60):

@@ -1,4 +1,5 @@
-"""Files from strangers: nothing in them is executed, none leads out of its directory, and each damage is one line."""
+"""Files from strangers: nothing in them is executed, none leads out of its directory,
+and each damage is one line."""
 
 import io
 import json

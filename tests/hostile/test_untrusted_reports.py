@@ -1,4 +1,5 @@
-"""Reports of strangers' files: what no run writes is one line, and nothing that is shown runs or is computed."""
+"""Reports of strangers' files: what no run writes is one line, and nothing that is
+shown runs or is computed."""
 
 import base64
 import csv

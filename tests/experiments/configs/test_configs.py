@@ -1,4 +1,5 @@
-"""The configs: every point of every sweep builds, Table 3 is the paper's at every size, and what each one promises."""
+"""The configs: every point of every sweep builds, Table 3 is the paper's at every size,
+and what each one promises."""
 
 import dataclasses
 import functools
@@ -154,7 +155,8 @@ def test_at_the_papers_sizes_a_label_is_the_truth():
 
 @pytest.mark.parametrize("preset", ["small", "tiny"])
 def test_smaller_tables_keep_the_papers_proportions(preset):
-    """A number that a row changes stands to that of base as in the paper's table; rates and names are the paper's."""
+    """A number that a row changes stands to that of base as in the paper's table; rates
+    and names are the paper's."""
     for label, row in rows(preset).items():
         paper = rows("base")[label].point
         assert row.point.keys() == paper.keys() - {"training.steps"}

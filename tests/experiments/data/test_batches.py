@@ -1,4 +1,5 @@
-"""Packing against brute force: every pair once an epoch, whole, alone in its segment; and a state that restores."""
+"""Packing against brute force: every pair once an epoch, whole, alone in its segment;
+and a state that restores."""
 
 import itertools
 
@@ -29,7 +30,8 @@ def epoch(stream):
 
 
 def unpacked(batch):
-    """The pairs of a batch as tuples, found segment by segment; checks marks, positions and padding on the way."""
+    """The pairs of a batch as tuples, found segment by segment; checks marks, positions
+    and padding on the way."""
     for row in range(len(batch.source)):
         source_segments, target_segments = (
             batch.source_segments[row],
@@ -166,7 +168,8 @@ def test_state_of_other_pairs_is_refused():
 
 @pytest.mark.parametrize("by_length", [False, True])
 def test_parts_of_an_epoch(monkeypatch, by_length):
-    """A corpus of three parts: still every pair once an epoch, and a state that restores from every place."""
+    """A corpus of three parts: still every pair once an epoch, and a state that
+    restores from every place."""
     monkeypatch.setattr(batches, "PART", 43)
     pairs, how = (
         some_pairs(101),
@@ -224,7 +227,8 @@ def corpus_lengths(pairs):
 
 
 def test_an_excerpt_gives_the_same_batches():
-    """Of slots for three lanes, of which the third has no steps left, and one has a pair that another has too."""
+    """Of slots for three lanes, of which the third has no steps left, and one has a
+    pair that another has too."""
     pairs = some_pairs(101)
     flat = batches.corpus(pairs)
     slots = np.full((3, 4, 5, batches.most_in_a_row(flat, 31)), -1, np.int32)
@@ -258,7 +262,8 @@ def test_an_excerpt_gives_the_same_batches():
     ("count", "rows", "sequence_length"), [(1, 3, 11), (101, 7, 11), (203, 3, 37)]
 )
 def test_a_device_assembles_what_the_host_does(count, rows, sequence_length):
-    """Over the end of an epoch, with the slots that one row can have at most all but used up by empty sentences."""
+    """Over the end of an epoch, with the slots that one row can have at most all but
+    used up by empty sentences."""
     pairs = some_pairs(count, longest=3)
     flat = batches.corpus(pairs)
     stream, other = (
@@ -300,7 +305,8 @@ def test_packing_leaves_little_padding():
 
 
 def test_first_fit_by_hand():
-    """Rows of 10: 6 opens row 0; 7 opens row 1; 4 fills row 0; (1, 4) does not fit row 1's targets, so row 2."""
+    """Rows of 10: 6 opens row 0; 7 opens row 1; 4 fills row 0; (1, 4) does not fit row
+    1's targets, so row 2."""
     source, target = np.array([6, 7, 4, 1, 3]), np.array([6, 7, 4, 4, 3])
     plan = pack(np.arange(5), source, target, 10)
     assert plan.pair.tolist() == [0, 2, 1, 4, 3]

@@ -1,4 +1,5 @@
-"""The CLDR corpus: right translations, none twice, none that its source leaves open, and the same ones every time."""
+"""The CLDR corpus: right translations, none twice, none that its source leaves open,
+and the same ones every time."""
 
 import collections
 import hashlib
@@ -49,7 +50,8 @@ def test_every_sentence_is_one_line_of_plain_spaces(corpus):
 
 
 def test_phrases_in_a_row():
-    """One or two in training, one to three held out, each phrase in its place; links count words from the first."""
+    """One or two in training, one to three held out, each phrase in its place; links
+    count words from the first."""
     arguments = dict(pairs=200, heldout=20)
     single, joined = (
         corpora.open(CldrData(**arguments, concatenate=most)) for most in (1, 3)
@@ -86,7 +88,8 @@ def test_phrases_in_a_row():
 
 
 class Fixed(random.Random):
-    """Gives the numbers it was made with, whatever is asked; the golden phrases below name every draw."""
+    """Gives the numbers it was made with, whatever is asked; the golden phrases below
+    name every draw."""
 
     def __init__(self, *draws):
         super().__init__(0)
@@ -260,7 +263,8 @@ def test_same_corpus_in_another_process(corpus):
 
 
 def test_golden_digest(corpus):
-    """Holds while babel is locked; where it is not, results made before and after are not comparable."""
+    """Holds while babel is locked; where it is not, results made before and after are
+    not comparable."""
     assert hashlib.sha256(ascii(corpus).encode()).hexdigest()[:16] == "45be6ed842008afc"
 
 

@@ -1,4 +1,5 @@
-"""A corpus on its way to batches: nothing lost in silence, kept on disk by its content, whole or not at all."""
+"""A corpus on its way to batches: nothing lost in silence, kept on disk by its content,
+whole or not at all."""
 
 import concurrent.futures
 import json

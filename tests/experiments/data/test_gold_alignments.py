@@ -173,7 +173,8 @@ def test_what_a_target_word_looks_at_most():
         [[0.3, 0.3, 0.4, 0.0], [0.1, 0.0, 0.5, 0.4], [0.0, 0.0, 0.0, 1.0]]
     )
     assert guess(weights, "abcd ef", "gh i", spans) == {(0, 0), (1, 1)}
-    # A token that has letters of two words speaks for both; a word of two tokens for the mean of them.
+    # A token that has letters of two words speaks for both; a word of two tokens for
+    # the mean of them.
     assert guess(np.array([[0.6, 0.4]]), "ab c", "a.", spans) == {(0, 0), (0, 1)}
     assert guess(np.array([[0.6, 0.4], [0.1, 0.9]]), "ab c", "abcd", spans) == {(1, 0)}
     assert guess(np.ones((1, 1)), "", "a", spans) == set()
@@ -197,8 +198,9 @@ def heldout(known):
 
 
 def looking(at):
-    """Weights whose last layer, in the mean over its heads, looks most at the given source letter for each target
-    letter: one head does, the others less surely at the first or the last."""
+    """Weights whose last layer, in the mean over its heads, looks most at the given
+    source letter for each target letter: one head does, the others less surely at the
+    first or the last."""
 
     def weights(state, source, target, lengths):
         kept = np.zeros(

@@ -1,4 +1,5 @@
-"""Parallel files: what counts as a line, and one clear error for each thing that is wrong with them."""
+"""Parallel files: what counts as a line, and one clear error for each thing that is
+wrong with them."""
 
 import gzip
 import itertools
@@ -45,7 +46,8 @@ def test_three_splits(folder):
 
 
 def test_blocks_of_a_long_file(folder, monkeypatch):
-    """Of which the last is not full; an error is at its line all the same, and a file that is shorter is found."""
+    """Of which the last is not full; an error is at its line all the same, and a file
+    that is shorter is found."""
     monkeypatch.setattr(parallel, "BLOCK", 3)
     lines = [f"line {i}" for i in range(1, 9)]
     for language in ("en", "de"):

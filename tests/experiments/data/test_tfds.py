@@ -1,4 +1,5 @@
-"""Data sets of TFDS: the mocked wmt14_translate, and real ones that our own builder writes from parallel files."""
+"""Data sets of TFDS: the mocked wmt14_translate, and real ones that our own builder
+writes from parallel files."""
 
 import json
 import sys
@@ -105,7 +106,8 @@ def test_wmt14_as_tfds_knows_it(monkeypatch):
 
 @pytest.mark.ci
 def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
-    """Nothing changes on the way through a data set; and the config of WMT 2014, made small, trains on it."""
+    """Nothing changes on the way through a data set; and the config of WMT 2014, made
+    small, trains on it."""
     tiny_data = tiny.resolve().data
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tfds.build(corpora.open(tiny_data), ("en", "de"), tmp_path, "phrases")

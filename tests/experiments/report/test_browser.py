@@ -41,8 +41,8 @@ def page(tmp_path_factory):
 
 
 def opened(page: Path, folder: Path, script: str) -> dict:
-    """What `script`, a function body that runs once the page has drawn itself, returns; in a copy of the page that lets
-    it run."""
+    """What `script`, a function body that runs once the page has drawn itself, returns;
+    in a copy of the page that lets it run."""
     text = re.sub(
         r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8")
     )
@@ -132,7 +132,8 @@ def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
 
 
 def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page, tmp_path):
-    """The page as it is, with its policy: the maps are there, and nothing in it names another place to load from."""
+    """The page as it is, with its policy: the maps are there, and nothing in it names
+    another place to load from."""
     shown = subprocess.run(
         [
             BROWSER,

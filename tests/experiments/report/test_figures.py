@@ -42,7 +42,8 @@ def test_a_band_goes_from_the_lowest_seed_to_the_highest_at_each_step():
 
 
 def test_mean_entropy():
-    """Two layers, two heads: one looks at one key, one evenly at two, three at all of four; NaN counts as no weight."""
+    """Two layers, two heads: one looks at one key, one evenly at two, three at all of
+    four; NaN counts as no weight."""
     rows = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4, [0.5, 0.5, np.nan, 0]])
     weights = np.broadcast_to(rows.reshape(2, 2, 1, 4), (2, 2, 3, 4)).astype(np.float16)
     expected = np.log([[1, 2], [4, 2]])

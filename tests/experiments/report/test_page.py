@@ -37,7 +37,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """A written report over two points, one of them with one seed, a failed and an unfinished trial."""
+    """A written report over two points, one of them with one seed, a failed and an
+    unfinished trial."""
     failed = {
         "status": "failed",
         "error": "loss is NaN\nat step 125",

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def workdirs(tmp_path_factory):
-    """A sweep of four trials, one finished with averaged weights, one diverged, two not; and a single run."""
+    """A sweep of four trials, one finished with averaged weights, one diverged, two
+    not; and a single run."""
     beside = {"ema": {"steps": [750], "test": {"bleu": 97.5}}}
     sweep = fakes.sweep(
         tmp_path_factory.mktemp("sweep"),
@@ -275,7 +276,8 @@ def test_show():
 
 
 def test_settings_are_told_apart_without_case(workdirs):
-    """SQL's names have no case: of two settings that differ in it alone, one could not be asked for."""
+    """SQL's names have no case: of two settings that differ in it alone, one could not
+    be asked for."""
     names = list(
         flatten_settings(json.loads((workdirs[1] / "config.json").read_text()))
     )

@@ -302,7 +302,8 @@ def test_scores_are_of_the_test_set_and_of_its_resamples():
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_variances_are_of_seeds_and_of_sentences_in_common(n):
-    """Shares of sentences are linear, so that their covariances over test sets are known without a bootstrap."""
+    """Shares of sentences are linear, so that their covariances over test sets are
+    known without a bootstrap."""
     rng, S = np.random.default_rng(n), 19
     easy = np.stack([rng.random(S), rng.random(S)])
     row, base = rng.random((2, n, S)) < (0.3 + 0.7 * easy)[:, None]
@@ -370,9 +371,11 @@ def test_a_diverged_run_over_sentences_shows_nothing(bad):
 
 
 def sentences(rng, trials, n, S, seeds, rows, both, better=0.0):
-    """(trials, 2, n, S, 10): BLEU's counts of row and base, from standard deviations of what seeds, sentences, both do.
+    """(trials, 2, n, S, 10): BLEU's counts of row and base, from standard deviations of
+    what seeds, sentences, both do.
 
-    Sentences differ in length and in how hard they are. `better` is the row's advantage; at 0 true BLEU is equal.
+    Sentences differ in length and in how hard they are. `better` is the row's
+    advantage; at 0 true BLEU is equal.
     """
     normal = lambda *shape: rng.normal(size=(trials, *shape))
     skill = (
@@ -428,7 +431,8 @@ def test_intervals_cover_and_few_true_nulls_are_rejected(n, chance):
 
 
 def known_scores(values, shared, S=1000):
-    """{seed: Score} on resamples by which test sets give the mean a variance of exactly `shared`."""
+    """{seed: Score} on resamples by which test sets give the mean a variance of exactly
+    `shared`."""
     draws = np.random.default_rng(0).normal(size=200)
     draws *= math.sqrt(shared * (S - 1) / S) / draws.std(ddof=1)
     return by_seed([Score(value, draws, S) for value in values])
@@ -446,7 +450,8 @@ def simulated(rng, trials, n, seeds, shared, difference=0.0):
 
 
 def test_sentences_never_make_an_interval_shorter():
-    """Two seeds whose differences move against each other over the resamples: a covariance below 0."""
+    """Two seeds whose differences move against each other over the resamples: a
+    covariance below 0."""
     draws = np.random.default_rng(0).normal(size=200)
     row = by_seed([Score(1.0, draws, 1000), Score(2.0, -draws, 1000)])
     found = statistics.paired_scores(row, known_scores([0.0, 0.0], 0.0))

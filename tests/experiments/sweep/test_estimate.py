@@ -62,7 +62,8 @@ def test_parameters_are_those_of_the_whole_model(changes):
     ],
 )
 def test_memory_is_near_what_xla_needed(changes, found):
-    """`found`: temporaries of the compiled step by memory_analysis(), JAX 0.10.2 on a CPU; gradients are among them."""
+    """`found`: temporaries of the compiled step by memory_analysis(), JAX 0.10.2 on a
+    CPU; gradients are among them."""
     settings = changed(quick.get_config(), **changes)
     assert cost.activation_memory(settings) + 4 * cost.parameters(
         settings
@@ -129,7 +130,8 @@ def test_time_is_products_and_passes(monkeypatch):
         )
         > 0
     )
-    # A pair that fills a row of 48: 96 tokens through 16·(3·32 + 2·24) numbers, 48 through the vocabulary's 500.
+    # A pair that fills a row of 48: 96 tokens through 16·(3·32 + 2·24) numbers, 48
+    # through the vocabulary's 500.
     pairs = 48 * 48 * 2 + 48 * 49 // 2
     assert cost.flops_of_a_step(settings) == 6 * 4 * (
         96 * 16 * (3 * 32 + 48) + 48 * 16 * 500 + pairs * 32

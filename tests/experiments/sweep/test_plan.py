@@ -1,5 +1,5 @@
-"""Expanding, checking and naming points; what a workdir remembers; who may write to it; failures that stay where they
-are."""
+"""Expanding, checking and naming points; what a workdir remembers; who may write to it;
+failures that stay where they are."""
 
 import json
 import os
