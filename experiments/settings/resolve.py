@@ -106,7 +106,7 @@ def resolve(
 
 def _check_trusted(values):
     """Raises SettingsError for code from outside that would be run only now."""
-    for key, kind, field in known_fields():
+    for key, _, field in known_fields():
         group, _, name = key.rpartition(".")
         inner = values.get(group)
         text = inner.get(name) if isinstance(inner, dict) else None
