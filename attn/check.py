@@ -47,7 +47,8 @@ class Row(NamedTuple):
 
 
 def check_score(
-    score: str | type | Callable, dtypes: Sequence[str] = tuple(TOLERANCES)
+    score: str | type | Callable,
+    dtypes: Sequence[str] = tuple(TOLERANCES),
 ) -> list[Row]:
     """Checks that a score meets the contract of `attn.scores`.
 

@@ -144,7 +144,9 @@ class Mask:
 
     @classmethod
     def segments(
-        cls, q_ids: Int[ArrayLike, "*B N"], k_ids: Int[ArrayLike, "*B M"]
+        cls,
+        q_ids: Int[ArrayLike, "*B N"],
+        k_ids: Int[ArrayLike, "*B M"],
     ) -> "Mask":
         """Lets a query see the keys of equal id.
 

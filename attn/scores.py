@@ -74,7 +74,9 @@ class Dot:
     is_product = True
 
     def __call__(
-        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+        self,
+        q: Float[Array, "N K"],
+        k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
@@ -90,7 +92,9 @@ class ScaledDot:
     scale: Any = None  # a number, or one for each head
 
     def __call__(
-        self, q: Float[Array, "N K"], k: Float[Array, "M K"]
+        self,
+        q: Float[Array, "N K"],
+        k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
@@ -125,7 +129,9 @@ class Bilinear:
         return cls(_glorot(left, (h, d_q, rank)), _glorot(right, (h, rank, d_k)))
 
     def __call__(
-        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+        self,
+        q: Float[Array, "N Q"],
+        k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
@@ -172,7 +178,9 @@ class Additive:
         )
 
     def __call__(
-        self, q: Float[Array, "N Q"], k: Float[Array, "M K"]
+        self,
+        q: Float[Array, "N Q"],
+        k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         hidden, a, b = self.prepare(q, k)
         return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
@@ -197,7 +205,9 @@ class TanhSum:
     v: Any  # Float[Array, "A"]
 
     def __call__(
-        self, q: Float[Array, "N A"], k: Float[Array, "M A"]
+        self,
+        q: Float[Array, "N A"],
+        k: Float[Array, "M A"],
     ) -> Float[Array, "N M"]:
         return tanh_sum(q.T, k.T, self.v)
 

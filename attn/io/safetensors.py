@@ -33,7 +33,8 @@ FORMATS = (".npz", ".safetensors")
 
 
 def load(
-    path: str | Path, names: Container[str] | None = None
+    path: str | Path,
+    names: Container[str] | None = None,
 ) -> dict[str, np.ndarray]:
     """Reads the arrays of an .npz or .safetensors file, by name.
 

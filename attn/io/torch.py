@@ -110,7 +110,9 @@ def from_torch(
 
 
 def to_torch(
-    model: Transformer, variables, names: Names = Names()
+    model: Transformer,
+    variables,
+    names: Names = Names(),
 ) -> dict[str, np.ndarray]:
     """Returns the arrays of a model by nn.Transformer's names.
 

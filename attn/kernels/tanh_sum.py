@@ -26,7 +26,9 @@ Of the sum of larger ones float32 keeps three digits at most.
 
 @jax.custom_jvp
 def tanh_sum(
-    a: Float[ArrayLike, "A N"], b: Float[ArrayLike, "A M"], v: Float[ArrayLike, "A"]
+    a: Float[ArrayLike, "A N"],
+    b: Float[ArrayLike, "A M"],
+    v: Float[ArrayLike, "A"],
 ) -> Float[Array, "N M"]:
     """Computes Σ_f v_f tanh(a_f + b_f), to rounding, for all a and b of size up to 5,000."""
     n = a.shape[1]

@@ -56,7 +56,9 @@ class AddAndNorm(nn.Module):
         return self.norm(x) if self.design.norm == "pre" else x
 
     def __call__(
-        self, x: Float[Array, "*B N D"], y: Float[Array, "*B N D"]
+        self,
+        x: Float[Array, "*B N D"],
+        y: Float[Array, "*B N D"],
     ) -> Float[Array, "*B N D"]:
         """Computes LayerNorm(x + Dropout(y)), without the LayerNorm for norm="pre"."""
         x = x + self.drop(y)
@@ -233,7 +235,10 @@ class LayeredModel(nn.Module):
         return drop(x + positions)
 
     def _run_layers(
-        self, layers, x: Float[Array, "*B N D"], *rest
+        self,
+        layers,
+        x: Float[Array, "*B N D"],
+        *rest,
     ) -> Float[Array, "*B N D"]:
         """Returns x after all `layers`, each called with `rest` too.
 

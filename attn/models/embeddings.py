@@ -15,7 +15,10 @@ EMBEDDINGS = {
 
 
 def embedding_matrices(
-    module: nn.Module, names: Iterable[str], vocabulary: int, d_model: int
+    module: nn.Module,
+    names: Iterable[str],
+    vocabulary: int,
+    d_model: int,
 ) -> dict[str, Float[Array, "Y D"]]:
     """Makes parameters of `module` by name, each (Y, D), from N(0, 1/d_model)."""
     normal = nn.initializers.normal(d_model**-0.5)

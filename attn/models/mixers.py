@@ -43,7 +43,10 @@ class Mixer:
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
     def mix(
-        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+        self,
+        module: nn.Module,
+        x: Float[Array, "*B N D"],
+        mask: Mask,
     ) -> Float[Array, "*B N D"]:
         """Returns the module's output of all positions."""
         return module(x, mask)
@@ -77,7 +80,10 @@ class SelfAttention(Mixer):
         )
 
     def mix(
-        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+        self,
+        module: nn.Module,
+        x: Float[Array, "*B N D"],
+        mask: Mask,
     ) -> Float[Array, "*B N D"]:
         """Returns attention from x to x."""
         return module(x, x, mask)
@@ -90,7 +96,10 @@ class Restricted(SelfAttention):
     radius: int = 4
 
     def mix(
-        self, module: nn.Module, x: Float[Array, "*B N D"], mask: Mask
+        self,
+        module: nn.Module,
+        x: Float[Array, "*B N D"],
+        mask: Mask,
     ) -> Float[Array, "*B N D"]:
         """Returns attention from x to its neighbours."""
         return module(x, x, mask & Mask.window(self.radius, self.radius))

@@ -130,7 +130,9 @@ class MultiHeadAttention(nn.Module):
         return self.attend(x, *self.keys_and_values(memory), mask, bias)
 
     def keys_and_values(
-        self, memory: Float[Array, "*B M D"], positions: Int[Array, "M"] | None = None
+        self,
+        memory: Float[Array, "*B M D"],
+        positions: Int[Array, "M"] | None = None,
     ):
         """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
 
@@ -168,7 +170,10 @@ class MultiHeadAttention(nn.Module):
         return as_cached(*self.keys_and_values(memory))
 
     def attend_to_memory(
-        self, x: Float[Array, "*B N D"], memory, visible: Bool[Array, "*B n M"]
+        self,
+        x: Float[Array, "*B N D"],
+        memory,
+        visible: Bool[Array, "*B n M"],
     ) -> Float[Array, "*B N D"]:
         """Computes attention from x to the keys and values of `project_memory`.
 

@@ -31,7 +31,10 @@ class CellLoop(nn.Module):
         self.rnn = CELLS[self.cell](self.features)
 
     def __call__(
-        self, x: Float[Array, "*B N D"], begins: Bool[Array, "*B N"], start=None
+        self,
+        x: Float[Array, "*B N D"],
+        begins: Bool[Array, "*B N"],
+        start=None,
     ) -> Float[Array, "*B N F"]:
         """Returns the cell's output at each position.
 
@@ -97,7 +100,10 @@ class Recurrence(nn.Module):
             self.backward = CellLoop(features, self.cell, backwards=True)
 
     def __call__(
-        self, x: Float[Array, "*B N D"], mask: Mask, start=None
+        self,
+        x: Float[Array, "*B N D"],
+        mask: Mask,
+        start=None,
     ) -> Float[Array, "*B N D"]:
         """Returns the states.
 

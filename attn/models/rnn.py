@@ -57,7 +57,10 @@ class SingleHead(nn.Module):
             self.baseline = Baseline()
 
     def __call__(
-        self, u: Float[Array, "*B M D"], h: Float[Array, "*B N D"], mask: Mask
+        self,
+        u: Float[Array, "*B M D"],
+        h: Float[Array, "*B N D"],
+        mask: Mask,
     ) -> Float[Array, "*B M D"]:
         """Computes the contexts of the queries u among h."""
         q = u[..., None, :]
@@ -66,7 +69,10 @@ class SingleHead(nn.Module):
         return select(self, u, q, k, k, arguments, {})[..., 0, :]
 
     def attend_to_memory(
-        self, u: Float[Array, "*B K D"], memory, visible: Bool[Array, "*B n N"]
+        self,
+        u: Float[Array, "*B K D"],
+        memory,
+        visible: Bool[Array, "*B n N"],
     ) -> Float[Array, "*B K D"]:
         """Computes the same from h in the layout of `as_cached`."""
         out = over_cache(
@@ -156,7 +162,10 @@ class RNN(nn.Module):
         return self._combined(context, u)
 
     def encode(
-        self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask
+        self,
+        source: Int[Array, "*B N"],
+        positions: Int[Array, "*B N"],
+        mask: Mask,
     ) -> Float[Array, "*B N D"]:
         """Computes h, the top layer's states.
 

@@ -81,7 +81,10 @@ class Transformer(LayeredModel):
         return x if self.design.norm == "post" else self.decoder_norm(x)
 
     def encode(
-        self, source: Int[Array, "*B N"], positions: Int[Array, "*B N"], mask: Mask
+        self,
+        source: Int[Array, "*B N"],
+        positions: Int[Array, "*B N"],
+        mask: Mask,
     ) -> Float[Array, "*B N D"]:
         """Computes the encoder's output, the memory of the decoder."""
         tied = self.design.embeddings == "tied"

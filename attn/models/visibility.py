@@ -14,7 +14,10 @@ from attn.masks import Mask
 
 
 def neighbours(
-    mask: Mask, batch: tuple[int, ...], n: int, offsets: tuple[int, ...]
+    mask: Mask,
+    batch: tuple[int, ...],
+    n: int,
+    offsets: tuple[int, ...],
 ) -> Bool[Array, "*B N O"]:
     """Tells whether position i may see position i + offset; never beyond the ends.
 
@@ -39,7 +42,10 @@ def neighbours(
 
 
 def dense_mask(
-    mask: Mask, batch: tuple[int, ...], n: int, m: int
+    mask: Mask,
+    batch: tuple[int, ...],
+    n: int,
+    m: int,
 ) -> Bool[Array, "*B N M"]:
     """Returns which of m keys each of n queries may see, where all heads see the same."""
 

@@ -67,7 +67,9 @@ class Positions:
         return tables.zeros(length, d_model)
 
     def rotate(
-        self, x: Float[Array, "*B N H K"], positions: Int[Array, "*b N"]
+        self,
+        x: Float[Array, "*B N H K"],
+        positions: Int[Array, "*b N"],
     ) -> Float[Array, "*B N H K"]:
         """Returns queries or keys of self-attention, turned by their positions."""
         return x
@@ -147,7 +149,9 @@ class Rotary(Positions):
     fraction: float = 1.0
 
     def rotate(
-        self, x: Float[Array, "*B N H K"], positions: Int[Array, "*b N"]
+        self,
+        x: Float[Array, "*B N H K"],
+        positions: Int[Array, "*b N"],
     ) -> Float[Array, "*B N H K"]:
         """Returns x with its first numbers turned."""
         d_k = x.shape[-1]

@@ -114,7 +114,9 @@ class BucketBias:
 
 @functools.cache
 def bucket_of_distance(
-    buckets: int, bidirectional: bool, max_distance: int
+    buckets: int,
+    bidirectional: bool,
+    max_distance: int,
 ) -> tuple[int, ...]:
     """Returns T5's bucket of each distance j − i from −max_distance to max_distance.
 

@@ -6,7 +6,9 @@ from jaxtyping import Array, Float, Int
 
 
 def rotary(
-    x: Float[Array, "*B N H K"], positions: Int[Array, "*b N"], base: float = 10_000.0
+    x: Float[Array, "*B N H K"],
+    positions: Int[Array, "*b N"],
+    base: float = 10_000.0,
 ) -> Float[Array, "*B N H K"]:
     """Turns each pair (x_2i, x_2i+1) by the angle position · base^(−2i/K).
 

@@ -9,7 +9,10 @@ LAYOUTS = ("interleaved", "halves", "tensor2tensor")
 
 
 def sinusoidal(
-    length: int, d_model: int, layout: str = "interleaved", base: float = 10_000.0
+    length: int,
+    d_model: int,
+    layout: str = "interleaved",
+    base: float = 10_000.0,
 ) -> Float[np.ndarray, "L D"]:
     """Computes the paper's fixed position encoding (section 3.5).
 
