@@ -176,7 +176,7 @@ def test_a_safetensors_file_that_is_none(content, tmp_path):
     [
         (
             {"encoder.layers.999999999.x": np.ones(3)},
-            "the names tell of 1000000000 layers, and there are 2 arrays",
+            "the names are of 1000000000 layers, and there are 2 arrays",
         ),
         ({"generator.bias": np.array(["text"])}, "generator.bias is not 0"),
         ({"src_embed.weight": np.ones(())}, "not the"),
@@ -284,7 +284,7 @@ def test_a_checkpoint_of_pickles(trained, bomb, capsys):
         if path.is_file():
             path.write_bytes(pickle.dumps(Bomb(bomb)))
     with pytest.raises(SystemExit) as end:
-        command._without_traceback(lambda: Translator(trained))
+        command.without_traceback(lambda: Translator(trained))
     said = capsys.readouterr().err.splitlines()
     assert (
         end.value.code == 2
