@@ -101,7 +101,10 @@ def compare(
     )  # what is compiled now need not be later
     begin = time.monotonic()
     finish([*command, f"--workdir={directory / 'alone'}"])
-    whole, found, made, turn = time.monotonic() - begin, [], 0, 0
+    whole = time.monotonic() - begin
+    found = []
+    made = 0
+    turn = 0
     print(f"left alone: {whole:.0f} s", flush=True)
     while made < kills:
         turn += 1
@@ -209,7 +212,8 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
     import jax
     from orbax.checkpoint import v1 as ocp
 
-    found, beside = {}, json.loads((workdir / "result.json").read_text())["beside"]
+    found = {}
+    beside = json.loads((workdir / "result.json").read_text())["beside"]
     places = {
         workdir / ("best" if name == "best" else "checkpoints") / str(step)
         for name, scores in beside.items()

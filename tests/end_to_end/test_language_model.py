@@ -106,11 +106,9 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
         8,
         program.length,
     )
-    model, variables = (
-        build_model(program),
-        jax.tree.map(
-            jax.numpy.asarray, dict(params=state.params, positions=state.positions)
-        ),
+    model = build_model(program)
+    variables = jax.tree.map(
+        jax.numpy.asarray, dict(params=state.params, positions=state.positions)
     )
     total = 0.0
     for ids in corpus.validation.ids.target:

@@ -201,7 +201,8 @@ def wait_for_saves(workdir):
             default=0,
         )
 
-    before, end = newest(), time.monotonic() + PATIENCE
+    before = newest()
+    end = time.monotonic() + PATIENCE
     while newest() <= before:
         assert time.monotonic() < end
         time.sleep(0.05)

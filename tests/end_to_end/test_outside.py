@@ -52,7 +52,7 @@ def test_the_trials_finish(swept):
 
 @pytest.mark.ci
 def test_the_record_holds_the_source(swept):
-    workdir, scores, planned = swept
+    workdir, _, planned = swept
     directory = workdir / planned[0].directory
     assert (directory / "outside" / "my_scores.py").read_text() == COSINE
     record = json.loads((directory / "record.json").read_text())

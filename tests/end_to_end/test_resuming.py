@@ -174,10 +174,8 @@ def test_another_number_of_devices_and_strategy_goes_on(finished, tmp_path):
 
 def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
     longer = tiny.resolve(**MORE, training__steps=16)
-    straight, other = (
-        run(tmp_path / "straight", longer),
-        StartPoint(resume=str(finished[0])),
-    )
+    straight = run(tmp_path / "straight", longer)
+    other = StartPoint(resume=str(finished[0]))
 
     def power_cut(line):
         raise KeyError(line)
@@ -301,10 +299,8 @@ def test_a_step_without_numbers_changes_nothing_but_counts():
     state = initial_state(
         program, settings, jax.jit(initial_variables, static_argnums=0)
     )
-    states, hyper = (
-        lanes.stack([jax.device_get(state)]),
-        jax.device_get(hyper_of(settings)),
-    )
+    states = lanes.stack([jax.device_get(state)])
+    hyper = jax.device_get(hyper_of(settings))
     source = batches_of(tiny.corpus(), settings.training, 0)
     after = []
     for eps_ls in (hyper.eps_ls, np.float32(np.nan), hyper.eps_ls):

@@ -12,10 +12,8 @@ def scalars(directory):
         data = path.read_bytes()
         while data:
             size = struct.unpack("<Q", data[:8])[0]
-            event, data = (
-                event_pb2.Event.FromString(data[12 : 12 + size]),
-                data[12 + size + 4 :],
-            )
+            event = event_pb2.Event.FromString(data[12 : 12 + size])
+            data = data[12 + size + 4 :]
             if event.HasField("session_log"):
                 shown = [entry for entry in shown if entry[0] < event.step]
             shown += [

@@ -254,7 +254,9 @@ def _metrics(rng, logged):
 
 
 def _examples(rng, directory, model, pairs):
-    arrays, texts, heads = {}, [], (model["N"], model["h"])
+    arrays = {}
+    texts = []
+    heads = (model["N"], model["h"])
     for i, (source, target) in enumerate(pairs):
         queries, keys = ["<s>", *tokens(target)], [*tokens(source), "</s>"]
         arrays[f"{i}/encoder"] = _attention(rng, heads, len(keys), len(keys))

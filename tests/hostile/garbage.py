@@ -8,8 +8,10 @@ import pytest
 from launch import command
 
 EVIL = (
-    "--></style></script></title><script>alert(1)</script><img src=x onerror=alert(2)> \"' onload='alert(3)' "
-    "[a](javascript:alert(4)) <javascript:alert(5)> &lt; &#60;svg/onload=alert(6)> {{ 7*7 }} \\input{/etc/passwd} "
+    "--></style></script></title><script>alert(1)</script><img src=x onerror=alert(2)> "
+    "\"' onload='alert(3)' "
+    "[a](javascript:alert(4)) <javascript:alert(5)> &lt; &#60;svg/onload=alert(6)> {{ 7*7 }} "
+    "\\input{/etc/passwd} "
     "$x$ % # _ ^^5c ~ | ` ]]> <!-- \u202e \x1b[31m"
 )
 FORMULA = '=HYPERLINK("http://x")'

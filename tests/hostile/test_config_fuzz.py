@@ -174,7 +174,8 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
 def near(field) -> list[Any]:
     """What is just within a setting's range and just out of it: choices, and numbers
     about the range's ends."""
-    found, allowed = [field.default], field.metadata["allowed"]
+    found = [field.default]
+    allowed = field.metadata["allowed"]
     if field.type in (int, float):
         for end in map(field.type, map(float, re.findall(r"\d+(?:e-?\d+)?", allowed))):
             found += [end, end - 1, end + 1, end * 2]
@@ -214,7 +215,8 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
 
     Half of the pairs are of hostile values, the others of such as may be accepted.
     """
-    rng, known = random.Random(seed), list(fields())
+    rng = random.Random(seed)
+    known = list(fields())
     bases = [name for name in BASES for _ in (0, 1)]
     plain = [(key, value) for key, field in known for value in near(field)]
     single = [(key, value) for key, _ in known for value in HOSTILE] + plain
@@ -262,7 +264,8 @@ def settings_of(case: Case) -> Settings:
     for key, value in case.changes.items():
         group, _, name = key.partition(".") if isinstance(key, str) else ("", "", key)
         if not isinstance(config.get(group), dict):
-            group, name = "", key
+            group = ""
+            name = key
         (config[group] if group else config)[name] = value
     return resolve(config)
 
@@ -383,7 +386,8 @@ def refusal(arguments, monkeypatch, capsys) -> str:
     except SettingsError as error:
         return str(error)
     except SystemExit as end:
-        code, said = end.code, capsys.readouterr().err
+        code = end.code
+        said = capsys.readouterr().err
     assert (code, said[:7], said.count("\n")) == (2, "error: ", 1)
     return said
 
@@ -409,7 +413,9 @@ TYPED = (
 
 
 def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
-    rng, known, refused = random.Random(0), list(fields()), 0
+    rng = random.Random(0)
+    known = list(fields())
+    refused = 0
     for i, (key, _) in enumerate(known * 2):
         name = rng.choice(misspelled(key, rng)) if i % 5 == 0 else key
         value = rng.choice(TYPED)
@@ -476,12 +482,14 @@ def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
         ("", [], "has no attribute 'get_config'"),
         ("\0", [], "source code string cannot contain null bytes"),
         (
-            "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({'model': 3})\n",
+            "from ml_collections import ConfigDict\n"
+            "def get_config():\n    return ConfigDict({'model': 3})\n",
             [],
             "model must be a group of settings, not 3",
         ),
         (
-            "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({'model': {'hh': 3}})\n",
+            "from ml_collections import ConfigDict\n"
+            "def get_config():\n    return ConfigDict({'model': {'hh': 3}})\n",
             [],
             "model.hh: no such setting; did you mean model.h?",
         ),
@@ -520,7 +528,8 @@ def test_a_preset_that_is_none(given, message, monkeypatch, capsys):
     [
         (
             lambda: 1 / 0,
-            r"sweep 'x' gives no points: ZeroDivisionError: division by zero \(test_config_fuzz.py, line \d+\)",
+            r"sweep 'x' gives no points: ZeroDivisionError: division by zero "
+            r"\(test_config_fuzz.py, line \d+\)",
         ),
         (lambda: [{"model.h": 1}, 3], "sweep 'x' gives no points: TypeError"),
         (lambda: 3, "TypeError"),

@@ -82,7 +82,9 @@ def _within(data, rng, more):
 
 def harmed(rng, most=1):
     """Two files' bytes, and what was done to them."""
-    count, done, files = rng.randrange(1, 12), [], []
+    count = rng.randrange(1, 12)
+    done = []
+    files = []
     for _ in range(2):
         data = "".join(rng.choice(TEXTS) + "\n" for _ in range(count)).encode()
         for _ in range(rng.randrange(most + 1)):
@@ -96,7 +98,8 @@ def wanted(files):
     """("error", words that its message has) or ("pairs", the lines of both sides)."""
     sides = []
     for language, data in zip(("en", "de"), files, strict=True):
-        lines, line = [], b""
+        lines = []
+        line = b""
         data = data[3:] if data[:3] == b"\xef\xbb\xbf" else data
         for i in range(len(data)):
             if data[i] == 10:
@@ -183,7 +186,8 @@ def test_every_file_is_read_right_or_refused_with_its_place(
                 and str(tmp_path) in got[1]
             )
         assert same, (
-            f"case {case}, {done}: {got[0]} {str(got[1])[:300]!r}, where {kind} {str(what)[:300]!r} was due"
+            f"case {case}, {done}: {got[0]} {str(got[1])[:300]!r}, "
+            f"where {kind} {str(what)[:300]!r} was due"
         )
         assert kind == "pairs" or "\n" not in got[1]
         outcomes[kind] += 1

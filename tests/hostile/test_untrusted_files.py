@@ -323,7 +323,8 @@ OUTSIDE = (
 @pytest.mark.parametrize("directory", OUTSIDE)
 def test_a_sweep_stays_in_its_workdir(directory, tmp_path, capsys):
     """Neither does a report read outside, nor does a sweep that goes on write there."""
-    workdir, config = tmp_path / "sweep", {}
+    workdir = tmp_path / "sweep"
+    config = {}
     planned = plan_trials(config, [{"seed": 1}])
     open_workdir(workdir, "x.py", config, [], planned)
     text = json.loads((workdir / "sweep.json").read_text())

@@ -78,10 +78,8 @@ FILES = (
 @pytest.mark.parametrize("name", FILES)
 def test_a_report_of_garbage(name, tmp_path, bomb, undrawn):
     """A file that is cut short, or of nothing at all, counts as not there."""
-    workdir, garbage = (
-        trials(tmp_path / "sweep"),
-        [*GARBAGE, pickled(tmp_path / "x.npz", bomb)],
-    )
+    workdir = trials(tmp_path / "sweep")
+    garbage = [*GARBAGE, pickled(tmp_path / "x.npz", bomb)]
     for content in garbage:
         if (name, content) != ("examples.json", b"[1, 2]"):
             (workdir / "trials/00" / name).write_bytes(content)
@@ -209,7 +207,8 @@ def replaced(value, place, new):
 def test_a_report_of_wrong_types(name, part, tmp_path, undrawn):
     """It is written, or a line names the file; the same of SQL over it."""
     path = trials(tmp_path) / ("" if name == "sweep.json" else "trials/00") / name
-    whole, said = json.loads(path.read_text()), []
+    whole = json.loads(path.read_text())
+    said = []
     for place, value in list(itertools.product(PLACES[name], VALUES))[part::8]:
         path.write_text(json.dumps(replaced(whole, place, value)))
         try:
@@ -328,11 +327,9 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.raw, self.inside = (
-            [],
-            {"script": [], "style": [], "title": []},
-            "",
-        )
+        self.tags = []
+        self.raw = {"script": [], "style": [], "title": []}
+        self.inside = ""
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -412,18 +409,16 @@ def evil(tmp_path_factory):
 
 
 TAGS = set(
-    "html head meta title style body header h1 h2 h3 p dl dt dd div section table thead tbody tr th td details "
-    "summary pre figure figcaption noscript form label span select fieldset legend input ol canvas script svg "
-    "line g path text tspan use defs clippath rect image".split()
+    "html head meta title style body header h1 h2 h3 p dl dt dd div section table thead tbody "
+    "tr th td details summary pre figure figcaption noscript form label span select fieldset "
+    "legend input ol canvas script svg line g path text tspan use defs clippath rect image".split()
 )
 
 
 def test_no_markup_of_files_runs_in_the_page(evil):
     text = evil.html.read_text(encoding="utf-8")
-    page, ours = (
-        Page(text),
-        (Path(report_page.__file__).parent / "page.js").read_text(encoding="utf-8"),
-    )
+    page = Page(text)
+    ours = (Path(report_page.__file__).parent / "page.js").read_text(encoding="utf-8")
     assert [
         attributes.get("type") for tag, attributes in page.tags if tag == "script"
     ] == ["application/json", None]
@@ -506,7 +501,8 @@ def test_numbers_stay_numbers_in_the_csv(tmp_path, undrawn):
 
 def test_sql_reads_the_tables_and_nothing_else(tmp_path):
     """Neither does a name in the files become a part of the query that makes the tables."""
-    secret, workdir = tmp_path / "secret.csv", tmp_path / "sweep"
+    secret = tmp_path / "secret.csv"
+    workdir = tmp_path / "sweep"
     secret.write_text("a,b\n1,2\n")
     hostile = {
         f"x\" VARCHAR); create table y as select * from read_text('{secret}'); --": 1,

@@ -65,7 +65,8 @@ def test_core_parameters_of_every_row_of_table_3(core, point, millions):
         table3.get_config(),
         {key: value for key, value in point.items() if key != "label"},
     )
-    m, found = settings.model, core(settings)
+    m = settings.model
+    found = core(settings)
     assert found == m.N * (
         6 * m.d_model * m.h * (m.d_k + m.d_v)
         + 4 * m.d_model * m.d_ff

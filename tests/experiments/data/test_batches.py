@@ -102,8 +102,10 @@ def test_every_pair_comes_exactly_once_an_epoch(count, rows, sequence_length):
 def test_a_batch_by_hand():
     pairs = Encoded([np.array([7, 8], np.int32)], [np.array([9], np.int32)])
     batch = next(Batches(pairs, batch_size=1, sequence_length=4, seed=0))
-    assert batch == Batch(*map(as_rows, ([7, 8, EOS, PAD], [0, 1, 2, 0], [1, 1, 1, 0], [BOS, 9, PAD, PAD],
-                                         [9, EOS, PAD, PAD], [0, 1, 0, 0], [1, 1, 0, 0])))  # fmt: skip
+    assert batch == Batch(*map(as_rows, (
+        [7, 8, EOS, PAD], [0, 1, 2, 0], [1, 1, 1, 0],
+        [BOS, 9, PAD, PAD], [9, EOS, PAD, PAD], [0, 1, 0, 0], [1, 1, 0, 0],
+    )))  # fmt: skip
 
 
 class as_rows(np.ndarray):
@@ -133,11 +135,9 @@ def test_epochs_and_seeds_differ_in_order():
 
 def test_state_restores_exactly_from_every_place():
     pairs = some_pairs(101)
-    stream, states, seen = (
-        Batches(pairs, batch_size=5, sequence_length=31, seed=1),
-        [],
-        [],
-    )
+    stream = Batches(pairs, batch_size=5, sequence_length=31, seed=1)
+    states = []
+    seen = []
     for _ in range(2 * stream.batches_in_part + 3):
         states.append(stream.get_state())
         seen.append(next(stream))
@@ -171,11 +171,12 @@ def test_parts_of_an_epoch(monkeypatch, by_length):
     """A corpus of three parts: still every pair once an epoch, and a state that
     restores from every place."""
     monkeypatch.setattr(batches, "PART", 43)
-    pairs, how = (
-        some_pairs(101),
-        dict(batch_size=5, sequence_length=31, seed=1, by_length=by_length),
-    )
-    stream, states, seen, parts = Batches(pairs, **how), [], [], []
+    pairs = some_pairs(101)
+    how = dict(batch_size=5, sequence_length=31, seed=1, by_length=by_length)
+    stream = Batches(pairs, **how)
+    states = []
+    seen = []
+    parts = []
     while stream.epoch < 2:
         states.append(stream.get_state())
         seen.append(next(stream))
@@ -207,10 +208,8 @@ def test_parts_of_an_epoch(monkeypatch, by_length):
 
 def test_batches_by_length():
     """The lengths within a batch are close, and the batches in no order of them."""
-    pairs, how = (
-        some_pairs(1009, longest=30),
-        dict(batch_size=4, sequence_length=64, seed=0),
-    )
+    pairs = some_pairs(1009, longest=30)
+    how = dict(batch_size=4, sequence_length=64, seed=0)
     lengths = corpus_lengths(pairs)
     stream = Batches(pairs, **how, by_length=True)
     slots = stream.take(stream.batches_in_part)
@@ -281,7 +280,8 @@ def test_a_device_assembles_what_the_host_does(count, rows, sequence_length):
     made = jax.jit(batches.assemble, static_argnums=2)
     on_device = jax.tree.map(jnp.asarray, flat)
     for own in slots:
-        host, device = next(other), made(on_device, own, sequence_length)
+        host = next(other)
+        device = made(on_device, own, sequence_length)
         assert all(array.dtype == np.int32 for array in device) and equal(host, device)
 
 

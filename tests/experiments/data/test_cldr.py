@@ -122,7 +122,8 @@ DAY = cldr.datetime.date(2024, 3, 5).toordinal()
         (cldr.relative, ("day", -1, 3), "3 days ago", "vor 3 Tagen", "il y a 3 jours"),
         (cldr.relative, ("week", 1, 2), "in 2 weeks", "in 2 Wochen", "dans 2 semaines"),
         (cldr.relative, ("day", -1, 45), "45 days ago", "vor 45 Tagen", "il y a 45 jours"),
-        (cldr.date, (DAY, "full"), "Tuesday, March 5, 2024", "Dienstag, 5. März 2024", "mardi 5 mars 2024"),
+        (cldr.date, (DAY, "full"),
+         "Tuesday, March 5, 2024", "Dienstag, 5. März 2024", "mardi 5 mars 2024"),
         (cldr.date, (DAY, "long"), "March 5, 2024", "5. März 2024", "5 mars 2024"),
         (cldr.date, (DAY, "medium"), "Tue, Mar 5, 2024", "Di., 5. März 2024", "mar. 5 mars 2024"),
         (cldr.date, (DAY, "short"), "3/5/24", "05.03.24", "05/03/2024"),
@@ -131,21 +132,29 @@ DAY = cldr.datetime.date(2024, 3, 5).toordinal()
         (cldr.clock_time, (15, 1), "3:05 PM", "15:05", "15:05"),
         (cldr.clock_time, (0, 0), "12:00 AM", "00:00", "00:00"),
         (cldr.moment, (DAY, 15, 1, "full"),
-         "Tuesday, March 5, 2024, 3:05 PM", "Dienstag, 5. März 2024, 15:05", "mardi 5 mars 2024, 15:05"),
-        (cldr.days, (DAY, DAY + 12, "yMMMd"), "Mar 5 – 17, 2024", "5.–17. März 2024", "5–17 mars 2024"),
-        (cldr.days, (DAY + 40, DAY, "MMMd"), "Mar 5 – Apr 14", "5. März – 14. Apr.", "5 mars – 14 avr."),
+         "Tuesday, March 5, 2024, 3:05 PM", "Dienstag, 5. März 2024, 15:05",
+         "mardi 5 mars 2024, 15:05"),
+        (cldr.days, (DAY, DAY + 12, "yMMMd"),
+         "Mar 5 – 17, 2024", "5.–17. März 2024", "5–17 mars 2024"),
+        (cldr.days, (DAY + 40, DAY, "MMMd"),
+         "Mar 5 – Apr 14", "5. März – 14. Apr.", "5 mars – 14 avr."),
         (cldr.days, (DAY, DAY + 400, "yMMMEd"),
-         "Tue, Mar 5 – Tue, Apr 9, 2024", "Di., 5. März – Di., 9. Apr. 2024", "mar. 5 mars – mar. 9 avr. 2024"),
+         "Tue, Mar 5 – Tue, Apr 9, 2024", "Di., 5. März – Di., 9. Apr. 2024",
+         "mar. 5 mars – mar. 9 avr. 2024"),
         (cldr.hours, (17, 4, 15, 1), "3:05 – 5:20 PM", "15:05–17:20 Uhr", "15:05 – 17:20"),
         (cldr.hours, (11, 0, 13, 0), "11:00 AM – 1:00 PM", "11:00–13:00 Uhr", "11:00 – 13:00"),
         (cldr.hours, (11, 0, 11, 0), "11:00 AM", "11:00", "11:00"),
         (cldr.duration, ((1, 3), 2, 15),
          "2 hours and 15 minutes", "2 Stunden und 15 Minuten", "2 heures et 15 minutes"),
         (cldr.duration, ((0, 3), 1, 2, 15),
-         "1 day, 2 hours, and 15 minutes", "1 Tag, 2 Stunden und 15 Minuten", "1 jour, 2 heures et 15 minutes"),
-        (cldr.quantity, (0.1, 12, "length-kilometer"), "12 kilometers", "12 Kilometer", "12 kilomètres"),
-        (cldr.quantity, (0.9, 25, "mass-kilogram"), "2.5 kilograms", "2,5 Kilogramm", "2,5 kilogrammes"),
-        (cldr.quantity, (0.1, 20, "temperature-celsius"), "20 degrees Celsius", "20 Grad Celsius", "20 degrés Celsius"),
+         "1 day, 2 hours, and 15 minutes", "1 Tag, 2 Stunden und 15 Minuten",
+         "1 jour, 2 heures et 15 minutes"),
+        (cldr.quantity, (0.1, 12, "length-kilometer"),
+         "12 kilometers", "12 Kilometer", "12 kilomètres"),
+        (cldr.quantity, (0.9, 25, "mass-kilogram"),
+         "2.5 kilograms", "2,5 Kilogramm", "2,5 kilogrammes"),
+        (cldr.quantity, (0.1, 20, "temperature-celsius"),
+         "20 degrees Celsius", "20 Grad Celsius", "20 degrés Celsius"),
         (cldr.rate, (50, ("length-kilometer", "duration-hour")),
          "50 kilometers per hour", "50 Kilometer pro Stunde", "50 kilomètres par heure"),
         (cldr.money, ("EUR", 0, 12), "12 euros", "12 Euro", "12 euros"),
@@ -159,7 +168,8 @@ DAY = cldr.datetime.date(2024, 3, 5).toordinal()
         (cldr.language, ("de",), "German", "Deutsch", "allemand"),
         (cldr.weekday, (1,), "Tuesday", "Dienstag", "mardi"),
         (cldr._list(cldr.country, 3), (3, "FR", "JP", "DE", "standard"),
-         "France, Japan, and Germany", "Frankreich, Japan und Deutschland", "France, Japon et Allemagne"),
+         "France, Japan, and Germany", "Frankreich, Japan und Deutschland",
+         "France, Japon et Allemagne"),
         (cldr._list(cldr.language, 2), (2, "de", "en", "or"),
          "German or English", "Deutsch oder Englisch", "allemand ou anglais"),
         (cldr._list(cldr.country, 3), (3, "FR", "FR", "DE", "or"),
@@ -178,7 +188,8 @@ def test_golden_phrases(kind, draws, english, german, french):
 def test_no_source_has_two_translations(source, target):
     """Over more phrases than the corpus draws, so that nothing hidden decides a translation."""
     found = collections.defaultdict(set)
-    rng, locales = random.Random(1), (cldr._locale(source), cldr._locale(target))
+    rng = random.Random(1)
+    locales = (cldr._locale(source), cldr._locale(target))
     for kind in rng.choices(list(cldr.KINDS), cldr.KINDS.values(), k=8_000):
         text, translation = cldr.say(kind(rng), locales)
         found[text].add(translation)
@@ -230,7 +241,8 @@ def test_ambiguous_sources_are_dropped_and_counted(monkeypatch):
     """ "word i" has one translation for i >= 10 and two below."""
 
     def word(rng):
-        i, suffix = rng.randrange(100), rng.choice("ab")
+        i = rng.randrange(100)
+        suffix = rng.choice("ab")
         return lambda locale: (
             f"word {i}" if str(locale) == "en" else f"Wort {i}" + suffix * (i < 10)
         )
@@ -253,7 +265,10 @@ def test_the_seed_decides_everything(corpus):
 
 def test_same_corpus_in_another_process(corpus):
     """Under another hash seed, so that no order comes from a set."""
-    program = "from experiments.data.corpora import cldr; print(ascii(cldr.generate(pairs=2000, heldout=100)))"
+    program = (
+        "from experiments.data.corpora import cldr; "
+        "print(ascii(cldr.generate(pairs=2000, heldout=100)))"
+    )
     for hash_seed in "12":
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         printed = subprocess.check_output(

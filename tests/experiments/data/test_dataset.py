@@ -149,7 +149,8 @@ def test_what_would_be_kept_otherwise_is_made_anew(folder, change):
 
 
 def test_two_at_once_build_it_once(folder, cache, monkeypatch):
-    built, survey = [], dataset._survey
+    built = []
+    survey = dataset._survey
     monkeypatch.setattr(
         dataset, "_survey", lambda *arguments: built.append(1) or survey(*arguments)
     )
@@ -173,7 +174,8 @@ def test_what_is_not_whole_is_made_again(folder, name, harm):
 
 
 def test_an_interrupted_one_leaves_nothing_that_counts(folder, cache, monkeypatch):
-    append, calls = memmap.Writer.append, []
+    append = memmap.Writer.append
+    calls = []
 
     def killed(writer, block):
         append(writer, block)
@@ -233,7 +235,8 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
     monkeypatch.setattr(dataset, "SAMPLE", 8)
     drawn = np.zeros(40)
     for seed in range(1500):
-        sample, rng = Pairs([], []), np.random.default_rng(seed)
+        sample = Pairs([], [])
+        rng = np.random.default_rng(seed)
         for first in range(0, 40, 5):
             block = [str(i) for i in range(first, first + 5)]
             dataset._add_to_sample(
@@ -247,7 +250,8 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
 
 
 def test_a_small_corpus_is_its_own_sample():
-    sample, rng = Pairs([], []), np.random.default_rng(0)
+    sample = Pairs([], [])
+    rng = np.random.default_rng(0)
     for block in (["a", "b"], ["c"]):
         dataset._add_to_sample(sample, Pairs(block, block), len(sample.source), rng)
     assert sample.source == ["a", "b", "c"]
@@ -257,10 +261,8 @@ def test_a_small_corpus_is_its_own_sample():
     ("vocabulary", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)]
 )
 def test_ids_take_as_little_room_as_they_can(tmp_path, vocabulary, dtype):
-    ids, lengths = (
-        np.array([vocabulary - 1, 4, 5], np.int32),
-        np.array([1, 0, 2], np.int32),
-    )
+    ids = np.array([vocabulary - 1, 4, 5], np.int32)
+    lengths = np.array([1, 0, 2], np.int32)
     block = Corpus(between_marks(ids, lengths), between_marks(ids[:2], lengths[:1] * 2))
     with memmap.Writer(tmp_path, vocabulary) as writer:
         writer.append(block)

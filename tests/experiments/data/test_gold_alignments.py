@@ -75,10 +75,8 @@ def test_the_parts_of_a_date_are_those_that_cldr_names():
     for seed in range(120):
         told = Told(random.Random(seed))
         cldr.date(told)
-        day, form = (
-            datetime.date.fromordinal(told.asked[0].answer),
-            told.asked[1].answer,
-        )
+        day = datetime.date.fromordinal(told.asked[0].answer)
+        form = told.asked[1].answer
         if form != "full" or day.day > 28:
             continue
         _, sure, _, split = drawn(cldr.date, seed)
@@ -158,7 +156,8 @@ def test_a_corpus_knows_the_links_of_its_test_set():
 
 
 def test_links_are_kept_with_the_corpus():
-    test, again = tiny.corpus().test, cldr.Source(tiny.resolve().data).links()
+    test = tiny.corpus().test
+    again = cldr.Source(tiny.resolve().data).links()
     assert test.links == again and tiny.corpus().validation.links is None
 
 

@@ -141,7 +141,8 @@ def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
     [
         (
             "wmt14_translate",
-            "wmt14_translate is the name of a data set that TensorFlow Datasets has; choose another",
+            "wmt14_translate is the name of a data set that TensorFlow Datasets has; "
+            "choose another",
         ),
         ("mine", r"mine is there already; choose another name or folder"),
     ],

@@ -9,7 +9,8 @@ from tests.experiments import tiny
 
 
 def test_translations_come_back_in_order():
-    vocabulary, sources = tiny.corpus().vocabulary(), tiny.corpus().test.ids.source
+    vocabulary = tiny.corpus().vocabulary()
+    sources = tiny.corpus().test.ids.source
     sizes = []
 
     def echo(state, source, lengths):

@@ -47,10 +47,12 @@ def opened(page: Path, folder: Path, script: str) -> dict:
         r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8")
     )
     tester = (
-        "<script>const wait = () => { if (!document.querySelector('#heads canvas')) return setTimeout(wait, 20);"
+        "<script>const wait = () => { "
+        "if (!document.querySelector('#heads canvas')) return setTimeout(wait, 20);"
         f"let found; try {{ found = (() => {{ {script} }})(); }} "
         "catch (error) { found = {error: String(error)}; }"
-        "const out = document.createElement('pre'); out.id = 'found'; out.textContent = JSON.stringify(found);"
+        "const out = document.createElement('pre'); out.id = 'found'; "
+        "out.textContent = JSON.stringify(found);"
         "document.body.append(out); }; wait();</script></body>"
     )
     (folder / "copy.html").write_text(text.replace("</body>", tester), "utf-8")
@@ -84,7 +86,8 @@ def test_every_layer_and_head_has_its_map(page, tmp_path):
         """
         return {buttons: [...document.querySelectorAll('#heads button')].map(b => b.value),
                 inked: [...document.querySelectorAll('#heads canvas')].map(c =>
-                    c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x))};""",
+                    c.getContext('2d').getImageData(0, 0, c.width, c.height)"""
+        ".data.some(x => x))};",
     )
     assert found == {"buttons": ["0 0", "0 1", "1 0", "1 1"], "inked": [True] * 4}
 
@@ -97,11 +100,14 @@ def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
         tmp_path,
         """
         document.querySelector("#heads button[value='1 1']").click();
-        const title = document.querySelector('#large h3').textContent, canvas = document.querySelector('#large canvas');
-        const box = canvas.getBoundingClientRect(), at = {clientX: box.left + 1, clientY: box.top + 1};
+        const title = document.querySelector('#large h3').textContent, """
+        """canvas = document.querySelector('#large canvas');
+        const box = canvas.getBoundingClientRect(), """
+        """at = {clientX: box.left + 1, clientY: box.top + 1};
         canvas.dispatchEvent(new PointerEvent('pointermove', at));
         const tip = document.getElementById('tip'), said = tip.textContent, hidden = tip.hidden;
-        const marked = document.querySelectorAll('#large .queries li.on, #large .keys li.on').length;
+        const marked = document.querySelectorAll("""
+        """'#large .queries li.on, #large .keys li.on').length;
         canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
         return {title, said, hidden, marked, below: tip.textContent};""",
     )

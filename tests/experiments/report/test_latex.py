@@ -50,7 +50,8 @@ def test_latex_without_a_base_has_no_differences(tmp_path):
     lines = write_report(tmp_path).latex.read_text(encoding="utf-8").splitlines()
     assert lines[6] == r"\begin{tabular}{@{}lrrrrrr@{}}"
     assert lines[10] == (
-        r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} & 1 & 241,664 & 1.250 & 90.0 & 95.0 & 90.0 \\"
+        r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} "
+        r"& 1 & 241,664 & 1.250 & 90.0 & 95.0 & 90.0 \\"
     )
 
 

@@ -91,8 +91,8 @@ def test_markdown(sweep):
 
 base: h=4, positions=sinusoidal (experiments/configs/quick.py)
 
-perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences; ±: sample standard \
-deviation over seeds
+perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences; ±: \
+sample standard deviation over seeds
 
 ## Trials without a result
 
@@ -116,7 +116,8 @@ deviation over seeds
 - python: 3.11.7
 - versions: jax 0.10.2, flax 0.12.8
 
-Figures, position encodings and attention maps: report.html; a line a trial: report.csv; for LaTeX: report.tex.
+Figures, position encodings and attention maps: report.html; a line a trial: report.csv; \
+for LaTeX: report.tex.
 """
     )
 
@@ -177,7 +178,8 @@ def test_differences_stand_beside_the_papers(table_3):
 
 def test_differences_are_of_means_and_p_is_adjusted(table_3):
     book = read_results(table_3.html.parent)
-    base, row = book.trials[:3], book.trials[3:6]
+    base = book.trials[:3]
+    row = book.trials[3:6]
     assert {trial.label for trial in row} == {"(A) h=1"}
     for metric, scale in (("bleu", 1), ("exact_match", 100)):
         mean = np.mean(
@@ -187,7 +189,8 @@ def test_differences_are_of_means_and_p_is_adjusted(table_3):
             ]
         )
         assert table_3.table.differences[metric].rows[1][2] == f"{scale * mean:+.2f}"
-    compared, p = compare_rows(book)[1], table_3.table.differences["bleu"].rows[1][4]
+    compared = compare_rows(book)[1]
+    p = table_3.table.differences["bleu"].rows[1][4]
     assert (
         f"{compared.differences['bleu'].p:.3f}"
         != p
@@ -341,7 +344,10 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, path):
         super().__init__()
-        self.tags, self.scripts, self.text, self.inside = [], [], "", None
+        self.tags = []
+        self.scripts = []
+        self.text = ""
+        self.inside = None
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
@@ -427,7 +433,8 @@ def test_html_shows_differences_and_figures(table_3):
 def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
     table_3, monkeypatch
 ):
-    book, drawn = read_results(table_3.html.parent), {}
+    book = read_results(table_3.html.parent)
+    drawn = {}
     for name, most in (("MAX_POINTS", 3), ("MAX_MAPS", 2), ("MAX_HEAT_MAPS", 1)):
         monkeypatch.setattr(report_page, name, most)
     monkeypatch.setattr(style, "LINES", 4)
@@ -494,7 +501,8 @@ def test_html_holds_the_attention_of_every_layer_and_head(sweep):
             example.translation,
         )
         for kind in ("encoder", "decoder", "cross"):
-            drawn, weights = shown["maps"][kind], example.attention[kind]
+            drawn = shown["maps"][kind]
+            weights = example.attention[kind]
             assert [tuple(drawn["queries"]), tuple(drawn["keys"])] == list(
                 example.axes(kind)
             )

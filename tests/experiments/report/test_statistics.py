@@ -222,10 +222,8 @@ def ngram_counts(hypothesis, reference):
 
 
 def test_bleu_is_sacrebleus():
-    rng, words = (
-        np.random.default_rng(0),
-        "ein zwei drei vier der die das Haus Hund".split(),
-    )
+    rng = np.random.default_rng(0)
+    words = "ein zwei drei vier der die das Haus Hund".split()
     pairs = [
         (
             " ".join(
@@ -304,7 +302,8 @@ def test_scores_are_of_the_test_set_and_of_its_resamples():
 def test_variances_are_of_seeds_and_of_sentences_in_common(n):
     """Shares of sentences are linear, so that their covariances over test sets are
     known without a bootstrap."""
-    rng, S = np.random.default_rng(n), 19
+    rng = np.random.default_rng(n)
+    S = 19
     easy = np.stack([rng.random(S), rng.random(S)])
     row, base = rng.random((2, n, S)) < (0.3 + 0.7 * easy)[:, None]
     weights = statistics.resamples(S, count=40_000)
@@ -404,7 +403,8 @@ CHANCE = {
 @pytest.mark.parametrize("chance", CHANCE)
 @pytest.mark.parametrize("n", [3, 5])
 def test_intervals_cover_and_few_true_nulls_are_rejected(n, chance):
-    trials, S = 300, 50
+    trials = 300
+    S = 50
     weights = statistics.resamples(S, count=150)
     for better in (0.0, 0.5):
         tables = sentences(
@@ -497,7 +497,9 @@ def test_holm_refuses_what_is_no_probability(wrong):
 
 @pytest.mark.parametrize("shared_base", [False, True])
 def test_holm_keeps_the_error_of_a_table_of_true_nulls(shared_base):
-    trials, rows, n = 2000, 20, 3
+    trials = 2000
+    rows = 20
+    n = 3
     rng = np.random.default_rng(0)
     differences = rng.normal(size=(trials, rows, n)) - shared_base * rng.normal(
         size=(trials, 1, n)

@@ -157,7 +157,7 @@ def test_a_runs_directory_does_not_start_code(tmp_path):
     path.write_text("raise SystemExit('this was run')\n")
     config = tiny.resolve().to_dict()
     config["model"]["score"] = f"{path}:X"
-    with pytest.raises(OutsideError, match="code from outside.*--outside=.*code.py:X"):
+    with pytest.raises(OutsideError, match=r"code from outside.*--outside=.*code.py:X"):
         resolve(config, trusted=False)
 
 
@@ -213,6 +213,6 @@ def test_a_corpus_from_outside_has_no_settings_of_others(tmp_path):
     path = tmp_path / "counting.py"
     path.write_text(SOURCE)
     with pytest.raises(
-        SettingsError, match="data.pairs does not apply to data.corpus=/"
+        SettingsError, match=r"data.pairs does not apply to data.corpus=/"
     ):
         tiny.resolve(data__corpus=f"{path}:Counting", data__pairs=200)

@@ -213,13 +213,13 @@ def test_override_gives_a_config_of_the_new_kind():
 
 
 def test_an_rnn_has_no_stacks_for_remat():
-    with pytest.raises(SettingsError, match="training.remat=True must be False"):
+    with pytest.raises(SettingsError, match=r"training.remat=True must be False"):
         resolve({}, {"model.kind": "rnn", "training.remat": True})
 
 
 def test_columns_of_a_table_are_two():
     point = {"data.corpus": "tsv", "data.directory": "x", "data.source_column": "1"}
-    with pytest.raises(SettingsError, match="data.target_column are both '1'"):
+    with pytest.raises(SettingsError, match=r"data.target_column are both '1'"):
         resolve({}, point)
 
 

@@ -285,7 +285,9 @@ def test_evaluation_needs_memory_too(changes, message):
 def test_a_search_needs_its_caches_at_least():
     """Against arrays of the sizes that decoding makes."""
     settings = tiny.resolve(evaluation__beam=3)
-    e, m, shapes = settings.evaluation, settings.model, []
+    e = settings.evaluation
+    m = settings.model
+    shapes = []
     length = program_without_corpus(settings).length
     shapes += [
         (e.batch_size, m.h, n, d)

@@ -308,7 +308,10 @@ def test_a_lock_that_is_a_link_leads_nowhere(tmp_path):
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
-    holds = "import sys; from experiments.system.files import lock\nwith lock(sys.argv[1]): print(flush=True); input()"
+    holds = (
+        "import sys; from experiments.system.files import lock\n"
+        "with lock(sys.argv[1]): print(flush=True); input()"
+    )
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", holds, tmp_path], **pipes) as other:
         other.stdout.readline()

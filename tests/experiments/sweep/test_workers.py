@@ -22,7 +22,9 @@ def test_a_group_is_dealt_out():
 
 @pytest.mark.ci
 def test_layouts_are_measured_and_the_best_is_taken(tmp_path):
-    some, said, ended = planned(3), [], []
+    some = planned(3)
+    said = []
+    ended = []
     pools = workers.Pools({some[0].settings.data: tiny.corpus()})
     try:
         chosen = workers.schedules(pools, some, lambda group: 1e9, None, said.append)

@@ -40,7 +40,8 @@ def test_calls_come_one_by_one_and_keep_their_state_until_a_restart(process):
         time.sleep, 0.5
     )  # a second process, if there were one, would start now and take what follows
     assert ask(process, add, "b") == (pid, ["first", "a", "b"]) and pid != os.getpid()
-    busy, start = process.submit(time.sleep, SECONDS), time.monotonic()
+    busy = process.submit(time.sleep, SECONDS)
+    start = time.monotonic()
     while not busy.running():
         time.sleep(0.01)
     process.restart()

@@ -114,10 +114,8 @@ def test_every_flipped_bit_changes_the_checksum(array):
 
 
 def test_a_checksum_is_the_same_however_an_array_is_spread():
-    mesh, array = (
-        Mesh(np.array(jax.local_devices()), ("d",)),
-        jnp.arange(48.0).reshape(8, 6),
-    )
+    mesh = Mesh(np.array(jax.local_devices()), ("d",))
+    array = jnp.arange(48.0).reshape(8, 6)
     for spec in (P(), P("d"), P(None)):
         assert int(checksum(jax.device_put(array, NamedSharding(mesh, spec)))) == int(
             checksum(array)

@@ -13,7 +13,8 @@ from tests.experiments import tiny
 
 @pytest.mark.ci
 def test_a_fed_corpus_trains_the_same(tmp_path, monkeypatch):
-    lanes, jobs = Lanes(2, devices=tuple(jax.local_devices()[:1])), {}
+    lanes = Lanes(2, devices=tuple(jax.local_devices()[:1]))
+    jobs = {}
     for limit in (device_data.RESIDENT, 0):
         monkeypatch.setattr(device_data, "RESIDENT", limit)
         jobs[limit] = [

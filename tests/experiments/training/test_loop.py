@@ -209,10 +209,8 @@ def test_averages_of_checkpoints(finished):
 @pytest.fixture(scope="module")
 def with_ema(finished, tmp_path_factory):
     """The end alone is run again, from the other trial's files, with ema in place of raw."""
-    chosen, workdir = (
-        tiny.resolve(**MORE, evaluation__weights="ema"),
-        tmp_path_factory.mktemp("ema"),
-    )
+    chosen = tiny.resolve(**MORE, evaluation__weights="ema")
+    workdir = tmp_path_factory.mktemp("ema")
     shutil.copytree(finished[0], workdir, dirs_exist_ok=True)
     (workdir / "result.json").unlink()
     (workdir / "config.json").write_text(json.dumps(chosen.to_dict()))
@@ -248,11 +246,9 @@ def test_searches_are_what_settings_say(monkeypatch):
     functions = evaluation_functions.__wrapped__(
         program, Lanes(), Search(3, 0.5, 12, 5)
     )
-    state, source, lengths = (
-        State(np.zeros((1, 1)), {}, {}, ()),
-        np.zeros((2, 48), np.int32),
-        np.array([3, 9]),
-    )
+    state = State(np.zeros((1, 1)), {}, {}, ())
+    source = np.zeros((2, 48), np.int32)
+    lengths = np.array([3, 9])
     with jax.disable_jit():
         functions.greedy(state, source, lengths)
         functions.search(state, source, lengths)

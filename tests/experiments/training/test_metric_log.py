@@ -26,7 +26,8 @@ def test_a_board_begun_later_has_what_was_before(tmp_path):
 
 
 def test_utilisation_is_work_over_what_could_be_done(tmp_path):
-    directory, said = RunDir(tmp_path), []
+    directory = RunDir(tmp_path)
+    said = []
     log = Log(directory, lambda: 0.0, said.append, peak=1e12)
     metrics = {
         name: np.ones(1, np.float32)
@@ -50,7 +51,8 @@ def test_a_log_counts_what_is_skipped(tmp_path):
             loss=np.array(losses, np.float32), grad_norm=np.array(losses, np.float32)
         )
 
-    directory, nan = RunDir(tmp_path), float("nan")
+    directory = RunDir(tmp_path)
+    nan = float("nan")
     log = Log(directory, lambda: 0.0, lambda line: None, skip=True)
     log.steps(2, steps(1.0, nan), 0, due=True)
     log.steps(4, steps(nan, nan), 0, due=True)

@@ -61,7 +61,8 @@ def test_advice_names_the_least_change_that_fits():
 
 
 def test_advice_for_lanes_is_fewer():
-    settings, each = tiny.resolve(), cost.memory(tiny.resolve())
+    settings = tiny.resolve()
+    each = cost.memory(tiny.resolve())
     assert "--lanes=5 should" in advice(settings, 8, 1, 5 * each)
     assert "--lanes=4 should" in advice(settings, 8, 2, 2 * each + 1)
     assert "--lanes=7 should" in advice(settings, 8, 1, 100 * each)

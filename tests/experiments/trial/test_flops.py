@@ -61,7 +61,8 @@ def test_flops_by_hand():
 )
 def test_what_mixes_positions_by_counting(kind, causal, products):
     """Pairs of positions that are near, beside what does not depend on them."""
-    D, heads = SHAPE.d_model, SHAPE.h * (SHAPE.d_k + SHAPE.d_v)
+    D = SHAPE.d_model
+    heads = SHAPE.h * (SHAPE.d_k + SHAPE.d_v)
     for n in (1, 2, 3, 5, 11):
         near = sum(products(i, j) for i in range(n) for j in range(n))
         wanted = (

@@ -77,7 +77,8 @@ def test_loss_of_each_piece(problem):
 def test_sums_of_bfloat16_are_float32(monkeypatch):
     """A sum over 2,000 equal tokens, 4 a chunk: bfloat16 would stop where 4 more change nothing."""
     monkeypatch.setattr(loss, "LOGITS", 4 * Y)
-    h, e = np.linspace(-1, 1, D, dtype=np.float32), np.zeros((Y, D), np.float32)
+    h = np.linspace(-1, 1, D, dtype=np.float32)
+    e = np.zeros((Y, D), np.float32)
     many = np.ones(2000, np.int32)
     (_, nll), pull = jax.vjp(
         lambda e: cross_entropy(

@@ -121,7 +121,8 @@ def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
     """Whatever the baseline, which may change the spread alone."""
     settings = setting()
     program, trainable = built(settings)
-    params, batch = trainable["params"], one_row(settings)
+    params = trainable["params"]
+    batch = one_row(settings)
     params["cross_attention"]["baseline"] = at(baseline)
     found = gradients(program, trainable, settings, batch, DRAWS)["cross_attention"][
         "score"
@@ -159,7 +160,8 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     trainable["params"]["cross_attention"]["baseline"] = dict(
         w=jnp.full(16, 0.1), c=jnp.float32(1)
     )
-    batch, key = one_row(settings), jax.random.split(jax.random.key(1), 1)
+    batch = one_row(settings)
+    key = jax.random.split(jax.random.key(1), 1)
     hidden, policy = jax.jit(
         jax.vmap(
             lambda row, key: hidden_states(

@@ -345,7 +345,8 @@ def test_sentences_in_a_row_do_not_see_each_other():
 
 def test_schedule():
     settings = tiny.resolve(training__learning_rate=2.0)
-    program, hyper = program_of(settings, 500, 48), hyper_of(settings)
+    program = program_of(settings, 500, 48)
+    hyper = hyper_of(settings)
     rates = [float(learning_rate_at(program, hyper, jnp.int32(s))) for s in (1, 4, 16)]
     np.testing.assert_allclose(rates, [2 / 4 * 1 / 8, 2 / 4 / 2, 2 / 4 / 4], rtol=1e-6)
 
