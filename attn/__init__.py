@@ -1,6 +1,6 @@
 """Attention as pure functions of one head, and the models built from them."""
 
-from attn import check, inspect, io
+from attn import contract, inspect, io
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.masks import Mask
@@ -83,7 +83,7 @@ __all__ = [
     "attention",
     "beam_search",
     "bias",
-    "check",
+    "contract",
     "greedy",
     "inspect",
     "io",

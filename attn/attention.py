@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from attn.kernels.blocks import SAVED
 from attn.kernels.drop import Drop
 from attn.kernels.jax_nn import jax_nn, why_not
+from attn.kernels.query_blocks import SAVED
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads

@@ -15,11 +15,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from attn.attention import attention, check_shapes
-from attn.hashing import mix
-from attn.kernels.blocks import SAVED, over_blocks
+from attn.kernels.query_blocks import SAVED, over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
+from attn.random_bits import mix
 from attn.scores import ScaledDot
 
 

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.attention import attention, check_shapes, make_drop
-from attn.kernels.blocks import over_blocks
+from attn.kernels.query_blocks import over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.kernels.tile import Tile
 from attn.map_heads import map_heads_of_keys

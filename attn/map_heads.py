@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from attn.kernels.blocks import BLOCK, SAVED
+from attn.kernels.query_blocks import BLOCK, SAVED
 from attn.masks import spread
 
 

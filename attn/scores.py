@@ -18,7 +18,7 @@ of a score. It returns at least float32 whatever its inputs are. A new score is 
             return -self.temperature * ((q[:, None] - k[None]) ** 2).sum(-1)
 
 `init(key, h, d_q, d_k)` makes a score for h heads, whose arrays have a leading axis H.
-Initial values here are Glorot-uniform, each head for itself. `attn.check.check_score`
+Initial values here are Glorot-uniform, each head for itself. `attn.contract.check_score`
 holds a new score to the contract.
 """
 

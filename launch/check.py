@@ -15,15 +15,15 @@ import rich.markup
 import rich.table
 from absl import app, flags
 
-from attn import check
+from attn import contract
 from experiments.settings import OutsideError, SettingsError
 from experiments.settings.choices import MIXERS, POSITIONS, SCORES
 from launch import command
 
 CHECKS = (
-    ("score", SCORES, check.check_score),
-    ("positions", POSITIONS, check.check_positions),
-    ("mixer", MIXERS, check.check_mixer),
+    ("score", SCORES, contract.check_score),
+    ("positions", POSITIONS, contract.check_positions),
+    ("mixer", MIXERS, contract.check_mixer),
 )
 
 
@@ -41,7 +41,7 @@ def main(names: list[str]) -> None:
     sys.exit(1 if failures else 0)
 
 
-def run(name: str) -> tuple[str, list[check.Row]]:
+def run(name: str) -> tuple[str, list[contract.Row]]:
     """Returns what `name` stands for, and the rows of its checks.
 
     Raises:
@@ -60,7 +60,7 @@ def run(name: str) -> tuple[str, list[check.Row]]:
     raise SettingsError("; ".join(refusals))
 
 
-def table(rows: list[check.Row]) -> rich.table.Table:
+def table(rows: list[contract.Row]) -> rich.table.Table:
     """Returns the rows as a person reads them."""
     drawn = rich.table.Table(box=None, pad_edge=False, show_header=False)
     for row in rows:

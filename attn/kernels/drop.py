@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn.hashing import counter, random_bits
+from attn.random_bits import counter, random_bits
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from attn.kernels.blocks import SAVED, over_blocks
+from attn.kernels.query_blocks import SAVED, over_blocks
 
 
 def tiled(

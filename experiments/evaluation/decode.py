@@ -13,7 +13,7 @@ import numpy as np
 from attn import beam_search
 from experiments.data.batches import Encoded, padded
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
-from experiments.evaluation.overlap import one_ahead
+from experiments.evaluation.pipelining import one_ahead
 from experiments.settings import Evaluation
 from experiments.trial.program import Program, State, build_model
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.data.batches import Encoded, padded
-from experiments.evaluation.overlap import one_ahead
+from experiments.evaluation.pipelining import one_ahead
 
 
 def sentence_losses(

@@ -11,10 +11,10 @@ from pathlib import Path
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import comparison, statistics
 from experiments.report.comparison import Row
+from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
 from experiments.report.results import Results, read_results, read_sentences
 from experiments.report.table import Table, result_table
-from experiments.report.text import to_csv, to_latex, to_markdown
 from experiments.system.files import write_text
 
 

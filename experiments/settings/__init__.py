@@ -18,7 +18,6 @@ from experiments.settings.model import (
     RNNModel,
     TransformerModel,
 )
-from experiments.settings.outside import Outside, OutsideError, load_text
 from experiments.settings.resolve import (
     check_key,
     default_config,
@@ -29,6 +28,7 @@ from experiments.settings.resolve import (
     with_all_settings,
 )
 from experiments.settings.schema import WEIGHTS, Evaluation, Settings, Training, digest
+from experiments.settings.user_code import Outside, OutsideError, load_text
 
 __all__ = [
     "CORPORA",

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attn
-from experiments.settings import fields, outside
+from experiments.settings import fields, user_code
 from experiments.settings.fields import SettingsError
 
 TEXT = re.compile(
@@ -40,7 +40,7 @@ class Choice:
     """The choice as settings hold it."""
     cls: type
     options: tuple[tuple[str, Any], ...] = ()
-    origin: outside.Outside | None = dataclasses.field(default=None, compare=False)
+    origin: user_code.Outside | None = dataclasses.field(default=None, compare=False)
     """Where the class comes from, None for one of the library."""
 
     def make(self, *arguments) -> Any:
@@ -102,7 +102,7 @@ class Choices:
             outside that cannot be used. The message begins with `key`, the setting.
         """
         if isinstance(text, type):
-            text = outside.text_of(text)
+            text = user_code.text_of(text)
         match = TEXT.fullmatch(text)
         if not match:
             raise SettingsError(
@@ -123,7 +123,7 @@ class Choices:
         name = match["name"]
         loaded = None
         if match["place"]:
-            loaded = outside.load(match["place"], name, match["digits"] or "")
+            loaded = user_code.load(match["place"], name, match["digits"] or "")
             cls = loaded.cls
             if not self.accepts(cls):
                 raise SettingsError(f"{name} is not {self.needed}")
@@ -303,7 +303,7 @@ SOURCES = Choices(
 """Corpora from outside; the project's own have settings in place of options."""
 METRICS = Choices(
     {},
-    outside.is_metric,
+    user_code.is_metric,
     "a value of experiments.evaluation.metrics.Metric",
     maker=lambda value: lambda: value,
     build=lambda choice: choice.cls,

@@ -20,8 +20,8 @@ from experiments.settings.choices import TEXT
 from experiments.settings.corpora import CORPORA, OutsideData
 from experiments.settings.fields import SettingsError, cut, require, shown
 from experiments.settings.model import MODELS
-from experiments.settings.outside import OutsideError, is_loaded, text_of
 from experiments.settings.schema import Settings
+from experiments.settings.user_code import OutsideError, is_loaded, text_of
 
 NOTHING = MappingProxyType({})
 

@@ -10,7 +10,7 @@ from experiments.settings.choices import METRICS, choice
 from experiments.settings.corpora import CldrData, Data
 from experiments.settings.fields import require
 from experiments.settings.model import Model, TransformerModel
-from experiments.settings.outside import Outside
+from experiments.settings.user_code import Outside
 
 OPTIMIZERS = ("adam", "sgd")
 STRATEGIES = ("pmap", "shard_map")

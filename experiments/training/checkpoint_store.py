@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from orbax.checkpoint import v1 as ocp
 
-from attn.hashing import mix
+from attn.random_bits import mix
 from experiments.errors import CheckpointError
 from experiments.system.machine import is_out_of_memory
 

@@ -14,7 +14,7 @@ from experiments.training.population import (
     program_for,
     train_functions,
 )
-from experiments.training.run import batches_of
+from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import Lanes, check_batch_size
 from experiments.trial.program import State, hyper_of, initial_state
 

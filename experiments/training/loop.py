@@ -29,7 +29,9 @@ from experiments.training.population import (
     program_for,
     train_functions,
 )
-from experiments.training.run import (
+from experiments.training.run_dir import RunDir
+from experiments.training.start_point import StartPoint
+from experiments.training.trial_run import (
     MOST_SKIPS,
     Common,
     DrawnBatches,
@@ -37,8 +39,6 @@ from experiments.training.run import (
     TrialRun,
     start_run,
 )
-from experiments.training.run_dir import RunDir
-from experiments.training.start_point import StartPoint
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes, check_batch_size
 from experiments.trial.program import count_parameters

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.data.dataset import Dataset
 from experiments.settings import Settings
 from experiments.training.device_data import DeviceData
-from experiments.training.run import StartedRun, TrialRun
+from experiments.training.trial_run import StartedRun, TrialRun
 from experiments.trial.lanes import Lanes, distribute, put_lane, take_lane
 from experiments.trial.program import Program, State, initial_variables, program_of
 from experiments.trial.step import train_steps

@@ -15,7 +15,7 @@ from experiments.training.population import (
     program_for,
     train_functions,
 )
-from experiments.training.run import batches_of
+from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import hyper_of, initial_state
 

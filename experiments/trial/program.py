@@ -21,7 +21,7 @@ from attn import (
     Shape,
     Transformer,
 )
-from attn.hashing import cheap_key
+from attn.random_bits import cheap_key
 from experiments.settings import Model, Settings
 
 # What a trial's seed is folded with: each use of randomness has its own key.

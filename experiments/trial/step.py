@@ -12,12 +12,12 @@ import numpy as np
 import optax
 
 from attn import Mask
-from attn.hashing import cheap_key
 from attn.models.embeddings import output_matrix
+from attn.random_bits import cheap_key
 from experiments.data.batches import Batch, Corpus, assemble
 from experiments.trial.lanes import AXIS
 from experiments.trial.loss import cross_entropy, negative_log_likelihood
-from experiments.trial.policy import policy_loss
+from experiments.trial.policy_gradient import policy_loss
 from experiments.trial.program import (
     Hyper,
     Program,

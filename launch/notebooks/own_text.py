@@ -44,7 +44,7 @@ elif archives:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*install, str(archives[-1])], check=True)
     subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
-from launch.notebooks.start import start
+from launch.notebooks.environment import start
 
 devices = start(DEVICE)
 

@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 
 from attn import Bilinear, Mask, ScaledDot, attention
 from attn.attention import IMPLEMENTATIONS
-from attn.kernels.blocks import BLOCK
+from attn.kernels.query_blocks import BLOCK
 from attn.map_heads import heads_at_once
 from tests.attn import oracle
 from tests.attn.cases import (
@@ -50,7 +50,7 @@ def qkv():
 @contextlib.contextmanager
 def blocks_of(n, at_once):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
+        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
         patch.setattr(sys.modules["attn.attention"], "heads_at_once", at_once)
         jax.clear_caches()  # the constants are compiled in
         yield

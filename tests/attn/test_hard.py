@@ -33,7 +33,7 @@ def qkv():
 @contextlib.contextmanager
 def blocks_of(n, at_once=4):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", n)
+        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
         patch.setattr(
             sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: at_once
         )

@@ -31,7 +31,7 @@ def qk():
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
-    monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 3)
+    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 3)
     monkeypatch.setattr(
         sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: 4
     )

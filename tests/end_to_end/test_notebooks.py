@@ -11,7 +11,7 @@ import nbclient
 import pytest
 
 from launch.notebooks import install
-from launch.notebooks.start import start
+from launch.notebooks.environment import start
 
 FOLDER = Path("launch/notebooks")
 NAMES = ("attention_by_hand", "ablation", "own_text")

@@ -15,8 +15,8 @@ from experiments.errors import CheckpointError, WorkdirError
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import loop
 from experiments.training.device_data import DeviceData
-from experiments.training.run import DrawnBatches, TrialRun, batches_of
 from experiments.training.start_point import StartPoint
+from experiments.training.trial_run import DrawnBatches, TrialRun, batches_of
 from experiments.trial.lanes import Lanes, distribute, take_lane
 from experiments.trial.program import (
     hyper_of,

@@ -61,7 +61,7 @@ def pickled(path, bomb) -> bytes:
 def one_line(call, capsys) -> str:
     """What a command says whose work is `call()`, which is to end as a mistake."""
     with pytest.raises(SystemExit) as end:
-        command._without_traceback(call)
+        command.without_traceback(call)
     said = capsys.readouterr()
     assert (end.value.code, said.out, said.err[:7], said.err.count("\n")) == (
         2,

@@ -31,8 +31,8 @@ import babel
 from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 
 from experiments.data.corpora import CorpusError, Pairs
-from experiments.data.corpora.concatenated import join, join_links
 from experiments.data.corpora.gold_alignments import Links, Told, links, others
+from experiments.data.corpora.joined_pairs import join, join_links
 from experiments.settings import CldrData
 
 Phrase = Callable[[Locale], str]
@@ -118,7 +118,7 @@ class Source:
         known = json.dumps([*self._arguments, self._joined, babel.__version__]).encode()
         code = [
             Path(__file__).with_name(f"{name}.py").read_bytes()
-            for name in ("cldr", "concatenated", "gold_alignments")
+            for name in ("cldr", "joined_pairs", "gold_alignments")
         ]
         return hashlib.sha256(b"".join([known, *code])).hexdigest()
 

@@ -28,7 +28,7 @@ from experiments.settings import Data, FilesData, Settings
 from experiments.system import machine
 from experiments.system.process import Process
 from experiments.training import speed
-from experiments.training.run import batches_of
+from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import Lanes
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request

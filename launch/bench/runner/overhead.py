@@ -23,8 +23,8 @@ from experiments.settings import Settings
 from experiments.system import machine
 from experiments.training import loop
 from experiments.training.population import program_for
-from experiments.training.run import batches_of
 from experiments.training.run_dir import RunDir
+from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import AXIS
 from experiments.trial.program import hyper_of, initial_state, initial_variables
 from experiments.trial.step import train_step

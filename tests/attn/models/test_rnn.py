@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attn import RNN, SCORES, Mask
-from attn.hashing import cheap_key
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.recurrence import CELLS
+from attn.random_bits import cheap_key
 from tests.attn import numpy_rnn
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")

@@ -21,11 +21,11 @@ from attn import (
     Transformer,
     sinusoidal,
 )
-from attn.hashing import cheap_key
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
 from attn.positions import LAYOUTS
+from attn.random_bits import cheap_key
 from tests.attn import numpy_transformer
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")

@@ -91,7 +91,7 @@ def kernel(request, monkeypatch):
     """Each kernel, with blocks of 4 queries, of which one sees keys that touch neither
     end of them.
     """
-    monkeypatch.setattr(sys.modules["attn.kernels.blocks"], "BLOCK", 4)
+    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
     jax.clear_caches()  # the constant is compiled in
     return request.param
 

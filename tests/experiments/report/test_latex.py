@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from experiments.report.formats import to_latex
 from experiments.report.results import read_results
-from experiments.report.text import to_latex
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 

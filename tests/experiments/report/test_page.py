@@ -22,11 +22,11 @@ from experiments.report.figures import (
     sizes,
     style,
 )
+from experiments.report.formats import csv_scores, to_markdown
 from experiments.report.page import Maps, attention_maps, render_page
 from experiments.report.results import read_examples, read_results
 from experiments.report.table import Grid, Table, result_table, short_names
 from experiments.report.terminal import print_table
-from experiments.report.text import csv_scores, to_markdown
 from experiments.report.write import compare_rows, write_report
 from experiments.system import files
 from tests.experiments import fakes

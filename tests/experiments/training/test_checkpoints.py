@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from attn.hashing import mix
+from attn.random_bits import mix
 from experiments.errors import CheckpointError
 from experiments.training.checkpoint_store import checksum
 from experiments.training.checkpoints import Checkpoints

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn.hashing import cheap_key, counter, random_bits
+from attn.random_bits import cheap_key, counter, random_bits
 
 N = 1 << 16
 

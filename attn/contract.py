@@ -1,6 +1,6 @@
 """Checks that hold one's own score, positions or mixer to the contract of the library.
 
-    for row in attn.check.check_score(Cosine):
+    for row in attn.contract.check_score(Cosine):
         print(row.what, "ok" if row.ok else row.detail)
 
 Each function returns all its rows, whatever fails. B batch, N queries, M keys, H heads,

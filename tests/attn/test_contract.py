@@ -9,7 +9,7 @@ import pytest
 
 import attn
 from attn import MIXERS, POSITIONS, SCORES, Convolutional, Positions, Rotary
-from attn.check import check_mixer, check_positions, check_score
+from attn.contract import check_mixer, check_positions, check_score
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
