@@ -95,7 +95,8 @@ def test_a_product_that_is_none_is_found():
         is_product = True
 
         def __call__(self, q, k):
-            return -((q[:, None] - k[None]) ** 2).sum(-1)
+            distance = ((q[:, None] - k[None]) ** 2).sum(-1)
+            return -distance.astype(jnp.promote_types(q.dtype, jnp.float32))
 
     (failure,) = failures(check_score(NoProduct, dtypes=()))
     assert "is_product, but prepare gives NoProduct" in failure
