@@ -13,7 +13,7 @@ from experiments.sweep.plan import group_trials, plan_trials
 from experiments.sweep.schedule import Layout, Schedule
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from tests.experiments import tiny
-from tests.experiments.settings.test_outside import COSINE, KERPLE
+from tests.experiments.settings.test_user_code import COSINE, KERPLE
 
 
 @pytest.fixture(scope="module")
