@@ -316,12 +316,12 @@ def choice(choices: Choices, default: str, *others: str):
 
     def canonical(text, key):
         """Returns the canonical text. Raises SettingsError for what cannot be chosen."""
-        if text in others:
-            return text
         if not isinstance(text, str | type):
             raise SettingsError(
                 f"{key}={fields.shown(text)} must be str, not {type(text).__name__}"
             )
+        if text in others:
+            return text
         choices.value(text, key)
         return choices.parse(text, key).text
 
