@@ -1,1 +1,1 @@
-"""TODO."""
+"""Text on its way to batches: corpora, the vocabulary, packing and batches."""
