@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -59,12 +60,21 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
         wheel,
     )
     site = str(tmp_path / "site")
-    program = (
-        f"import sys; sys.path.insert(0, {site!r}); import attn; print(attn.__file__)"
-    )
-    assert run(sys.executable, "-I", "-c", program, cwd=tmp_path).startswith(
-        str(tmp_path / "site")
-    )
+
+    def installed(program):
+        program = f"import sys; sys.path.insert(0, {site!r}); {program}"
+        return run(sys.executable, "-I", "-c", program, cwd=tmp_path)
+
+    assert installed("import attn; print(attn.__file__)").startswith(site)
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        scripts = tomllib.load(file)["project"]["scripts"]
+    assert len(scripts) >= 7
+    for name, target in scripts.items():
+        module, _, function = target.partition(":")
+        call = (
+            f"sys.argv = [{name!r}, '--help']; from {module} import {function} as cli"
+        )
+        assert "--" in installed(f"{call}; cli()")
 
 
 def test_a_small_sweep_learns(tmp_path):
