@@ -1,7 +1,8 @@
 """Flags and errors that all commands share.
 
 A user's mistake ends as `error: ...` on stderr with exit status 2, before any work
-where that is possible.
+where that is possible. Settings are imported where they are used: they know attn, and so
+JAX, which takes time that a mistake in the flags need not wait for.
 """
 
 import errno
@@ -18,8 +19,6 @@ from ml_collections import config_flags
 from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
-from experiments.settings import check_key, load_text, override, with_all_settings
-from experiments.settings.choices import METRICS
 from experiments.system.signals import LINE, STATUS, Interrupted
 
 DISK = {
@@ -77,6 +76,8 @@ class ConfigParser(ConfigFileFlagParser):
         self.config = super().parse(path)
         if not isinstance(self.config, ml_collections.ConfigDict):
             return self.config
+        from experiments.settings import with_all_settings
+
         return with_all_settings(self.config)
 
 
@@ -97,11 +98,15 @@ def define_outside() -> flags.FlagHolder[list[str]]:
 
 def load_metrics(texts: list[str]) -> list:
     """Returns the metrics that --metric names. Raises SettingsError for what is none."""
+    from experiments.settings.choices import METRICS
+
     return [METRICS.value(text, "metric") for text in texts]
 
 
 def load_outside(texts: list[str]) -> None:
     """Runs the code that --outside names."""
+    from experiments.settings import load_text
+
     for text in texts:
         load_text(text)
 
@@ -167,6 +172,8 @@ def _parse(arguments):
         _check_config(arguments)
         if _config_given(arguments):
             flag = flags.FLAGS["config"]
+            from experiments.settings import override
+
             flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
         mistake(_message_of(error, _config_given(arguments)))
@@ -182,6 +189,8 @@ def _check_config_arguments(arguments):
     for argument in arguments[1:]:
         name, _, _ = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name.startswith("config."):
+            from experiments.settings import check_key
+
             check_key(name.removeprefix("config."))
     given = _config_given(arguments)
     if given and not os.path.isfile(given.split(":")[0]):

@@ -30,7 +30,6 @@ import sys
 
 from absl import flags
 
-from experiments.settings import resolve
 from experiments.system.signals import Interruption
 from launch import command
 
@@ -73,6 +72,8 @@ def run(interruption):
         command.mistake(
             "--resume and --init_from are both given: a trial begins from one other, or none"
         )
+    from experiments.settings import resolve
+
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
     from experiments.evaluation.metrics import METRICS, summary

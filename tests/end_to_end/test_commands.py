@@ -261,6 +261,13 @@ def test_a_mistake_is_one_line(name, flags, message):
     )
 
 
+@pytest.mark.parametrize("name", ["train", "translate", "sample"])
+def test_flags_are_read_before_jax_is_imported(name):
+    """So that a mistake is told at once, and the restart with huge pages imports nothing twice."""
+    program = f"import sys, launch.{name}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
 def test_what_cannot_be_written_is_one_line():
     done = command("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
     assert (
