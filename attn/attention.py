@@ -118,6 +118,8 @@ def _choose(implementation, q, k, score, return_weights):
     Raises ValueError for one that is unknown or cannot do what is asked, saying why.
     """
     if implementation is None:
+        # jax_nn is taken by name only: cuDNN's has no forward mode. Scores that are no
+        # product may make N·M·A numbers in the textbook form.
         short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
         return "reference" if return_weights or short else "tiled"
     if implementation not in IMPLEMENTATIONS:
@@ -139,13 +141,16 @@ def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
     """
     one_head = {"reference": _reference, "tiled": tiled}[kernel]
     limits = {}
+    # The reference names nothing to keep, so its derivative would make all again.
     if kernel == "tiled":
         limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], score)
         limits["saved"] = SAVED
     out, lse, *weights = map_heads(
         one_head, q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits
     )
+    # map_heads gives (*B, N, H, M); weights are laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
+    # The tiled kernel has no weights, so the last two names may lack a value.
     named = dict(
         zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False)
     )
@@ -173,9 +178,11 @@ def _by_jax_nn(q, k, v, score, mask):
     batch = q.shape[:-3]
 
     def flat(leaf):
+        # Of the parts that are served only padding has an array, one number an example.
         return jnp.broadcast_to(leaf, batch).reshape(-1)
 
     mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
+    # jax.nn takes one batch axis, attention() any number.
     q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
     out = jax_nn(q, k, v, score=score, mask=mask)
     return out.reshape(*batch, *out.shape[1:])
@@ -187,13 +194,16 @@ def make_drop(rate, key, shape):
     Raises:
       ValueError: a rate without a key, or a key without a rate.
     """
+    # A traced rate cannot be compared with 0 here: its dropout is always compiled.
     if isinstance(rate, (int, float)) and rate == 0:
         if key is not None:
             raise ValueError("dropout_key is given but dropout_rate is 0")
         return None
     if key is None:
         raise ValueError(f"dropout_rate={rate} needs a dropout_key")
+    # Flax shares one mask among examples and heads by default; here each has its own.
     keys = jax.random.split(key, shape)
+    # The rate is repeated with the keys, because map_heads maps every leaf of a Drop.
     return Drop(jnp.broadcast_to(jnp.asarray(rate, jnp.float32), shape), keys)
 
 
@@ -215,6 +225,7 @@ def check_shapes(q, k, v, score):
             f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
             f"got {shapes}"
         )
+    # Other scores may compare vectors of two widths, as a bilinear one does.
     if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "

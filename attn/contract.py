@@ -24,6 +24,8 @@ from attn.models.multihead import MultiHeadAttention
 from attn.positions import Positions
 from attn.scores import Dot, score_init
 
+# All differ, so that no axis can be taken for another. K and D are even, as rotary
+# positions and sinusoids need.
 B = 2
 N = 5
 M = 7
@@ -222,6 +224,7 @@ def _prepare(score):
         score, q, k = score.prepare(q, k)
         return score(q, k)
 
+    # In float64 rounding cannot hide a difference between the formulas.
     with jax.enable_x64(True):
         value = _make(score, jnp.float64)
         q, k, _ = _inputs(jnp.float64)
@@ -235,6 +238,7 @@ def _product(score):
 
     def prepared(score, q, k):
         inner, q, k = score.prepare(q, k)
+        # vmap returns arrays only, so the type is noted on the side.
         kinds.append(type(inner))
         return inner(q, k)
 
@@ -261,6 +265,7 @@ def _kernels(score, mask, dtype):
             for name, a, b in zip(("outputs", "LSEs"), results, exact, strict=True):
                 named = f"{name} of {kernel}"
                 details.append(_close(a, b, TOLERANCES[dtype], named))
+    # The last two are of the tiled kernel; of them the output's is shown.
     return details[-2]
 
 

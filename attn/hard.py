@@ -44,6 +44,7 @@ def argmax_attention(
     """
     check_shapes(q, k, v, score)
     index, best = _best_keys(q, k, score, mask or Mask(), bias)
+    # Negated, because NaN must count as broken and no comparison with it holds.
     out = _values_at(v, index, ~(best < jnp.inf))
     if straight_through:
         out = _with_soft_gradient(out, q, k, v, score, mask, bias)
@@ -115,6 +116,7 @@ def _random_keys(q, k, score, mask, bias, keys):
         # Two secret words a query, for the whole head: the sample must not depend on
         # where blocks begin.
         words = jax.random.bits(drop, (q.shape[0], 2), jnp.uint32)
+        # over_blocks hands `drop` to the tile as it is, so it can carry the words.
         return over_blocks(_sample_of_tile, q, k, v, drop=words, **rest)
 
     return map_heads_of_keys(
@@ -170,6 +172,7 @@ def _values_at(v, index, broken):
 
     It is NaN where a score that was NaN or Inf decided the index.
     """
+    # An index of −1 takes the last value, which the next line makes 0.
     out = jnp.take_along_axis(v, index[..., None], axis=-3)
     out = jnp.where(index[..., None] < 0, 0, out)
     return jnp.where(broken[..., None], jnp.nan, out)
@@ -178,4 +181,5 @@ def _values_at(v, index, broken):
 def _with_soft_gradient(out, q, k, v, score, mask, bias):
     """Returns `out`, exactly, with the gradient of soft attention."""
     soft = attention(q, k, v, score=score, mask=mask, bias=bias)
+    # The difference is summed first: it is 0 exactly, so `out` is not rounded.
     return jax.lax.stop_gradient(out) + (soft - jax.lax.stop_gradient(soft))

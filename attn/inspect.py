@@ -82,6 +82,7 @@ def _top_weights(q, k, score, mask, bias, *, top):
 
 def _top_of_tile(tile, top):
     below, _, total = softmax_parts(tile.scores())
+    # Within a window a tile may have fewer keys than `top`.
     best, at = jax.lax.top_k(below, min(top, below.shape[-1]))
     rest = ((0, 0), (0, top - best.shape[-1]))
     index = jnp.where(best == -jnp.inf, -1, tile.j[at]).astype(jnp.int32)
@@ -147,6 +148,7 @@ def weight_rows(
     """
     check_shapes(q, k, k, score)
     n = q.shape[-3]
+    # numpy's, because the check needs numbers and not tracers.
     queries = np.asarray(queries, int)
     if not ((queries >= 0) & (queries < n)).all():
         raise ValueError(
@@ -185,6 +187,7 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
 
         return jax.vmap(row, in_axes=(0, 0, 0 if dense else None))(queries, q, bias)
 
+    # A bias with one row is shared by all queries and serves as it is.
     if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:
         bias = jnp.take(bias, queries, axis=-2)
     q = jnp.take(q, queries, axis=-3)

@@ -55,6 +55,7 @@ def map_heads(
     drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
 
     def one_example(q, k, v, *rest):
+        # Within the map and its checkpoint, so that no transposed batch is kept.
         heads_first = (jnp.moveaxis(x, -2, 0) for x in (q, k, v))
         results = _map_leading(one_head, h, at_once, (*heads_first, *rest))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
@@ -70,6 +71,7 @@ def map_heads(
             q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
         )
 
+    # The outer checkpoint is there for the transposed copies: made again, not kept.
     if saved is not None:
         keep = jax.checkpoint_policies.save_only_these_names(saved)
         one_head = jax.checkpoint(one_head, policy=keep, prevent_cse=False)
@@ -142,6 +144,7 @@ def _check_axes(count, h, **values):
 def _cleaned(k, v):
     """Returns keys and values with 0 for NaN and Inf, and the taint (M,), see `Tile`."""
     dtype = jnp.promote_types(v.dtype, jnp.float32)
+    # 0 · NaN and 0 · Inf are NaN; for any other number the product is 0.
     taint = sum(0 * jax.lax.stop_gradient(x).sum(-1).astype(dtype) for x in (k, v))
     clean_k = jnp.where(jnp.isfinite(k), k, 0)
     clean_v = jnp.where(jnp.isfinite(v), v, 0)

@@ -101,10 +101,13 @@ class _Dense:
     def tile(self, i, j):
         n, m = self.array.shape
         rows = self.array
+        # An axis of length 1 stands for all queries or keys.
         if n > 1:
+            # The last block asks for rows past the end, whose results are cut off.
             rows = jnp.take(self.array, i[:, 0], axis=0, mode="clip")
         if m == 1:
             return rows
+        # j is a run of neighbours, so a slice does what would take a gather.
         return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
@@ -192,6 +195,7 @@ class Mask:
         bands = [part for part in self.parts if isinstance(part, Band)]
         left = [band.left for band in bands if band.left is not None]
         right = [band.right for band in bands if band.right is not None]
+        # All parts must agree, so the tightest bound is the one that counts.
         return min(left, default=None), min(right, default=None)
 
     def picture(self, n: int, m: int) -> str:
@@ -223,6 +227,7 @@ class Mask:
         """
 
         def flat(leaf, ndim):
+            # Only a dense part knows heads; others get an axis of length 1 for them.
             if ndim < 3:
                 leaf = jnp.expand_dims(leaf, leaf.ndim - ndim)
             return spread(leaf, batch, core=min(ndim + 1, 3))
@@ -249,6 +254,7 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     x = x.reshape((1,) * (len(batch) + core - x.ndim) + x.shape)
     lead = x.shape[: len(batch)]
     rest = x.shape[len(batch) :]
+    # What all examples share stays one array, in place of a copy for each.
     if math.prod(lead) > 1:
         x = jnp.broadcast_to(x, (*batch, *rest))
         lead = batch

@@ -45,6 +45,7 @@ def random_bits(key: Array, count: UInt32[Array, "..."]) -> UInt32[Array, "..."]
     Computes mix(mix(count ^ w_0) + w_1) with two secret words w of `key`: the second
     enters between two passes of `mix`, so that streams of related keys differ.
     """
+    # A cheap key is two words already; only other keys have to draw them.
     if jax.random.key_impl(key) == _CHEAP:
         words = jax.random.key_data(key)
     else:
@@ -85,6 +86,7 @@ def _bits(words, width, shape):
     return _hash(words, counter(shape))
 
 
+# Two numbers, or both words of a key would change in the same way.
 _APART = np.array([0x85EBCA6B, 0xC2B2AE35], np.uint32)
 _CHEAP = jax.extend.random.define_prng_impl(
     key_shape=(2,),

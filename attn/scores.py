@@ -78,6 +78,7 @@ class Dot:
         q: Float[Array, "N K"],
         k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
+        # Asked of the product itself: a cast afterwards would be of rounded sums.
         return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
 
@@ -102,6 +103,7 @@ class ScaledDot:
     def prepare(self, q, k):
         """Scales q, which costs N·K multiplications; scaling the scores costs N·M."""
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        # In q's dtype, because a float32 scale would widen bfloat16 queries.
         return Dot(), q * jnp.asarray(scale, q.dtype), k
 
 
@@ -183,6 +185,7 @@ class Additive:
         k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         hidden, a, b = self.prepare(q, k)
+        # The textbook form, to which tests and `attn.contract` hold `prepare`.
         return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
 
     def prepare(self, q, k):
@@ -191,6 +194,7 @@ class Additive:
         a = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
         b = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
         if self.b is not None:
+            # b joins the queries, where it costs nothing for a pair of tokens.
             a = a + self.b.astype(dtype)[None]
         return TanhSum(self.v.astype(dtype)), a, b
 
@@ -240,6 +244,7 @@ def score_init(choice: str | type | Callable) -> Callable:
     return choice.init if isinstance(choice, type) else choice
 
 
+# Heads are a batch axis: counted into the fans, they would shrink all values.
 _glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis=0)
 
 

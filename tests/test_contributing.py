@@ -19,8 +19,6 @@ TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 BLOCKS = re.findall(r"```python\n(# (\S+\.py)\n.*?)```", TEXT, re.DOTALL)
 FILES = {name: code for code, name in BLOCKS}
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

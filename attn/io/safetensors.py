@@ -125,12 +125,14 @@ def _read_header(file, path):
     size = Path(path).stat().st_size
     length = int.from_bytes(file.read(8), "little")
     try:
+        # Before reading: a damaged length could ask for more than the memory.
         if not 2 <= length <= size - 8:
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length))
         if not isinstance(header, dict):
             kind = type(header).__name__
             raise ValueError(f"a header that is no object but {kind}")
+    # json raises RecursionError where brackets are nested too deeply.
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from None
     header.pop("__metadata__", None)
@@ -142,6 +144,7 @@ def _read_tensor(file, start, size, path, name, entry):
         kind = entry["dtype"]
         shape = entry["shape"]
         begin, end = entry["data_offsets"]
+        # isinstance would let True pass as a number.
         if not all(type(n) is int and n >= 0 for n in [*shape, begin, end]):
             raise ValueError
     except (KeyError, TypeError, ValueError):
@@ -154,6 +157,7 @@ def _read_tensor(file, start, size, path, name, entry):
         raise ValueError(f"{path}: {name} is of {kind}; known: {', '.join(DTYPES)}")
     dtype = np.dtype(DTYPES[kind])
     count = math.prod(shape)
+    # Checked here, because np.fromfile gives fewer numbers of a short file in silence.
     present = max(0, min(end, size) - begin) // dtype.itemsize * dtype.itemsize
     if present != end - begin or present != count * dtype.itemsize:
         raise ValueError(

@@ -87,6 +87,7 @@ def from_torch(
     arrays = {name: np.asarray(x) for name, x in arrays.items()}
     shape = _shape(arrays, h, names.transformer)
     arrays = _without_output_bias(arrays, names)
+    # An array of another rank is no table; `_check` names it below.
     tables = [
         arrays[name]
         for name in (names.source_positions, names.target_positions)
@@ -138,6 +139,7 @@ def to_torch(
             f"{names.source_positions!r}; give them two names"
         )
     written = _written(model, variables, names)
+    # Copies: torch.from_numpy shares memory, and that of JAX is read-only.
     return {name: np.array(x, order="C") for name, x in written}
 
 
@@ -181,6 +183,7 @@ def _check_exportable(model):
     other = [
         name for name in fields if getattr(design, name) != getattr(Design(), name)
     ]
+    # By what it stands for: a name and its class are the same score.
     if score_init(design.score) != ScaledDot.init:
         other.append("score")
     if design.positions.in_layers:
@@ -244,6 +247,7 @@ def _design(arrays, design, names):
     norm = "post"
     if any(f"{names.transformer}{stack}.norm.weight" in arrays for stack in NORMS):
         norm = "post_final"
+    # Arrays of pre-norm look like those of post_final, so the caller must tell.
     if design.norm == "pre":
         norm = "pre"
     return design._replace(
@@ -255,6 +259,7 @@ def _design(arrays, design, names):
 
 def _sharing(arrays, names):
     """Returns Design.embeddings."""
+    # By value, because a state_dict holds a tied matrix once for each of its names.
     source, target, output = (arrays.get(name) for name in _embeddings(names))
     if target is None or not np.array_equal(target, output):
         return "separate"
@@ -266,6 +271,7 @@ def _vocabulary(arrays, names):
     for name in _embeddings(names):
         if name in arrays and arrays[name].ndim == 2 and arrays[name].size:
             return len(arrays[name])
+    # Any number serves: a model without embeddings is refused by `_check`.
     return 1
 
 
@@ -312,6 +318,7 @@ def _layer_written(stack, p):
         for name, x in _attention_written(p[ours]):
             yield f"{theirs}.{name}", x
     for theirs, ours in LINEARS.items():
+        # nn.Linear keeps its matrix as (out, in), Linen as (in, out).
         yield f"{theirs}.weight", p["feed_forward"][ours]["kernel"].T
         yield f"{theirs}.bias", p["feed_forward"][ours]["bias"]
     for theirs, ours in NORMS[stack].items():
@@ -431,6 +438,7 @@ def _abstract(model):
 
 def _flat(variables):
     flat = {}
+    # Parameters and tables never have a name in common, so collections are left out.
     for tree in variables.values():
         flat |= flatten_dict(tree, sep="/")
     return flat

@@ -31,8 +31,11 @@ def cached(
     if best:
         is_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
         s = jnp.where(is_best, s, -jnp.inf)
+    # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN.
     e = jnp.exp(s - jnp.where(jnp.isfinite(top), top, 0))
+    # A query that sees nothing divides 0 by the smallest number, and gets 0.
     total = jnp.maximum(e.sum(-1, keepdims=True), jnp.finfo(e.dtype).tiny)
+    # Divided after the product: V divisions a query in place of M.
     return ((e.astype(v.dtype) @ v) / total).astype(v.dtype)
 
 
@@ -58,6 +61,7 @@ def over_cache(
     score = jax.tree.map(for_each_head, score)
     mapped = jax.vmap(one_head, in_axes=(0, 0, 0, 0, 0, None))
     for _ in batch:
+        # Score and bias have no batch axis: all examples share them.
         mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, None, 0))
     out = mapped(jnp.moveaxis(q, -2, -3), k, v, score, bias, visible)
     return jnp.moveaxis(out, -3, -2)

@@ -32,6 +32,7 @@ class Drop:
 
         The whole has so many `columns`; x holds its cells (i, j).
         """
+        # In uint32, because the number of a cell passes 2^31 for long inputs.
         row = i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32)
         return self._drop(x, row + j.astype(jnp.uint32)[None])
 

@@ -50,18 +50,22 @@ def jax_nn(
             lengths = jnp.minimum(lengths, part.lengths)
     first, last = _visible_range(q.shape[1], left, right, lengths)
 
+    # A masked NaN would reach the output, because its weight of 0 times NaN is NaN.
     bad = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
     k = jnp.where(bad[..., None], 0, k)
     v = jnp.where(bad[..., None], 0, v)
+    # The causal flag is kept apart, because cuDNN serves it and is given no window.
     causal = right == 0 and left is None
     window = None
     if not causal and (left is not None or right is not None):
+        # A window of jax.nn has no open side; this is farther than any key.
         unbounded = k.shape[1] + q.shape[1]
         window = tuple(unbounded if x is None else x for x in (left, right))
     out = jax.nn.dot_product_attention(
         q,
         k,
         v,
+        # The scale is in q already, by `_prepared`.
         scale=1.0,
         is_causal=causal,
         local_window_size=window,
@@ -70,6 +74,7 @@ def jax_nn(
     )
     # jax.nn gives the mean of all values to a query that sees nothing.
     out = jnp.where((last < first)[..., None, None], 0, out)
+    # A query that does see a NaN gets it back: only what is hidden is forgiven.
     return jnp.where(_any_between(bad, first, last)[..., None], jnp.nan, out)
 
 
@@ -99,9 +104,11 @@ def _visible_range(n, left, right, lengths):
 
 def _any_between(bad, first, last):
     """Tells whether one of bad[first], …, bad[last] is set: (B, N, H) of bad (B, M, H)."""
+    # A running count answers for any range by two look-ups, without N·M memory.
     before = jnp.pad(jnp.cumsum(bad, axis=1), ((0, 0), (1, 0), (0, 0)))
 
     def count_below(j):
+        # A window that is all to one side of its query may lie beyond the keys.
         j = jnp.clip(j, 0, bad.shape[1])[..., None]
         return jnp.take_along_axis(before, j, axis=1)
 
@@ -109,6 +116,7 @@ def _any_between(bad, first, last):
 
 
 def _cudnn_can(q, window):
+    # cuDNN has windows to the left only, and heads wider than 128 from Hopper on.
     on_gpu = jax.default_backend() == "gpu"
     narrow = q.dtype in (jnp.float16, jnp.bfloat16)
     width = q.shape[-1]

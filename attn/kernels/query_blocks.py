@@ -13,6 +13,7 @@ from attn.kernels.tile import Tile
 
 BLOCK = 256
 """The most queries in a block."""
+# More runs would waste less on hidden keys, but each is one more loop to compile.
 RUNS = 8
 """The number of runs of blocks under a causal mask: each has the keys of its last query."""
 SAVED = "results of a block"
@@ -30,6 +31,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     queries = q.shape[0]
     m = k.shape[1]
     count = -(-queries // BLOCK)
+    # Blocks are of equal size, so that fewer than `count` rows are padding.
     n = -(-queries // count)
     dense = bias is not None and not hasattr(bias, "tile")
 
@@ -42,6 +44,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         jax.checkpoint,
         policy=jax.checkpoint_policies.save_only_these_names(SAVED),
         prevent_cse=False,
+        # XLA must know the size of a slice when it compiles, but not where it starts.
         static_argnums=0,
     )
     def one_block(width, start, t, q, bias_rows):
@@ -66,10 +69,13 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
 
     rows = jnp.arange(count), blocks(q), blocks(bias) if dense else None
     left, right = mask.reach()
+    # Only a window narrower than all keys is worth a slice that moves with the block.
     if left is not None and right is not None and n + left + right < m:
+        # A window may be empty, and a softmax over no key at all has no maximum.
         width = max(1, n + left + right)
 
         def in_window(t, *rest):
+            # At both ends the slice is moved inwards; the mask hides what is too much.
             start = jnp.clip(t * n - left, 0, m - width)
             return one_block(width, start, t, *rest)
 
@@ -115,9 +121,11 @@ def _map(function, rows):
 
 def _runs(count, n, m, left, right):
     """Cuts the blocks into runs, each with the static (start, width) of its keys."""
+    # Without bounds all blocks see the same keys, and one run serves them.
     size = count if left is None and right is None else -(-count // RUNS)
     for first in range(0, count, size):
         last = min(first + size, count)
+        # One key at least, though it be hidden: a softmax over none has no maximum.
         stop = m if right is None else min(m, max(1, last * n + right))
         start = 0 if left is None else min(stop - 1, max(0, first * n - left))
         yield slice(first, last), (start, stop - start)

@@ -39,18 +39,21 @@ def reference(
         s = s + bias.astype(s.dtype)
     s = jnp.where(mask, s, -jnp.inf)
 
+    # The maximum cancels in the quotient and in the LSE: it has no gradient.
     top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
     # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN, in the value
     # and in every gradient.
     top = jnp.where(top == -jnp.inf, 0.0, top)
     e = jnp.exp(s - top)
     total = e.sum(-1, keepdims=True)
+    # 0 / 1 keeps the weights of such a row at 0, with a gradient that is 0 and not NaN.
     empty = total == 0
     total = jnp.where(empty, 1.0, total)
     weights = e / total
     lse = jnp.where(empty, -jnp.inf, top + jnp.log(total))[:, 0]
 
     dropped = weights if drop is None else drop(weights)
+    # Factors are in v's dtype, fast in bfloat16, and sums in the scores' dtype.
     out = jnp.einsum(
         "nm,mv->nv", dropped.astype(v.dtype), v, preferred_element_type=s.dtype
     )

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+# A pass reads and writes all N·M sums, so several features share it.
 GROUP = 8
 """The number of features summed in one pass over the scores."""
 LARGEST = 5000.0
@@ -36,6 +37,7 @@ def tanh_sum(
     groups = -(-features // GROUP)
     fill = (0, groups * GROUP - features)
 
+    # The fill has v = 0 too, so its features add nothing.
     def grouped(x):
         return jnp.pad(x, (fill, (0, 0))).reshape(groups, GROUP, -1)
 
@@ -63,6 +65,7 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     """Computes Σ_f v_f (1 − tanh²)(da_f + db_f) + dv_f tanh; linear in the last three."""
     n = a.shape[1]
     m = b.shape[1]
+    # Derivatives go through a and b by the rule of `_r`, never through the tables.
     tables = jax.lax.stop_gradient(_tables(a, b, v))
     across = jnp.ones((1, m), v.dtype)
 
@@ -109,9 +112,11 @@ def _two_features(n, row, other):
 def _y(n, row):
     """Computes e^{2(a + b)} (N, M) from a row of the tables, cut where tanh is ±1."""
     m, k = row
+    # At 2^top tanh has rounded to 1, and the product of two such y is still finite.
     formats = {4: (jnp.int32, 23, 127, 30), 8: (jnp.int64, 52, 1023, 56)}
     integer, bits, bias, top = formats[m.dtype.itemsize]
     exponent = jnp.clip(k[:n, None] + k[None, n:] + bias, 1, bias + top)
+    # The bits of 2^k are put together: exact, and no exponential for a pair.
     power = jax.lax.bitcast_convert_type(exponent.astype(integer) << bits, m.dtype)
     return (m[:n, None] * m[None, n:-1]) * power
 
@@ -126,6 +131,7 @@ def _tables(a, b, v):
     k = jnp.round(x / math.log(2))
     high = 355 / 512  # ln 2 to nine bits: k·high is exact
     m = jnp.exp((x - k * high) - k * (math.log(2) - high))
+    # v stands behind m, so that one product of `_row` brings both.
     return jnp.concatenate([m, v[:, None]], axis=1), k.astype(jnp.int32)
 
 
@@ -140,6 +146,7 @@ def _row(t, tables):
     def product(x):
         hot = (jnp.arange(x.shape[0]) == t).astype(x.dtype)
         flat = x.reshape(x.shape[0], -1)
+        # By default a GPU or TPU would round the table's numbers to fewer bits.
         return jnp.matmul(hot, flat, precision="highest").reshape(x.shape[1:])
 
     return jax.tree.map(product, tables)

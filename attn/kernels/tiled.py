@@ -49,7 +49,9 @@ def _block(tile):
     top = jnp.where(top == -jnp.inf, 0.0, top)
     e = jnp.exp(s - top)
     total = e.sum(-1, keepdims=True)
+    # Dropout is of the weights: the denominator counts those that are dropped too.
     out = _times(tile.dropped(e), tile.v) / jnp.where(total == 0, 1.0, total)
+    # Of a row that sees nothing this is log 0 + 0 = −inf, as the contract has it.
     return out, (jnp.log(total) + top)[:, 0]
 
 
@@ -58,6 +60,7 @@ def _block_jvp(primals, tangents):
     (tile,) = primals
     (d_tile,) = tangents
     out, lse = checkpoint_name(_block(tile), SAVED)
+    # Mask, taint, dropout and places count as constants: no tangent goes through.
     changes = d_tile.score, d_tile.q, d_tile.k, d_tile.bias, d_tile.v
     return (out, lse), _tangent(tile, changes, out, lse)
 

@@ -83,6 +83,7 @@ def greedy(
         best = _first_argmax(logits[:, 0] + penalty[None])
         token = jnp.where(forced == PAD, best, forced)
         tokens = tokens.at[:, t + 1].set(jnp.where(done, PAD, token))
+        # A limit needs no case of its own, because it forces eos.
         return t + 1, caches, tokens, done | (token == eos)
 
     tokens = _only_bos((batch,), max_length, bos)
@@ -156,12 +157,16 @@ def beam_search(
         tokens = _take_rows(alive.tokens, parent).at[..., t + 1].set(token)
 
         ends = token == eos
+        # A row goes on while others search, but what ends after it is done is void.
         ended = jnp.where(ends & ~done[:, None], log_probs, NEVER)[:, :beam]
+        # NEVER / lp is above NEVER where lp > 1, and would pass for a score.
         scores = jnp.where(ended > NEVER, ended / lp(t + 1), NEVER)
         finished = _best_of(finished, BeamResult(tokens[:, :beam], scores, ended))
 
+        # One extension of each hypothesis ends, so at least K of the 2K do not.
         log_probs, order = jax.lax.top_k(jnp.where(ends, NEVER, log_probs), beam)
         ancestry = _take_rows(alive.visible, _take_rows(parent, order))
+        # The entry that the next step writes is seen too: a token attends to itself.
         visible = ancestry | _own_entries(t + 1, beam, max_length)
         alive = _Alive(log_probs, _take_rows(tokens, order), visible)
 
@@ -197,6 +202,7 @@ class _Alive(NamedTuple):
     @classmethod
     def start(cls, batch, beam, max_length, bos):
         """Returns one that is empty and K − 1 that do not exist."""
+        # K alike at first would fill the beam with copies of one hypothesis.
         log_probs = jnp.full((batch, beam), NEVER).at[:, 0].set(0.0)
         tokens = _only_bos((batch, beam), max_length, bos)
         visible = _own_entries(0, beam, max_length)
@@ -236,7 +242,9 @@ def _decoder(model, variables, source, lengths, beam, max_length):
     memory = call("project_memory", encoded)
     memory_visible = (jnp.arange(n)[None] < lengths[:, None])[:, None]
     matrix = output_matrix(variables["params"])
+    # The matrix is padded once, so that the logits need no padding in any step.
     matrix = jnp.pad(matrix, ((0, -len(matrix) % BLOCK), (0, 0)))
+    # One hypothesis needs no transposed copy: a logit is a product with one row.
     many = batch * beam > 1
     if many:
         matrix = matrix.T  # here, because XLA would do it in every step
@@ -263,6 +271,7 @@ def _forced_tokens(lengths, max_length, eos, limits, prefix):
         limits = jnp.full(lengths.shape, max_length)
     else:
         limits = jnp.clip(jnp.asarray(limits), 1, max_length)
+    # An empty sentence is given eos at once, which is its empty translation.
     limits = jnp.where(lengths > 0, limits, 1)
 
     def forced_token(t):
@@ -291,6 +300,8 @@ def _best_extensions(logits, log_probs, forced, vocabulary):
     base = offset.max(-1, keepdims=True)
     relative = offset - base
     candidates = (maxima + relative[..., None]).reshape(batch, -1)
+    # The 2K best tokens lie in the 2K blocks with the greatest maxima: each block
+    # passed over has 2K tokens above it.
     _, best = jax.lax.top_k(candidates, min(2 * beam, candidates.shape[1]))
     parent, block = jnp.divmod(best, width // BLOCK)
     near = _take_rows(logits.reshape(batch, -1, BLOCK), best)
@@ -320,8 +331,10 @@ def _log_sum_exp(logits, maxima, vocabulary):
 
     `maxima` are those of the blocks of tokens that may.
     """
+    # They count in the softmax, and their exponentials must not overflow either.
     forbidden = logits[..., vocabulary.forbidden()].max(-1)
     top = jnp.maximum(maxima.max(-1), forbidden)[..., None]
+    # The fill of the last block has logits of 0, which are no token's.
     is_token = (jnp.arange(logits.shape[-1]) < vocabulary.y)[None, None]
     total = jnp.where(is_token, jnp.exp(logits - top), 0).sum(-1, keepdims=True)
     return (top + jnp.log(total))[..., 0]
@@ -357,6 +370,7 @@ def _own_entries(t, beam, max_length):
 def _take_rows(x, index):
     """Returns x[b, index[b]] for every sentence b."""
     index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
+    # Indices come from top_k, so a check of bounds would be for nothing.
     return jnp.take_along_axis(x, index, axis=1, mode="promise_in_bounds")
 
 

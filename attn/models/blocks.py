@@ -95,6 +95,7 @@ class Layer(nn.Module):
         module = self.mixer.build(
             self.shape, self.design, self.causal, self.P_attention
         )
+        # An attribute's name is the key of its parameters, and each mixer has its own.
         setattr(self, self.mixer.name, module)
 
     def _mix(self, x, mask):
@@ -165,6 +166,7 @@ class DecoderLayer(Layer):
         """Makes the sub-layers."""
         self._set_mixing()
         self.self_norm = self._add_and_norm()
+        # Without positions: rotation and bias are for self-attention alone.
         self.cross_attention = attention_module(
             self.shape, self.design, self.P_attention, selection=self.selection
         )
@@ -244,11 +246,13 @@ class LayeredModel(nn.Module):
 
         With `remat` or `scan` the layers must be alike.
         """
+        # A pure layer in a scan can neither make parameters here nor sow weights.
         watched = self.is_initializing() or self.is_mutable_collection("weights")
         if watched or not (self.remat or self.scan):
             for layer in layers:
                 x = layer(x, *rest)
             return x
+        # parent=None keeps Linen from making it one more layer of this module.
         pure = type(layers[0])(*self.layer_arguments, parent=None)
 
         def one(x, layer):
@@ -257,11 +261,14 @@ class LayeredModel(nn.Module):
             return pure.apply({"params": params}, x, *rest, rngs=rngs), None
 
         all_params = [layer.variables["params"] for layer in layers]
+        # Stacked here and not in the variables, which are the same without scan.
         params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *all_params)
         keys = None
         if self.has_rng("dropout"):
+            # All run as one module, so with one key they would drop the same units.
             keys = jax.random.split(self.make_rng("dropout"), len(layers))
         if self.remat:
             one = jax.checkpoint(one)
+        # Unrolled to its end a scan is a plain loop, which is what remat alone needs.
         unroll = 1 if self.scan else len(layers)
         return jax.lax.scan(one, x, (params, keys), unroll=unroll)[0]

@@ -36,11 +36,13 @@ class Convolution(nn.Module):
         d_model = self.d_model
         glorot = nn.initializers.glorot_uniform
         if self.separable:
+            # The sum over the taps then keeps the variance of x.
             normal = nn.initializers.normal(taps**-0.5)
             self.taps = self.param("taps", normal, (taps, d_model))
             self.kernel = self.param("kernel", glorot(), (d_model, d_model))
         else:
             shape = (taps, d_model, d_model)
+            # An output sums over taps and features, so both count as inputs.
             self.kernel = self.param("kernel", glorot((0, 1), 2), shape)
         self.bias = self.param("bias", nn.initializers.zeros, (d_model,))
 
@@ -49,7 +51,9 @@ class Convolution(nn.Module):
         visible = neighbours(mask, x.shape[:-2], x.shape[-2], self.offsets)
         taps = []
         for i, offset in enumerate(self.offsets):
+            # A roll brings the other end in, but `neighbours` never shows it.
             shifted = jnp.roll(x, -offset, axis=-2)
+            # where and not a product, which would let a hidden NaN through.
             taps.append(jnp.where(visible[..., i, None], shifted, 0))
         return self._sum(taps)
 
@@ -68,6 +72,7 @@ class Convolution(nn.Module):
 
         The convolution must be causal.
         """
+        # Written before it is read, because the last tap is at position t itself.
         cache = write_entries(cache, x, t)
         taps = [ancestors(cache, visible, t + offset) for offset in self.offsets]
         return self._sum(taps), cache

@@ -64,6 +64,7 @@ class Design(NamedTuple):
 
 def check_design(design: Design, shape: Shape) -> None:
     """Raises ValueError for a name that is unknown, or a value that does not fit."""
+    # Without an activation the feed-forward network would be one linear map.
     activations = [name for name in ACTIVATIONS if name != "none"]
     check_name("norm", design.norm, NORMS)
     check_name("embeddings", design.embeddings, EMBEDDINGS)
@@ -71,6 +72,7 @@ def check_design(design: Design, shape: Shape) -> None:
     check_name("head_activation", design.head_activation, ACTIVATIONS)
     check_name("combine", design.combine, COMBINATIONS)
     check_name("selection", design.selection, SELECTIONS)
+    # Called for its error, before any layer is made.
     score_init(design.score)
     for field, base, example in (
         ("positions", Positions, "Rotary()"),

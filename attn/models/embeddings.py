@@ -21,6 +21,7 @@ def embedding_matrices(
     d_model: int,
 ) -> dict[str, Float[Array, "Y D"]]:
     """Makes parameters of `module` by name, each (Y, D), from N(0, 1/d_model)."""
+    # Models multiply embeddings by √d_model, which brings their variance to 1.
     normal = nn.initializers.normal(d_model**-0.5)
     return {name: module.param(name, normal, (vocabulary, d_model)) for name in names}
 

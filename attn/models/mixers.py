@@ -113,6 +113,7 @@ class Restricted(SelfAttention):
         visible: Bool[Array, "*B K T"],
     ):
         """Returns the output of K hypotheses at position t, and the new cache."""
+        # The cache has no later positions, so the right side needs no bound.
         near = jnp.arange(visible.shape[-1]) // x.shape[-2] >= t - self.radius
         visible = visible & near.reshape((1,) * (visible.ndim - 1) + (-1,))
         return module.decode_step(x, t, cache, visible)

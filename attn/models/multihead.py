@@ -184,6 +184,7 @@ class MultiHeadAttention(nn.Module):
             *memory,
             score=self.score_value,
             visible=visible,
+            # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
         )
         return self._output(out)
@@ -214,8 +215,10 @@ class MultiHeadAttention(nn.Module):
         bias = None
         if self.position_bias is not None:
             row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
+            # n entries of the cache share each position.
             bias = row.repeat(n, axis=-1)[:, None]
         positions = jnp.full(n, t)
+        # Keys are rotated before they are kept, because their position never changes.
         k, v = as_cached(*self.keys_and_values(x, positions))
         write = jax.lax.dynamic_update_slice_in_dim
         keys = write(cache[0], k, t * n, axis=-1)
@@ -238,6 +241,7 @@ class MultiHeadAttention(nn.Module):
 
     def _rotate(self, x, positions):
         if positions is None:
+            # Right in packed rows too: a rotation shows in distances only.
             positions = jnp.arange(x.shape[-3])
         return self.positions.rotate(x, positions)
 
@@ -258,6 +262,7 @@ class MultiHeadAttention(nn.Module):
         return out if self.activation is None else self.activation(out)
 
     def _dropout(self):
+        # A traced rate cannot be compared with 0.
         never = isinstance(self.P_drop, float | int) and self.P_drop == 0
         if never or not self.has_rng("dropout"):
             return {}
@@ -289,15 +294,19 @@ def select(
     REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over heads,
     the `entropy` of their distributions, and `baseline_value`, which sends x no gradient.
     """
+    # At init every collection is mutable, and weights would become variables.
     watched = module.is_mutable_collection("weights") and not module.is_initializing()
+    # By default sow gathers a tuple of all calls; only the last one is wanted.
     sow = functools.partial(
         module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None
     )
+    # Hard attention is watched by the soft weights from which it selects.
     if watched or module.selection == "soft":
         out = attention(q, k, v, return_weights=watched, **arguments, **dropout)
         if watched:
             out, weights = out
             sow("weights", "weights", weights)
+    # Also without an rng, because init must make the baseline's parameters.
     if module.selection == "sampled":
         baseline_value = module.baseline(jax.lax.stop_gradient(x))
     if module.selection == "sampled" and module.has_rng("sample"):
@@ -307,6 +316,7 @@ def select(
         sow("policy", "entropy", inspect.entropy(q, k, **arguments).sum(-1))
         sow("policy", "baseline_value", baseline_value)
     elif module.selection != "soft":
+        # What is sampled in training is trained by REINFORCE, not through the best key.
         straight_through = module.selection == "argmax"
         out, _ = argmax_attention(
             q, k, v, straight_through=straight_through, **arguments
@@ -328,6 +338,7 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
         return value
     names = list(_arrays(value))
     params = {}
+    # Parameters where none belong are read as well, to be refused below.
     if names or module.has_variable("params", name):
         params = module.param(name, lambda key: _arrays(make(key)))
     if sorted(params) != sorted(names):
@@ -365,4 +376,5 @@ def _project(x, w):
 
 def _plus(x, b):
     """Returns x + b, the same b for every token."""
+    # Axes are written out: the tests make JAX raise where it would add them.
     return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)

@@ -21,6 +21,7 @@ class PositionTable(nn.Module):
     @nn.compact
     def __call__(self, positions: Int[Array, "*B N"]) -> Float[Array, "*B N D"]:
         def initial_table():
+            # The table is no parameter, but at init it is drawn with the same rng.
             key = self.make_rng("params")
             return self.positions.table(key, self.length, self.d_model)
 

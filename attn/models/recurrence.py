@@ -55,6 +55,7 @@ class CellLoop(nn.Module):
 
         xs, starts = jax.tree.map(time_first, (x, start))
         inputs = xs, jnp.moveaxis(begins, -1, 0), starts
+        # Linen's scan, because the cell makes its parameters inside of the loop.
         scan = nn.scan(
             one,
             variable_broadcast="params",
@@ -70,6 +71,8 @@ class CellLoop(nn.Module):
 
     def zeros(self, x: Float[Array, "*B D"]):
         """Returns the state before anything, one array (*B, F) or, of an LSTM, two."""
+        # The key is not used: carries begin at 0. Linen makes them in float32, which
+        # would widen what follows from a bfloat16 x.
         state = self.rnn.initialize_carry(jax.random.key(0), x.shape)
         return jax.tree.map(lambda leaf: leaf.astype(x.dtype), state)
 
@@ -110,6 +113,7 @@ class Recurrence(nn.Module):
         Where a position may not see the one before, `start` (*B, N, D) came before, or 0.
         """
         hidden = ~neighbours(mask, x.shape[:-2], x.shape[-2], (-1, 1))
+        # A cell that reads from the end begins where a position may not see its next.
         begins, ends = jnp.moveaxis(hidden, -1, 0)
         states = self.forward(x, begins, start)
         if not self.both_ways:
@@ -118,6 +122,7 @@ class Recurrence(nn.Module):
 
     def empty_cache(self, batch_shape: tuple[int, ...], entries: int, dtype):
         """Returns room for a state in each entry."""
+        # By the cell itself, which knows whether its state is one array or two.
         return self.forward.zeros(
             jnp.zeros((*batch_shape, entries, self.d_model), dtype)
         )
@@ -138,6 +143,7 @@ class Recurrence(nn.Module):
         if start is not None:
 
             def chosen(new, old):
+                # t is traced: one compiled step serves all positions.
                 return jnp.where(t == 0, new, old)
 
             state = jax.tree.map(chosen, start, state)

@@ -129,6 +129,7 @@ class RNN(nn.Module):
         ]
         self.decoder = [Recurrence(self.d_model, self.cell) for _ in layers]
         self.start = [Linear(self.d_model) for _ in layers]
+        # One for the input of each layer of both sides, and the last for z.
         self.drops = [Dropout(self.P_drop) for _ in range(2 * self.N + 1)]
         if self.score != "none":
             self.cross_attention = SingleHead(self.d_model, self.score, self.selection)
@@ -151,6 +152,7 @@ class RNN(nn.Module):
         """
         memory = self.encode(source, source_positions, source_mask)
         n = source.shape[-1]
+        # For each query, because each sentence of a packed row has its own summary.
         visible = dense_mask(cross_mask, source.shape[:-1], target.shape[-1], n)
         summary = _last_states(memory, visible)
         u = self._embed(self.embedding, target)
@@ -173,6 +175,7 @@ class RNN(nn.Module):
         """
         tied = self.embeddings == "tied"
         h = self._embed(self.embedding if tied else self.source_embedding, source)
+        # The drops after the first N are the decoder's and that of z.
         for drop, layer in zip(self.drops, self.encoder, strict=False):
             h = layer(drop(h), mask)
         return h
@@ -208,6 +211,7 @@ class RNN(nn.Module):
         Returns it and the new caches; see `Transformer.decode_step`.
         """
         u = self._embed(self.embedding, tokens)
+        # The values, because the cache keeps keys with their tokens last.
         summary = _last_states(memory[1][..., 0, :, :], memory_visible)
         summary = jnp.broadcast_to(summary, u.shape)
         new_caches = []
@@ -242,6 +246,8 @@ class RNN(nn.Module):
     def _combined(self, context, u):
         both = jnp.concatenate([context, u], axis=-1)
         z = self.drops[-1](jnp.tanh(self.combine(both)))
+        # The 1 meets the output's bias, a column of the matrix, so that loss and beam
+        # search need no case for a bias.
         return jnp.concatenate([z, jnp.ones_like(z[..., :1])], axis=-1)
 
 
@@ -250,6 +256,7 @@ def _last_states(memory, visible):
 
     They are those over the run of positions (*B, M, N) that it sees.
     """
+    # Forward cells have read all at the last position, backward ones at the first.
     forward, backward = jnp.split(memory, 2, axis=-1)
     first = visible.argmax(-1)
     last = visible.shape[-1] - 1 - jnp.flip(visible, -1).argmax(-1)

@@ -118,10 +118,13 @@ def allowed_tokens(
     """
     order = jnp.argsort(-logits, stable=True)
     probabilities = jax.nn.softmax(logits[order] / temperature)
+    # Without itself, so that the token that brings the sum to top_p is kept.
     before = jnp.cumsum(probabilities) - probabilities
     rank = jnp.arange(logits.size)
     most = jnp.where(jnp.asarray(top_k) > 0, top_k, logits.size)
+    # Rounding may bring the sum to 1 too early, and top_p=1 must keep every token.
     in_top_p = (before < top_p) | (jnp.asarray(top_p) >= 1)
+    # The likeliest token stays even at top_p=0, or nothing could be drawn.
     allowed = (rank < most) & in_top_p | (rank == 0)
     unordered = jnp.zeros(logits.size, bool).at[order].set(allowed)
     return unordered & (logits > -jnp.inf)
@@ -129,6 +132,7 @@ def allowed_tokens(
 
 def _draw(key, logits, temperature, top_k, top_p):
     cold = jnp.asarray(temperature) == 0
+    # A cold draw is made too and thrown away: it must not divide by 0.
     warm = jnp.where(cold, 1.0, temperature)
     allowed = allowed_tokens(logits, warm, top_k, top_p)
     scores = jnp.where(allowed, logits / warm, -jnp.inf)

@@ -55,6 +55,7 @@ class Transformer(LayeredModel):
         self.decoder = [
             DecoderLayer(*self.layer_arguments, selection) for selection in selections
         ]
+        # A post-norm layer ends in a LayerNorm, and the paper has none after the stack.
         if design.norm != "post":
             self.encoder_norm = nn.LayerNorm(design.norm_epsilon)
             self.decoder_norm = nn.LayerNorm(design.norm_epsilon)

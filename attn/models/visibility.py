@@ -30,9 +30,11 @@ def neighbours(
 
     def one_example(mask):
         def sees(i, offset):
+            # A mask is asked of keys that exist; the comparison rules out the others.
             j = jnp.clip(i + offset, 0, n - 1)
             return mask.tile(i[None], j[None])[0, 0] & (i + offset == j)
 
+        # Pair by pair, N·O of them: a tile of all keys would be N·N.
         for_each_offset = jax.vmap(sees, (None, 0))
         for_each_position = jax.vmap(for_each_offset, (0, None))
         return for_each_position(jnp.arange(n), jnp.array(offsets))
@@ -85,8 +87,10 @@ def ancestors(
     """
     k = visible.shape[-2]
     start = jnp.maximum(position, 0) * k
+    # Only the K entries of one position, so that a step does not grow with the cache.
     at_position = jax.lax.dynamic_slice_in_dim(visible, start, k, axis=-1)
     written = jax.lax.dynamic_slice_in_dim(entries, start, k, axis=-2)
+    # Of each position a hypothesis sees exactly one entry, so the first is the one.
     index = at_position.argmax(-1)[..., None]
     return jnp.where(position >= 0, jnp.take_along_axis(written, index, axis=-2), 0)
 

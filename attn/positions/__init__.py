@@ -97,6 +97,7 @@ class Positions:
 
         Models whose positions differ in tables only are one program: a table is data.
         """
+        # A hook that a subclass leaves alone is the base's own function.
         cls = type(self)
         rotates = cls.rotate is not Positions.rotate
         return rotates or cls.bias is not Positions.bias
@@ -119,8 +120,8 @@ class Sinusoidal(Positions):
         return jnp.asarray(sinusoidal(length, d_model, self.layout, self.base))
 
     def check(self, d_model: int, d_k: int) -> None:
-        """Raises ValueError for an unknown layout, or a d_model that does not fit it."""
-        tables.check_sinusoidal(d_model, self.layout)
+        """Raises ValueError for an unknown layout, an odd d_model, or a base below 1."""
+        tables.check_sinusoidal(d_model, self.layout, self.base)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +156,7 @@ class Rotary(Positions):
     ) -> Float[Array, "*B N H K"]:
         """Returns x with its first numbers turned."""
         d_k = x.shape[-1]
+        # A rotation is within a head, so any d_model passes.
         self.check(0, d_k)
         count = round(self.fraction * d_k)
         if count == d_k:
@@ -163,11 +165,13 @@ class Rotary(Positions):
         return jnp.concatenate([turned, x[..., count:]], axis=-1)
 
     def check(self, d_model: int, d_k: int) -> None:
-        """Raises ValueError for a fraction that is none or turns an odd number."""
+        """Raises ValueError for a base below 1, or a fraction that turns an odd number."""
+        tables.check_base(self.base)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction} must be above 0, and 1 at most")
         if self.fraction == 1 and d_k % 2:
             raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
+        # A share such as 0.7 is not exact in binary, so its product is given slack.
         count = self.fraction * d_k
         if abs(count - round(count)) > 1e-6 or round(count) % 2 or round(count) < 2:
             raise ValueError(
@@ -201,6 +205,7 @@ class T5(Positions):
 
     def check(self, d_model: int, d_k: int) -> None:
         """Raises ValueError for buckets that do not make a bias in both directions."""
+        # Two directions are the stricter case, and an encoder may have the same value.
         bucket_of_distance(self.buckets, True, self.max_distance)
 
 

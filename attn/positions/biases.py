@@ -109,9 +109,11 @@ class BucketBias:
         buckets = bucket_of_distance(
             table.shape[0], self.bidirectional, self.max_distance
         )
+        # As a number for each distance, so that buckets get the cheap gradient as well.
         return RelativeBias(table[np.array(buckets)], self.offset).tile(i, j)
 
 
+# Cached, because the powers are of large integers and every trace asks again.
 @functools.cache
 def bucket_of_distance(
     buckets: int,
@@ -166,6 +168,7 @@ class ALiBiBias:
     Theirs is under a causal mask only.
     """
 
+    # The paper fixes the slopes. Without an annotation this is no field.
     trained = False
     slopes: Any  # Float[Array, "H"], see `alibi_slopes`
     offset: Any = 0  # Int[Array, ""]

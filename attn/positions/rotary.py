@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn.positions.tables import check_base
+
 
 def rotary(
     x: Float[Array, "*B N H K"],
@@ -25,12 +27,14 @@ def rotary(
       position · 10⁻⁷ radians.
 
     Raises:
-      ValueError: an odd d_k.
+      ValueError: an odd d_k, a base below 1.
     """
+    check_base(base)
     d_k = x.shape[-1]
     if d_k % 2:
         raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
     dtype = jnp.promote_types(x.dtype, jnp.float32)
+    # In float64 by numpy, because a position multiplies the error of a rate.
     rate = jnp.asarray(base ** (-np.arange(0, d_k, 2) / d_k), dtype)
     rate = rate.reshape((1,) * (x.ndim - 1) + (-1,))
     missing_axes = x.ndim - 2 - positions.ndim

@@ -30,19 +30,21 @@ def sinusoidal(
       base: the longest wavelength is a little under 2π · base positions.
 
     Raises:
-      ValueError: a layout that is unknown, a d_model that does not fit it.
+      ValueError: a layout that is unknown, a d_model that does not fit it, a base below 1.
     """
-    check_sinusoidal(d_model, layout)
+    check_sinusoidal(d_model, layout, base)
     steps = d_model / 2 - (layout == "tensor2tensor")
     rates = base ** (-np.arange(d_model // 2) / steps)
     angle = np.arange(length)[:, None] * rates
+    # Stacked last, sine and cosine alternate; stacked before, each has its half.
     axis = -1 if layout == "interleaved" else -2
     pairs = np.stack([np.sin(angle), np.cos(angle)], axis=axis)
     return pairs.reshape(length, d_model).astype(np.float32)
 
 
-def check_sinusoidal(d_model: int, layout: str) -> None:
-    """Raises ValueError for an unknown layout, or a d_model that does not fit it."""
+def check_sinusoidal(d_model: int, layout: str, base: float) -> None:
+    """Raises ValueError for an unknown layout, a d_model that does not fit it, or a base."""
+    check_base(base)
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
     if d_model % 2:
@@ -53,6 +55,15 @@ def check_sinusoidal(d_model: int, layout: str) -> None:
     if layout == "tensor2tensor" and d_model < 4:
         raise ValueError(
             f"layout='tensor2tensor' needs a d_model of 4 at least, not {d_model}"
+        )
+
+
+def check_base(base: float) -> None:
+    """Raises ValueError for a base from which no wavelengths follow."""
+    if not 1 <= base < np.inf:
+        raise ValueError(
+            f"base={base} must be finite and at least 1: "
+            "wavelengths grow from 2π to 2π · base positions"
         )
 
 

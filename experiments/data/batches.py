@@ -86,6 +86,7 @@ def between_marks(ids: np.ndarray, lengths: np.ndarray) -> Sentences:
     lengths = lengths + np.int32(1)
     starts = np.cumsum(lengths + 1, dtype=np.int32) - (lengths + 1)
     marked = np.empty(len(ids) + 2 * len(lengths), np.int32)
+    # With both marks, input and output of the decoder are one array, shifted by one.
     marked[starts] = BOS
     marked[starts + lengths] = EOS
     inside = np.ones(len(marked), bool)
@@ -105,6 +106,7 @@ def excerpt(
     pairs = slots[slots >= 0]
     renumbered = np.full_like(slots, -1)
     renumbered[slots >= 0] = np.arange(len(pairs), dtype=np.int32)
+    # A row holds sequence_length ids at most, and each sentence one more mark.
     rows = slots.size // slots.shape[-1]
     most_ids = rows * sequence_length + slots.size
     sides = [_select(side, pairs, slots.size, most_ids) for side in corpus]
@@ -149,6 +151,7 @@ class Batches:
         _check(self._corpus, sequence_length)
         self._row_pairs = most_in_a_row(self._corpus, sequence_length)
         self._parts = -(-len(self._corpus.source.lengths) // PART)
+        # No epoch yet, so that `_start` shuffles for the first.
         self.epoch = None
         self._start(0, 0)
 
@@ -162,6 +165,8 @@ class Batches:
         """Returns the slots of the next batches, int32 (count, rows, pairs of a row)."""
         slots = np.empty((count, self._batch_size, self._row_pairs), np.int32)
         for i in range(count):
+            # Not after the last batch but before the next, so that a saved state may be
+            # at a part's end.
             if self.batch == self.batches_in_part:
                 part = self.epoch * self._parts + self.part + 1
                 self._start(*divmod(part, self._parts))
@@ -179,8 +184,10 @@ class Batches:
         Raises:
           ValueError: a state of other pairs or another shape of batch.
         """
+        # Older states have no part.
         part = state.get("part", 0)
         batch = state["batch"]
+        # The number of batches in a part is known only after it was packed.
         if 0 <= part < self._parts:
             self._start(state["epoch"], part)
         if not 0 <= part < self._parts or not 0 <= batch <= self.batches_in_part:
@@ -195,6 +202,7 @@ class Batches:
         """Goes to the first batch of a part."""
         if epoch != self.epoch:
             self._order = np.arange(len(self._corpus.source.lengths), dtype=np.int32)
+            # Seeded by the epoch, so that none before it need be drawn again.
             np.random.default_rng((self._seed, epoch)).shuffle(self._order)
         self.epoch = epoch
         self.part = part
@@ -204,6 +212,7 @@ class Batches:
         self._slots = self._slots_of(pairs, lengths)
         self.batches_in_part = len(self._slots)
         real = int(sum(side.sum() for side in lengths))
+        # Twice, for source and target.
         positions = 2 * self._slots[..., 0].size * self._sequence_length
         self.real_tokens = real / positions
 
@@ -211,12 +220,16 @@ class Batches:
         """Returns the slots (batches, rows, pairs of a row) of a part's pairs."""
         order = np.arange(len(pairs))
         if self._by_length:
+            # By the longer side, because both sides must fit into the row.
             order = np.argsort(np.maximum(*lengths), kind="stable")
         plan = pack(order, *lengths, self._sequence_length)
+        # The plan is in order of rows, so its last row is the highest.
         batches = -(-(int(plan.row[-1]) + 1) // self._batch_size)
         slots = np.full((batches, self._batch_size, self._row_pairs), -1, np.int32)
         batch, row = np.divmod(plan.row, self._batch_size)
         slots[batch, row, plan.segment - 1] = pairs[plan.pair]
+        # The pairs were shuffled before they were packed; only sorted ones need it
+        # after.
         if not self._by_length:
             return slots
         seed = (self._seed, self.epoch, self.part)
@@ -243,9 +256,11 @@ def padded(
     """
     flat = corpus(pairs)
     _check(flat, length)
+    # Stable, so that the batches are the same everywhere.
     order = np.argsort(flat.source.lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
+        # Full size for the last batch too, because another shape would compile anew.
         slots = np.full((batch_size, 1), -1, np.int32)
         slots[: len(indices), 0] = indices
         yield indices, assemble(flat, slots, length, np)
@@ -281,8 +296,11 @@ def _places(sentences, slots, sequence_length, xp):
     and the segment.
     """
     exists = slots >= 0
+    # -1 reads some sentence, whose length is then set to 0: no shape depends on data.
     lengths = xp.where(exists, sentences.lengths[slots], 0)
     ends = xp.cumsum(lengths, axis=1, dtype=np.int32)
+    # Comparing each column with all ends finds its pair without a loop, also on a
+    # device.
     column = xp.arange(sequence_length, dtype=np.int32)
     passed = (column[None, :, None] >= ends[:, None]).sum(-1, dtype=np.int32)
     real = column[None] < ends[:, -1:]
@@ -296,6 +314,7 @@ def _places(sentences, slots, sequence_length, xp):
 
 def _ids(sentences, places, segments, xp):
     real = segments > 0
+    # Padding reads place 0, which exists, and is replaced after.
     ids = sentences.ids[xp.where(real, places, 0)]
     return xp.where(real, ids, PAD).astype(np.int32)
 
@@ -306,6 +325,7 @@ def _select(sentences, numbers, most, most_ids) -> Sentences:
     ends = np.cumsum(lengths + 1)
     starts = ends - (lengths + 1)
     count = ends[-1] if len(ends) else 0
+    # One gather for all sentences, because a Python loop over them would be slow.
     moved = np.repeat(sentences.starts[numbers] - starts, lengths + 1)
     ids = sentences.ids[moved + np.arange(count)]
     return Sentences(

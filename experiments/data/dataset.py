@@ -98,6 +98,7 @@ def prepare(data: Data) -> Dataset:
         source.fingerprint(),
         data.vocabulary_size,
         data.max_length,
+        # Another version may make other tokens of the same text.
         sentencepiece.__version__,
     )
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -132,11 +133,13 @@ def load(directory: Path) -> Dataset:
 
 
 def _load_heldout(about, split, vocabulary):
+    # Held-out text is kept as text, because translations are compared with it.
     text = Pairs(*about["heldout"][split])
     if about["cut"]:
         ids = []
         for line in vocabulary.encode(text.target):
             ids += _parts(line, about["cut"])
+        # The text too is in parts, so that ids and text have the same sentences.
         parts = vocabulary.decode(ids)
         return Heldout(Pairs(parts, parts), Encoded(ids, ids))
     ids = Encoded(*map(vocabulary.encode, text))
@@ -170,6 +173,7 @@ def _build(source, data, directory):
     building.mkdir()
     try:
         _fill(source, data, building)
+        # os.replace cannot replace a directory that has files in it.
         shutil.rmtree(directory, ignore_errors=True)
         os.replace(building, directory)
     finally:
@@ -192,6 +196,7 @@ def _fill(source, data, directory):
         for split in survey.heldout:
             _check_lengths(source, split, vocabulary)
     dropped = _encode(text_files, data.max_length, cut, vocabulary, directory)
+    # Here rather than later: packing fails on no pairs without naming the setting.
     if dropped == survey.counts["train"]:
         raise CorpusError(
             f"none of the {dropped} training pairs has at most "
@@ -203,6 +208,7 @@ def _fill(source, data, directory):
     about = dict(
         digest=survey.digest,
         counts={**survey.counts, **source.counts(), "train_too_long": dropped},
+        # Of all but about.json, which is written last, and whole or not at all.
         sizes={path.name: path.stat().st_size for path in directory.iterdir()},
         heldout=survey.heldout,
         links=source.links() if hasattr(source, "links") else None,
@@ -212,6 +218,8 @@ def _fill(source, data, directory):
 
 
 def _workshop(directory):
+    # Beside the corpora, because the lock must outlast the directory, which is
+    # replaced.
     return directory.parent / "building" / directory.name
 
 
@@ -236,12 +244,15 @@ def _survey(source, text_files):
     sample = Pairs([], [])
     heldout = {}
     digest = hashlib.sha256()
+    # A fixed seed: the same text must give the same vocabulary.
     rng = np.random.default_rng(0)
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(path.open("wb")) for path in text_files]
         for split in SPLITS:
             counts[split] = 0
             counts[f"{split}_empty"] = 0
+            # A hash for each side, so that the digest does not depend on where blocks
+            # end.
             hashers = [hashlib.sha256() for _ in memmap.SIDES]
             kept = Pairs([], [])
             for pairs, empty in _without_empty(source, split):
@@ -292,6 +303,7 @@ def _add_to_sample(sample, pairs, seen, rng):
     room = max(0, SAMPLE - len(sample.source))
     for side, new in zip(sample, pairs, strict=True):
         side.extend(new[:room])
+    # Number i stays if its random place in 0 to i is within the sample.
     numbers = np.arange(seen, seen + len(pairs.source))[room:]
     places = rng.integers(0, numbers + 1)
     for i in np.flatnonzero(places < SAMPLE).tolist():
@@ -305,6 +317,7 @@ def _encode(text_files, max_length, cut, vocabulary, directory) -> int:
     With `cut` all are: texts, the same on both sides, in parts of so many tokens.
     """
     dropped = 0
+    # Block by block, because the tokens of a large corpus need not fit into memory.
     with memmap.Writer(directory, vocabulary.size) as writer:
         for pairs in zip(*map(_lines, text_files), strict=True):
             sides = []
@@ -334,6 +347,8 @@ def _parts(ids, most):
 def _lines(path):
     with path.open("rb") as file:
         while lines := list(itertools.islice(file, BLOCK)):
+            # Not splitlines, which also splits at characters within sentences, such as
+            # U+2028.
             yield b"".join(lines).decode().removesuffix("\n").split("\n")
 
 

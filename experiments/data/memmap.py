@@ -15,6 +15,7 @@ from experiments.data.batches import Corpus, Sentences
 SIDES = Corpus._fields
 
 
+# An ExitStack closes all files, however the block ends.
 class Writer(contextlib.ExitStack):
     """Writes a corpus of ids below `vocabulary` into `directory`, block after block."""
 
@@ -35,6 +36,8 @@ class Writer(contextlib.ExitStack):
     def append(self, block: Corpus) -> None:
         """Writes the next sentences."""
         for side, sentences in zip(SIDES, block, strict=True):
+            # Starts count from the beginning of the file, beyond int32 for a large
+            # corpus.
             starts = sentences.starts.astype(np.int64) + self._ends[side]
             moved = sentences._replace(starts=starts)
             for field, array in moved._asdict().items():
@@ -55,5 +58,6 @@ def read(directory: Path, vocabulary: int) -> Corpus:
 
 
 def _dtypes(vocabulary):
+    # The paper's vocabularies fit 16 bits, in half of the space.
     ids = np.uint16 if vocabulary <= 1 << 16 else np.int32
     return dict(ids=ids, starts=np.int64, lengths=np.int32)

@@ -26,6 +26,7 @@ def pairs_in_a_row(
     source_lengths: np.ndarray, target_lengths: np.ndarray, sequence_length: int
 ) -> int:
     """Returns the most pairs that a row has room for, whichever they are."""
+    # A bound for any rows, so that the shape of a batch is the same in all epochs.
     shortest_pair = int((source_lengths + target_lengths).min())
     return min(
         sequence_length // int(source_lengths.min()),
@@ -52,6 +53,7 @@ def pack(
     source_room = []
     target_room = []
     open_rows = range(0)
+    # Lists, because a loop over numpy's numbers is slower.
     for source, target in zip(
         source_lengths[order].tolist(), target_lengths[order].tolist(), strict=True
     ):
@@ -70,6 +72,7 @@ def pack(
         rows.append(oldest + k)
         source_room[k] -= source
         target_room[k] -= target
+    # Stable, so that pairs of a row keep the order in which they were packed.
     by_row = np.argsort(rows, kind="stable")
     row = np.array(rows)[by_row]
     segment = np.arange(len(row)) - np.searchsorted(row, row) + 1

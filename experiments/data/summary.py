@@ -1,5 +1,5 @@
-"""What a corpus is like: how many pairs, how long, how often the same, and whether training
-has seen what is tested."""
+"""Describes a corpus: how many pairs, how long, how often the same, and how many of the
+held-out ones training has too."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,10 @@ SHOWN = 3
 
 
 class Split(NamedTuple):
-    """Holds counts of a split's pairs; lengths are of those that are used, with the end mark."""
+    """Holds counts of a split's pairs.
+
+    Lengths are of the pairs that are used, with the end mark.
+    """
 
     pairs: int
     empty: int
@@ -38,11 +41,14 @@ class Split(NamedTuple):
 
 
 def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
-    """One more reading of the text; of each training pair two numbers of 64 bits are kept
-    until the end."""
+    """Reads the text once more and describes each split.
+
+    Until the end it keeps two numbers of 64 bits for each pair.
+    """
+    # Hashes instead of texts, because a large corpus does not fit into memory.
     pairs = {}
     sources = {}
-    found = {}
+    splits = {}
     examples = {}
     for split in SPLITS:
         blocks = list(_hashed(source, split, examples.setdefault(split, [])))
@@ -55,7 +61,7 @@ def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
     for split in SPLITS:
         seen = split != "train"
         sides = _sides(prepared, split)
-        found[split] = Split(
+        splits[split] = Split(
             len(pairs[split]),
             counts[f"{split}_empty"],
             counts.get(f"{split}_too_long", 0),
@@ -66,12 +72,14 @@ def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
             tuple(_share(ids, single, vocabulary.size) for ids, _ in sides),
             examples[split],
         )
-    return found
+    return splits
 
 
 def packing(prepared: Dataset, settings: Settings) -> float:
-    """The share of the first part's positions that are no padding, in batches as `settings`
-    has them."""
+    """Computes the share of positions that are no padding, in batches as `settings` asks.
+
+    It is that of the first part of the pairs.
+    """
     t = settings.training
     return Batches(
         prepared.train,
@@ -82,10 +90,11 @@ def packing(prepared: Dataset, settings: Settings) -> float:
     ).real_tokens
 
 
-def table(found: dict[str, Split], languages: tuple[str, str]) -> rich.table.Table:
+def table(splits: dict[str, Split], languages: tuple[str, str]) -> rich.table.Table:
+    """Returns the numbers of the splits, a column for each split."""
     drawn = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("")
-    for split in found:
+    for split in splits:
         drawn.add_column(split, justify="right", no_wrap=True)
     rows = {
         "pairs": lambda s: f"{s.pairs:,}",
@@ -96,21 +105,22 @@ def table(found: dict[str, Split], languages: tuple[str, str]) -> rich.table.Tab
         "source also in train": lambda s: _of(s.sources_seen, s.pairs),
     }
     for i, language in enumerate(languages):
+        # i=i, because a lambda looks a loop's variable up only when it is called.
         rows[f"{language}: tokens, 50, 90, 99, 100 %"] = lambda s, i=i: ", ".join(
             map(str, s.lengths[i])
         )
         rows[f"{language}: tokens that are bytes"] = lambda s, i=i: f"{s.bytes[i]:.2%}"
     for name, text in rows.items():
-        drawn.add_row(name, *(text(split) for split in found.values()))
+        drawn.add_row(name, *(text(split) for split in splits.values()))
     return drawn
 
 
-def examples(found: dict[str, Split]) -> rich.text.Text:
+def examples(splits: dict[str, Split]) -> rich.text.Text:
     """Returns some pairs of each split, as they stand."""
     text = rich.text.Text()
-    for split, one in found.items():
-        for source, target in one.examples:
-            text.append(f"{split}: {source} → {target}\n")
+    for name, split in splits.items():
+        for source, target in split.examples:
+            text.append(f"{name}: {source} → {target}\n")
     return text
 
 
@@ -118,6 +128,7 @@ def _hashed(source, split, examples):
     for pairs in source.read(split):
         both = list(zip(*pairs, strict=True))
         examples += both[: SHOWN - len(examples)]
+        # Python's hash is salted for each process, and all are compared within one.
         yield tuple(
             np.fromiter(map(hash, texts), np.int64, len(both))
             for texts in (both, pairs.source)
@@ -137,10 +148,12 @@ def _sides(prepared, split):
 
 
 def _quantiles(lengths):
+    # This method gives lengths that occur; the default would give means of two.
     return tuple(int(x) for x in np.quantile(lengths, QUANTILES, method="inverted_cdf"))
 
 
 def _share(ids, single, size):
+    # In parts, because bincount makes eight bytes of each id.
     counts = sum(
         np.bincount(ids[first : first + (1 << 24)], minlength=size)
         for first in range(0, len(ids), 1 << 24)

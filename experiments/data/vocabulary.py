@@ -39,6 +39,7 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
     """
     if not any(sentences := list(sentences)):
         raise VocabularyError(f"no text to train a vocabulary of {size} tokens on")
+    # By default sentencepiece would write two files of its own.
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -51,15 +52,18 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
             eos_id=EOS,
             unk_id=UNK,
             byte_fallback=True,
+            # Else BPE would learn frequent numbers, such as years, as tokens.
             split_digits=True,
             user_defined_symbols=PAIRS_OF_DIGITS,
             # Rarer characters are spelled in bytes and cost no token.
             character_coverage=0.99999,
+            # Sentencepiece's default would change characters and drop spaces.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             # In bytes. Longer sentences, which no model here could read, are left out.
             max_sentence_length=1 << 20,
             num_threads=1,
+            # Its log would stand among our own lines; what goes wrong is raised.
             minloglevel=3,
         )
     except RuntimeError as error:
@@ -68,6 +72,7 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
 
 
 def _complaint(size, error) -> str:
+    # Sentencepiece tells the possible sizes in the text of its error alone.
     if largest := re.search(r"set it to a value <= (\d+)", error):
         return (
             f"vocabulary={size} is more than this text can fill; the largest possible is "

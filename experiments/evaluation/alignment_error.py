@@ -56,9 +56,11 @@ def alignment_error(
                 test.text.target[i],
                 vocabulary.spans,
             )
+            # A word without any link has no right answer.
             guesses = {link for link in guesses if link[1] in linked}
             guessed += len(guesses)
             hits += len(guesses.intersection(links.sure))
+            # Sure links are possible too, so one of those counts in both terms.
             hits += len(guesses.intersection(links.possible))
     return 1 - hits / (guessed + sure) if guessed + sure else None
 
@@ -76,6 +78,7 @@ def guess(
     """
     source_words = _membership(words(source), spans(source))
     target_words = _membership(words(target), spans(target))
+    # Query t reads the token before and predicts token t, so rows are the target's.
     between = weights[: len(target_words), : len(source_words)]
     # Target words × source words.
     attention = target_words.T @ between @ source_words

@@ -32,6 +32,7 @@ def attention_weights(
     `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
     """
     places = [
+        # One pair a row, so positions count from the row's beginning.
         jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         for ids in (source, target)
     ]
@@ -44,6 +45,7 @@ def attention_weights(
         target,
         places,
         (real, Mask.causal(), real),
+        # Layers hand out their weights only where this collection is mutable.
         mutable=["weights"],
     )
     weights = collections.get("weights", {})
@@ -77,10 +79,12 @@ def attention_examples(
     chosen = _spread_lengths(test.ids.source, count)
     arrays = {}
     if state.positions:
+        # The first by name is that of the source, where there is one.
         table = state.positions[min(state.positions)]["table"]
         arrays["positions"] = np.asarray(table)
     if not chosen:
         return [], arrays
+    # One token less than the row, which holds a mark too.
     targets = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]
     pairs = Encoded([test.ids.source[i] for i in chosen], targets)
     ((order, batch),) = padded(pairs, len(chosen), length)
@@ -97,6 +101,7 @@ def attention_examples(
         for kind, (queries, keys) in sizes.items():
             if kind in kinds:
                 example = kinds[kind][row, :, :, :queries, :keys]
+                # Half the size; a report draws them in 256 levels.
                 arrays[f"{row}/{kind}"] = example.astype(np.float16)
         i = chosen[place]
         record = dict(

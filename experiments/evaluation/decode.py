@@ -68,11 +68,14 @@ def translate(
     translations = []
     for _ in lanes:
         translations.append([[Hypothesis(0.0, "")] for _ in sources])
+    # An empty source says nothing to translate, so it is not searched.
     places = [i for i, source in enumerate(sources) if len(source)]
     if not places:
         return translations
+    # Batches are of pairs; a search makes its targets itself.
     targets = [np.zeros(0, np.int32)] * len(places)
     pairs = Encoded([sources[i] for i in places], targets)
+    # A generator, so that `one_ahead` decides when each batch is dispatched.
     dispatched = (
         (indices, search(states, batch.source, (batch.source_segments > 0).sum(-1)))
         for indices, batch in padded(pairs, batch_size, length)
@@ -127,6 +130,7 @@ def search_batch(
         bos=BOS,
         eos=EOS,
         alpha=search.alpha,
+        # Lengths have the end mark, as the translation's own limit has.
         limits=lengths + search.max_extra,
         n_best=search.n_best,
         prefix=(beginnings, jnp.full(count, len(prefix))) if prefix else None,

@@ -36,6 +36,7 @@ def evaluation_functions(
 ) -> EvaluationFunctions:
     """Returns functions that compile when first called; all trials of a process share them."""
 
+    # Without a prefix, which only a user of a trained model gives.
     def searched(how):
         return over_lanes(functools.partial(search_batch, program, how, ()), lanes)
 
@@ -43,6 +44,7 @@ def evaluation_functions(
     return EvaluationFunctions(
         token_losses=over_lanes(functools.partial(token_losses, program), lanes),
         greedy=greedy,
+        # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
         weights=jax.jit(functools.partial(attention_weights, program)),
     )
@@ -131,6 +133,7 @@ class Evaluator:
         if not self.translates:
             return scores
         heldout = self.prepared.validation
+        # Lanes search together, so all translate as many as the one that asks for most.
         most = max(settings.evaluation.sentences for settings in chosen.values())
         translations = self._translate(
             states, self.functions.greedy, heldout.ids.source[:most], chosen
@@ -160,6 +163,7 @@ class Evaluator:
             if not keeping:
                 continue
             replaced, steps = self._replace_weights(name, states, keeping)
+            # The raw weights are those that the last validation has just evaluated.
             its_losses = losses if name == "raw" else self.losses(replaced)
             scores = self._score(replaced, its_losses, keeping)
             for trial in keeping:
@@ -169,6 +173,7 @@ class Evaluator:
                     validation=scores[lane].validation,
                     test=scores[lane].test,
                 )
+                # Files and attention are of the weights whose scores are the trial's.
                 if name == trial.settings.evaluation.weights:
                     of_attention[lane] = self._write_files(
                         trial, replaced, its_losses, scores[lane].texts
@@ -195,6 +200,7 @@ class Evaluator:
             state, steps[trial.lane] = trial.checkpoints.weights(
                 name, take_lane(states, place), trial.settings.training.average
             )
+            # The raw weights are in their lane already.
             if name != "raw":
                 replaced = put_lane(replaced, place, state)
         return replaced, steps
@@ -236,6 +242,8 @@ class Evaluator:
             trial.lane: HeldoutScores(
                 dict(perplexity=float(of_validation[trial.lane])),
                 dict(test_perplexity=float(of_test[trial.lane])),
+                # A language model reads the text itself, so its attention is that over
+                # the text.
                 test.text.target,
             )
             for trial in trials
@@ -288,6 +296,8 @@ class Evaluator:
             trial.settings.evaluation.examples,
             self.program.length,
         )
+        # Encodings that are part of attention have a table of zeros, with nothing to
+        # draw.
         if type(position_encoding(trial.settings)).table is Positions.table:
             arrays.pop("positions", None)
         trial.run_dir.write_examples(records, arrays)
@@ -309,6 +319,8 @@ class Evaluator:
         place = self.lanes.place(trial.lane)
         without = {}
         for head in head_importance.all_heads(state.params):
+            # The compiled function is of all lanes, so it evaluates all for one that is
+            # changed.
             changed = put_lane(states, place, head_importance.without(state, head))
             losses, _ = self.losses(changed)
             without[head] = losses[trial.lane]
@@ -326,6 +338,7 @@ class Evaluator:
     def _sentences(self, trial, nll, tokens, texts):
         """Returns what each held-out sentence contributes to the scores, and its length."""
         arrays = dict(
+            # A report sums them in float64 again.
             validation_nll=nll.astype(np.float32),
             validation_tokens=tokens.astype(np.int32),
             validation_source=_lengths(self.prepared.validation),

@@ -72,7 +72,9 @@ def attention_statistics(
         for kind, of_batch in kinds.items():
             queries = source_lengths if kind == "encoder" else target_lengths
             keys = target_lengths if kind == "decoder" else source_lengths
+            # Rows beyond these only complete the last batch.
             for row in range(len(indices)):
+                # Padding is cut off, so that the last key is the sentence's own.
                 sentence = of_batch[row, :, :, : queries[row], : keys[row]]
                 for name, total in _sums(np.asarray(sentence, np.float32)).items():
                     key = f"{kind}/{name}"
@@ -87,9 +89,11 @@ def attention_statistics(
 def _sums(w):
     """Sums over the queries of one sentence; w (N, H, m, n)."""
     i, j = np.ogrid[: w.shape[2], : w.shape[3]]
+    # In the order of PLACES, of which the first that is true counts.
     conditions = [i == j, j == i - 1, j == i + 1, j == 0, j == w.shape[3] - 1]
     place = np.select(conditions, range(5), 5)
     shares = [(w * (place == number)).sum((-2, -1)) for number in range(len(PLACES))]
+    # 0 · ln 0 is 0.
     logs = np.log(np.where(w > 0, w, 1))
     return dict(
         entropy=-(w * logs).sum((-2, -1)),
@@ -102,6 +106,8 @@ def all_heads(params: Mapping) -> Iterator[Head]:
     """Yields the heads of a Transformer or a language model, which can be switched off."""
     for kind in ("encoder", "decoder", "cross"):
         layer = 0
+        # From the parameters and not the settings: a layer may mix positions in other
+        # ways.
         while (path := Head(kind, layer, 0).path)[0] in params:
             attentions = params[path[0]]
             if path[1] in attentions:
@@ -114,6 +120,7 @@ def without(state: State, head: Head) -> State:
     """Returns the state with the head's values all 0: its output is 0 wherever it looks."""
     layer, name = head.path
     attention = dict(state.params[layer][name])
+    # Values rather than W_O, because heads that are averaged may have no W_O.
     attention["w_v"] = attention["w_v"].at[:, head.number].set(0)
     if "b_v" in attention:
         attention["b_v"] = attention["b_v"].at[head.number].set(0)
@@ -154,8 +161,10 @@ def _importance(d, tokens):
     count = len(d)
     total = tokens.sum()
     r = d.sum() / total
+    # r is a ratio of two sums, so sentences vary about r·p_s and not about a mean.
     squares = ((d - r * tokens) ** 2).sum()
     error = (count / max(1, count - 1) * squares) ** 0.5 / total
+    # One sentence has no variance to test against.
     p_value = 1.0
     if error > 0 and count > 1:
         p_value = 2 * scipy.stats.t.sf(abs(r) / error, count - 1)

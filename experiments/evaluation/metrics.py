@@ -82,6 +82,7 @@ class Metric:
 
         None where an array is missing. Raises ValueError where the shapes do not fit.
         """
+        # A run from before the metric was added lacks its arrays, which is no error.
         if not all(name in stored for name in self.arrays):
             return None
         arrays = [stored[name] for name in self.arrays]
@@ -113,6 +114,7 @@ def detokenize(sentences: Texts, language: str) -> list[str]:
 
 def perplexity_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
     """Computes exp(Σ nll / Σ tokens) from sums (..., 2) of both."""
+    # A diverged run has a perplexity of infinity, which is shown as such.
     with np.errstate(over="ignore", invalid="ignore"):
         return np.exp(sums[..., 0] / sums[..., 1])
 
@@ -144,6 +146,8 @@ def bleu_of_sentences(
     Returns int32 (S, 10).
     """
     tokenize = "none" if tokens_of else "13a"
+    # sacreBLEU warns of sentence scores without effective_order; the counts are the
+    # same.
     bleu = sacrebleu.BLEU(tokenize=tokenize, effective_order=True)
     rows = []
     for translation, reference in zip(translations, references, strict=True):
@@ -166,6 +170,7 @@ def bleu_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
     length = sums[..., -2]
     reference = sums[..., -1]
     missed = correct == 0
+    # The sum counts the orders without a match so far: the z of the formula.
     smoothed = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), correct)
     mean_log = np.log(smoothed / np.maximum(total, 1)).mean(-1)
     brevity = np.minimum(0, 1 - reference / np.maximum(length, 1))
@@ -192,6 +197,7 @@ def chrf_of_sentences(
         theirs = extract_all_char_ngrams(reference, CHRF_ORDERS)
         row = []
         for hypothesis, expected in zip(ours, theirs, strict=True):
+            # As sacreBLEU counts, so that sums over sentences give its corpus score.
             made = hypothesis.total() if expected else 0
             row += [made, expected.total(), (hypothesis & expected).total()]
         rows.append(row)
@@ -354,6 +360,7 @@ def sentence_arrays(
     """Computes what each sentence contributes, by the names that sentences.npz has."""
     arrays = {}
     for metric in metrics:
+        # Metrics without it, as BLEU of detokenised text, are not resampled.
         if metric.of_sentences:
             (name,) = metric.arrays
             arrays[name] = metric.of_sentences(translations, references, tokens_of)

@@ -33,6 +33,7 @@ def sentence_losses(
         for indices, batch in padded(pairs, batch_size, length)
     )
     for indices, losses, is_token in one_ahead(dispatched, check):
+        # In float64, because a sum over many tokens loses digits in float32.
         of_tokens = np.where(is_token[None], np.asarray(losses, np.float64), 0)
         of_rows = of_tokens.sum(-1)
         if nll is None:

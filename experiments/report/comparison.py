@@ -67,6 +67,7 @@ def compare(
     rows are.
     """
     base = base_of(groups)
+    # Without a base no sentences are read, which takes a while for many trials.
     if base is None:
         return [_row(group, None, metrics, {}) for group in groups]
     # One set of resamples for each number of sentences, so that scores can be paired.
@@ -89,6 +90,7 @@ def compare(
 def base_of(groups: Iterable[Group]) -> Group | None:
     """Returns the group that the others are compared with."""
     groups = list(groups)
+    # By label first, because a sweep may name another row its base.
     unchanged = next((group for group in groups if not group.point), None)
     return next((group for group in groups if group.label == "base"), unchanged)
 
@@ -116,6 +118,7 @@ def _row(group, base, metrics, results):
 
 
 def _ordering(published, difference, adjusted_p):
+    # Where the paper printed the same number twice, it has no ordering.
     if published == 0:
         return ""
     if adjusted_p >= statistics.LEVEL:
@@ -143,6 +146,8 @@ def _runs(group, sentences, metrics, draw):
 def _scores(metric, tables, draw):
     """Returns {seed: Score}; {} for several test sets, or one too small to resample."""
     sizes = {len(table) for table in tables.values()}
+    # Resamples of one size serve one test set; seeds that were scored on two cannot be
+    # paired.
     if metric.of_sums is None or len(sizes) != 1 or min(sizes) < 2:
         return {}
     return statistics.resampled_scores(metric, tables, draw(*sizes))

@@ -32,6 +32,7 @@ def csv_scores(metrics: Sequence[Metric] = METRICS) -> tuple[str, ...]:
 
     They are as they stand in result.json: exact_match is a fraction.
     """
+    # All numbers, and not only the table's, because people compute from this file.
     scores = ["parameters"]
     for metric in metrics:
         scores += [metric.key, *VARIANTS.get(metric.key, ())]
@@ -74,12 +75,14 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
     """
     keys = varied(results)
     scores = csv_scores(metrics)
+    # Columns for the kinds of weights come last, where they do not move the others.
     beside = {}
     for kind in _weights(results):
         for metric in metrics:
             beside[f"{kind}.{metric.key}"] = ("beside", kind, metric.split, metric.key)
     columns = ["name", "label", *keys, "seed", "status", *scores, *beside]
     buffer = io.StringIO()
+    # Lines end as those of our other files do, and not in csv's \r\n.
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     # Headings are escaped too: a config's keys are a user's text.
     writer.writerow({column: _csv_cell(column) for column in columns})
@@ -93,6 +96,7 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
             "status": trial.status,
         }
         for key in keys:
+            # A point names only what it changes, so the rest is the base's.
             cells[key] = trial.point.get(key, look_up_setting(results.base, key))
         for score in scores:
             cells[score] = result.get(score)
@@ -140,6 +144,7 @@ def to_latex(
         r"\centering\footnotesize",
         r"\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{_latex_caption(results, table, has_differences, has_papers)}}}",
+        # Only a table that is too wide is shrunk: a narrow one would be blown up.
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",
         r"\toprule",
@@ -184,6 +189,7 @@ def _markdown_row(cells):
 
 def _markdown_text(text):
     """Escapes `text` for Markdown: it makes no tag, table bar, emphasis, code or link."""
+    # & comes first, because the other two bring new ones.
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", text)
 
@@ -227,6 +233,7 @@ def _latex_difference(row, metric):
     if difference is None:
         return "--"
     mean, interval = mean_and_interval(difference, metric)
+    # After the correction, as the verdicts are.
     is_significant = row.adjusted[metric.key] < statistics.LEVEL
     return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
 

@@ -71,6 +71,7 @@ def pictures(tables: Sequence[tuple[str, Measured]]) -> list[tuple[str, str, str
     figures = []
     for measure, title, unit, signed, caption in MEASURES:
         rows = [(label, _kinds(measures, measure)) for label, measures in tables]
+        # A run may have measured attention without importance.
         rows = [(label, kinds) for label, kinds in rows if kinds]
         if rows:
             svg = heat_maps.heads(rows, title.lower(), unit, signed)
@@ -128,6 +129,7 @@ def _lines(measures) -> Iterator[tuple[str, ...]]:
 def _place(measures, kind, layer, head):
     """Returns the place that a head looks most at, and its share in per cent."""
     shares = measures.get(f"{kind}/shares")
+    # A run of another version may know other places.
     if shares is None or shares.shape[2] != len(PLACES):
         return MISSING, MISSING
     most = int(np.argmax(shares[layer, head]))
@@ -142,6 +144,7 @@ def _without(measures, kind, layer, head):
     if np.isnan(added):
         return (MISSING,) * 4
     # Importance is a difference of logs; as a change of perplexity it is expm1 of that.
+    # With hundreds of sentences, 1.96 is Student's quantile too.
     low = 100 * np.expm1(added - 1.96 * error)
     high = 100 * np.expm1(added + 1.96 * error)
     verdict = "no difference shown"

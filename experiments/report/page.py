@@ -74,7 +74,9 @@ def render_page(
     # Maps come from finished trials, so other rows are not left out of them.
     finished = sum(bool(row.group.finished) for row in rows)
     heads = head_tables(table, rows)
+    # Later rows would repeat the first ones' lines.
     styled = min(len(rows), line_styles.LINES)
+    # The script is within the page, which so needs no other file and no network.
     script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     digest = hashlib.sha256(script.encode()).digest()
     figures = [
@@ -113,6 +115,7 @@ def attention_maps(rows: Sequence[Maps]) -> list[dict[str, Any]]:
         for example in shown[-1]["examples"]:
             size += sum(len(maps["weights"]) for maps in example["maps"].values())
         if size > MAPS_SIZE:
+            # The row that was too much is left out, unless it is the only one.
             return shown[:-1] or shown
     return shown
 
@@ -123,6 +126,8 @@ def _template():
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         # What files say is text, never markup.
         autoescape=True,
+        # A misspelt name in the template is an error, and not an empty place in the
+        # page.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -193,6 +198,7 @@ def _trained_length(groups) -> int | None:
         for trial in group.finished:
             longest.add(look_up_setting(trial.config, "data.max_length"))
     length = longest.pop() if len(longest) == 1 else None
+    # A stranger's config.json may have anything here.
     return length if type(length) is int else None
 
 
@@ -261,6 +267,7 @@ def _position_figures(results) -> list[str]:
     """
     kinds: dict[str, TrialResult] = {}
     for trial in results.with_status("finished"):
+        # The setting may name a user's own encoding, and be any text.
         kind = one_line(look_up_setting(trial.config, "model.positions", "positions"))
         if kind not in kinds and read_positions(trial) is not None:
             kinds[kind] = trial

@@ -73,6 +73,7 @@ class TrialResult:
         """Says on one line why there is no result; empty for a finished trial."""
         if self.status in ("failed", "diverged"):
             message = one_line(self.result.get("error"))
+            # The status stands beside it in reports.
             message = message.removeprefix(f"{self.status}: ")
             return message or f"{self.status} without a message"
         if self.status == "finished":
@@ -181,6 +182,7 @@ def read_examples(trial: TrialResult) -> list[Example]:
     arrays = _arrays(trial, "examples.npz")
     examples = []
     for i, text in enumerate(texts):
+        # A model may lack a kind: a language model has only the decoder's.
         names = {kind: f"{i}/{kind}" for kind in KINDS}
         attention = {
             kind: arrays[name] for kind, name in names.items() if name in arrays
@@ -201,6 +203,7 @@ def read_heads(trial: TrialResult) -> dict[str, np.ndarray]:
     """
     arrays = _arrays(trial, "heads.npz")
     for name, array in arrays.items():
+        # Shares have an axis for the places that a head looks at.
         axes = 3 if name.endswith("/shares") else 2
         if array.ndim != axes or array.dtype.kind != "f" or not array.size:
             path = trial.directory / "heads.npz"
@@ -279,6 +282,7 @@ def _read_sweep(workdir, metrics):
         sweeps = [one_line(name) for name in sweep.get("sweeps", ())]
         trials = []
         for entry in sweep["trials"]:
+            # A stranger's sweep.json must not make us read elsewhere.
             directory = inside(workdir, entry["directory"], path)
             name = entry["name"]
             point = {**entry["point"]}
@@ -289,6 +293,7 @@ def _read_sweep(workdir, metrics):
             f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on "
             "this workdir again, which writes it anew and keeps the finished trials"
         ) from error
+    # Texts of files are shown in terminals, which obey control characters.
     config = one_line(sweep.get("config"))
     return Results(workdir, tuple(trials), config, base, tuple(sweeps))
 
@@ -320,6 +325,7 @@ def _read_trial(directory, name, point, base, metrics, label=""):
         record=record,
         metrics=_metric_lines(directory / "metrics.jsonl"),
         result=result or None,
+        # No result yet, or one that was cut short, is an unfinished trial.
         status=status if status in ENDS else "unfinished",
         label=one_line(label),
     )

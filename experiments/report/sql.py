@@ -62,6 +62,7 @@ def run_query(workdirs: Iterable[str | Path], sql: str) -> Answer:
             columns = tuple(column[0] for column in answer.description)
             return Answer(columns, answer.fetchall())
         except duckdb.Error as error:
+            # The rest repeats the query with a mark below it, over several lines.
             message = str(error).partition("\n\nLINE ")[0]
             raise QueryError(one_line(message)) from None
 
@@ -150,6 +151,7 @@ def _fill(
     )
     # Values are passed beside the query, so that no text of a file becomes a part of it.
     tables.execute(f"create table {name} ({declared})")
+    # A list for each column inserts all rows by one statement.
     lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds, 1))
     values = [values for _, values in typed]
     tables.execute(f"insert into {name} select {lists}", values)
@@ -162,6 +164,7 @@ def _names(columns: Iterable[str]) -> list[str]:
     """
     names = {}
     for column in columns:
+        # Columns are keys of files that anyone may have written.
         name = column.replace("\0", "") or "_"
         while name.lower() in names:
             name += "_"
@@ -181,6 +184,7 @@ def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
     if kinds == {int} and all(-(2**63) <= value < 2**63 for value in present):
         # Larger integers become floats below.
         return "BIGINT", list(values)
+    # A whole number may stand as 90 in one file and as 96.0 in another.
     if kinds and kinds <= {int, float}:
         return "DOUBLE", [None if value is None else float(value) for value in values]
     is_text = lambda value: value is None or isinstance(value, str)

@@ -43,6 +43,7 @@ from experiments.report.results import TrialResult
 LEVEL = 0.05
 """The significance level of every test; intervals are for 1 − LEVEL."""
 
+# The usual convention: a real difference is missed once in five.
 POWER = 0.8
 
 RESAMPLES = 1000
@@ -105,6 +106,7 @@ class Group:
     def summary(self, key: str) -> Summary | None:
         """Summarises the number `key` of the finished trials' results; None without any."""
         values = [trial.result.get(key) for trial in self.finished]
+        # A metric may be newer than the run, or not apply to its corpus.
         values = [value for value in values if value is not None]
         return summarise(values) if values else None
 
@@ -119,7 +121,9 @@ def groups(
     points: dict[frozenset, Mapping[str, Any]] = {}
     members: dict[frozenset, list[TrialResult]] = {}
     for trial in trials:
+        # Runs that differ in their seed alone are one row.
         changes = {key: value for key, value in point(trial).items() if key != "seed"}
+        # A set, because the order in which a sweep names its settings says nothing.
         key = frozenset(changes.items())
         points.setdefault(key, changes)
         members.setdefault(key, []).append(trial)
@@ -139,9 +143,11 @@ def summarise(values: Iterable[float]) -> Summary:
     if n == 0:
         raise ValueError("no values to summarise")
     mean = sum(values) / n
+    # One value has no spread, which is other than a spread of 0.
     if n == 1:
         return Summary(mean, None, 1)
     spread = math.sqrt(sum((x - mean) * (x - mean) for x in values) / (n - 1))
+    # Student's t, because the spread is estimated from few seeds.
     reach = _t(n - 1, LEVEL) * spread / math.sqrt(n)
     return Summary(mean, spread, n, mean - reach, mean + reach)
 
@@ -205,8 +211,10 @@ def resamples(sentences: int, seed: int = 0, count: int = RESAMPLES) -> np.ndarr
     """
     if sentences < 2:
         raise ValueError(f"{sentences} sentence(s) cannot be resampled; 2 are needed")
+    # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(seed)
     shares = [1 / sentences] * sentences
+    # Counts in place of drawn sentences, so that sums over them are a matrix product.
     return rng.multinomial(sentences, shares, count).astype(float)
 
 
@@ -246,6 +254,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     largest = 0.0
     ranked = sorted(range(len(p_values)), key=lambda i: p_values[i])
     for rank, i in enumerate(ranked):
+        # A running maximum keeps the order of the p-values.
         largest = max(largest, min(1.0, (len(p_values) - rank) * float(p_values[i])))
         adjusted[i] = largest
     return adjusted
@@ -260,11 +269,13 @@ def verdict(difference: Difference, adjusted_p: float, metric: Metric) -> str:
     if adjusted_p < LEVEL:
         is_higher = difference.mean > 0
         return "better" if is_higher == metric.higher_is_better else "worse"
+    # A diverged run, or seeds without any spread, say nothing of what would have shown.
     if not 0 < difference.detectable < math.inf:
         return "no difference shown"
     if difference.detectable > metric.largest:
         return "no difference shown; too few seeds to show any"
     size = difference.detectable * metric.scale
+    # With .2g, 100 would be 1e+02.
     number = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
     unit = f" {metric.unit}" if metric.unit else ""
     return f"no difference shown; differences above {number}{unit} would have shown"
@@ -309,6 +320,7 @@ def _difference(summary, parts, level):
     # All seeds differ by the same number: there is no chance to test against.
     if scale == 0:
         return Difference(mean, mean, mean, 0.0 if mean else 1.0, size, n, 0.0)
+    # As shares of the whole; divided twice, because scale² could underflow to 0.
     parts = [(variance / scale / scale, freedom) for variance, freedom in parts]
     reach = scale * _reach(parts, LEVEL)
     p = _p(abs(mean) / scale, parts)
@@ -318,6 +330,7 @@ def _difference(summary, parts, level):
 
 def _t(freedom, level):
     """Returns the t that |T| exceeds with probability `level`."""
+    # The lower tail, because 1 − level / 2 rounds to 1 for small levels.
     return -float(special.stdtrit(freedom, level / 2))
 
 

@@ -76,6 +76,7 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
 
     "worse", or where metrics disagree "worse (BLEU); no difference shown (perplexity)".
     """
+    # By verdict, so that metrics which agree are said in one.
     names: dict[str, list[str]] = {}
     for metric in metrics:
         # What follows the semicolon is in the tables of differences.
@@ -107,6 +108,7 @@ def short_names(keys: Iterable[str], known: Iterable[str] = ()) -> dict[str, str
     The whole key is kept where another of `keys` or `known` ends the same.
     """
     keys = list(keys)
+    # A set, because a key of both would count as its own double.
     last = {key: key.rpartition(".")[2] for key in {*keys, *known}}
     endings = list(last.values())
     return {key: key if endings.count(last[key]) > 1 else last[key] for key in keys}
@@ -115,6 +117,7 @@ def short_names(keys: Iterable[str], known: Iterable[str] = ()) -> dict[str, str
 def base_settings(results: Results) -> Mapping[str, Any]:
     """Returns the settings that rows are compared with; those of a single run itself."""
     configs = (trial.config for trial in results.trials if trial.config)
+    # A single run has no sweep, and so no base but itself.
     return results.base or next(configs, {})
 
 
@@ -169,6 +172,7 @@ def measured(summary: Summary | None, metric: Metric) -> str:
     if summary is None:
         return MISSING
     values = [summary.mean, summary.spread]
+    # One seed has no spread.
     values = [metric.scale * value for value in values if value is not None]
     return " ± ".join(number(value, metric.decimals) for value in values)
 
@@ -312,6 +316,7 @@ def _metrics_note(results, rows, metrics):
         unit = ", per token" if PERPLEXITY in metrics else ""
         parts.append(f"{_listed(validation)}: validation{unit}")
     if test:
+        # Old runs may lack the number, and runs on several corpora have several.
         count = _distinct(trial.result.get("test_sentences") for trial in finished)
         sentences = f"{count} test sentences" if count else "test sentences"
         parts.append(f"{_listed(test)}: {sentences}")

@@ -27,6 +27,7 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
     ]
     shown = _drawn(table) if is_drawn else _plain(table)
     for part in [shown, *notes, *problems]:
+        # Other programs read a pipe by its lines, so these are not wrapped.
         console.print(part, soft_wrap=not is_drawn)
 
 
@@ -59,6 +60,7 @@ def _drawn(table) -> rich.table.Table:
         heading = table.results.headings[i]
         is_text = i == 0 or heading == VERDICTS
         grid.add_column(
+            # The heading is wider than its numbers, and a terminal is narrow.
             heading.replace("exact match", "exact\nmatch"),
             justify="left" if is_text else "right",
             no_wrap=not is_text,

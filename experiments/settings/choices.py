@@ -25,6 +25,7 @@ import attn
 from experiments.settings import fields, user_code
 from experiments.settings.fields import SettingsError
 
+# The digits behind @ are of the source's hash, as `user_code` writes them.
 TEXT = re.compile(
     r"((?P<place>.+?):)?(?P<name>[A-Za-z_]\w*)(@(?P<digits>[0-9a-f]+))?"
     r"(\((?P<options>.*)\))?",
@@ -40,6 +41,7 @@ class Choice:
     """The choice as settings hold it."""
     cls: type
     options: tuple[tuple[str, Any], ...] = ()
+    # Not compared, because the text has the source's hash already.
     origin: user_code.Outside | None = dataclasses.field(default=None, compare=False)
     """Where the class comes from, None for one of the library."""
 
@@ -90,6 +92,7 @@ class Choices:
         try:
             return self.build(parsed)
         except SettingsError:
+            # A SettingsError is a ValueError, and it names its setting already.
             raise
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{key}={parsed.text}: {error}") from error
@@ -102,6 +105,7 @@ class Choices:
             outside that cannot be used. The message begins with `key`, the setting.
         """
         if isinstance(text, type):
+            # By way of its text, a class too has its source's hash in the settings.
             text = user_code.text_of(text)
         match = TEXT.fullmatch(text)
         if not match:
@@ -128,10 +132,13 @@ class Choices:
             if not self.accepts(cls):
                 raise SettingsError(f"{name} is not {self.needed}")
             name = loaded.text
+            # A class of the library has one name, however it was named, so that equal
+            # choices have equal texts.
             for known, library_class in self.known.items():
                 if cls is library_class:
                     name = known
                     loaded = None
+        # Only code from outside has a hash.
         elif name not in self.known or match["digits"]:
             raise SettingsError(f"must be {self.allowed}{_hint(name, self.known)}")
         else:
@@ -146,6 +153,7 @@ class Choices:
             maker = self.maker(cls)
             signature = inspect.signature(maker)
             hints = typing.get_type_hints(getattr(maker, "__init__", maker))
+        # A user's annotations may name what only a type checker imports.
         except (NameError, TypeError, ValueError):
             signature = inspect.signature(self.maker(cls))
             hints = {}
@@ -163,12 +171,15 @@ class Choices:
 def _read_options(text):
     """Returns the options in a text "a=1, b=word"."""
     try:
+        # Python's own parser reads the options, and nothing in them is executed.
         call = ast.parse(f"f({text})", mode="eval").body
+    # The parser raises the last two for text that is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
     if (
         not isinstance(call, ast.Call)
         or call.args
+        # A text such as a=1)(b=2 would make a call of a call.
         or not isinstance(call.func, ast.Name)
     ):
         raise SettingsError(f"options are written as name=value, not ({text})")
@@ -187,6 +198,7 @@ def _read_value(name, node):
         return node.id
     try:
         value = ast.literal_eval(node)
+        # A choice is a part of what a program is compiled for, so it must be hashable.
         hash(value)
     except (ValueError, TypeError, RecursionError, MemoryError):
         raise SettingsError(
@@ -220,8 +232,10 @@ def _as_annotated(name, value, annotation):
     kinds = [annotation]
     if isinstance(annotation, types.UnionType):
         kinds = list(typing.get_args(annotation))
+    # Other annotations are for the class itself to check, when `value` makes it.
     if not all(kind in (int, float, str, bool, types.NoneType) for kind in kinds):
         return value
+    # By type, because Python's bool is an int.
     if float in kinds and type(value) is int and int not in kinds:
         value = float(value)
     if type(value) not in kinds:
@@ -248,12 +262,15 @@ def _written(value, annotation):
     if isinstance(value, str) and value.isidentifier():
         # Other identifiers are read as themselves, these as what Python has by that name.
         return repr(value) if value in ("True", "False", "None") else value
+    # 500000 is easier to read than 500000.0, and `_as_annotated` makes it a float
+    # again.
     if annotation is float and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return repr(value)
 
 
 def _hint(name, known):
+    # A long name is cut, because the time for matching grows with its square.
     near = difflib.get_close_matches(name[:100], known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -271,6 +288,7 @@ def _is_score(cls):
 
 def _is_source(cls):
     return (
+        # By what it has: a corpus from outside need not inherit from anything here.
         isinstance(cls, type) and hasattr(cls, "read") and hasattr(cls, "fingerprint")
     )
 
@@ -280,6 +298,7 @@ SCORES = Choices(
     _is_score,
     "a score: a class with the decorator attn.score",
     maker=lambda cls: cls.init,
+    # `init` takes key, h, d_q and d_k before the options.
     skip=4,
     build=_score_init,
 )
@@ -297,7 +316,9 @@ SOURCES = Choices(
     {},
     _is_source,
     "a source of text: a class with read and fingerprint, see experiments.data.corpora",
+    # The constructor takes the settings of the data before the options.
     skip=1,
+    # Settings only name the corpus: to make its source may read files.
     build=lambda choice: choice,
 )
 """Corpora from outside; the project's own have settings in place of options."""
@@ -305,6 +326,7 @@ METRICS = Choices(
     {},
     user_code.is_metric,
     "a value of experiments.evaluation.metrics.Metric",
+    # A metric is a value already, and so has no options.
     maker=lambda value: lambda: value,
     build=lambda choice: choice.cls,
 )
@@ -322,6 +344,7 @@ def choice(choices: Choices, default: str, *others: str):
             )
         if text in others:
             return text
+        # The value is made once here, because a class may refuse its options only then.
         choices.value(text, key)
         return choices.parse(text, key).text
 

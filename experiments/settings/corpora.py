@@ -19,6 +19,7 @@ class Data:
     """Where the text comes from: cldr, phrases that are generated; files, a text file for
     each language; tsv, files with columns; text, a text file without translations; tfds, a
     data set of TensorFlow Datasets; module:Name or file.py:Name, one from outside."""
+    # Control tokens, single bytes and pairs of digits alone are 360 tokens.
     vocabulary_size: int = fields.at_least(400, 800, 10**6)
     """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
     max_length: int = fields.at_least(2, 48, 2**20)
@@ -66,6 +67,7 @@ class CldrData(ParallelData):
     """Most held-out pairs in a row that are joined into one, 1 to 64; above 1, training has
     one or two. Such a test shows what happens beyond the lengths of training. There are
     then fewer pairs."""
+    # It is not the trial's seed, so that trials of all seeds have one corpus.
     corpus_seed: int = fields.at_least(0, 0)
     """Seed of the phrases; 0 to 2,147,483,647."""
 
@@ -162,6 +164,7 @@ class TfdsData(RealData):
     dataset: str = fields.matching(
         "",
         "a data set of TFDS, as wmt14_translate/de-en",
+        # name/config:version, as TFDS writes it.
         r"(\w+(/[\w-]+)?(:[\w.*]+)?)?",
     )
     """Name of the data set, with its config, as wmt14_translate/de-en; it has no default."""
@@ -211,6 +214,7 @@ CORPORA = {
 
 def _require_directory(data):
     require(
+        # Every field here needs a default, so a path that is missing is "".
         data.directory,
         f"data.corpus={data.corpus} needs data.directory, the folder that holds the text "
         "files",

@@ -65,6 +65,7 @@ def one_of(choices, default):
 
 def flag(default):
     """Returns a field for a truth value."""
+    # The type says it all, and `resolve` checks that.
     return field(default, "True or False", lambda value: True)
 
 
@@ -106,6 +107,7 @@ def _is_path(value):
     # A lone surrogate cannot be encoded, so it is looked for first.
     if not _is_plain(value) or len(value.encode()) >= 4096:
         return False
+    # Linux allows names of 255 bytes, in paths of 4096 with the byte that ends them.
     return all(len(part.encode()) <= 255 for part in value.split("/"))
 
 

@@ -16,6 +16,7 @@ from experiments.settings import fields
 from experiments.settings.choices import MIXERS, POSITIONS, SCORES, choice
 from experiments.settings.fields import SettingsError, require
 
+# Without an activation, the network's two matrices would be one.
 FEED_FORWARD_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
 
 
@@ -65,11 +66,13 @@ class LayeredModel(Model):
     positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
+    # The paper has post; tensor2tensor's later defaults are pre.
     norm: str = fields.one_of(NORMS, "post")
     """Place of LayerNorm. post: LayerNorm(x + Sublayer(x)); post_final: and one more after
     each stack; pre: x + Sublayer(LayerNorm(x))."""
     scale_embeddings: bool = fields.flag(True)
     """Multiply embeddings by √d_model: True or False."""
+    # The projections of section 3.2.2 are matrices alone.
     biases: bool = fields.flag(False)
     """Give W_Q, W_K, W_V and W_O bias vectors: True or False."""
     combine: str = fields.one_of(COMBINATIONS, "concat")
@@ -79,6 +82,7 @@ class LayeredModel(Model):
     """Activation function on the output of attention."""
     activation: str = fields.one_of(FEED_FORWARD_ACTIVATIONS, "relu")
     """Activation function of the feed-forward network."""
+    # The paper has neither this dropout nor that of hidden units, section 5.4.
     P_attention: float = fields.rate(0.0)
     """Probability of dropout of attention weights, in [0, 1)."""
     P_ff: float = fields.rate(0.0)
@@ -105,12 +109,14 @@ class LayeredModel(Model):
         return {
             key: MIXERS.value(getattr(self, key), f"model.{key}")
             for key in ("encoder_mixing", "decoder_mixing")
+            # A language model has no encoder.
             if hasattr(self, key)
         }
 
     def check(self) -> None:
         positions = self.position_encoding
         try:
+            # Only here are the widths known that an encoding depends on.
             positions.check(self.d_model, self.d_k)
         except ValueError as error:
             raise SettingsError(
@@ -128,6 +134,8 @@ class LayeredModel(Model):
         attends = any(mixer.attends for mixer in self.mixers.values())
         mixing = ", ".join(f"model.{key}={getattr(self, key)}" for key in self.mixers)
         require(
+            # A setting without any effect would make equal models look like different
+            # rows.
             attends or not positions.in_layers,
             f"model.positions={self.positions} is a part of self-attention, and there is "
             f"none: {mixing}",
@@ -203,6 +211,7 @@ class LanguageModel(LayeredModel):
     """Holds the settings of a language model: a decoder without a source."""
 
     kind: str = fields.one_of(("language",), "language")
+    # Without a source, `target` would say the same as `tied`.
     embeddings: str = fields.one_of(("tied", "separate"), "tied")
     """Sharing of the vocabulary matrices. tied: one for input and output; separate: two."""
 

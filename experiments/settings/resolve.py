@@ -23,6 +23,7 @@ from experiments.settings.model import MODELS
 from experiments.settings.schema import Settings
 from experiments.settings.user_code import OutsideError, is_loaded, text_of
 
+# It is a default argument, which all calls share, so nobody may change it.
 NOTHING = MappingProxyType({})
 
 
@@ -75,6 +76,7 @@ def default_config(
     for name, value in values.items():
         if dataclasses.is_dataclass(value):
             values[name] = dataclasses.asdict(value)
+    # ConfigDict's own types would not hold: once a field was None, it takes anything.
     return ml_collections.ConfigDict(values, type_safe=False)
 
 
@@ -112,6 +114,7 @@ def _check_trusted(values):
         text = inner.get(name) if isinstance(inner, dict) else None
         if "choices" not in field.metadata or not isinstance(text, str):
             continue
+        # Only the text is looked at, because to parse a choice runs its code.
         match = TEXT.fullmatch(text)
         if match and match["place"]:
             place = f"{match['place']}:{match['name']}"
@@ -153,6 +156,8 @@ def with_all_settings(config: ml_collections.ConfigDict) -> ml_collections.Confi
         if isinstance(values.setdefault(name, {}), dict):
             defaults = {}
             for cls in union.all_classes().values():
+                # Of a name that several kinds have, the default of the first kind
+                # stands.
                 defaults = dataclasses.asdict(cls()) | defaults
             values[name] = defaults | values[name]
     return ml_collections.ConfigDict(values, type_safe=False)
@@ -163,6 +168,8 @@ def _changed(config, changes):
     values = _copy_with_texts(config)
     for name, union in UNIONS.items():
         if isinstance(values.get(name), dict):
+            # The config is held to the kind that it names itself; after the changes,
+            # what only that kind has is dropped.
             _check_applies(name, union, values[name], values[name])
     for key, value in plain(changes).items():
         _set(values, check_key(key), value)
@@ -182,6 +189,7 @@ def _check_applies(name, union, group, keys):
     for key in keys:
         if key in _field_names(cls):
             continue
+        # A name that no kind has is misspelt, and is reported as such.
         _known_field(name, key, f"{name}.{key}")
         kinds = [
             kind
@@ -363,6 +371,7 @@ def _checked(field, value, key):
         return field.metadata["canonical"](value, key)
     number = field.type is float and type(value) is int
     require(
+        # By type, because isinstance would take True for an int.
         type(value) is field.type or number,
         f"{key}={shown(value)} must be {field.type.__name__}, not "
         f"{type(value).__name__}",
@@ -371,4 +380,5 @@ def _checked(field, value, key):
         field.metadata["accepts"](value),
         f"{key}={shown(value)} must be {field.metadata['allowed']}",
     )
+    # An int becomes a float where one is due, so that equal settings have one digest.
     return field.type(value)

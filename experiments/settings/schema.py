@@ -32,6 +32,7 @@ class Training:
     whole pairs as fit."""
     optimizer: str = fields.one_of(OPTIMIZERS, "adam")
     """The optimizer: adam; sgd, plain gradient descent."""
+    # Section 5.3 has this schedule, and these values of β₁, β₂, ε and the warm-up.
     learning_rate: float = fields.positive(1.0)
     """Learning rate, above 0. For adam a factor on d_model^-0.5 · min(step^-0.5,
     step · warmup^-1.5), without unit; for sgd the rate itself."""
@@ -43,6 +44,7 @@ class Training:
     """Decay of Adam's mean of squared gradients a step, in [0, 1)."""
     eps: float = fields.positive(1e-9)
     """Adam's ε, which is added to √v̂; above 0."""
+    # Section 5.4 has this value.
     eps_ls: float = fields.rate(0.1)
     """Label smoothing: probability that is spread over the whole vocabulary, in [0, 1)."""
     entropy_bonus: float = fields.at_least(0, 0.01, 100)
@@ -91,6 +93,7 @@ class Training:
             "int32",
         )
         require(
+            # Plain gradient descent has no warm-up.
             self.warmup <= self.steps or self.optimizer == "sgd",
             f"training.warmup={self.warmup} must not exceed training.steps={self.steps}",
         )
@@ -118,6 +121,7 @@ class Evaluation:
     max_extra: int = fields.at_least(0, 50, 2**20)
     """Tokens that a translation may have beyond its source's length, section 6.1; 0 to
     1,048,576."""
+    # Section 6.1 has this beam and this length penalty.
     beam: int = fields.at_least(1, 4, 1000)
     """Hypotheses in the searches at the end, 1 to 1000; 1 is greedy, as every search during
     training is."""
@@ -162,6 +166,8 @@ class Settings:
     """Seed of initial values, dropout and the order of the data; 0 to 2,147,483,647."""
 
     def __post_init__(self):
+        # Each group comes first by itself: what two of them say is compared only if
+        # both make sense.
         for group in (self.model, self.data, self.training, self.evaluation):
             group.check()
         self._check_model_with_data()
@@ -195,6 +201,7 @@ class Settings:
             f"data.max_length={sentence}",
         )
         require(
+            # A source is no longer than a row, and section 6.1 allows 50 tokens more.
             translation <= length + 50,
             f"evaluation.max_length={translation} exceeds "
             f"training.sequence_length={length} + 50",
@@ -207,6 +214,7 @@ class Settings:
             "evaluation.weights=best needs training.keep_best=True",
         )
         require(
+            # The other two have the name of the setting that makes them.
             weights in ("raw", "best") or getattr(self.training, weights) > 0,
             f"evaluation.weights={weights} needs training.{weights} above 0",
         )
@@ -235,5 +243,6 @@ class Settings:
 
 def digest(value) -> str:
     """Returns eight hexadecimal digits that two equal JSON values share."""
+    # In one order and without spaces, so that equal values are equal texts.
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]

@@ -73,6 +73,7 @@ def load(place: str, name: str, digits: str = "") -> Outside:
             f"{place}:{name}@{digits}: its source has changed and is now "
             f"{outside.sha256[:DIGITS]}; restore it, or leave out @{digits}"
         )
+    # From now on a config.json may name it, because someone has asked for it.
     _loaded.add((outside.place, outside.name))
     return outside
 
@@ -83,6 +84,7 @@ def load_text(text: str) -> Outside:
     Raises:
       OutsideError: as `load`, and for another text.
     """
+    # The last colon counts, because a path may have others.
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
         raise OutsideError(
@@ -121,6 +123,7 @@ def text_of(cls: type) -> str:
     place = cls.__module__
     file = _file_of(cls)
     module = sys.modules.get(place)
+    # In another process, __main__ is another module.
     importable = place != "__main__" and _find_spec(place) is not None
     if not importable or getattr(module, cls.__qualname__, None) is not cls:
         if file is None:
@@ -141,6 +144,7 @@ def _find_spec(name):
     """Returns how a module would be imported afresh, or None where it cannot be."""
     try:
         return importlib.util.find_spec(name)
+    # A module that was not imported the usual way may have no __spec__: a ValueError.
     except (ImportError, ValueError):
         return None
 
@@ -148,6 +152,8 @@ def _find_spec(name):
 def _file_of(cls):
     """Returns the file of a class: a config file's module may be unknown to Python."""
     for value in vars(cls).values():
+        # A function knows its file, even where its module is not in sys.modules; a
+        # class method holds it, and a decorator wraps it.
         function = inspect.unwrap(getattr(value, "__func__", value))
         code = getattr(function, "__code__", None)
         if code is not None and Path(code.co_filename).is_file():
@@ -162,6 +168,7 @@ def _is_own(value, module):
 
 def _load_file(place):
     path = Path(place).expanduser().resolve()
+    # Reading from a pipe could wait for ever.
     if path.exists() and not path.is_file():
         raise OutsideError(f"{path}: no file, and so no source")
     try:
@@ -174,6 +181,7 @@ def _load_file(place):
 @functools.cache
 def _run_file(path, source):
     """Runs a file as a module; equal content is run once."""
+    # With the hash in their names, two versions of a file are two modules.
     name = f"outside_{path.stem}_{hashlib.sha256(source).hexdigest()[:DIGITS]}"
     module = types.ModuleType(name)
     module.__file__ = str(path)
@@ -213,11 +221,13 @@ def _read_once(file):
 
 
 def _failure(place, error):
+    # Of the traceback, only lines of the user's own file help to mend it.
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == str(place)
     ]
+    # Code that cannot be compiled has no frame in the traceback.
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
     where = f":{lines[-1]}" if lines else ""

@@ -11,8 +11,6 @@ import attn
 from attn import MIXERS, POSITIONS, SCORES, Convolutional, Positions, Rotary
 from attn.contract import check_mixer, check_positions, check_score
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 
 @attn.score
 class Cosine:

@@ -3,11 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).parents[2] / "attn" / "README.md"
-
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 def test_the_code_blocks_run_in_order(capsys):

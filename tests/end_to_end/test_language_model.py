@@ -27,8 +27,6 @@ from experiments.trial.program import (
 from experiments.trial.step import token_losses
 from tests.experiments import tiny
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 LINES = [
     f"{i} little {'very ' * (i % 40)}word{'s' * (i % 3)} of number {i * 7}"
     for i in range(400)

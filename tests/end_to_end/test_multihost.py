@@ -21,8 +21,6 @@ from experiments.trial.lanes import Lanes
 from experiments.trial.program import State
 from tests.end_to_end import faults
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 CONFIG = "--config=tests/experiments/tiny_config.py"
 WHOLE = ["-m", "launch.train"]
 # A corpus that does not stay on the devices.

@@ -27,8 +27,6 @@ from experiments.trial.program import (
 from experiments.trial.step import train_steps
 from tests.experiments import tiny
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 MORE = dict(training__ema=0.6, training__average=2, training__keep_best=True)
 SETTINGS = tiny.resolve(**MORE)
 CLOCKED = ("seconds", "tokens_per_second")

@@ -1,14 +1,9 @@
-"""All tests of experiments compile quickly; and a report that several files look at."""
+"""A report that several files look at."""
 
 import pytest
 
 from experiments.report.write import write_report
 from tests.experiments import fakes
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _all_quickly(quickly_compiled):
-    pass
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,6 @@ from launch import command
 # ml_collections loads config files by it.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning"),
-    pytest.mark.usefixtures("quickly_compiled"),
 ]
 
 BASES = {

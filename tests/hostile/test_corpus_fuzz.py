@@ -15,8 +15,6 @@ from experiments.data.dataset import LONGEST, prepare
 from experiments.data.vocabulary import EOS
 from experiments.settings import FilesData
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 CASES = 2000
 """Each has two files that may be harmed."""
 TEXTS = (

@@ -23,8 +23,6 @@ from experiments.settings import resolve
 from tests.experiments import fakes
 from tests.hostile.garbage import EVIL, FORMULA, GARBAGE, pickled
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 
 @pytest.fixture
 def bomb(tmp_path):

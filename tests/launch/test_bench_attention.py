@@ -80,7 +80,6 @@ def test_exact_gradient_of_a_query_that_sees_nothing_is_zero():
 # What passes
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("direction", cases.PASSES)
 @pytest.mark.parametrize(
     ("score", "mask"),

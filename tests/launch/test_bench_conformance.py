@@ -11,7 +11,7 @@ from tests.launch.bench_toys import careless, crooked
 
 
 @pytest.fixture
-def fast_probes(quickly_compiled, monkeypatch):
+def fast_probes(monkeypatch):
     """Leaves three of the pairs of options, as each is a program of its own."""
     monkeypatch.setattr(
         probes,

@@ -41,40 +41,34 @@ Kind = Callable[[random.Random], Phrase]
 
 COUNTRIES = (
     "AR", "AT", "AU", "BE", "BR", "CA", "CH", "CL", "CN", "DE", "DK", "EG", "ES", "FI",
-    "FR", "GB", "GR", "IE", "IN",
-    "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE", "TR", "US",
+    "FR", "GB", "GR", "IE", "IN", "IT", "JP", "KE", "MX", "NL", "NO", "PL", "PT", "SE",
+    "TR", "US",
 )  # fmt: skip
 
 LANGUAGES = (
     "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hi", "it", "ja", "ko", "nl",
-    "pl", "pt", "ru", "sv", "tr",
-    "zh",
+    "pl", "pt", "ru", "sv", "tr", "zh",
 )  # fmt: skip
 
 CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY")
 
 UNITS = (
     "length-kilometer", "length-meter", "length-centimeter", "length-millimeter",
-    "length-mile", "length-foot",
-    "mass-kilogram", "mass-gram", "mass-tonne", "volume-liter", "volume-milliliter",
-    "volume-cubic-meter",
-    "area-square-meter", "area-square-kilometer", "area-hectare", "temperature-celsius",
-    "energy-kilowatt-hour",
-    "power-kilowatt", "power-watt", "electric-volt", "digital-megabyte",
-    "digital-gigabyte", "duration-second",
-    "duration-minute", "duration-hour", "duration-day", "duration-week",
-    "duration-month", "duration-year",
+    "length-mile", "length-foot", "mass-kilogram", "mass-gram", "mass-tonne",
+    "volume-liter", "volume-milliliter", "volume-cubic-meter", "area-square-meter",
+    "area-square-kilometer", "area-hectare", "temperature-celsius",
+    "energy-kilowatt-hour", "power-kilowatt", "power-watt", "electric-volt",
+    "digital-megabyte", "digital-gigabyte", "duration-second", "duration-minute",
+    "duration-hour", "duration-day", "duration-week", "duration-month", "duration-year",
 )  # fmt: skip
 
 RATES = (
     ("length-kilometer", "duration-hour"), ("length-mile", "duration-hour"),
-    ("length-meter", "duration-second"),
-    ("volume-liter", "duration-minute"), ("volume-liter", "duration-hour"),
-    ("digital-megabyte", "duration-second"),
+    ("length-meter", "duration-second"), ("volume-liter", "duration-minute"),
+    ("volume-liter", "duration-hour"), ("digital-megabyte", "duration-second"),
     ("mass-kilogram", "volume-cubic-meter"), ("mass-gram", "volume-liter"),
-    ("mass-kilogram", "area-hectare"),
-    ("power-watt", "area-square-meter"), ("energy-kilowatt-hour", "duration-year"),
-    ("mass-tonne", "duration-day"),
+    ("mass-kilogram", "area-hectare"), ("power-watt", "area-square-meter"),
+    ("energy-kilowatt-hour", "duration-year"), ("mass-tonne", "duration-day"),
 )  # fmt: skip
 
 CLOCK = ("duration-day", "duration-hour", "duration-minute", "duration-second")
@@ -85,13 +79,10 @@ SECONDS = {
 }  # fmt: skip
 
 DATES = ("full", "long", "medium", "short")
-
 INTERVALS = ("yMMMd", "MMMd", "yMMMEd")
-
 
 # A century, so that the two-digit years of short dates are unambiguous.
 FIRST_DAY = datetime.date(1950, 1, 1).toordinal()
-
 LAST_DAY = datetime.date(2049, 12, 31).toordinal()
 
 PATIENCE = 200
@@ -99,7 +90,7 @@ PATIENCE = 200
 
 
 class Source:
-    """The pairs that `generate` gives, one by one or joined."""
+    """Gives the pairs that `generate` makes, one by one or joined."""
 
     def __init__(self, data: CldrData):
         self._arguments = (
@@ -114,8 +105,9 @@ class Source:
             _locale(language)
 
     def fingerprint(self) -> str:
-        """Of what decides text and links: the arguments, CLDR's own version, and the code."""
+        """Returns a hash of all that decides text and links, CLDR's version among it."""
         known = json.dumps([*self._arguments, self._joined, babel.__version__]).encode()
+        # The code stands for its output, so that nothing need be generated for this.
         code = [
             Path(__file__).with_name(f"{name}.py").read_bytes()
             for name in ("cldr", "joined_pairs", "gold_alignments")
@@ -123,29 +115,33 @@ class Source:
         return hashlib.sha256(b"".join([known, *code])).hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
+        """Gives the pairs of a split, all at once."""
+        # Only held-out runs are longer than two, to be beyond the lengths of training.
         yield join(
             getattr(self._generated[0], split),
             min(2, self._joined) if split == "train" else self._joined,
         )
 
     def place(self, split: str, i: int) -> str:
+        """Returns the number of a pair in its split."""
         return f"CLDR, {split}, pair {i}"
 
     def counts(self) -> dict[str, int]:
+        """Returns the number of sources that were dropped as ambiguous."""
         return {"ambiguous": self._generated[0].ambiguous}
 
     def links(self) -> list[Links]:
-        """Which words of the test pairs are translations of each other."""
+        """Returns which words of the test pairs are translations of each other."""
         locales = tuple(map(_locale, self._arguments[:2]))
         otherwise = functools.partial(
             others, days=(FIRST_DAY, LAST_DAY), forms=(DATES, INTERVALS)
         )
         generated, drawn = self._generated
-        found = [
-            links(*one, otherwise, functools.partial(say, locales=locales))
-            for one in drawn
+        pair_links = [
+            links(kind, asked, otherwise, functools.partial(say, locales=locales))
+            for kind, asked in drawn
         ]
-        return join_links(found, generated.test, self._joined)
+        return join_links(pair_links, generated.test, self._joined)
 
     @functools.cached_property
     def _generated(self):
@@ -153,7 +149,7 @@ class Source:
 
 
 class Generated(NamedTuple):
-    """Holds three splits; `ambiguous` sources, of two translations in CLDR, were dropped."""
+    """Holds three splits, and how many sources had two translations and were dropped."""
 
     train: Pairs
     validation: Pairs
@@ -168,13 +164,13 @@ def generate(
     heldout: int = 500,
     seed: int = 0,
 ) -> Generated:
-    """`pairs` pairs for training and `heldout` each for validation and test, drawn from
-    `seed` alone.
+    """Generates `pairs` pairs for training and `heldout` each for validation and test.
 
-    Every source is distinct, and so is every target, over the three splits together.
+    They depend on `seed` alone. Over the three splits together every source is
+    distinct, and so is every target.
 
     Raises:
-        CorpusError: a locale that CLDR lacks, or more distinct pairs than its phrases can give.
+      CorpusError: a locale that CLDR lacks, or more pairs than its phrases can give.
     """
     return _generate(source, target, pairs, heldout, seed)[0]
 
@@ -182,15 +178,15 @@ def generate(
 def _generate(
     source, target, pairs, heldout, seed
 ) -> tuple[Generated, list[tuple[Kind, list]]]:
-    """Returns them, and of each test phrase its kind and its generator's questions."""
+    """Generates the splits, and the kind and the questions of each test phrase."""
     locales = _locale(source), _locale(target)
     rng = random.Random(seed)
-    found, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
+    phrases, ambiguous = _distinct(rng, locales, pairs + 2 * heldout)
     # Small kinds are exhausted early, and every split should have its share of each.
-    rng.shuffle(found)
-    test = found[:heldout]
-    validation = found[heldout : 2 * heldout]
-    train = found[2 * heldout :]
+    rng.shuffle(phrases)
+    test = phrases[:heldout]
+    validation = phrases[heldout : 2 * heldout]
+    train = phrases[2 * heldout :]
     splits = (
         Pairs(*map(list, list(zip(*split, strict=True))[:2]))
         for split in (train, validation, test)
@@ -200,6 +196,7 @@ def _generate(
 
 def _locale(identifier: str) -> Locale:
     try:
+        # Babel knows pt_BR alone, and pt-BR is as common.
         return Locale.parse(identifier.replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError):
         raise CorpusError(
@@ -211,7 +208,10 @@ def _locale(identifier: str) -> Locale:
 def _distinct(
     rng, locales, wanted
 ) -> tuple[list[tuple[str, str, tuple[Kind, list]]], int]:
-    """`wanted` pairs (source, target, of what), and the number of sources dropped as ambiguous."""
+    """Draws `wanted` phrases: (source, target, (kind, questions)).
+
+    Returns them with the number of sources that were dropped as ambiguous.
+    """
     pairs = {}
     targets = set()
     ambiguous = set()
@@ -225,18 +225,20 @@ def _distinct(
                 f"{locales[0]}->{locales[1]}, "
                 f"fewer than the {wanted} asked for; lower data.pairs or data.heldout"
             )
+        # Made anew only when a kind is exhausted: a sum over all for each draw is slow.
         names = list(kinds)
         cumulative = list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
             kind = rng.choices(names, cum_weights=cumulative)[0]
-            told = Told(rng)
-            source, target = say(kind(told), locales)
+            recorder = Told(rng)
+            source, target = say(kind(recorder), locales)
             if source not in pairs and target not in targets:
                 pairs[source] = target
                 targets.add(target)
                 repeats[kind] = 0
-                drawn[source] = kind, told.asked
+                drawn[source] = kind, recorder.asked
                 continue
+            # Another meaning has this source: nothing says which one to translate.
             if pairs.get(source, target) != target:
                 ambiguous.add(source)
             repeats[kind] += 1
@@ -249,8 +251,10 @@ def _distinct(
 
 
 def _sayable(kind, locales) -> bool:
-    """Whether CLDR has the patterns of `kind` in both locales: some lack, say, long compact
-    numbers."""
+    """Returns whether CLDR has the patterns of `kind` in both locales.
+
+    Some locales lack, for example, long compact numbers.
+    """
     rng = random.Random(0)
     try:
         return all(all(say(kind(rng), locales)) for _ in range(50))
@@ -259,11 +263,8 @@ def _sayable(kind, locales) -> bool:
 
 
 def say(phrase: Phrase, locales: tuple[Locale, ...]) -> tuple[str, ...]:
-    """The phrase in each locale, with the no-break and thin spaces of CLDR as plain ones."""
+    """Returns the phrase in each locale; CLDR's no-break and thin spaces become plain."""
     return tuple(" ".join(phrase(locale).split()) for locale in locales)
-
-
-# Times
 
 
 def _day(rng) -> datetime.date:
@@ -283,37 +284,38 @@ def _say_day(day, form, locale) -> str:
 
 
 def date(rng) -> Phrase:
-    """Tuesday, March 5, 2024 | March 5, 2024 | Tue, Mar 5, 2024 | 3/5/24."""
+    """Draws a date: "Tuesday, March 5, 2024", "Tue, Mar 5, 2024", "3/5/24"."""
     day = _day(rng)
     form = rng.choice(DATES)
     return lambda locale: _say_day(day, form, locale)
 
 
 def day_of_year(rng) -> Phrase:
-    """March 5."""
+    """Draws a day of any year: "March 5"."""
     day = _day(rng)
     return lambda locale: dates.format_skeleton("MMMMd", day, locale=locale)
 
 
 def month(rng) -> Phrase:
-    """March 2024."""
+    """Draws a month: "March 2024"."""
     day = _day(rng)
     return lambda locale: dates.format_skeleton("yMMMM", day, locale=locale)
 
 
 def clock_time(rng) -> Phrase:
-    """3:05 PM."""
+    """Draws a time: "3:05 PM"."""
     time = _time(rng)
     return lambda locale: dates.format_time(time, "short", locale=locale)
 
 
 def moment(rng) -> Phrase:
-    """Tuesday, March 5, 2024, 3:05 PM."""
+    """Draws a date with a time: "Tuesday, March 5, 2024, 3:05 PM"."""
     day = _day(rng)
     time = clock_time(rng)
     form = rng.choice(DATES)
 
     def phrase(locale):
+        # Not format_datetime, whose medium date is the ambiguous one.
         pattern = dates.get_datetime_format(form, locale=locale)
         return pattern.replace("{0}", time(locale)).replace(
             "{1}", _say_day(day, form, locale)
@@ -323,8 +325,9 @@ def moment(rng) -> Phrase:
 
 
 def days(rng) -> Phrase:
-    """Mar 5 – 17, 2024 | Tue, Mar 5 – Sun, Apr 14, 2024: within one year."""
+    """Draws days within a year: "Mar 5 – 17, 2024", "Tue, Mar 5 – Sun, Apr 14, 2024"."""
     first, last = sorted((_day(rng), _day(rng)))
+    # A day up to 28 exists in every year; February 29 does not.
     last = last.replace(year=first.year, day=min(last.day, 28))
     first, last = sorted(
         (first, last if last != first else first + datetime.timedelta(days=1))
@@ -334,10 +337,11 @@ def days(rng) -> Phrase:
 
 
 def hours(rng) -> Phrase:
-    """3:05 – 5:20 PM."""
+    """Draws times of a day: "3:05 – 5:20 PM"."""
     first, last = sorted(_time(rng) for _ in range(2))
 
     def phrase(locale):
+        # A skeleton names the clock, h of 12 hours or H of 24: the locale's is needed.
         clock = "hm" if "h" in dates.get_time_format("short", locale).pattern else "Hm"
         return dates.format_interval(first, last, clock, locale=locale)
 
@@ -345,7 +349,7 @@ def hours(rng) -> Phrase:
 
 
 def relative(rng) -> Phrase:
-    """3 days ago | in 2 weeks."""
+    """Draws a distance in time: "3 days ago", "in 2 weeks"."""
     unit = rng.choice(list(SECONDS))
     sign = rng.choice((-1, 1))
     delta = datetime.timedelta(seconds=sign * rng.randint(1, 99) * SECONDS[unit])
@@ -353,9 +357,6 @@ def relative(rng) -> Phrase:
     return lambda locale: dates.format_timedelta(
         delta, unit, threshold=1e9, add_direction=True, locale=locale
     )
-
-
-# Quantities
 
 
 def _amount(rng) -> int | Decimal:
@@ -366,6 +367,7 @@ def _amount(rng) -> int | Decimal:
     )
 
 
+# Kept, because babel takes tens of microseconds, and the same ones come often.
 @functools.lru_cache(maxsize=100_000)
 def _unit(value, unit, locale) -> str:
     return units.format_unit(value, unit, "long", locale=locale)
@@ -379,21 +381,21 @@ def _rate(value, unit, per, locale) -> str:
 
 
 def quantity(rng) -> Phrase:
-    """12 kilometers | 2.5 degrees Celsius."""
+    """Draws a quantity: "12 kilometers", "2.5 degrees Celsius"."""
     value = _amount(rng)
     unit = rng.choice(UNITS)
     return lambda locale: _unit(value, unit, locale)
 
 
 def rate(rng) -> Phrase:
-    """120 kilometers per hour."""
+    """Draws a rate: "120 kilometers per hour"."""
     value = rng.randint(1, 199)
     unit, per = rng.choice(RATES)
     return lambda locale: _rate(value, unit, per, locale)
 
 
 def duration(rng) -> Phrase:
-    """2 hours and 15 minutes | 3 days, 2 hours, and 15 minutes."""
+    """Draws a duration: "2 hours and 15 minutes"."""
     first, last = rng.choice(((0, 2), (1, 3), (2, 4), (0, 3), (1, 4)))
     parts = [
         (rng.randint(1, 23 if unit == "duration-hour" else 59), unit)
@@ -405,11 +407,12 @@ def duration(rng) -> Phrase:
 
 
 def money(rng) -> Phrase:
-    """€12.50 | 12 euros | €1.2M."""
+    """Draws an amount of money: "€12.50", "12 euros", "€1.2M"."""
     currency = rng.choice(CURRENCIES)
     form = rng.randrange(4)
     if form == 0:
         value = rng.randint(1, 1999)
+        # With the currency's own digits it would be "12.00 euros".
         return lambda locale: numbers.format_currency(
             value, currency, "#,##0", locale, currency_digits=False, format_type="name"
         )
@@ -418,6 +421,7 @@ def money(rng) -> Phrase:
         return lambda locale: numbers.format_compact_currency(
             millions, currency, locale=locale, fraction_digits=1
         )
+    # The yen has no cents.
     cents = (
         100 * rng.randint(1, 4999) if currency == "JPY" else 5 * rng.randint(1, 9999)
     )
@@ -425,16 +429,14 @@ def money(rng) -> Phrase:
     return lambda locale: numbers.format_currency(value, currency, locale=locale)
 
 
-# Numbers and names
-
-
 def number(rng) -> Phrase:
-    """1,234.5 | 34.5% | 1.2 million."""
+    """Draws a number: "1,234.5", "34.5%", "1.2 million"."""
     form = rng.randrange(3)
     tenths = Decimal(rng.randint(1, 99999)) / 10
     if form == 0:
         return lambda locale: numbers.format_decimal(tenths, locale=locale)
     if form == 1:
+        # Quantized to the locale's pattern, 34.5% would be 34%.
         share = Decimal(rng.randint(1, 1999)) / 1000
         return lambda locale: numbers.format_percent(
             share, locale=locale, decimal_quantization=False
@@ -446,35 +448,32 @@ def number(rng) -> Phrase:
 
 
 def country(rng) -> Phrase:
-    """France."""
+    """Draws a country: "France"."""
     code = rng.choice(COUNTRIES)
     return lambda locale: locale.territories[code]
 
 
 def language(rng) -> Phrase:
-    """French."""
+    """Draws a language: "French"."""
     code = rng.choice(LANGUAGES)
     return lambda locale: locale.languages[code]
 
 
 def weekday(rng) -> Phrase:
-    """Tuesday."""
+    """Draws a day of the week: "Tuesday"."""
     day = rng.randrange(7)
     return lambda locale: locale.days["stand-alone"]["wide"][day]
 
 
-# Lists
-
-
 def measure(rng) -> Phrase:
-    """What can be counted or paid, for lists of mixed kinds."""
+    """Draws what can be counted or paid, for lists of mixed kinds."""
     return rng.choice((quantity, rate, money))(rng)
 
 
 def _list(
     item: Kind, *lengths: int, styles: tuple[str, ...] = ("standard", "or")
 ) -> Kind:
-    """Phrases of one kind in a row, each once: "a, b, and c" or "a, b, or c"."""
+    """Returns the kind of lists of `item`, each once: "a, b, and c", "a, b, or c"."""
 
     def draw(rng):
         items = [item(rng) for _ in range(rng.choice(lengths))]
@@ -497,4 +496,4 @@ KINDS: dict[Kind, float] = {
     _list(measure, 2): 8, _list(quantity, 3): 3,
     _list(date, 2): 6,
 }  # fmt: skip
-"""What is drawn, and how often, until it is exhausted."""
+"""The kinds, and how often each is drawn until it is exhausted."""

@@ -49,6 +49,7 @@ class Told:
     def _ask(self, name, *arguments):
         if self._rng is not None:
             question = Question(name, arguments, getattr(self._rng, name)(*arguments))
+        # Beyond the last answer this is an IndexError, which is a LookupError too.
         elif (question := self._told[len(self.asked)])[:2] != (name, arguments):
             raise LookupError(f"{name}{arguments} was not asked before")
         self.asked.append(question)
@@ -93,8 +94,11 @@ def links(
             )
             try:
                 varied = say(draw(told))
+            # Babel raises any of these where a locale lacks a pattern or a name.
             except (LookupError, ValueError, AttributeError):
                 continue
+            # Fewer questions are those of another phrase, whose words are not
+            # comparable.
             if varied == texts or len(told.asked) < len(asked):
                 continue
             sides = tuple(map(_changed, texts, varied))
@@ -107,6 +111,7 @@ def _changed(text, other):
     """Returns the words of `text` that are not in `other`, in this order."""
     before = _word_texts(text)
     after = _word_texts(other)
+    # By default, difflib ignores frequent words in texts of 200 and more.
     blocks = difflib.SequenceMatcher(
         a=before, b=after, autojunk=False
     ).get_matching_blocks()
@@ -155,6 +160,8 @@ def others(
         yield from (
             ("year", day.replace(year=day.year + more).toordinal())
             for more in years
+            # By the month's first day, with room for its last: the day itself may not
+            # exist there.
             if days[0]
             <= day.replace(day=1, year=day.year + more).toordinal()
             <= days[1] - 31
@@ -171,6 +178,7 @@ def others(
         yield from (
             ("month", day.replace(month=(day.month + more) % 12 + 1).toordinal())
             for more in (0, 4, 7)
+            # Every month has the first 28 days.
             if day.day <= 28
         )
     elif name == "choice" and arguments[0] not in forms:

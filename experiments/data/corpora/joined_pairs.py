@@ -47,6 +47,7 @@ def _joined(links, sources, targets):
         sure += _moved(pair_links.sure, before)
         possible += _moved(pair_links.possible, before)
         before = (
+            # The separator's semicolon counts as a word.
             before[0] + len(words(source + SEPARATOR)),
             before[1] + len(words(target + SEPARATOR)),
         )

@@ -22,6 +22,7 @@ NAMES = (
     "data.target their endings"
 )
 
+# Some editors begin UTF-8 files with it; it would be a part of the first word.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -83,6 +84,7 @@ def fingerprint(paths: Iterable[Path], *options: str) -> str:
     for path in paths:
         with path.open("rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
+        # The same bytes are other text if the name ends in .gz.
         total.update(path.suffix.encode())
     return total.hexdigest()
 
@@ -119,6 +121,7 @@ def blocks(path: Path) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def _open(path):
     try:
+        # In bytes: text mode would also end lines at a carriage return by itself.
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -134,6 +137,8 @@ def _decode(path, data, before) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        # A block is decoded whole, which is faster, so the line is counted only on an
+        # error.
         line = before + data.count(b"\n", 0, error.start) + 1
         raise CorpusError(
             f"{path}:{line}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to "

@@ -10,6 +10,7 @@ from experiments.settings import TextData
 
 NAMES = "data.train, data.validation and data.test name the files"
 
+# The end is beyond any file, so that lines need not be counted.
 ALL_LINES = (0, 2**62)
 
 
@@ -48,6 +49,7 @@ class Source:
         first, last = self._range(split)
         before = 0
         for lines in blocks(self._paths[split]):
+            # A number below 0 would count from the block's end.
             texts = lines[max(0, first - before) : max(0, last - before)]
             before += len(lines)
             if texts:

@@ -75,12 +75,14 @@ class Source:
 
     def read(self, split: str) -> Iterator[Pairs]:
         records, promised = self._splits[split]
+        # TFDS's parquet reader is known to lose records in silence.
         if len(records) != promised:
             raise CorpusError(
                 f"{self._data.dataset}, {split}: {len(records)} pairs can be read of the "
                 f"{promised} that it is said to have; prepare the data set again"
             )
         for first in range(0, promised, BLOCK):
+            # PyTorch's protocol for many records at a time, which TFDS's sources have.
             found = records.__getitems__(range(first, min(first + BLOCK, promised)))
             sides = []
             for language in (self._data.source, self._data.target):
@@ -119,6 +121,7 @@ def build(
                 yield number, dict(zip(languages, pair, strict=True))
                 number += 1
 
+    # Unregistered, because TFDS refuses a second class of the same name.
     class Written(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.0")
 
@@ -127,12 +130,14 @@ def build(
                 builder=self,
                 features=tfds.features.Translation(languages=languages),
                 supervised_keys=languages,
+                # In order, so that pair i of the data set is pair i of the source.
                 disable_shuffling=True,
             )
 
         def _split_generators(self, _):
             return {split: examples(split) for split in SPLITS}
 
+        # Abstract in TFDS, though the splits are generators already.
         def _generate_examples(self):
             raise NotImplementedError
 
@@ -172,6 +177,7 @@ def _builder(data, **how):
             f"data.dataset={data.dataset!r}: no such data set {where}among those of "
             f"TensorFlow Datasets: {_line(error)}"
         ) from None
+    # A data set that is not prepared has no splits, and its format is open.
     if builder.info.splits and builder.info.file_format != FORMAT:
         raise CorpusError(
             f"{builder.data_dir} is in the format {builder.info.file_format.value}; "

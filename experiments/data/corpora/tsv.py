@@ -33,6 +33,7 @@ class Source:
             "data.source_column": data.source_column,
             "data.target_column": data.target_column,
         }
+        # A name can only be looked up in a first line that has the names.
         self._has_header = not all(map(_is_number, self._columns.values()))
         self._paths = {}
         for split, name in zip(
@@ -57,6 +58,7 @@ class Source:
             else:
                 first = 0
             for i, row in enumerate(rows):
+                # Here and not at the columns' use, to name the line.
                 if len(row) <= max(numbers):
                     raise CorpusError(self._short(path, before + i + 1, row, numbers))
             before += len(rows)
@@ -102,4 +104,5 @@ class Source:
 
 
 def _is_number(column):
+    # isdigit alone also takes characters that int refuses, such as ².
     return column.isascii() and column.isdigit()

@@ -56,6 +56,7 @@ def over_seeds(
     for steps, values in curves:
         for step, value in zip(steps, values, strict=True):
             by_step.setdefault(step, []).append(value)
+    # Seeds may have got to different steps while a sweep runs.
     steps = sorted(by_step)
     mean = np.array([np.mean(by_step[step]) for step in steps], float)
     low = np.array([min(by_step[step]) for step in steps], float)
@@ -75,6 +76,7 @@ def _draw_curves(axes, rows, split, metric):
         dot = 2 if split == "validation" or len(steps) == 1 else 0
         options = dict(linewidth=1.1, marker="o", markersize=dot)
         axes.add_line(styled_line(steps, mean, row, **options))
+        # One seed has no band.
         if np.any(high > low):
             colour, _ = line_style(row)
             # Many bands on top of each other must not hide the lines.

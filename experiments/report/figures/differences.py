@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from experiments.report.figures.style import short_label, styled, to_svg
 from experiments.report.statistics import Difference
 
+# Two of Okabe and Ito's colours, which all eyes tell apart.
 _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
 
 
@@ -41,6 +42,7 @@ def forest(
         axes.set(
             xlabel=f"{heading}, difference to base",
             xlim=(-edge, edge),
+            # Upside down, so that the first row is at the top as in the table.
             ylim=(len(finite) - 0.4, -0.6),
             yticks=range(len(finite)),
             yticklabels=[short_label(label) for label, *_ in finite],
@@ -53,6 +55,7 @@ def forest(
 def _edge(intervals):
     """Returns the end of the scale: outliers among the rows do not set it."""
     reach = np.array([max(np.abs(values).max(), 1e-12) for values in intervals])
+    # At least half of the rows are within 8 medians, so the choice is never empty.
     return 1.08 * reach[reach <= 8 * np.median(reach)].max()
 
 

@@ -63,6 +63,7 @@ def heads(
     tops = np.cumsum([1, *(count + 1 for count in layers)])
     # All maps share one scale, so that rows can be compared.
     largest = map(_largest, itertools.chain(*columns.values()))
+    # All zeros would give a scale of no width.
     highest = max(largest) or 1.0
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
         figure = Figure(figsize=(11.8, 0.8 + 0.19 * tops[-1]), layout="constrained")
@@ -71,6 +72,7 @@ def heads(
             image = _draw_heads(axes, columns[kind], tops, highest, signed)
             axes.set(title=kind, xlabel="head")
         _label_layers(panels[0], labels, layers, tops)
+        # The bar has the same width however many rows make the figure high.
         aspect = 8 * figure.get_figheight()
         options = dict(ax=panels, aspect=aspect, pad=0.01, label=unit)
         add_colour_bar(figure, image, **options)
@@ -86,6 +88,7 @@ def mean_entropy(weights: Sequence[np.ndarray]) -> np.ndarray:
         return np.zeros((0, 0), np.float32)
     entropies = []
     for w in weights:
+        # A diverged model's weights may be NaN, which would leave the picture empty.
         w = np.nan_to_num(np.asarray(w, np.float32))
         entropies.append(-(w * np.log(np.where(w > 0, w, 1))).sum(-1).mean(-1))
     return np.mean(entropies, axis=0)
@@ -97,6 +100,7 @@ def position_table(table: np.ndarray, title: str) -> str:
     with styled(axes__grid=False):
         figure = Figure(figsize=(4.8, 3.6), layout="constrained")
         axes = figure.subplots()
+        # The same on both sides of 0, so that 0 is the white in the middle.
         limit = float(np.abs(table).max(initial=0)) or 1.0
         colours = dict(cmap="RdBu_r", vmin=-limit, vmax=limit)
         image = axes.imshow(table, aspect="auto", interpolation="none", **colours)
@@ -113,6 +117,7 @@ def packed_weights(weights: np.ndarray) -> str:
     They are compressed by zlib, then written in base64.
     """
     weights = np.nan_to_num(np.asarray(weights, np.float32))
+    # A byte each: the page draws a weight as one of 256 shades.
     levels = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8)
     return base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode("ascii")
 

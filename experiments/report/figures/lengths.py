@@ -77,6 +77,7 @@ def length_buckets(
         return []
     # Beyond training, equal parts of its longest sentence show how far a model reaches.
     if trained and lengths.max() > trained:
+        # For a short longest sentence, several parts may be the same length.
         ends = np.unique([max(1, int(part * trained)) for part in PARTS])
         ends = np.unique([*ends, max(lengths.max(), ends[-1])])
         edges = zip([1, *(ends[:-1] + 1)], ends, strict=True)
@@ -86,6 +87,7 @@ def length_buckets(
             if ((lengths >= shortest) & (lengths <= longest)).any()
         ]
     parts = np.arange(1, most + 1) / most
+    # Many sentences have the same length, so several quantiles may be equal.
     ends = np.unique(np.quantile(lengths, parts, method="inverted_cdf"))
     starts = [lengths.min(), *(ends[:-1] + 1)]
     edges = zip(starts, ends, strict=True)
@@ -121,6 +123,8 @@ def _is_drawn(metric, trials):
 def _draw_panel(axes, metric, rows, buckets, trained):
     for row, (_, seeds) in enumerate(rows):
         if seeds:
+            # Each seed by itself, because perplexity and BLEU are no means over
+            # sentences.
             values = [bucket_values(metric, trial, buckets) for trial in seeds]
             mean = np.mean(values, axis=0)
             options = dict(linewidth=1.1, marker="o", markersize=3)

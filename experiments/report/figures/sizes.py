@@ -76,7 +76,9 @@ def _label_points(figure, axes, points):
     # The layout must stand before room can be measured.
     figure.draw_without_rendering()
     places = axes.transData.transform([(x, y) for _, _, x, y, _ in points])
+    # The points' own boxes come first, so that no label hides a point.
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in places]
+    # Boxes are compared in pixels, but annotate takes points.
     points_per_pixel = 72 / figure.dpi
     for (_, label, x, y, _), place in zip(points, places, strict=True):
         text = short_label(label)

@@ -26,6 +26,7 @@ LINES = len(COLOURS) * len(DASHES)
 LONGEST_LABEL = 48
 
 _STYLE = {
+    # Text stays text, so that a page's style sheet can set the font.
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.titlesize": 9,
@@ -39,6 +40,7 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "axes.linewidth": 0.8,
     "legend.frameon": False,
+    # Labels are users' texts, in which a $ begins no formula.
     "text.parse_math": False,
 }
 
@@ -82,6 +84,7 @@ def use_log_scale(axes: Axes, name: str) -> None:
     """
     axis = getattr(axes, f"{name}axis")
     low, high = getattr(axes.dataLim, f"interval{name}")
+    # On so short a range a log scale has too few round numbers for ticks.
     if high < 2 * low:
         axis.set_major_locator(MaxNLocator(6))
     else:
@@ -111,11 +114,14 @@ def to_svg(figure: Figure, salt: str) -> str:
     `salt` keeps the ids of one figure apart from those of others on the page.
     """
     buffer = io.StringIO()
+    # The date would make other bytes of the same figure.
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    # Without a salt, matplotlib makes ids at random.
     with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
         # Text stays text: the browser has the glyphs that the font for measuring lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
     text = buffer.getvalue()
+    # A page takes the element, but no XML declaration and no doctype.
     svg = text[text.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)

@@ -27,8 +27,6 @@ from attn import (
 from attn.io import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
 from tests.attn import numpy_transformer
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 N = 2
 D = 14
 F = 17

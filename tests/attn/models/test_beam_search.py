@@ -34,8 +34,6 @@ from attn import (
 from attn.models.beam_search import beam_search, greedy
 from attn.models.design import NORMS
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 LENGTH = 13
 MAX_LENGTH = 7

@@ -28,8 +28,6 @@ from attn import (
 from attn.models.sampling import allowed_tokens
 from tests.attn import numpy_transformer
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 VOCABULARY = 23
 LENGTH = 15

@@ -14,8 +14,6 @@ from attn.models.recurrence import CELLS
 from attn.models.visibility import dense_mask, neighbours
 from tests.attn import numpy_rnn
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 D = 6
 LENGTHS = (5, 1, 3)
 SEGMENTS = jnp.array([1] * 5 + [2] + [3] * 3 + [0] * 2)

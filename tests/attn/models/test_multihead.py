@@ -27,8 +27,6 @@ from attn import (
 )
 from tests.attn import oracle
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 B = 2
 N = 5
 M = 7

@@ -13,8 +13,6 @@ from attn.models.recurrence import CELLS
 from attn.random_bits import cheap_key
 from tests.attn import numpy_rnn
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 D = 6
 VOCABULARY = 29
 LENGTH = 20

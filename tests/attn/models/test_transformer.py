@@ -28,8 +28,6 @@ from attn.positions import LAYOUTS
 from attn.random_bits import cheap_key
 from tests.attn import numpy_transformer
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=3, d_k=5, d_v=7)
 VOCABULARY = 29
 LENGTH = 23

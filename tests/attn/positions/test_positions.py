@@ -1,6 +1,7 @@
 """Positions as values: their hooks, their checks, and which programs they share."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,8 @@ def test_the_bias_has_its_options():
         (Rotary(), "d_k=7 must be even: rotary positions turn pairs"),
         (Rotary(fraction=0.5), "fraction=0.5 of d_k=7 is 3.5, which must be an even"),
         (Rotary(fraction=2.0), "fraction=2.0 must be above 0, and 1 at most"),
+        (Rotary(base=0.0), "base=0.0 must be finite and at least 1"),
+        (Sinusoidal(base=math.inf), "base=inf must be finite and at least 1"),
         (T5(buckets=7), "buckets=7 must be even"),
         (Relative(reach=0), "reach=0 must be at least 1"),
     ],

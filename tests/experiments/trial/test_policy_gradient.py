@@ -183,21 +183,21 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     )(key)
     np.testing.assert_allclose(
         again["params"]["cross_attention"]["baseline"]["c"],
-        -np.where(real, worse - policy["foretold"][0], 0).sum(),
+        -np.where(real, worse - policy["baseline_value"][0], 0).sum(),
         rtol=1e-4,
     )
     assert (
         found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0 and not real.all()
     )
 
-    def foretold(params):
+    def baseline_value(params):
         row = jax.tree.map(lambda x: x[0], batch)
         return hidden_states(
             program, {**trainable, "params": params}, row, hyper_of(settings), key[0]
-        )[1]["foretold"].sum()
+        )[1]["baseline_value"].sum()
 
     reached = jax.tree.leaves_with_path(
-        jax.jit(jax.grad(foretold))(trainable["params"])
+        jax.jit(jax.grad(baseline_value))(trainable["params"])
     )
     assert {
         jax.tree_util.keystr(path) for path, gradient in reached if np.any(gradient)
