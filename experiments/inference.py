@@ -57,6 +57,7 @@ def load_model(
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
     _check(workdir, record, config)
+    # The directory may be another person's: code that it names is not run unasked.
     settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
     program = program_of(settings, vocabulary.size, record["length"])
@@ -121,6 +122,7 @@ class Translator:
                     file=sys.stderr,
                 )
         sources = [source[:max_length] for source in sources]
+        # A few lines need no whole batch, most of which would be padding.
         batch_size = min(settings.evaluation.batch_size, max(1, len(sources)))
         (translations,) = translate(
             self._search, self._states, vocabulary, sources, batch_size, program.length
@@ -172,6 +174,7 @@ class Sampler:
         model = build_model(self._model.program)
         self._sample = jax.jit(
             functools.partial(sample, model, bos=BOS, eos=EOS),
+            # It sets the shapes; the other options are data, and compile nothing anew.
             static_argnames="max_length",
         )
 
@@ -229,12 +232,15 @@ def _check(workdir, record, config):
     """Raises DamagedError for a record.json or config.json that no trial wrote."""
     try:
         settings = resolve(config, trusted=False)
+    # That is the user's to allow or to mend, and no damage.
     except OutsideError:
         raise
     except SettingsError as error:
         raise DamagedError(workdir / "config.json", error) from None
     length = record.get("length")
+    # A trial's model has room for both, see `Dataset.length`.
     least = max(settings.training.sequence_length, settings.evaluation.max_length)
+    # isinstance would take JSON's true for a number.
     if type(length) is not int or not least <= length <= MAX_LENGTH:
         message = f"length={length!r} is none of {least} to {MAX_LENGTH} tokens"
         raise DamagedError(workdir / "record.json", message)
@@ -262,6 +268,7 @@ def _restore(workdir, program, settings):
     init = jax.jit(initial_variables, static_argnums=0)
     # Weights alone: the optimizer's moments are not needed.
     state = jax.device_put(initial_state(program, settings, init)._replace(moments=()))
+    # For reading only, as the trial may be running.
     with Checkpoints(workdir, keep=None) as checkpoints:
         restored = checkpoints.restore(state)
         if restored is None:

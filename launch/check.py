@@ -51,6 +51,7 @@ def run(name: str) -> tuple[str, list[contract.Row]]:
     for kind, choices, function in CHECKS:
         try:
             value = choices.value(name, kind)
+        # The class itself is at fault, and would be as any other kind too.
         except OutsideError:
             raise
         except SettingsError as error:
@@ -65,6 +66,7 @@ def table(rows: list[contract.Row]) -> rich.table.Table:
     drawn = rich.table.Table(box=None, pad_edge=False, show_header=False)
     for row in rows:
         mark = "[green]ok[/green]" if row.ok else "[red]fails[/red]"
+        # What was tried may have brackets, which rich would read as its markup.
         drawn.add_row(
             mark, rich.markup.escape(row.what), rich.markup.escape(row.detail)
         )
@@ -73,6 +75,7 @@ def table(rows: list[contract.Row]) -> rich.table.Table:
 
 def cli() -> None:
     """Runs the command `attn-check`."""
+    # Before app.run, which would print the help of absl.
     if command.HELP & set(sys.argv[1:]):
         print(__doc__.strip())
         return

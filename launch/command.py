@@ -42,6 +42,7 @@ def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
     quiet_jax()
     if HELP & set(sys.argv[1:]):
+        # launch.data gives a partial, which has no module of its own.
         print(_help(sys.modules[getattr(main, "func", main).__module__]))
         return
     app.run(lambda _: without_traceback(main), flags_parser=_parse)
@@ -60,6 +61,7 @@ def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
         "The experiment, as experiments/configs/quick.py",
         flag_values=values,
     )
+    # DEFINE_config_file takes no parser.
     values["config"].parser = ConfigParser("config")
     return flag
 
@@ -150,6 +152,7 @@ def without_traceback(main):
     except UserError as error:
         mistake(error)
     except OSError as error:
+        # Any other is a mistake of this program, whose traceback is needed.
         if error.errno not in DISK:
             raise
         where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
@@ -162,11 +165,13 @@ def without_traceback(main):
         sys.exit(STATUS)
     except KeyboardInterrupt:
         print(LINE, file=sys.stderr)
+        # The status that shells give a command which SIGINT ended: 128 + 2.
         sys.exit(130)
 
 
 def _parse(arguments):
     try:
+        # Before absl parses, whose messages leave out what is known.
         _check_config_arguments(arguments)
         left = flags.FLAGS(arguments)
         _check_config(arguments)
@@ -174,6 +179,7 @@ def _parse(arguments):
             flag = flags.FLAGS["config"]
             from experiments.settings import override
 
+            # From the file's config: the flag's own has the settings of all kinds.
             flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
         mistake(_message_of(error, _config_given(arguments)))
@@ -212,6 +218,7 @@ def _check_config(arguments):
 
 def _config_given(arguments) -> str:
     """Returns the value of --config, "" where there is none."""
+    # By hand, as this is asked before absl has parsed, and after it has failed to.
     values = [
         following if argument.lstrip("-") == "config" else argument.partition("=")[2]
         for argument, following in zip(
@@ -220,12 +227,14 @@ def _config_given(arguments) -> str:
         if argument.startswith("-")
         and argument.lstrip("-").partition("=")[0] == "config"
     ]
+    # absl takes the last of several too.
     return values[-1] if values else ""
 
 
 def _message_of(error, given) -> str:
     """Returns one line that says what is wrong with the flags, or where in the config file."""
     path = os.path.abspath(given.split(":")[0])
+    # ml_collections may have wrapped what the config file raised.
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
@@ -249,12 +258,14 @@ def _lines_in(path, error):
     lines = [
         frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
     ]
+    # A syntax error passes through no line of the file that has it.
     if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
         lines.append(error.lineno)
     return lines
 
 
 def _known_configs():
+    # Where it is installed by pip there is no checkout to look into.
     folder = os.path.dirname(importlib.import_module("experiments.configs").__file__)
     names = sorted(
         n for n in os.listdir(folder) if n.endswith(".py") and n != "__init__.py"

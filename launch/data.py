@@ -42,6 +42,7 @@ def main(name: str) -> None:
 def describe(settings: Settings) -> None:
     """Prints a corpus: sizes, lengths, what is repeated, samples, and how well it packs."""
     data = settings.data
+    # A file has no width of its own, and 80 characters would cut the table.
     console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
@@ -68,6 +69,7 @@ def build(settings: Settings) -> None:
         )
     if not directory:
         command.mistake("--directory=DIR is needed, the folder for the data set")
+    # Not at the top: TensorFlow Datasets takes time to import, and few need it.
     from experiments.data.corpora import tfds
 
     data = settings.data
@@ -89,8 +91,10 @@ def download(settings: Settings) -> None:
 
 def cli() -> None:
     """Runs the command `attn-data`; the first argument names what to do."""
+    # absl parses flags only, so the name has to leave the command line first.
     name = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
     command.define_config()
+    # The other commands do not know these, and refuse them.
     if name == "build":
         flags.DEFINE_string("name", None, "The name of the data set")
         flags.DEFINE_string(

@@ -42,6 +42,7 @@ _METRIC = flags.DEFINE_list(
 def main():
     metrics = (*METRICS, *command.load_metrics(_METRIC.value))
     workdirs = split(_WORKDIR.value)
+    # An empty query is a question too, and must not write a report.
     if _SQL.value is not None:
         try:
             return show_answer(run_query(workdirs, _SQL.value))

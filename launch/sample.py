@@ -55,12 +55,15 @@ _SCORES = flags.DEFINE_boolean(
 
 
 def main():
+    # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.inference import Sampler
     from experiments.system import machine
 
     machine.use_compile_cache()
+    # Before the model, whose settings may name it.
     command.load_outside(_OUTSIDE.value)
     sampler = Sampler(Path(_WORKDIR.value))
+    # Whatever the locale says: a pipe gets what the model was trained on.
     sys.stdout.reconfigure(encoding="utf-8")
     for log_prob, text in sampler(
         _COUNT.value,
@@ -76,6 +79,7 @@ def main():
 
 def cli() -> None:
     """Runs the command `attn-sample`."""
+    # attn-sample imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
     command.start(main)
 

@@ -82,6 +82,7 @@ def main():
     )
     overrides = command.overrides()
     keys = set().union(*points)
+    # The sweep would win, and the flag be ignored in silence.
     if both := {*overrides} & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
@@ -96,6 +97,7 @@ def main():
     if _WORKDIR.value is None:
         command.mistake("--workdir=DIR is needed, such as --workdir=runs/quick")
     interruption = Interruption()
+    # Before this nothing is lost when a signal ends the process.
     with interruption.listening():
         failed = run(planned, Path(_WORKDIR.value), console, interruption)
     sys.exit(1 if failed else 0)
@@ -115,11 +117,13 @@ def dry_run(planned, console):
         )
     _print_rest(planned, "points", console)
     if not console.is_terminal:
+        # A file has no width, and 80 characters would cut the table.
         console.width = 160
     console.print(estimate.table(found, SHOWN))
     _print_rest(found, "groups", console)
     for group in groups[:SHOWN]:
         try:
+            # Only said: the sweep may be meant for another machine.
             cost.check_memory(group[0].settings, machine.here())
         except SettingsError as error:
             console.print(
@@ -147,9 +151,12 @@ def run(planned, workdir, console, interruption):
         todo = [one for one in planned if not is_finished(workdir, one)]
         already = len(planned) - len(todo)
         if todo:
+            # Before the corpora are read, which may take minutes.
             check_all(todo)
             corpora = {trial.settings.data for trial in todo}
+            # Once, in this process: the workers open what it leaves in the cache.
             prepared = {data: prepare(data) for data in corpora}
+        # After all checks, so that a refused sweep does not claim the workdir.
         open_workdir(
             workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
         )
@@ -180,6 +187,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
     pools = Pools(prepared)
     try:
         for group in group_trials(todo):
+            # Before speeds are measured: what does not fit alone fits in no layout.
             cost.check_memory(group[0].settings, pools.machine)
         chosen = schedules(
             pools,
@@ -197,6 +205,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
                 workers=schedule.layout.workers,
                 lanes=schedule.layout.lanes,
             )
+            # Here, or trials would fail one by one in their workers.
             for t in (one.settings.training for one in group):
                 check_batch_size(
                     t.batch_size,

@@ -63,6 +63,7 @@ def run(interruption):
         command.mistake(
             "--config=FILE is needed, such as --config=experiments/configs/quick.py"
         )
+    # Now, as it is imported only when the corpus has been read.
     if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
         command.mistake(
             "--tensorboard needs tensorboardX; install it with "
@@ -72,6 +73,7 @@ def run(interruption):
         command.mistake(
             "--resume and --init_from are both given: a trial begins from one other, or none"
         )
+    # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.settings import resolve
 
     settings = resolve(_CONFIG.value)
@@ -83,9 +85,11 @@ def run(interruption):
     from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
+    # First, because the backend that the next lines start knows the devices of all.
     multihost.join(_HOSTS.value)
     with multihost.together():
         machine.use_compile_cache()
+        # Before the corpus is read, which may take minutes.
         cost.check_memory(settings, machine.here())
         prepared = prepare(settings.data)
         say = (
@@ -134,6 +138,7 @@ def _listed(scores):
 
 def cli() -> None:
     """Runs the command `attn-train`."""
+    # attn-train imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
     command.start(main)
 

@@ -45,6 +45,7 @@ _PREFIX = flags.DEFINE_string(
 
 
 def main():
+    # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.inference import Hypothesis, Translator
     from experiments.system import machine
 
@@ -58,6 +59,7 @@ def main():
         n_best=max(1, n),
         prefix=_PREFIX.value,
     )
+    # Only \n ends a line, or a lone \r would make two translations of one line.
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")
     sys.stdout.reconfigure(encoding="utf-8")
     try:
@@ -73,6 +75,7 @@ def main():
 
 def cli() -> None:
     """Runs the command `attn-translate`."""
+    # attn-translate imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
     command.start(main)
 

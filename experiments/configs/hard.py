@@ -32,6 +32,7 @@ def get_config(model="transformer"):
     config = quick.get_config()
     config.model.update(N=1, h=1, d_k=64, d_v=64)
     if model == "rnn":
+        # So wide it has about the parameters of quick.py's Transformer, see systems.py.
         rnn = {"model.kind": "rnn", "model.score": "bilinear", "model.d_model": 104}
         config = override(config, rnn)
         config.training.learning_rate = systems.RATES["cldr"]["rnn"]
@@ -45,6 +46,7 @@ def sweep_choice():
     yield {
         "label": "sampled, 3 times the steps",
         "model.selection": "sampled",
+        # Three times quick.py's 600.
         "training.steps": 1800,
     }
 

@@ -23,6 +23,7 @@ CORPORA = ("cldr", "text")
 def get_config(corpus="cldr"):
     if corpus not in CORPORA:
         raise ValueError(f"unknown corpus {corpus!r}; known: {', '.join(CORPORA)}")
+    # Through `override`, because another kind and corpus have other settings.
     config = override(
         quick.get_config(), {"model.kind": "language", "data.corpus": corpus}
     )

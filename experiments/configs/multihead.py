@@ -26,6 +26,7 @@ def sweep_heads(config):
     d_model = config.model.d_model
     yield {"label": "concat"}
     yield {"label": f"mean, W_V of rank {d_v}", "model.combine": "mean"}
+    # Heads as wide as the model need no W_O to be averaged.
     yield {"label": "mean, full W_V", "model.combine": "mean", "model.d_v": d_model}
     yield {"label": "concat, ReLU after", "model.head_activation": "relu"}
     yield {

@@ -24,6 +24,7 @@ from experiments.configs import quick
 
 def get_config():
     config = quick.get_config()
+    # max_length drops training pairs only, so the held-out ones may be longer.
     config.data.update(max_length=20, concatenate=6, heldout=1750)
     config.evaluation.max_length = 98
     return config

@@ -13,6 +13,7 @@ def get_config():
     config.training.update(
         steps=600,
         warmup=100,
+        # The best of a few on validation, see systems.py.
         learning_rate=0.35,
         log_every=25,
         evaluate_every=150,
@@ -49,6 +50,7 @@ def sweep_table():
         row = tuple(
             point.get(f"model.{name}", base[name]) for name in ("h", "d_k", "positions")
         )
+        # Each of the three sweeps has base among its points.
         if row not in seen:
             seen.add(row)
             yield point

@@ -22,6 +22,7 @@ from experiments.configs import quick
 
 def get_config():
     config = quick.get_config()
+    # d_v = d_model / h, and stays when d_k changes: only the comparison differs.
     config.model.update(h=2, d_k=16, d_v=32, score="additive")
     return config
 

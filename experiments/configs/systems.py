@@ -59,6 +59,7 @@ def get_config(corpus="cldr"):
 
 def sweep_systems(config):
     yield {"label": "Transformer"}
+    # A config does not say which preset made it, but its corpus does.
     corpus = "multi30k" if config.data.corpus == "files" else "cldr"
     for score in ("none", *SCORES):
         yield {
@@ -75,12 +76,14 @@ def width(config, score) -> int:
     """The even d_model of a recurrent model whose parameters are nearest to the Transformer's."""
     m = config.model
     tokens = config.data.vocabulary_size
+    # Three attentions, two feed-forward layers with biases, five LayerNorms.
     transformer = tokens * m.d_model + m.N * (
         6 * m.d_model * m.h * (m.d_k + m.d_v)
         + 4 * m.d_model * m.d_ff
         + 2 * m.d_ff
         + 12 * m.d_model
     )
+    # Even, because each direction of the encoder has half of the features.
     widths = range(2, 2 * m.d_model + 512, 2)
     # The count grows with the width, so the nearest is one of two neighbours.
     i = bisect.bisect_left(

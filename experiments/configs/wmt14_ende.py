@@ -19,6 +19,7 @@ from experiments.settings import override
 
 
 def get_config(model="base"):
+    # Through `override`, because another corpus has other settings than `files`.
     config = override(paper.get_config(model), {"data.corpus": "tfds"})
     config.data.update(
         dataset="wmt14_translate/de-en",
@@ -27,6 +28,7 @@ def get_config(model="base"):
         validation="validation",
         test="test",
     )
+    # Section 5.1: pairs of about equal length are batched together.
     config.training.bucket_by_length = True
     return config
 

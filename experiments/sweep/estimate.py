@@ -87,6 +87,7 @@ def seconds_of_a_step(settings: Settings) -> float:
     t = settings.training
     tokens = min(TOKENS, t.batch_size * t.sequence_length)
     inner = min(m.d_model, WIDE)
+    # A recurrent model has no d_ff.
     outer = min(m.d_ff or m.d_model, WIDE)
     shapes = (tokens, inner), (inner, outer)
     product_time = _fastest(jnp.matmul, *shapes, dtype=t.precision)
@@ -94,6 +95,7 @@ def seconds_of_a_step(settings: Settings) -> float:
     pass_time = _fastest(jnp.exp, (PASS,), dtype=t.precision)
     pass_speed = PASS * jnp.dtype(t.precision).itemsize / pass_time
     products = flops_of_a_step(settings) / product_speed
+    # That memory is of one part of a batch, and a step computes them all.
     passes = PASSES * activation_memory(settings) * t.accumulate / pass_speed
     return (products + passes) / _devices()
 
@@ -151,6 +153,7 @@ def _fastest(function, *shapes, dtype):
         start = time.perf_counter()
         jax.block_until_ready(compiled(*arrays))
         times.append(time.perf_counter() - start)
+    # The fastest, because other work on the machine only ever slows a call.
     return min(times)
 
 

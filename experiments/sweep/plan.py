@@ -76,6 +76,7 @@ def lane_key(settings: Settings):
         t.strategy,
         # With or without a moving average the state has other arrays.
         t.ema > 0,
+        # One search translates for all lanes, and these are compiled into it.
         (e.batch_size, e.max_length, e.max_extra, e.beam, e.alpha),
     )
 
@@ -104,6 +105,7 @@ def check_all(trials: list[Trial]) -> None:
             raise SettingsError(f"{trial.name} cannot be built: {error}") from error
 
 
+# Points that differ in numbers alone share a program, which is tried once.
 @functools.cache
 def _loss(program):
     tokens = jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)

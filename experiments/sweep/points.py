@@ -144,6 +144,7 @@ def _keys(points):
     keys = set()
     for point in points:
         keys.update(point)
+    # Labels join in a product, so two sweeps may both have them.
     return keys - {"label"}
 
 
@@ -155,6 +156,7 @@ def _joined(points):
         return joined
     labels = []
     for point in points:
+        # A row is named without its seed, as its trials differ in nothing else.
         row = {key: value for key, value in point.items() if key != "seed"}
         if row:
             labels.append(row.get("label") or describe_point(row))

@@ -42,6 +42,7 @@ class Progress:
         self._failed = 0
         self._steps_done = 0
         self._steps = sum(trial.settings.training.steps for trial in todo)
+        # Not the wall clock, which may be set while a sweep runs.
         self._start = time.monotonic()
         self._last_line = self._start
         # A trial that goes on has some steps behind it, which took no time of this call.
@@ -123,6 +124,7 @@ class Progress:
             bar = rich.progress_bar.ProgressBar(
                 total=steps, completed=_step(line), width=24
             )
+            # A name may have brackets, which rich would read as its markup.
             name = rich.markup.escape(trial.name)
             trials.add_row(name, bar, _status(trial, line))
         grid.add_row(trials)

@@ -91,6 +91,7 @@ def choose(
     if guess is None:
         guess = timed(first)
         times[first] = guess
+    # Each of the other ways would have to be measured.
     if guess < WORTH * MEASURING * len(others):
         why = f"about {guess:.0f} s in all, too short to measure other ways"
         return Schedule(first, why)

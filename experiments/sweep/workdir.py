@@ -103,6 +103,7 @@ def record_failure(workdir: Path, trial: Trial, error: str, trace: str = "") -> 
 def _may_hold(directory, trial):
     """Returns whether a directory is the trial's: eight digits may be another's too."""
     config = read_json(directory / "config.json")
+    # A trial that was listed and never started has no config yet.
     return config is None or config == trial.settings.to_dict()
 
 

@@ -244,6 +244,7 @@ def _start(threads: int, prepared: dict[Data, Dataset]):
         os.environ["NPROC"] = str(threads)
     machine.use_compile_cache()
     _prepared.update(prepared)
+    # SIGTERM alone, as `process` leaves Ctrl-C to the parent.
     _listening.enter_context(_interruption.listening([signal.SIGTERM], alone=False))
 
 
@@ -287,6 +288,7 @@ def _run(workdir, trials, lanes):
             failed=failed,
             interruption=_interruption,
         )
+    # An error of no trial alone, as of memory; trials that ended keep their results.
     except Exception as error:
         for job in jobs:
             if not is_finished(workdir, by_path[job.path]):

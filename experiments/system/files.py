@@ -42,6 +42,7 @@ def slug(name: str) -> str:
     The result stays inside of its directory and below file systems' limits.
     """
     text = re.sub(r"[^\w=.,+-]+", ",", name).strip(".,")
+    # The limit is of bytes, and the cut may fall within a character.
     return text.encode()[:80].decode(errors="ignore")
 
 
@@ -117,11 +118,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same directory: only there is a rename one step.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
+            # Else a power failure may leave the new name with no content behind it.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -146,6 +149,7 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     # Not through a link, since the file is emptied.
     opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    # To append: the holder's name has to stay in the file until the lock is ours.
     with open(directory / ".lock", "a+", encoding="utf-8", opener=opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,6 +19,9 @@ def use_huge_pages() -> None:
 
 def restart_with_huge_pages() -> None:
     """Starts this same command again with huge pages, once, where the C library is glibc."""
+    # The variable is set by then, so the second start goes on.
     if platform.libc_ver()[0] == "glibc" and "GLIBC_TUNABLES" not in os.environ:
         use_huge_pages()
+        # orig_argv has Python's own options, such as -m. The process keeps its number,
+        # so that a scheduler's signals still reach it.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -54,6 +54,7 @@ def use_compile_cache() -> None:
 
 def cores() -> int:
     """Counts the CPU cores that this process may use."""
+    # A container or SLURM may give fewer than the machine has; macOS cannot say.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -75,6 +76,7 @@ def memory() -> int | None:
             limits.append(int(Path("/sys/fs/cgroup", path).read_text()))
     with contextlib.suppress(OSError, ValueError, AttributeError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    # Version 1 without a limit says nearly 2⁶³, so the least counts.
     return min(limits, default=None)
 
 
@@ -131,6 +133,7 @@ def _cpu() -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error says that memory was not enough."""
     return isinstance(error, MemoryError) or (
+        # JAX has no class for it, only this word in the message.
         isinstance(error, jax.errors.JaxRuntimeError)
         and "RESOURCE_EXHAUSTED" in str(error)
     )

@@ -44,6 +44,7 @@ class Process:
     def stop(self) -> None:
         """Kills the process, whatever it does."""
         for process in list((self._pool._processes or {}).values()):
+            # Not SIGTERM, which checkpoint processes ignore and workers save at.
             process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -54,11 +55,14 @@ class Process:
 
 
 def _begin(begin, *arguments):
+    # A terminal sends Ctrl-C to all processes, and the parent decides what follows.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A parent that is killed cannot end its children; the closed pipe shows it.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     begin(*arguments)
 
 
 def _end_with_parent():
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    # sys.exit would end this thread alone.
     os._exit(1)

@@ -68,6 +68,7 @@ class Interruption:
                     self.asked = True
                     if not self.unsaved or (alone and is_second):
                         if alone:
+                            # print could wait for a lock that the main thread holds.
                             os.write(2, f"{LINE}\n".encode())
                         os._exit(STATUS)
             os.close(reading)

@@ -44,6 +44,7 @@ class CheckpointProcess:
             saving = self._saving
             self._saving = None
             saving.result()
+        # The child has none of the trial's devices.
         on_host = [jax.device_get(x) if isinstance(x, State) else x for x in arguments]
         result: Future = self._process.submit(_do, name, *on_host)
         if name in ("save", "save_best"):
@@ -68,7 +69,9 @@ _opened: list[Checkpoints] = []
 def _begin(workdir, keep):
     # The parent gets SIGTERM too, and may then ask for a save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The trial's devices are the parent's.
     os.environ["JAX_PLATFORMS"] = "cpu"
+    # JAX is imported by now, and has read the variable already.
     jax.config.update("jax_platforms", "cpu")
     _opened.append(Checkpoints(workdir, keep))
 

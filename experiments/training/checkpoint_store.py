@@ -38,6 +38,7 @@ def checksum(x):
     one in 2^32. Sums of integers have no order: they are the same on every backend and any
     number of devices.
     """
+    # JAX has no 64-bit integers by default, so a wider number is several words.
     dtype = jnp.dtype(f"uint{8 * min(4, x.dtype.itemsize)}")
     words = jax.lax.bitcast_convert_type(x, dtype).reshape(-1)
     places = jax.lax.iota(jnp.uint32, words.size)
@@ -65,6 +66,7 @@ class CheckpointStore:
                 registry=registry
             ),
         )
+        # Opened when first needed: orbax makes the directory, which a reader must not.
         self._opened = None
         self._saving = None
         self._failed = False
@@ -77,6 +79,7 @@ class CheckpointStore:
                 self.directory,
                 context=self._context,
                 preservation_policy=policies.LatestN(self.keep),
+                # A killed run leaves them; a reader could remove what a run is writing.
                 cleanup_tmp_directories=self.keep is not None,
             )
         return self._opened
@@ -110,6 +113,7 @@ class CheckpointStore:
         if self._saving is None:
             return
         step, saving = self._saving
+        # First, so that a failure is raised once and not again at the end.
         self._saving = None
         with self._errors_in_one_line(step):
             saving.result()
@@ -126,6 +130,7 @@ class CheckpointStore:
         if (
             not isinstance(notes, dict)
             or notes.pop("digest", None) != _digest(notes)
+            # The directory may have been copied from another step's.
             or notes["step"] != step
         ):
             raise Damaged("its notes are not what was saved")
@@ -144,6 +149,7 @@ class CheckpointStore:
         }
         notes = self.notes(step)
         if notes is not None:
+            # Before arrays are read, so that the error can name the first that differs.
             self._check_fit(step, notes["arrays"], dict(_named(template)))
         state = self._load(step, dict(state=_shapes(template)))["state"]
         if notes is not None:
@@ -172,7 +178,9 @@ class CheckpointStore:
                 if is_out_of_memory(error):
                     raise
                 reason = _cause(error)
+            # While it is quiet: what a failed read leaves complains when it is freed.
             gc.collect()
+        # Outside of `except`, so that the error keeps no arrays that were read.
         raise Damaged(reason)
 
     def set_aside(self, step: int, reason: Damaged, damaged: Path) -> str:
@@ -192,6 +200,7 @@ class CheckpointStore:
         target = next(damaged / n for n in names if not (damaged / n).exists())
         damaged.mkdir(exist_ok=True)
         os.rename(path, target)
+        # Orbax lists the directory once, when it is opened.
         self._checkpointer.reload()
         return f"{path} is damaged ({reason}): moved to {target}"
 
@@ -211,6 +220,7 @@ class CheckpointStore:
         try:
             yield
         except Exception as error:
+            # That has a remedy of its own, see `out_of_memory.explained`.
             if is_out_of_memory(error):
                 raise
             self._failed = True
@@ -240,6 +250,7 @@ def _named(tree):
 
 def _checksums(tree):
     named = _named(tree)
+    # All at once: fetched one by one, each would wait for the device.
     sums = jax.device_get([checksum(leaf) for _, leaf in named])
     return {name: int(value) for (name, _), value in zip(named, sums, strict=True)}
 
@@ -301,6 +312,7 @@ def _cause(error):
         seen.add(id(inner))
         error = inner
     text = " ".join(str(error).split())
+    # Tensorstore appends places in its own source.
     text = re.sub(r" \[(os_error|source|tensorstore).*", "", text)
     text = text or type(error).__name__
     return text if len(text) < 200 else f"{text[:60]} … {text[-120:]}"

@@ -81,6 +81,7 @@ class Checkpoints:
 
         Saves nothing where the newest checkpoint is of this step.
         """
+        # A save that is under way may be of this step, and counts once it is whole.
         self.wait()
         if self.latest() != step:
             notes = dict(data=data, noted=dict(noted))
@@ -110,6 +111,7 @@ class Checkpoints:
             except Damaged as error:
                 self._set_aside(store, step, error)
                 continue
+            # An earlier version wrote no notes.
             notes = notes or dict(data={}, noted={})
             return Restored(state._replace(**values), notes["data"], notes["noted"])
         if stored or self._any_damaged():
@@ -155,6 +157,7 @@ class Checkpoints:
         weights = dict(params=state.params, positions=state.positions)
         steps = []
         sums = jax.tree.map(lambda x: np.zeros(x.shape), weights)
+        # One after another, so that memory does not grow with `count`.
         for step in self._saved.steps()[-count:]:
             try:
                 values, _ = self._saved.read(step, weights)
@@ -203,5 +206,6 @@ class Checkpoints:
 
     def __exit__(self, *exception):
         with contextlib.ExitStack() as closing:
+            # All are closed, even where the save of one has failed.
             for store in (self._saved, self._between, self._best):
                 closing.callback(store.close)

@@ -18,6 +18,7 @@ class DeviceData:
         self._lanes = lanes
         self._sequence_length = sequence_length
         self._resident = None
+        # As int32, whatever the files of the host hold.
         if 4 * sum(array.size for array in jax.tree.leaves(corpus)) <= RESIDENT:
             integers = jax.tree.map(lambda array: array.astype(np.int32), corpus)
             self._resident = lanes.share(integers)

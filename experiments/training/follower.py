@@ -34,6 +34,7 @@ def follow(
     batches = batches_of(prepared, t, settings.seed)
     states = None
     while (count := multihost.meet(interruption=interruption)) > 0:
+        # Only now has the first process found its start, which it alone can read.
         if states is None:
             fresh = jax.device_get(initial_state(program, settings))
             states = lanes.stack([share(fresh, batches)])
@@ -42,6 +43,7 @@ def follow(
         corpus, slots = data(padded_slots([rows]))
         states, metrics = steps(states, hypers, corpus, slots, count)
         jax.block_until_ready(metrics)
+        # From here on a signal waits for the next meeting, which tells the first.
         interruption.unsaved = True
     if count == multihost.STOPPED:
         raise Interrupted

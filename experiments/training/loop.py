@@ -75,8 +75,10 @@ def run(
     interruption = interruption or Interruption()
     lanes = Lanes(
         strategy=settings.training.strategy,
+        # The default is this process's own devices, and the trial is on those of all.
         devices=tuple(jax.devices()) if multihost.several() else None,
     )
+    # Before any step: processes of different programs could wait in a sum for ever.
     multihost.check_same("config", settings.digest())
     digests = prepared.corpus_digest + prepared.vocabulary().digest
     multihost.check_same("corpus", digests)
@@ -116,6 +118,7 @@ def run_all(
     jobs = list(jobs)
     settings = jobs[0].settings
     for t in (job.settings.training for job in jobs):
+        # A single trial's rows are split over the devices, a lane's are not.
         devices = lanes.mesh.size if lanes.count == 1 else 1
         check_batch_size(t.batch_size, devices, t.accumulate)
     with explained(settings, lanes.count, lanes.mesh.size):
@@ -150,6 +153,7 @@ class _Pace:
 
     def __init__(self):
         self.limit = 1
+        # The first dispatch compiles, so time is measured from its end on.
         self._since = None
 
     def measure(self, steps: int) -> None:
@@ -196,6 +200,7 @@ class _Loop:
         try:
             while self.fill_lanes():
                 if at_mark := [run for run in self.population.runs if run.at_mark]:
+                    # First: a run that has diverged is neither evaluated nor saved.
                     self.log(pending)
                     pending = None
                     losses = self.evaluate(at_mark)
@@ -216,6 +221,7 @@ class _Loop:
         finally:
             for run in self.population.runs:
                 run.close()
+            # No save is to come any more, so a signal may end the process at once.
             self.interruption.unsaved = False
 
     def fill_lanes(self) -> bool:
@@ -234,6 +240,7 @@ class _Loop:
         """Starts the next trial that has not ended and can start; None where none is left."""
         while self.jobs:
             job = self.jobs.pop(0)
+            # An error goes to `failed`, and the next trial gets the lane.
             with _errors_of(job, self.failed):
                 run_dir = RunDir(job.path)
                 if result := run_dir.open(job.settings):
@@ -252,6 +259,7 @@ class _Loop:
         if not due:
             return None
         states = self.population.states
+        # Also where all scores are known: no file has the losses that `finish` needs.
         losses = self.evaluator.losses(states)
         new = [run for run in due if not run.run_dir.evaluated(run.step)]
         if new:
@@ -314,6 +322,7 @@ class _Loop:
         runs = self.population.runs
         count = min(self.pace.limit, *(run.steps_to_mark() for run in runs))
         count = multihost.meet(count, self.interruption)
+        # Once, as all compute the same afterwards; `follow` meets before it shares.
         if multihost.several() and not self.shared:
             state = jax.device_get(self.population.state_of(runs[0]))
             follower.share(state, runs[0].batches)
@@ -326,6 +335,7 @@ class _Loop:
         count = len(next(iter(slots.values())))
         metrics = self.population.step(slots, count)
         runs = [
+            # As it is now: when these steps are logged, the run is a dispatch further.
             _Dispatched(run, drawn, run.step, run.logs)
             for run, drawn in batches.items()
         ]
@@ -337,13 +347,17 @@ class _Loop:
             return
         lanes = self.common.lanes.count
         metrics = {
+            # The program has room for LONGEST_DISPATCH steps; the rest is empty.
             name: np.asarray(x).reshape(lanes, -1)[:, : steps.count]
             for name, x in jax.device_get(steps.metrics).items()
         }
+        # No checkpoint holds these steps yet, so a signal has to wait for a save.
         self.interruption.unsaved = True
+        # After device_get, which waits until the steps have ended.
         self.pace.measure(steps.count)
         for dispatched in steps.runs:
             run = dispatched.run
+            # It has left its lane while these steps were under way.
             if run not in self.population:
                 continue
             values = {name: x[run.lane] for name, x in metrics.items()}
@@ -383,6 +397,7 @@ class _Loop:
         with _errors_of(run.job, self.failed):
             try:
                 yield
+            # Interrupted is no Exception: its runs stay in their lanes, to be saved.
             except Exception:
                 self.population.remove(run)
                 raise

@@ -50,6 +50,7 @@ class Log:
             for name, values in noted.get("metrics", {}).items()
         }
         self._steps = [before] if before else []
+        # The time since the last line goes on, as its steps do.
         self._since = time.perf_counter() - noted.get("seconds", 0)
 
     def noted(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class Log:
         """Writes a line of validation scores."""
         text = _VALIDATION + (_TRANSLATIONS if "bleu" in scores else "")
         self._write(dict(step=step, split="validation", **scores), text)
+        # An evaluation is no part of the speed of training.
         self._since = time.perf_counter()
 
     def skipped(self) -> int:
@@ -96,6 +98,7 @@ class Log:
         if not counted.any():
             return
         steps = {name: x[counted] for name, x in steps.items()}
+        # By tokens, as a step's loss is a mean over its own.
         loss = np.average(steps["loss"], weights=steps["tokens"])
         nll = float(np.average(steps["nll"], weights=steps["tokens"]))
         line = dict(
@@ -134,6 +137,7 @@ class Board:
     """
 
     def __init__(self, directory: Path, step: int, lines: list[dict]):
+        # An extra, which few install.
         import tensorboardX
 
         exists = any(directory.glob("events.*"))

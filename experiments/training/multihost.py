@@ -89,6 +89,7 @@ def together() -> Iterator[None]:
     """
     try:
         yield
+    # All have met to find it out, so all know.
     except HostError:
         raise
     except Exception:
@@ -102,6 +103,7 @@ def leading() -> Iterator[None]:
     """Ends the others at the end of this `with` block, which is the first process's part."""
     try:
         yield
+    # Other errors reach the others through `together`.
     except Interrupted:
         meet(STOPPED)
         raise
@@ -111,6 +113,7 @@ def leading() -> Iterator[None]:
 def check_same(name: str, text: str) -> None:
     """Raises HostError unless all processes have the same `text` of what `name` says."""
     if several():
+        # A bit less, so that it fits into int32.
         digests = _gather(digest=zlib.crc32(text.encode()) >> 1)["digest"]
         if (others := np.flatnonzero(digests != digests[0])).size:
             raise HostError(
@@ -135,9 +138,12 @@ def broadcast(tree):
 
 def _gather(steps=END, asked=False, failed=False, digest=0):
     """Gathers these numbers from all processes, by name."""
+    # The same four numbers whatever is asked: a process that fails may then meet one
+    # that wants to step.
     own = np.array([steps, asked, failed, digest], np.int32)
     gathered = np.asarray(multihost_utils.process_allgather(own)).T
     all_steps, all_asked, all_failed, digests = gathered
+    # The process that failed raises its own error.
     if all_failed.any() and not failed:
         raise HostError(
             f"process {all_failed.argmax()} of this trial failed, and says why; when that "

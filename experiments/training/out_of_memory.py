@@ -31,8 +31,10 @@ def advice(settings: Settings, lanes: int, devices: int, have: int | None) -> st
     """
     if lanes == 1:
         split = devices
+        # A single trial's rows are split over all devices.
         side_by_side = 1
     else:
+        # A lane is on one device with all its rows.
         split = 1
         side_by_side = -(-lanes // devices)
     need = side_by_side * cost.memory(settings, split)
@@ -40,6 +42,7 @@ def advice(settings: Settings, lanes: int, devices: int, have: int | None) -> st
     text += f", which has {_gib(have)}; " if have else "; "
     have = have or need // 2
     if lanes > 1:
+        # One fewer at least: so many did not fit, whatever the estimate says.
         fitting = min(have * side_by_side // need, side_by_side - 1) * devices
         return text + f"--lanes={fitting or 1} should fit"
     return text + cost.remedy(settings, max(1, need - have), split)

@@ -29,6 +29,7 @@ class TrainFunctions(NamedTuple):
     steps: Callable
 
 
+# Not without a limit: compiled programs take memory, and a sweep may have many.
 @functools.lru_cache(maxsize=8)
 def train_functions(program: Program, lanes: Lanes) -> TrainFunctions:
     """Returns functions that compile when first called; all trials of a process share them."""
@@ -74,6 +75,7 @@ class Population:
         """Puts the states and numbers of runs that have entered onto the devices."""
         if self.states is not None:
             for run, state, hyper in started:
+                # Only these lanes change, so the other states stay where they are.
                 place = self.lanes.place(run.lane)
                 self.states = put_lane(self.states, place, state)
                 self._hypers = put_lane(self._hypers, place, hyper)
@@ -104,6 +106,7 @@ class Population:
         for lane, own in slots.items():
             rows[lane] = self.lanes.own_rows(own)
         corpus, slots = self._data(padded_slots(rows))
+        # The states are donated: the arrays that were passed are gone after the call.
         self.states, metrics = self._steps(
             self.states, self._hypers, corpus, slots, count
         )

@@ -84,9 +84,11 @@ class RunDir:
         """
         record = read_json(self.path / "record.json")
         if record is not None:
+            # An earlier start from the other trial ended before its first checkpoint.
             if origin:
                 write_json(self.path / "record.json", record | dict(begun=origin))
             return
+        # Before record.json, which makes the directory a trial's for those who read it.
         write_bytes(self.path / "vocabulary.model", prepared.vocabulary_model)
         now = datetime.datetime.now(datetime.UTC)
         record = dict(
@@ -113,6 +115,7 @@ class RunDir:
         hashes = {}
         for outside in settings.outside():
             name = outside.file.name
+            # Files of one name, from different folders, must not overwrite each other.
             if hashes.get(name, outside.sha256) != outside.sha256:
                 name = f"{outside.sha256}-{name}"
             hashes[name] = outside.sha256
@@ -126,6 +129,7 @@ class RunDir:
 
         Returns a clock: seconds of work, which go on from those up to that step.
         """
+        # A killed run may have logged steps that no checkpoint holds: they come again.
         kept = [line for line in self.metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_text(self.path / "metrics.jsonl", text)
@@ -167,6 +171,7 @@ class RunDir:
         write_text(self.path / name, text)
 
     def write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        # In memory first, so that the file is written whole or not at all.
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
         write_bytes(self.path / name, packed.getvalue())

@@ -34,6 +34,7 @@ def measure(settings: Settings, prepared: Dataset, count: int) -> Measured:
     program = program_for(settings, prepared)
     functions = train_functions(program, lanes)
     state = jax.device_get(initial_state(program, settings, functions.init))
+    # The same in all lanes, as a step takes as long whatever the numbers are.
     states = lanes.stack([state] * count)
     hypers = lanes.stack([jax.device_get(hyper_of(settings))] * count)
     drawn = [
@@ -50,6 +51,7 @@ def measure(settings: Settings, prepared: Dataset, count: int) -> Measured:
         return time.perf_counter() - begin
 
     with_compilation = timed(1)
+    # The first call compiled; this one says how many steps can be timed.
     single = timed(1)
     steps = int(min(LONGEST_DISPATCH, max(1, SECONDS / single)))
     step_time = timed(steps) / steps

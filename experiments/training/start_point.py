@@ -102,12 +102,14 @@ def _initialise(workdir, fresh, settings, prepared):
             f"--init_from={workdir} has another vocabulary: {theirs}, and {ours} here; "
             "its weights mean other tokens"
         )
+    # The directory may be another person's: code that it names is not run unasked.
     other = resolve(config, trusted=False)
     name = other.evaluation.weights
     weights = dict(params=fresh.params, positions=fresh.positions)
     if not position_encoding(settings).trained:
         # The settings fix the table here; its length may be another there.
         del weights["positions"]
+    # What is empty here is not read: the optimizer and its moments may be others there.
     ema = weights if name == "ema" else ()
     template = fresh._replace(**{"positions": (), **weights, "moments": (), "ema": ema})
     with open_checkpoints(workdir, keep=None) as checkpoints:

@@ -61,6 +61,7 @@ class DrawnBatches(NamedTuple):
         return self.slots[self.slots >= 0]
 
 
+# Compared by identity, as runs are keys of dictionaries.
 @dataclasses.dataclass(eq=False)
 class TrialRun:
     """Holds what a trial needs while it trains, except for its state, which is on the devices."""
@@ -116,6 +117,7 @@ class TrialRun:
         return self.attended != self.step and (self.evaluates or self.saves)
 
     def _is_due(self, every):
+        # At the end whatever the interval is, as the result is of the last step.
         return self.step > 0 and (self.ended or self.step % every == 0)
 
     def steps_to_mark(self) -> int:
@@ -129,6 +131,7 @@ class TrialRun:
 
     def next_batches(self, count: int) -> DrawnBatches:
         """Draws the batches of `count` steps, and counts these as made."""
+        # `identify` goes back here, to say which pairs were in a batch.
         before = self.batches.get_state()
         self.step += count
         return DrawnBatches(self.batches.take(count), before)
@@ -151,6 +154,7 @@ class TrialRun:
         self.batches.take(i + 1)
         place = self.batches.get_state()
         slots = drawn.slots[i]
+        # The state names the batch that would follow.
         return dict(place, batch=place["batch"] - 1, pairs=slots[slots >= 0].tolist())
 
     def save(self, state: State) -> None:
@@ -176,6 +180,7 @@ class TrialRun:
         self.resources.close()
 
     def _noted(self):
+        # Steps in a row are counted on after an interruption.
         return dict(self.log.noted(), bad=self.bad_steps)
 
 
@@ -198,6 +203,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     batches = batches_of(common.prepared, t, job.settings.seed)
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
+            # Two at least: where the newest is damaged, the one before is used.
             open_checkpoints(job.path, keep=max(2, t.average))
         )
         fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
@@ -206,6 +212,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         )
         if restored.data:
             batches.set_state(restored.data)
+        # On the host, where `Lanes.stack` joins the states of all lanes.
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
         if origin:
@@ -222,6 +229,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.program.length,
             origin,
         )
+        # Lines of a trial that begins from another are of a start that was lost.
         clock = run_dir.resume(-1 if origin else step)
         board = None
         if common.tensorboard:
@@ -246,6 +254,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             step=step,
             best_perplexity=best,
             bad_steps=restored.noted.get("bad", 0),
+            # An error before this closes them; from here on the run does.
             resources=resources.pop_all(),
         )
     return StartedRun(run, state, hyper)

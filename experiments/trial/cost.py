@@ -27,6 +27,7 @@ def parameters(settings: Settings) -> int:
     program = program_without_corpus(settings)
     shapes = variable_shapes(program)
     first_layers = [x for name, x in shapes["params"].items() if name.endswith("_0")]
+    # The shapes have one layer a stack, because tracing all layers takes longer.
     count = _size(shapes["params"]) + (settings.model.N - 1) * _size(first_layers)
     if position_encoding(settings).trained:
         count += len(shapes["positions"]) * program.length * settings.model.d_model
@@ -103,6 +104,7 @@ def check_memory(
     owner = "this machine" if cpu else "a device"
     there = f"and {owner} has {format_bytes(machine.memory)}"
     need = memory(settings, split)
+    # Where one alone does not fit either, fewer at a time is no remedy.
     if at_once > 1 and at_once * need > have >= need:
         raise SettingsError(
             f"{at_once} trials at once need about {format_bytes(at_once * need)} of "
@@ -137,6 +139,7 @@ def remedy(settings: Settings, lacking: int, devices: int) -> str:
     t = settings.training
     now = activation_memory(settings) // devices
     for parts in range(t.accumulate + 1, t.batch_size // devices + 1):
+        # Other numbers of parts are refused when training starts.
         if t.batch_size % (devices * parts) == 0:
             training = dataclasses.replace(t, accumulate=parts)
             smaller = dataclasses.replace(settings, training=training)
@@ -167,6 +170,7 @@ def activation_memory(settings: Settings) -> int:
     m = shape_of(settings.model)
     t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
+    # Longer rows take the tiled kernel, which keeps no n² weights.
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
     layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)
     floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
@@ -194,6 +198,7 @@ def variable_shapes(program: Program):
     return _variables(program._replace(shape=program.shape._replace(N=1)))
 
 
+# A sweep asks for the same few shapes at each of its points.
 @functools.cache
 def _variables(program):
     key = jax.eval_shape(lambda: jax.random.key(0))

@@ -65,6 +65,7 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
     with g = 4, 3, 1 matrices of a cell (LSTM, GRU, tanh); the last term is attention, by
     dot products.
     """
+    # A batch's products exceed 32 bits.
     n = np.asarray(source_lengths, np.int64)
     m = np.asarray(target_lengths, np.int64)
     if program.kind == "rnn":

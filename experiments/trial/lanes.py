@@ -83,6 +83,7 @@ class Lanes(NamedTuple):
 
         def stack(*leaves):
             size = self.count // self.groups
+            # By numpy, because all states together may not fit on one device.
             return np.stack(leaves).reshape(self.groups, size, *np.shape(leaves[0]))
 
         stacked = jax.tree.map(stack, *trees)
@@ -160,6 +161,7 @@ def _shard_map(side_by_side, lanes, options):
     def of_device(states, hypers, corpus, slots, count):
         return whole(states, hypers, corpus, _without_axis(slots), count)
 
+    # Processes may have different excerpts, so that is no replicated array.
     of_corpus = P(mesh.axis_names) if several else P()
     specs = (lanes.spread, lanes.spread, of_corpus, P(mesh.axis_names), P())
     # check_vma would make the gradient's transpose sum over devices a second time: it would
@@ -188,6 +190,7 @@ def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Callable:
 @jax.jit
 def take_lane(states, place: tuple[int, int]):
     """Returns one trial's arrays of a population's."""
+    # `place` is traced, so that all lanes share one compiled program.
     return jax.tree.map(lambda x: x[place], states)
 
 
@@ -258,6 +261,7 @@ def _over(mesh, spec, tree):
         shape = parts[0].shape
         if spec != P():
             shape = (mesh.size * shape[0], *shape[1:])
+        # Nothing is copied: each process names the parts that its devices have already.
         return jax.make_array_from_single_device_arrays(
             shape, NamedSharding(mesh, spec), parts
         )
@@ -268,6 +272,7 @@ def _over(mesh, spec, tree):
 def _alone(steps):
     """Returns `steps` with an AXIS of its own, of length 1."""
     axes = (None, None, None, 0, None)
+    # Steps sum over AXIS, which devices have only where a single trial is on them.
     mapped = jax.vmap(steps, axes, out_axes=None, axis_name=AXIS)
 
     def run(state, hyper, corpus, slots, count):

@@ -63,11 +63,13 @@ def negative_log_likelihood(
 
 
 def _chunks(tokens, vocabulary):
+    # No chunk is smaller than a token, however large the vocabulary is.
     return min(tokens, -(-tokens * vocabulary // LOGITS))
 
 
 def _cut(x, chunks):
     """Splits tokens into chunks of one size, the last filled up with zeros."""
+    # What fills the last chunk up has weight 0, or the caller cuts it off again.
     spare = -len(x) % chunks
     padded = jnp.pad(x, [(0, spare)] + [(0, 0)] * (x.ndim - 1))
     return padded.reshape(chunks, -1, *x.shape[1:])
@@ -102,6 +104,7 @@ def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
             return (losses, d_embedding), None
         onehot = jnp.arange(vocabulary)[None] == label[:, None]
         d_logits = e / total - eps_ls / vocabulary - jnp.where(onehot, 1 - eps_ls, 0)
+        # In float32 both products would be so too where training is in bfloat16.
         d_logits = (weight[:, None] * d_logits).astype(h.dtype)
         own = jnp.einsum("ty,td->yd", d_logits, h, preferred_element_type=jnp.float32)
         return (losses, d_embedding + own), d_logits @ embedding

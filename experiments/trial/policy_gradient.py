@@ -20,6 +20,7 @@ def policy_loss(params, hidden, policy, batch, entropy_bonus):
     if policy is None:
         return 0.0
     tokens = hidden.reshape(-1, hidden.shape[-1])
+    # Else the baseline's square would train the model too, to be easy to predict.
     tokens, matrix = jax.lax.stop_gradient((tokens, output_matrix(params)))
     labels = batch.target_out
     nll = negative_log_likelihood(tokens, matrix, labels.reshape(-1))

@@ -123,6 +123,7 @@ def _drops_of(m):
     if m.kind == "rnn":
         return ()
     rates = {"attention": m.P_attention, "ff": m.P_ff}
+    # Whether a rate is 0 is compiled in, as dropout takes time; its size is data.
     return tuple(name for name, rate in rates.items() if rate)
 
 
@@ -171,6 +172,7 @@ def hyper_of(settings: Settings) -> Hyper:
         ema=t.ema,
     )
     key = jax.random.key_data(trial_key(settings, DROPOUT_KEY))
+    # One dtype, so that the numbers of all lanes can be stacked.
     arrays = {name: jnp.asarray(x, jnp.float32) for name, x in numbers.items()}
     return Hyper(key=key, **arrays)
 
@@ -261,6 +263,7 @@ def trial_key(settings: Settings, use: int) -> jax.Array:
 
 def initial_variables(program: Program, key):
     """Draws fresh parameters, and makes room for position tables, if any."""
+    # Parameters do not depend on a row's length, so a short one will do.
     row = jnp.zeros((1, 2), jnp.int32)
     # With threefry for every parameter this takes ten times as long to compile, more than
     # anything else when a trial starts.

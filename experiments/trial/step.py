@@ -48,6 +48,7 @@ def train_steps(
         return state, all_metrics
 
     none = dict.fromkeys(STEP_METRICS, jnp.zeros(len(slots)))
+    # A loop of `count`, which is data: a shorter dispatch compiles nothing new.
     return jax.lax.fori_loop(0, count, update, (state, none))
 
 
@@ -61,17 +62,22 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """
     rows = batch.source.shape[0]
     row = jax.lax.axis_index(AXIS) * rows + jnp.arange(rows)
+    # Keyed by the step's number, so that a resumed run draws what it would have drawn.
     key = jax.random.fold_in(jax.random.wrap_key_data(hyper.key), state.step)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row)
     trainable = dict(params=state.params, positions=state.positions)
     gradients, loss, nll = summed_gradients(program, trainable, hyper, batch, keys)
     tokens = (batch.target_segments > 0).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
+    # After the sum: devices have different numbers of real tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    # With gradients of 0 Adam leaves a fixed table alone, so that trials with fixed and
+    # with learned tables are lanes of one program.
     gradients["positions"] = jax.tree.map(
         lambda g: g * hyper.train_positions, gradients["positions"]
     )
 
+    # Equation (3) counts from 1: at 0 the rate would be 0.
     rate = learning_rate_at(program, hyper, state.step + 1)
     updates, moments = optimizer_of(program).update(gradients, state.moments)
     before = trainable
@@ -116,6 +122,7 @@ def summed_gradients(program, trainable, hyper, batch, keys):
             params = light["params"]
             loss, nll = summed_loss(params, hidden, batch, hyper.eps_ls)
             reinforce = policy_loss(params, hidden, policy, batch, hyper.entropy)
+            # The metrics leave REINFORCE's part out: it is made for its gradient alone.
             return loss + reinforce, loss, nll
 
         (_, loss, nll), pull = jax.vjp(total_loss, light)
@@ -133,6 +140,7 @@ def summed_gradients(program, trainable, hyper, batch, keys):
     def add(sums, part):
         return jax.tree.map(jnp.add, sums, of_part(*part)), None
 
+    # A scan, so that the activations of one part alone are in memory.
     return jax.lax.scan(add, zeros, parts)[0]
 
 
@@ -144,6 +152,7 @@ def moving_average(average, new, decay, step):
     This is Adam's bias correction (Kingma and Ba 2015, section 3) at every step: initial
     values have no weight, and do not hold a short run back.
     """
+    # expm1, as 1 − decay^step loses digits in float32 where decay is near 1.
     weight = (1 - decay) / -jnp.expm1(step.astype(jnp.float32) * jnp.log(decay))
     return jax.tree.map(lambda a, x: a + weight * (x - a), average, new)
 
@@ -191,7 +200,9 @@ def hidden_states(program, trainable, row, hyper=None, key=None):
     target = row.target_segments
     rngs = {}
     if key is not None:
+        # Of another key, so that positions are drawn apart from dropout's numbers.
         sample = jax.random.fold_in(key, 1)
+        # On a CPU threefry's dropout would be the largest part of a step.
         rngs = dict(dropout=cheap_key(key), sample=cheap_key(sample))
     masks = (
         Mask.segments(source, source),

@@ -34,6 +34,7 @@ LIBRARIES = {
 }
 
 
+# Frozen, because cases are the keys of results.
 @dataclasses.dataclass(frozen=True)
 class Case:
     """Holds the sizes of one thing to time."""
@@ -154,6 +155,7 @@ def rows(case: Case) -> np.ndarray:
     They are those of the last head of the last example.
     """
     evenly = np.linspace(0, case.n - 1, CHECKED_ROWS)
+    # A short case has fewer queries than are asked for.
     return np.unique(evenly.round().astype(int))
 
 

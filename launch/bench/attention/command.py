@@ -46,6 +46,7 @@ def table(group: str, results: dict[Case, dict[str, Cell]]) -> Table:
     for case in results:
         headings += [f"{case.direction}, ms", f"to {BASE}", "MiB", f"to {BASE}"]
     filled = Table(_title(group, next(iter(results))), tuple(headings))
+    # Every case has a cell of every library, also of one that was left out.
     for name in next(iter(results.values())):
         row = [name]
         for cells in results.values():
@@ -62,6 +63,7 @@ def _title(group, case):
 def _texts(filled, name, cells):
     """Returns the four texts of a library in one case."""
     cell = cells[name]
+    # --peers may leave attn out; then there are no ratios.
     base = cells.get(BASE, Cell())
     if cell.median is None:
         return [run.absent(filled, name, cell), "", "", ""]
@@ -99,6 +101,7 @@ def write(
 
 def _entry(case, cells):
     sizes = dataclasses.asdict(case)
+    # The name is a property, which asdict leaves out.
     return {"name": case.name, **sizes, "peers": run.entries(cells)}
 
 

@@ -56,17 +56,20 @@ class Jax:
 
             return jax.value_and_grad(loss)(x)
 
+        # Now, so that no turn compiles.
         compiled = jax.jit(output if forward else gradient).lower(x, g).compile()
         # Refused before it runs, for the kernel would end the process midway.
         memory = compiled.memory_analysis()
         check_room(memory.temp_size_in_bytes + memory.output_size_in_bytes)
 
         def sample():
+            # The very program that is timed, with a sparser g.
             results = compiled(x, g_checked)
             arrays = results if forward else results[1]
             return cases.sample(case, jax.tree.map(np.asarray, arrays))
 
         return Program(
+            # JAX returns at once, and computes on.
             run=lambda: jax.block_until_ready(compiled(x, g)),
             sample=sample,
             result_bytes=memory.output_size_in_bytes,
@@ -104,6 +107,7 @@ class Jax:
         return compiled.memory_analysis().temp_size_in_bytes
 
     def _run(self, function, call, dtype, *trees):
+        # JAX makes float32 of float64 otherwise, without a word.
         with jax.enable_x64(dtype == "float64"):
             cast = jax.tree.map(lambda a: jnp.asarray(a, dtype), trees)
             return _jitted(function, self.attend, call)(*cast)
@@ -198,6 +202,7 @@ def jax_nn(x, call):
         raise Unsupported("no dropout")
     lengths = call.lengths
     if lengths is not None:
+        # It refuses integers of any other type.
         lengths = jnp.asarray(lengths, jnp.int32)
     out = jax.nn.dot_product_attention(
         x["q"],
@@ -239,6 +244,7 @@ def flax_dropout_has_an_effect(attention_fn):
     x = jnp.linspace(-1, 1, 40).reshape(1, 5, 8)
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
     parameters = module.init(keys, x)
+    # Under two keys: where both outputs are equal, no dropout has drawn.
     first = module.apply(parameters, x, rngs={"dropout": jax.random.key(1)})
     second = module.apply(parameters, x, rngs={"dropout": jax.random.key(2)})
     return bool((first != second).any())
@@ -248,6 +254,7 @@ def textbook(x, call):
     """Computes scores of all pairs, a mask by a finite minimum, softmax, and a sum."""
     s = _all_scores(x, call)
     if "bias" in x:
+        # Before the mask, which must win.
         s = s + x["bias"]
     visible = _visible(x, call)
     if visible is not None:
@@ -313,6 +320,7 @@ def _folded(attend):
     """
 
     def bilinear(x, call):
+        # A product for each query, which takes little time beside those of the scores.
         q = jnp.einsum("bnhd,hde->bnhe", x["q"], x["w"]) * x["k"].shape[-1] ** 0.5
         return attend({**x, "q": q}, dataclasses.replace(call, score="scaled_dot"))
 
@@ -323,6 +331,8 @@ _ATTENTION_FUNCTIONS = {
     "nn.dot_product_attention": nn.dot_product_attention,
     "jax.nn.dot_product_attention": jax.nn.dot_product_attention,
 }
+# flax calls the function that it is given with those arguments alone that the
+# function's signature names, and drops the others.
 _MODULE = "dropout_rate of MultiHeadDotProductAttention"
 _SILENT = {
     f"{_MODULE} with attention_fn={name}": functools.partial(

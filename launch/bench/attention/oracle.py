@@ -20,7 +20,9 @@ def head(x: dict[str, np.ndarray], visible: np.ndarray, score: str = "scaled_dot
     s = _SCORES[score](x)[0] + x.get("bias", 0.0)
     # Of the real part, as complex numbers have no order; any shift gives the same.
     top = np.where(visible, s.real, -np.inf).max(-1, keepdims=True, initial=-np.inf)
+    # −inf less −inf, in a row that sees nothing, would be NaN.
     top = np.where(np.isfinite(top), top, 0.0)
+    # The inner one too: a hidden score may be NaN, or too large for exp.
     e = np.where(visible, np.exp(np.where(visible, s - top, 0.0)), 0.0)
     total = e.sum(-1, keepdims=True)
     empty = total == 0
@@ -44,6 +46,7 @@ def gradient(
     """
     out, _, w = head(x, visible, score)
     g_w = g @ x["v"].T
+    # The derivative of the LSE by the scores is w as well, so h joins in.
     g_s = w * (g_w - (g * out).sum(-1, keepdims=True) + np.reshape(h, (-1, 1)))
     gradients = {"v": w.T @ g, **_SCORES[score](x)[1](g_s)}
     if "bias" in x:
@@ -102,6 +105,7 @@ def attention(x, visible, score="scaled_dot"):
     `visible` is (B, H, N, M).
     """
     b, n, h, _ = x["q"].shape
+    # Complex where any input is, as in a derivative along d.
     kind = np.result_type(*x.values(), float)
     out = np.zeros((b, n, h, x["v"].shape[-1]), kind)
     lse = np.zeros((b, n, h), kind)

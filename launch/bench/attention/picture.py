@@ -7,6 +7,7 @@ from launch.bench.harness import plot
 
 
 def _milliseconds(cell):
+    # None stays None: a library that was not timed has no point there.
     return cell.median and 1e3 * cell.median
 
 
@@ -38,6 +39,7 @@ def over_n(results) -> bytes:
         names |= dict.fromkeys(cells)
     with plot.style():
         size = (3.2 * len(columns) + 1.6, 6)
+        # Not pyplot's, which keeps each figure until it is closed.
         figure = Figure(figsize=size, layout="constrained")
         shape = (len(_ROWS), len(columns))
         grid = figure.subplots(*shape, squeeze=False, sharex="col")

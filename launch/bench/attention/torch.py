@@ -30,6 +30,7 @@ def attend(x, call):
 
 def bilinear(x, call):
     """Writes a bilinear score around dot products."""
+    # PyTorch divides by √d_k unless it is told otherwise.
     return _sdpa({**x, "q": x["q"] @ x["w"]}, call, scale=1.0)
 
 
@@ -79,6 +80,7 @@ def _mask(x, call):
     if "bias" not in x:
         return visible
     bias = x["bias"]
+    # attn_mask is one argument, which a mask and a bias have to share.
     return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
 
 
@@ -143,6 +145,7 @@ class Torch:
         """Returns the gradient's derivative along dx, by reverse over reverse mode."""
         x = _leaves(x, dtype)
         dx = _tensors(dx, dtype)
+        # Without its graph a gradient could not be differentiated again.
         first = _gradients(_loss(call, g)(x), x, create_graph=True)
         along = sum((a * dx[name]).sum() for name, a in first.items())
         return _arrays(_gradients(along, x))
@@ -171,6 +174,7 @@ class Torch:
     def memory(self, x, call: Call) -> int | None:
         """Returns how far memory grows in a gradient, less the gradient itself."""
         x = _leaves(x, "float32")
+        # Eager PyTorch has no compiler that could be asked.
         growth = peak_growth(lambda: _gradients(attend(x, call).sum(), x))
         if growth is None:
             return None

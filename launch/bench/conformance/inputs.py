@@ -59,6 +59,7 @@ def like(x, seed=2):
 
 def weights(x, v=K):
     """Returns g (B, N, H, V) of a loss Σ g · output."""
+    # Not the seed of the inputs: g would be equal to q.
     return np.random.default_rng(3).normal(size=(*x["q"].shape[:3], v))
 
 
@@ -71,6 +72,7 @@ def visible(x, call):
     m = x["k"].shape[1]
     i = np.arange(n)[:, None]
     j = np.arange(m)[None]
+    # A copy of the mask, as &= would write into DENSE.
     seen = np.ones((B, H, n, m), bool) if call.mask is None else call.mask.copy()
     if call.lengths is not None:
         seen &= j < call.lengths[:, None, None, None]

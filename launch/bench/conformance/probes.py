@@ -34,6 +34,7 @@ small it is."""
 
 def equals_float64(library):
     """Compares the output under each kind of mask."""
+    # Square, as libraries may align causal masks in two ways where N ≠ M.
     x = inputs.inputs(n=M)
     calls = {
         "full": Call(),
@@ -69,6 +70,7 @@ def _not_zero(out, x):
         return None
     if np.isnan(out).any():
         return "gives NaN"
+    # A finite number in place of −inf makes all weights of such a row equal.
     if error(out, x["v"][0].mean(0)) < CLOSE:
         return "gives mean(v)"
     return f"gives up to {np.abs(out).max():.2g}"
@@ -101,6 +103,7 @@ def empty_lse(library):
     if not (lse[0] == -np.inf).all():
         return f"gives {lse[0].flat[0]:.3g}"
     h = np.zeros((B, N, H))
+    # Example 1 has real keys, whose gradients are not 0.
     h[0] = 1
     return _leak(library.gradient(x, call, h=h))
 
@@ -183,6 +186,7 @@ def number_mask(library):
     library.value(x, Call(mask=DENSE))
     try:
         out = library.value(x, Call(mask=mask))[0]
+    # However it is refused, the line is kept.
     except Exception:
         return None
     if error(out, inputs.exact_output(x, Call(mask=DENSE))[0]) < CLOSE:
@@ -243,6 +247,7 @@ def bfloat16_softmax(library):
         return f"returns {dtype}"
     expected = oracle.attention(x, seen)[0]
     times = error(out, expected) / error(_float32_softmax(x), expected)
+    # Twice is what attn's own kernels are allowed beside the textbook form.
     return None if times <= 2 else f"{times:.0f} times the error of a float32 softmax"
 
 
@@ -264,6 +269,7 @@ def bfloat16_lse(library):
     x, seen = _sharp()
     _, lse, (_, dtype) = library.value(x, Call(lse=True), dtype="bfloat16")
     largest = np.abs(lse - oracle.attention(x, seen)[1]).max()
+    # At 64 bfloat16 has steps of 0.5, so 0.01 tells one rounded there from float32.
     if dtype == "float32" and largest < 0.01:
         return None
     return f"returns {dtype}, off by {largest:.1e} at {lse.max():.0f}"
@@ -313,6 +319,7 @@ def dropout_without_key(library):
     library.value(x, Call(rate=0.5, seed=1))
     try:
         out = library.value(x, Call(rate=0.5))[0]
+    # That says the library has no keys at all, which is no refusal.
     except Unsupported:
         raise
     except Exception:
@@ -339,6 +346,7 @@ def nothing_ignored(library):
     plain = library.value(inputs.inputs(), Call())[0]
     alone = {name: _with_options(library, name) for name in OPTIONS}
     ignored = [name for name, out in alone.items() if _equal(out, plain)]
+    # What is refused alone is not ignored beside another either.
     accepted = [name for name, out in alone.items() if out is not None]
     for first, second in itertools.combinations(accepted, 2):
         both = _with_options(library, first, second)
@@ -457,6 +465,7 @@ def longer_padding(library):
     """Appends 57 hidden keys to the 7."""
     x = inputs.inputs()
     longer = inputs.inputs(m=M + 57)
+    # The queries are equal already, because they are drawn first.
     for name in "kv":
         longer[name][:, :M] = x[name]
     call = Call(lengths=LENGTHS)
@@ -473,6 +482,7 @@ def window_memory(library):
     used = library.memory(x, Call(window=(64, 64)))
     if used is None:
         raise Unsupported("memory cannot be measured on this system")
+    # The least that pairs can take: one byte each.
     if used < n**2:
         return None
     return f"takes {used / 2**20:.0f} MiB; a boolean of n² is {n**2 // 2**20}"

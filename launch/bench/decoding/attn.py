@@ -48,10 +48,12 @@ def search(case: Case) -> Program:
         function = beam_search
         options |= {"beam": case.beam, "alpha": searches.ALPHA}
     bound = functools.partial(function, transformer(case), **options)
+    # Now, so that no turn compiles.
     compiled = jax.jit(bound).lower(variables, source, lengths).compile()
 
     def run():
         result = jax.block_until_ready(compiled(variables, source, lengths))
+        # The best hypothesis stands first.
         return result.tokens[:, 0] if case.beam > 1 else result
 
     return Program(run, lambda: {"tokens": np.asarray(run())})

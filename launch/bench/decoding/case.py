@@ -8,6 +8,7 @@ from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.harness.libraries import Library
 from launch.bench.training.case import Sizes
 
+# The paper's, section 6.1.
 ALPHA = 0.6
 LAYER_NORM_EPSILON = 1e-5
 """The other libraries have this one."""
@@ -86,6 +87,7 @@ def sources(case: Case) -> np.ndarray:
     """Returns (batch, tokens) ids without marks, the same in every process."""
     generator = np.random.default_rng(0)
     shape = (case.batch, case.tokens)
+    # Marks have the first ids.
     return generator.integers(len(MARKS), case.vocabulary, shape, np.int32)
 
 
@@ -111,6 +113,7 @@ class _Weights:
 
     def __init__(self, case):
         self.case = case
+        # Other seeds than that of the sentences, so that nothing is drawn twice.
         self.generator = np.random.default_rng(1)
 
     def normal(self, *shape, fan):

@@ -54,9 +54,11 @@ def table(group: str, results: dict[Case, dict[str, Cell]]) -> Table:
 
 def _texts(filled, case, name, cells):
     cell = cells[name]
+    # --peers may leave attn out; then there are no ratios.
     base = cells.get(BASE, Cell())
     if cell.median is None:
         return [run.absent(filled, name, cell), "", "", "", ""]
+    # The case compares with the first library, which need not be attn.
     first = next(iter(cells))
     note = f"of all tokens before the end mark, those that {first} gives too"
     return [
@@ -85,6 +87,7 @@ def write(
 
 def _entry(case, cells):
     sizes = dataclasses.asdict(case)
+    # The name is a property, which asdict leaves out.
     return {"name": case.name, **sizes, "peers": run.entries(cells)}
 
 

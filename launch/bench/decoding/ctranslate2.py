@@ -52,6 +52,7 @@ def _looked_up(table, keys):
 
 
 def _words(case):
+    # CTranslate2 takes words and looks up their ids, so each id is a word.
     return [_MARKS.get(i, str(i)) for i in range(case.vocabulary)]
 
 
@@ -64,6 +65,7 @@ def _spec(case):
     spec.register_target_vocabulary(_words(case))
     _fill_side(spec.encoder, spec.encoder.embeddings[0], "encoder", case, w)
     _fill_side(spec.decoder, spec.decoder.embeddings, "decoder", case, w)
+    # The paper's model has one matrix for both embeddings and the output.
     spec.decoder.projection.weight = w["embedding"]
     spec.validate()
     return spec
@@ -79,6 +81,7 @@ def _fill_side(side, embeddings, name, case, w):
 
 def _fill_layer(layer, w):
     self_attention = w["self_attention"]
+    # CTranslate2 has one matrix for all projections of one input.
     joined = [["w_q", "w_k", "w_v"]]
     _fill_attention(layer.self_attention, w["self_norm"], self_attention, joined)
     if "cross_attention" in w:
@@ -91,6 +94,7 @@ def _fill_layer(layer, w):
 
 
 def _fill_linear(linear, w):
+    # Flax has (inputs, outputs), CTranslate2 the transpose.
     linear.weight = np.ascontiguousarray(w["kernel"].T)
     linear.bias = w["bias"]
 

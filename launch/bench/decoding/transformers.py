@@ -14,6 +14,7 @@ from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program
 
+# PyTorch would take all cores otherwise, whatever the others have.
 torch.set_num_threads(int(os.environ["NPROC"]))
 # Its warnings would be printed between the parent's tables.
 transformers.logging.set_verbosity_error()
@@ -67,6 +68,7 @@ def _config(case):
         bos_token_id=BOS,
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
+        # attn's searches force the end mark at the limit too.
         forced_eos_token_id=EOS,
     )
 
@@ -77,6 +79,7 @@ def _state(case):
     state = {"final_logits_bias": np.zeros((1, case.vocabulary), np.float32)}
     shared = ("model.shared", "lm_head")
     embeddings = ("model.encoder.embed_tokens", "model.decoder.embed_tokens")
+    # The paper's model has one matrix for both embeddings and the output.
     for name in (*shared, *embeddings):
         state[f"{name}.weight"] = w["embedding"]
     for side in ("encoder", "decoder"):

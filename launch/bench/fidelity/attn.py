@@ -17,6 +17,7 @@ def run(
     case: Case, weights: dict[str, np.ndarray], batch: Batch, dtype: type
 ) -> dict[str, np.ndarray]:
     """Returns the logits of real tokens, and the gradients by PyTorch's names."""
+    # JAX makes float32 of float64 otherwise, without a word.
     with jax.enable_x64(dtype == np.float64):
         arrays = {name: x.astype(dtype) for name, x in weights.items()}
         # Whether there are final LayerNorms is read from the arrays.
@@ -29,6 +30,7 @@ def run(
         function = jax.jit(_logits_and_gradients, static_argnums=0)
         inputs = map(jnp.asarray, batch)
         logits, gradients = function(model, variables, *inputs)
+        # A library may give anything for padding.
         real = np.asarray(logits)[batch.target_real]
         return {"logits": real, **to_torch(model, gradients, NAMES)}
 

@@ -6,10 +6,12 @@ import numpy as np
 
 from attn import Shape
 
+# nn.Transformer has no other d_k and d_v than d_model / h.
 SHAPE = Shape(N=2, d_model=96, d_ff=160, h=4, d_k=24, d_v=24)
 VOCABULARY = 211
 LENGTH = 29
 """Entries of the position tables."""
+# The longest source and target differ, so that no mask fits the wrong side.
 SOURCE_LENGTHS = (29, 7, 1, 19)
 TARGET_LENGTHS = (5, 23, 11, 1)
 
@@ -37,6 +39,7 @@ class Case(NamedTuple):
         return ", ".join(words)
 
 
+# As few as have each value of each field.
 CASES = (
     Case("post", biases=True, tied=True, activation="relu"),
     Case("post_final", biases=False, tied=False, activation="relu"),

@@ -49,6 +49,7 @@ def measure(request: Request) -> Outcome:
             # Each case has weights of its own, and the same in every run.
             seed = CASES.index(case)
             errors[case] = compare(torch, case, seed) if torch else alone(case, seed)
+    # None where nothing was compared, which is neither.
     agree = all(map(agrees, errors.values())) if torch else None
     filled = table(errors)
     show(filled, request.console)
@@ -90,6 +91,7 @@ def largest_errors(exact: Results, results: Mapping[str, Results]) -> Errors:
 
     Each is in parts of the largest number of that array.
     """
+    # Apart, so that the larger errors of one do not hide those of the other.
     parts = {"logits": ["logits"], "gradients": exact.keys() - {"logits"}}
     errors = {}
     for part, names in parts.items():

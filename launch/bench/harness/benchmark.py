@@ -77,7 +77,9 @@ def select(names: list[str] | None, cases: Sequence[Any]) -> list[Any]:
     if names is None:
         return list(cases)
     known = ", ".join(case.name for case in cases)
+    # --cases= names nothing, and is a mistake as well.
     for name in names or [""]:
         if not name or not any(case.name.startswith(name) for case in cases):
             raise BenchError(f"no case begins with {name!r}; known: {known}")
+    # In the cases' order, as those of one table stand together.
     return [case for case in cases if case.name.startswith(tuple(names))]

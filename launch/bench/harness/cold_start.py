@@ -51,6 +51,7 @@ def measure(
 
 def _start(module, name, case, threads, cache):
     """Returns (seconds from start to result, seconds of the first call)."""
+    # As hexadecimal text, because an argument can hold no zero byte.
     pickled = pickle.dumps(case).hex()
     words = [sys.executable, "-m", "launch.bench.harness.cold_start"]
     words += [module, name, pickled]
@@ -59,6 +60,7 @@ def _start(module, name, case, threads, cache):
         words,
         env=_environment(threads, cache),
         stdout=subprocess.PIPE,
+        # Libraries' warnings would be printed between the parent's tables.
         stderr=subprocess.DEVNULL,
     ) as process:
         line = process.stdout.readline()

@@ -53,6 +53,7 @@ def installed(library: Library) -> bool:
 
 def load(module: str, name: str):
     """Imports a library's module and returns the adapter with this name."""
+    # By name, as no module may import the libraries of all.
     return importlib.import_module(module).ADAPTERS[name]
 
 

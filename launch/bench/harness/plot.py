@@ -42,6 +42,7 @@ def line(ax, row: int, points: Mapping[float, float], label: str) -> None:
 
 def png(figure: Figure) -> bytes:
     """Returns the figure as a PNG file."""
+    # In memory, so that the caller can write the file whole or not at all.
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

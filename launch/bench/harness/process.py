@@ -53,6 +53,7 @@ class Worker(Process):
         raise Unsupported(result) if kind == "unsupported" else Failed(result)
 
 
+# Of a worker process: functions that are sent there have no object to keep it in.
 _state = {}
 
 

@@ -67,6 +67,7 @@ def circumstances(command: str, *packages: str) -> dict:
         "git_commit": machine.git_commit(),
         "device": machine.device(),
         "threads": threads(),
+        # Whether there were huge pages, without which large arrays take much longer.
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES"),
         "versions": _versions(packages),
     }

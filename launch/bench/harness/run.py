@@ -127,6 +127,7 @@ def run(
                     cells = run_case(case, list(libraries), running, turns, say)
                 group_results[case] = cells
             tables.append(table(group, group_results))
+            # A group counts only when it is whole, as its table has all its cases.
             results |= group_results
             files = write(results, tables)
             show(tables[-1], console)
@@ -148,6 +149,7 @@ def run_case(
         say(f"{case.name}: {name} compiles")
         cells[name] = _prepared(case, name, running.get(name), samples)
     timed = [name for name, cell in cells.items() if cell.status == "timed"]
+    # 0 where nothing is left to time: hence the 1e-9.
     seconds_of_all = sum(cells[name].turn for name in timed)
     # Two turns at least, or nothing would show how far they differ.
     affordable = math.ceil(budget / max(1e-9, seconds_of_all))
@@ -157,6 +159,7 @@ def run_case(
             say(f"{case.name}: round {index + 1} of {turns}, {name}")
             _take_turn(cells[name], running[name])
     for name in timed:
+        # The next case's libraries would otherwise find this one's arrays in memory.
         _attempt(cells[name], running[name], program.release)
     return cells
 
@@ -173,6 +176,7 @@ def _prepared(case, name, worker, samples):
     prepared = _attempt(cell, worker, program.prepare, case)
     if prepared is None:
         return cell
+    # Before the check: a case may hold a library to the first one's sample.
     samples[name] = prepared.sample
     # Half a call more, so that a turn is not shorter than `case.turn`.
     cell.calls = max(1, round(case.turn / prepared.seconds + 0.5))
@@ -213,6 +217,7 @@ def _attempt(cell, worker, function, *arguments):
 def absent(table: Table, name: str, cell: Cell) -> str:
     """Returns what a table says in place of a time, with the reason as a note."""
     left_out = cell.status == "left out"
+    # A failure and a wrong result are findings, and are shown by name.
     shown = "—" if left_out or cell.status == "unsupported" else cell.status
     return table.noted(shown, cell.why if left_out else f"{name}: {cell.why}")
 

@@ -36,6 +36,7 @@ def show(table: Table, console: rich.console.Console) -> None:
     )
     for column, heading in enumerate(table.headings):
         justify = "right" if column else "left"
+        # Numbers may not wrap, as half a number reads as another.
         grid.add_column(heading, justify=justify, no_wrap=column > 0)
     for row in table.rows:
         # Text, as a plain string would have its brackets read as markup.
@@ -43,6 +44,7 @@ def show(table: Table, console: rich.console.Console) -> None:
     console.print(grid)
     for index, note in enumerate(table.notes, 1):
         line = rich.text.Text(f"[{index}] {note}", style="dim")
+        # The terminal wraps it, so that a copied note is one line.
         console.print(line, soft_wrap=True)
     console.print()
 
@@ -61,11 +63,13 @@ def _line(cells):
 
 
 def _escaped(text):
+    # Names such as attn:jax_nn have characters that Markdown reads as its own.
     return re.sub(r"([|<>*_`\[\]])", r"\\\1", text)
 
 
 def number(value: float) -> str:
     """Returns the value with two significant digits at least and no exponent."""
+    # From here on, and from 0.95 on, rounding gives a digit more before the point.
     if value >= 99.5:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 0.95 else f"{value:.2g}"

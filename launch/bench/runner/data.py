@@ -87,11 +87,13 @@ def time_corpora(
     bytes_on_disk = {}
     for count in counts:
         with (
+            # Removed before the next size, because millions of pairs take room.
             tempfile.TemporaryDirectory() as temporary,
             console.status(f"{count:,} pairs"),
         ):
             folder = Path(temporary)
             write_corpus(folder, count)
+            # A process each: what one has in memory would hide what the next one reads.
             sized = _on_files(settings, temporary)
             first_sight = _in_process(folder, first, sized.data)
             timings[f"{count:,} pairs, first sight"] = first_sight
@@ -165,6 +167,7 @@ def write_corpus(folder: Path, count: int) -> None:
     _write_heldout(folder, "val", phrases.validation)
     _write_heldout(folder, "test", phrases.test)
     rng = random.Random(0)
+    # Chosen before, because both languages have the same pairs and are written in turn.
     chosen = []
     for _ in range(COMBINATIONS):
         chosen.append((rng.randrange(PHRASES), rng.randrange(PHRASES)))
@@ -206,8 +209,10 @@ def _epoch(settings):
     stream = batches_of(prepared, t, settings.seed)
     pairs = 0
     batches = 0
+    # The stream has no end: it begins the next epoch by itself.
     while stream.epoch == 0:
         left = stream.batches_in_part - stream.batch
+        # Where a part is used up, one batch more opens the next or ends the epoch.
         slots = stream.take(min(STEPS, left) or 1)[None]
         if stream.epoch:
             break
@@ -233,6 +238,7 @@ def feeding(settings: Settings) -> tuple[float, float]:
     seconds = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
+        # As the loop does it for a corpus that is too large for its device.
         needed, _ = excerpt(prepared.train, stream.take(STEPS)[None], row_length)
         jax.block_until_ready(Lanes().share(needed))
         seconds.append((time.perf_counter() - begin) / STEPS)
@@ -249,6 +255,7 @@ def _in_process(folder, stage, argument):
 
 
 def _begin(cache):
+    # A cache of this benchmark's own, which is empty at first.
     os.environ["XDG_CACHE_HOME"] = cache
 
 
@@ -262,6 +269,7 @@ def _timed(stage) -> Timing:
         while not done.wait(WATCH):
             peak = max(peak, _anonymous_memory())
 
+    # By looking: the kernel keeps a peak only of all memory, mapped files included.
     watching = threading.Thread(target=watch)
     watching.start()
     begin = time.perf_counter()
@@ -278,6 +286,7 @@ def _anonymous_memory() -> int:
     """Returns the bytes of this process that are no files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
+    # The system may drop a mapped file's pages at any time, so they do not count.
     return int(fields["RssAnon"].split()[0]) * 1024
 
 

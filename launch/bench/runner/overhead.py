@@ -52,6 +52,7 @@ def time_steps(
     """Times all kinds in turns, in this process; shows and writes the tables."""
     machine.use_compile_cache()
     prepared = prepare(settings.data)
+    # Its one save, at the end, is outside the lines that are timed.
     never = saving(settings, 1)
     often = saving(settings, SAVES)
     bare = _bare(settings, prepared)
@@ -65,6 +66,7 @@ def time_steps(
             seconds["runner"].append(without)
             with_saves, steps = _runner(often, prepared)
             seconds["runner, saving"].append(with_saves)
+        # Of the same turn, as the machine's speed changes from turn to turn.
         extra = (with_saves - without) * steps
         saves.append(extra / saves_within(often, steps))
     tables = [table(seconds), table_of_saves(saves)]
@@ -87,6 +89,7 @@ def time_steps(
 def saving(settings: Settings, times: int) -> Settings:
     """Returns the settings with so many saves at most, the last at the run's end."""
     t = settings.training
+    # In whole log intervals: a save between two lines would cut a dispatch in two.
     every = -(-t.steps // (times * t.log_every)) * t.log_every
     return dataclasses.replace(
         settings, training=dataclasses.replace(t, save_every=every)
@@ -134,6 +137,7 @@ def _bare(settings, prepared: Dataset):
     t = settings.training
     program = program_for(settings, prepared)
     batches = batches_of(prepared, t, settings.seed)
+    # One for all steps, on the device: the bare step waits for no data.
     batch = jax.tree.map(lambda x: jax.device_put(x[None]), next(batches))
     step = jax.pmap(
         functools.partial(train_step, program),
@@ -156,12 +160,14 @@ def _bare(settings, prepared: Dataset):
         jax.block_until_ready(metrics)
         return (time.perf_counter() - begin) / count
 
+    # These compile too.
     steps(WARM_UP)
     return functools.partial(steps, t.steps)
 
 
 def _runner(settings, prepared):
     """Returns (seconds a step, the number of steps that were timed)."""
+    # A new one each time, or the run would find that it has ended.
     with tempfile.TemporaryDirectory() as workdir:
         loop.run(settings, prepared, workdir)
         metrics = RunDir(workdir).metrics()

@@ -66,6 +66,7 @@ def measure(request: Request) -> Outcome:
     more = [f"--only={values.only}"]
     if values.seeds:
         more.append(f"--seeds={values.seeds}")
+    # As typed, because the commands that are timed read them anew.
     config = [word for word in sys.argv[1:] if word.lstrip("-").startswith("config")]
     files = time_ways(
         config,
@@ -137,6 +138,7 @@ def _perplexities(way, places):
         else:
             unfinished.append(name)
     if unfinished:
+        # A way that has trained less would look fast.
         raise BenchError(f"{way}: {', '.join(unfinished)} did not finish")
     return perplexities
 
@@ -172,6 +174,7 @@ def table(timings: dict[str, Timing]) -> Table:
 
 def _largest_difference(timing, first):
     pairs = ((timing.perplexities[name], p) for name, p in first.perplexities.items())
+    # In parts of the first, as perplexities of trials may be of any size.
     return max(abs(perplexity / p - 1) for perplexity, p in pairs)
 
 
@@ -189,6 +192,7 @@ def _flags(way):
 
 def _run_sweep(words, planned, directory):
     workdir = directory / "runs"
+    # In the temporary directory, so that no way finds the trials of another.
     call = ["launch.sweep", *words, f"--workdir={workdir}"]
     _call(call, directory / "cache")
     return {trial.name: workdir / trial.directory for trial in planned}
@@ -199,6 +203,7 @@ def _run_cold(config, planned, directory):
     for i, trial in enumerate(planned):
         point = [f"--config.{key}={value}" for key, value in trial.point.items()]
         workdir = f"--workdir={places[trial.name]}"
+        # Its own cache, or a trial would find the programs of those before.
         _call(["launch.train", *config, *point, workdir], directory / f"cache{i}")
     return places
 
@@ -211,6 +216,7 @@ def _call(words, cache):
         [sys.executable, "-m", *words], env=environment, capture_output=True, text=True
     )
     if done.returncode:
+        # The end, where a traceback has its error.
         message = done.stderr.strip()[-END_OF_MESSAGE:]
         status = f"ended with status {done.returncode}"
         raise BenchError(f"{' '.join(words)} {status}: {message}")

@@ -39,6 +39,7 @@ def measure_kinds(
     memory = {}
     for kind in kinds:
         with console.status(kind.name):
+            # The size where both ranges meet is timed once.
             sizes = dict.fromkeys((*kind.over_n, *kind.over_d))
             seconds[kind], memory[kind] = timed(kind, sizes, turns)
     filled = table(seconds, memory)
@@ -82,6 +83,7 @@ def table(seconds: dict[Kind, dict], memory: dict[Kind, dict]) -> Table:
         over_n = _fit(_medians(seconds[kind], kind.over_n))
         over_d = _fit(_medians(seconds[kind], kind.over_d))
         trips = _listed(sequential(kind, n) for n in kind.lengths)
+        # A path takes a Jacobian of n² blocks, so the longest is left out.
         paths = _listed(path(kind, n) for n in kind.lengths[:-1])
         row = (
             kind.name,
@@ -118,6 +120,7 @@ def _fit(values):
 def picture(seconds: dict[Kind, dict]) -> bytes:
     """Returns a PNG: time over n and over d, log-log, a line a kind."""
     with plot.style():
+        # Not pyplot's, which keeps each figure until it is closed.
         figure = Figure(figsize=(9, 4), layout="constrained")
         over_n, over_d = figure.subplots(1, 2)
         for row, kind in enumerate(seconds):
@@ -128,6 +131,7 @@ def picture(seconds: dict[Kind, dict]) -> bytes:
         over_n.set(yscale="log", xlabel="n", ylabel="ms")
         over_d.set(yscale="log", xlabel="d", ylabel="")
         for ax in (over_n, over_d):
+            # All sizes are powers of two.
             ax.set_xscale("log", base=2)
             ax.legend(fontsize=7, title="exponent")
         return plot.png(figure)

@@ -114,6 +114,7 @@ KINDS = (
         expected=(1, 2),
         over_n=_over_n((512, 1024, 2048, 4096), d=128),
         over_d=_over_d((256, 512, 1024, 2048), n=256),
+        # A radius of r has 2·r + 1 taps.
         build=functools.partial(Convolution, radius=TAPS // 2),
     ),
     Kind(
@@ -134,5 +135,6 @@ TINY = tuple(
         over_d=((16, 8), (16, 16)),
         lengths=(4, 5, 6),
     )
+    # One each that attends, recurs and convolves.
     for kind in KINDS[::2]
 )

@@ -75,6 +75,7 @@ def path(kind: Kind, n: int) -> int:
     For a recurrence that is every input before, and one application is one step of its
     cell, at all positions at once.
     """
+    # Which positions depend on which is the same at any width.
     x = jax.random.normal(jax.random.key(0), (n, 4))
     module = kind.build(4)
     variables = _call(module.init, kind, jax.random.key(1), x)

@@ -11,6 +11,7 @@ from experiments.data.vocabulary import BOS, EOS
 from launch.bench.harness.libraries import Library
 from launch.bench.harness.program import Program
 
+# The paper's, sections 5.3 and 5.4.
 BETAS = (0.9, 0.98)
 EPSILON = 1e-9
 EPS_LS = 0.1
@@ -82,6 +83,7 @@ class Case(Sizes):
         first = losses[0]
         last = losses[-1]
         start = np.log(self.vocabulary)
+        # At first all tokens are about equally likely, so another loss is a mistake.
         right = abs(first - start) < 0.15 * start and last < first
         complaint = f"the loss goes from {first:.2f} to {last:.2f}"
         return float(last), "" if right else complaint
@@ -96,6 +98,7 @@ TINY = Case(
     vocabulary=500,
     pairs=6,
     tokens=7,
+    # With little dropout and a high rate so small a model learns in STEPS steps too.
     P_drop=0.01,
     rate=0.01,
     turn=0.0,

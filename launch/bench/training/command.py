@@ -59,7 +59,9 @@ def measure_case(
         cells = run.run_case(case, names, running, turns, status.update, BUDGET)
     starts = {}
     with console.status("starts") as status:
+        # After the workers have ended, so that a start has the machine to itself.
         for name, cell in cells.items():
+            # The time to compile is what the first step takes beyond the median.
             if cell.median is not None:
                 arguments = (libraries[name].module, name, case, record.threads())
                 starts[name] = cold_start.measure(*arguments, status.update)
@@ -91,6 +93,7 @@ def table(case: Case, cells: dict[str, Cell], starts: dict[str, Start]) -> Table
     )
     headings = ("", "ms", f"to {BASE}", "tokens/s", "target tokens/s")
     filled = Table(title, (*headings, "MiB", f"to {BASE}"))
+    # Now, because notes are numbered by the table that has them.
     filled.headings += tuple(filled.noted(*item) for item in STARTS.items())
     for name in cells:
         label = filled.noted(name, NOTES[name])
@@ -101,6 +104,7 @@ def table(case: Case, cells: dict[str, Cell], starts: dict[str, Start]) -> Table
 
 def _texts(filled, case, name, cells, start):
     cell = cells[name]
+    # --peers may leave attn out; then there are no ratios.
     base = cells.get(BASE, Cell())
     if cell.median is None:
         return [run.absent(filled, name, cell), *[""] * 8]
@@ -108,6 +112,7 @@ def _texts(filled, case, name, cells, start):
     return [
         number(1e3 * cell.median),
         ratio(cell.median, base.median),
+        # All sentences have one length, on both sides.
         number(2 * target_tokens),
         number(target_tokens),
         mebibytes(cell.memory),
@@ -119,6 +124,7 @@ def _texts(filled, case, name, cells, start):
 def _start_texts(filled, name, cell, start):
     if start.why:
         return [filled.noted("—", f"{name}: {start.why}"), "", ""]
+    # Noise may make it negative where nothing is compiled, as in eager PyTorch.
     compile_seconds = max(0.0, start.call - cell.median)
     return [number(compile_seconds), number(start.cold), number(start.cached)]
 

@@ -104,6 +104,7 @@ class Layer(nn.Module):
     def _attention(self, x, memory, mask=None):
         attention = nn.MultiHeadDotProductAttention(
             self.case.h,
+            # Section 3.2.2: the paper's projections have no biases.
             use_bias=False,
             dropout_rate=self.P_inside,
             deterministic=False,
@@ -131,6 +132,7 @@ class Linen(nn.Module):
         embed = nn.Embed(
             self.case.vocabulary,
             self.case.d_model,
+            # It is the output's matrix too, so logits are of order 1 at first.
             embedding_init=nn.initializers.normal(self.case.d_model**-0.5),
         )
         x = self._embedded(embed, source)
@@ -157,9 +159,11 @@ def flax_step(case: Case, everywhere: bool = False) -> Program:
     adam = optax.adam(case.rate, *steps.BETAS, steps.EPSILON)
     key = jax.random.key(0)
     keys = {"params": key, "dropout": key}
+    # Compiled: otherwise each operation of the initialisation is compiled by itself.
     params = jax.jit(model.init)(keys, *batch[:2])["params"]
     state = (params, jax.jit(adam.init)(params))
 
+    # Donated, as users do: else the old and the new state are in memory at once.
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state, key, source, target_in, target_out):
         params, moments = state

@@ -25,6 +25,7 @@ class Model(nn.Module):
         self.scale = case.d_model**0.5
         self.drop = nn.Dropout(case.P_drop)
         self.embedding = nn.Embedding(case.vocabulary, case.d_model)
+        # It is the output's matrix too, so logits are of order 1 at first.
         nn.init.normal_(self.embedding.weight, std=case.d_model**-0.5)
         self.register_buffer("positions", _sinusoids(case))
         self.transformer = nn.Transformer(
@@ -44,6 +45,7 @@ class Model(nn.Module):
             self._embedded(source),
             self._embedded(target),
             tgt_mask=self.causal,
+            # Said beside the mask, so that PyTorch may take its causal kernel.
             tgt_is_causal=True,
         )
         return hidden @ self.embedding.weight.T
@@ -71,6 +73,7 @@ def model(case: Case, as_paper: bool) -> Model:
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             if isinstance(module, layers):
+                # That of hidden units; those of sub-layers are dropout1 to 3.
                 module.dropout.p = 0.0
     return built
 
