@@ -42,7 +42,10 @@ def test_all_examples_are_tried():
     assert set(FILES) == names
 
 
-@pytest.mark.parametrize("name", ["my_score.py:Cosine", "kerple.py:Kerple"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("my_score.py:Cosine", marks=pytest.mark.ci), "kerple.py:Kerple"],
+)
 def test_the_contract_is_kept(folder, name):
     _, rows = check.run(name)
     assert len(rows) >= 8
@@ -57,6 +60,7 @@ def test_a_score_that_breaks_the_contract_is_told(folder):
     assert [row.what for row in rows if not row.ok]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("key", "name"),
     [("model__score", "my_score.py:Cosine"), ("model__positions", "kerple.py:Kerple")],
@@ -68,6 +72,7 @@ def test_a_model_trains_with_it_and_keeps_its_source(folder, key, name):
     assert (folder / "run" / "outside" / file).read_text() == FILES[file]
 
 
+@pytest.mark.ci
 def test_the_metric_is_scored_and_reported(folder):
     result, settings = train(folder, evaluation__metric="my_metric.py:TER")
     assert 0 <= result["ter"] < 1000

@@ -120,7 +120,7 @@ def search_batch(
     count = len(source)
     beginning = jnp.asarray(prefix, jnp.int32)[None]
     beginnings = jnp.broadcast_to(beginning, (count, len(prefix)))
-    found = beam_search(
+    result = beam_search(
         build_model(program),
         dict(params=state.params, positions=state.positions),
         source,
@@ -135,4 +135,4 @@ def search_batch(
         n_best=search.n_best,
         prefix=(beginnings, jnp.full(count, len(prefix))) if prefix else None,
     )
-    return found.tokens, found.scores
+    return result.tokens, result.scores

@@ -118,7 +118,7 @@ def padded_slots(slots: Sequence[np.ndarray | None]) -> np.ndarray:
 
     They are filled up with -1, which names no pair, to one shape: it is compiled once.
     """
-    shape = next(own.shape for own in slots if own is not None)
+    shape = next(slot.shape for slot in slots if slot is not None)
     padded = np.full((len(slots), LONGEST_DISPATCH, *shape[1:]), -1, np.int32)
     for lane, own in enumerate(slots):
         if own is not None:

@@ -240,10 +240,10 @@ def _among_processes(run, lanes, specs):
 
     def local(states, hypers, corpus, slots, count):
         slots = jax.device_put(slots, NamedSharding(lanes.own, specs[3]))
-        own = (states, hypers, corpus, slots)
+        of_process = (states, hypers, corpus, slots)
         arrays = [
             _over(lanes.mesh, spec, tree)
-            for spec, tree in zip(specs[:4], own, strict=True)
+            for spec, tree in zip(specs[:4], of_process, strict=True)
         ]
         return _over(lanes.own, P(), run(*arrays, count))
 

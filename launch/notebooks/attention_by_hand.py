@@ -161,7 +161,9 @@ print((attn.Mask.window(1, 1) & attn.Mask.padding(jnp.array(2))).picture(3, 3))
 # %%
 def sharpness(score, d_k, key=jax.random.key(0)):
     """The mean of the largest weight among 16 random keys."""
-    q, k = (jax.random.normal(one, (200, 16, 1, d_k)) for one in jax.random.split(key))
+    q_key, k_key = jax.random.split(key)
+    q = jax.random.normal(q_key, (200, 16, 1, d_k))
+    k = jax.random.normal(k_key, (200, 16, 1, d_k))
     _, weights = attn.attention(q, k, k, score=score, return_weights=True)
     return float(weights.max(-1).mean())
 

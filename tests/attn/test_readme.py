@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[2] / "attn" / "README.md"
 
 
+@pytest.mark.ci
 def test_the_code_blocks_run_in_order(capsys):
     text = README.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -314,9 +314,11 @@ def run(count: int, seed: int = 0) -> list[tuple[Case, Settings]]:
     return taken
 
 
-def test_six_thousand_configs_are_taken_or_refused_in_a_line():
-    taken = run(6000)
-    assert 400 < len(taken) < 3000  # neither is everything refused nor anything let in
+@pytest.mark.parametrize("count", [1000, pytest.param(6000, marks=pytest.mark.ci)])
+def test_configs_are_taken_or_refused_in_a_line(count):
+    taken = run(count)
+    # Neither is everything refused nor anything let in.
+    assert count / 15 < len(taken) < count / 2
     assert {case.inside for case, _ in taken} == {True, False} and {
         case.base for case, _ in taken
     } == {*BASES}

@@ -31,7 +31,7 @@ import babel
 from babel import Locale, UnknownLocaleError, dates, lists, numbers, units
 
 from experiments.data.corpora import CorpusError, Pairs
-from experiments.data.corpora.gold_alignments import Links, Told, links, others
+from experiments.data.corpora.gold_alignments import Links, Recorder, links, others
 from experiments.data.corpora.joined_pairs import join, join_links
 from experiments.settings import CldrData
 
@@ -230,7 +230,7 @@ def _distinct(
         cumulative = list(itertools.accumulate(kinds.values()))
         while len(pairs) - len(ambiguous) < wanted:
             kind = rng.choices(names, cum_weights=cumulative)[0]
-            recorder = Told(rng)
+            recorder = Recorder(rng)
             source, target = say(kind(recorder), locales)
             if source not in pairs and target not in targets:
                 pairs[source] = target

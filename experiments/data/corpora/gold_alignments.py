@@ -25,13 +25,16 @@ class Question(NamedTuple):
     answer: Any
 
 
-class Told:
-    """A random generator that keeps what it is asked and answers as `rng` would; without
-    one as it is told, where to be asked anything else is a LookupError."""
+class Recorder:
+    """Answers as the random generator `rng` would, and keeps the questions in `asked`.
 
-    def __init__(self, rng=None, told: Sequence[Question] = ()):
+    Without `rng` it answers as it did before, from `answered`; any other question is a
+    LookupError.
+    """
+
+    def __init__(self, rng=None, answered: Sequence[Question] = ()):
         self._rng = rng
-        self._told = told
+        self._answered = answered
         self.asked = []
 
     def choice(self, of):
@@ -50,7 +53,7 @@ class Told:
         if self._rng is not None:
             question = Question(name, arguments, getattr(self._rng, name)(*arguments))
         # Beyond the last answer this is an IndexError, which is a LookupError too.
-        elif (question := self._told[len(self.asked)])[:2] != (name, arguments):
+        elif (question := self._answered[len(self.asked)])[:2] != (name, arguments):
             raise LookupError(f"{name}{arguments} was not asked before")
         self.asked.append(question)
         return question.answer
@@ -69,37 +72,36 @@ class Links(NamedTuple):
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """(first letter, one after the last) of each word, number and mark."""
+    """Returns (first letter, one after the last) of each word, number and mark."""
     return [match.span() for match in WORD.finditer(text)]
 
 
 def links(
-    draw: Callable[[Told], Any],
+    draw: Callable[[Recorder], Any],
     asked: Sequence[Question],
     others: Callable[[Question], Iterable[tuple[str, Any]]],
     say: Callable[[Any], tuple[str, str]],
 ) -> Links:
-    """Of the phrase that `draw` makes of these answers, which `say` says in two languages.
+    """Links the words of a phrase that `draw` makes of these answers.
 
-    `others(question)` gives other answers, each with the name of what it changes: of
-    several with one name the words that all of them change count. Answers that lead to
-    other questions, or to what cannot be said, do not.
+    `say` says the phrase in two languages. `others(question)` gives other answers, each
+    with the name of what it changes: of several with one name the words that all of them
+    change count. Answers that lead to other questions, or to what cannot be said, do not.
     """
-    texts = say(draw(Told(told=asked)))
+    texts = say(draw(Recorder(answered=asked)))
     changed = {}
     for i, question in enumerate(asked):
         for name, other in others(question):
-            told = Told(
-                told=[*asked[:i], question._replace(answer=other), *asked[i + 1 :]]
-            )
+            answers = [*asked[:i], question._replace(answer=other), *asked[i + 1 :]]
+            recorder = Recorder(answered=answers)
             try:
-                varied = say(draw(told))
+                varied = say(draw(recorder))
             # Babel raises any of these where a locale lacks a pattern or a name.
             except (LookupError, ValueError, AttributeError):
                 continue
             # Fewer questions are those of another phrase, whose words are not
             # comparable.
-            if varied == texts or len(told.asked) < len(asked):
+            if varied == texts or len(recorder.asked) < len(asked):
                 continue
             sides = tuple(map(_changed, texts, varied))
             before = changed.get((i, name), sides)
@@ -126,7 +128,7 @@ def _word_texts(text):
 
 
 def _alike(changed):
-    """Links between the words that the same answers change."""
+    """Links the words that the same answers change."""
     of_meaning = {}
     for side in (0, 1):
         for word in set().union(*(sides[side] for sides in changed.values())):
@@ -146,12 +148,12 @@ def _alike(changed):
 def others(
     question: Question, days: tuple[int, int], forms: Sequence[Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Other answers to a question, each with the name of what it changes; none to a choice
-    of `forms`.
+    """Gives other answers to a question, each with the name of what it changes.
 
-    To one for a number of the range `days`, which are ordinals: the same day of the week in
-    the same month; the same in another year (28 years on they are the same days of the
-    week); the day after; and other months.
+    There are none to a choice of `forms`. To a question for a number of the range `days`,
+    which are ordinals: the same day of the week in the same month; the same in another
+    year (28 years on they are the same days of the week); the day after; and other
+    months.
     """
     name, arguments, answer = question
     if arguments == days:

@@ -63,15 +63,15 @@ class Source:
         )
 
     def fingerprint(self) -> str:
-        found = hashlib.sha256(
+        digest = hashlib.sha256(
             "\0".join(
                 (self._data.train, self._data.validation, self._data.test)
             ).encode()
         )
         for path in self._files:
             with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
         records, promised = self._splits[split]
@@ -83,10 +83,10 @@ class Source:
             )
         for first in range(0, promised, BLOCK):
             # PyTorch's protocol for many records at a time, which TFDS's sources have.
-            found = records.__getitems__(range(first, min(first + BLOCK, promised)))
+            block = records.__getitems__(range(first, min(first + BLOCK, promised)))
             sides = []
             for language in (self._data.source, self._data.target):
-                sides.append([_text(record[language]) for record in found])
+                sides.append([_text(record[language]) for record in block])
             yield Pairs(*sides)
 
     def place(self, split: str, i: int) -> str:

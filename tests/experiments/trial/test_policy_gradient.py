@@ -116,7 +116,8 @@ def expected_loss(program, params, batch, w):
     return (policy * worse).sum()
 
 
-@pytest.mark.parametrize("baseline", [0.0, pytest.param(4.0, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("baseline", [0.0, 4.0])
 def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
     """Whatever the baseline, which may change the spread alone."""
     settings = setting()
