@@ -142,6 +142,8 @@ def beam_search(
     batch = source.shape[0]
 
     def lp(n):
+        # In the precision of the log-probabilities: quotients of int32 are float32.
+        n = jnp.asarray(n, jnp.result_type(float))
         return ((5 + n) / 6) ** alpha
 
     def unfinished(state):

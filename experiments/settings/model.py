@@ -156,6 +156,11 @@ class TransformerModel(LayeredModel):
 
     def check(self) -> None:
         super().check()
+        require(
+            self.selection == "soft" or self.P_attention == 0,
+            f"model.selection={self.selection} takes whole values and has no weights to "
+            f"drop: model.P_attention={self.P_attention} must be 0",
+        )
         recurrent = isinstance(self.mixers["encoder_mixing"], Recurrent)
         require(
             self.d_model % 2 == 0 or not recurrent,
