@@ -81,7 +81,8 @@ def greedy(
         logits, caches = step(tokens[:, t][:, None], t, caches, visible)
         forced = forced_token(t)
         best = _first_argmax(logits[:, 0] + penalty[None])
-        token = jnp.where(forced == PAD, best, forced)
+        # All tokens are int32, whatever an index is.
+        token = jnp.where(forced == PAD, best, forced).astype(jnp.int32)
         tokens = tokens.at[:, t + 1].set(jnp.where(done, PAD, token))
         # A limit needs no case of its own, because it forces eos.
         return t + 1, caches, tokens, done | (token == eos)
@@ -156,6 +157,7 @@ def beam_search(
         log_probs, parent, token = _best_extensions(
             logits, alive.log_probs, forced_token(t), vocabulary
         )
+        token = token.astype(jnp.int32)
         tokens = _take_rows(alive.tokens, parent).at[..., t + 1].set(token)
 
         ends = token == eos
@@ -278,7 +280,8 @@ def _forced_tokens(lengths, max_length, eos, limits, prefix):
 
     def forced_token(t):
         forced = PAD
-        if prefix is not None:
+        # An array of no tokens forces none, and has none to index.
+        if prefix is not None and prefix[0].shape[1] > 0:
             tokens, numbers = prefix
             at = jnp.minimum(t, tokens.shape[1] - 1)
             forced = jnp.where(t < numbers, tokens[:, at], PAD)

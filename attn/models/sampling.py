@@ -93,7 +93,7 @@ def sample(
         drawn_tokens = draw_tokens(step_keys, logits)
         in_prefix = t < prefix_lengths
         at = jnp.minimum(t, prefix.shape[1] - 1)
-        token = jnp.where(in_prefix, prefix[:, at], drawn_tokens)
+        token = jnp.where(in_prefix, prefix[:, at], drawn_tokens).astype(jnp.int32)
         all_log_probs = jax.nn.log_softmax(logits)
         log_prob = jnp.take_along_axis(all_log_probs, token[:, None], axis=-1)[:, 0]
         log_probs += jnp.where(done | in_prefix, 0, log_prob)
