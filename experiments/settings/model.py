@@ -152,7 +152,8 @@ class TransformerModel(LayeredModel):
     selection: str = fields.one_of(SELECTIONS, "soft")
     """How the last layer's attention to the source takes values. soft: their mean; argmax:
     that of the best key, with the gradient of soft attention; sampled: that of a random key
-    in training, by REINFORCE, and of the best key otherwise."""
+    in training, by REINFORCE, and of the best key otherwise. The last two need
+    model.P_attention=0."""
 
     def check(self) -> None:
         super().check()
