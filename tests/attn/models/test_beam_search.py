@@ -588,7 +588,7 @@ def test_the_penalty_is_as_precise_as_the_log_probabilities():
     """Under x64, where also no integer of 64 bits is put among tokens, which would warn."""
     model, variables = build()
     options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
-    source, lengths = (np.asarray(x) for x in sentences(4))
+    source, lengths = sentences(4)
     with jax.enable_x64(True):
         actual = beam_search(model, variables, source, lengths, beam=2, **options)
         best = greedy(model, variables, source, lengths, **options)

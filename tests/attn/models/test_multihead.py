@@ -582,6 +582,6 @@ def test_a_memory_is_attended_to_without_positions():
     x, memory = inputs()
     variables = model.init(jax.random.key(1), x, memory, Mask())
     projected = model.apply(variables, memory, method="project_memory")
-    visible = np.ones((1, 1, memory.shape[-2]), bool)
+    visible = jnp.ones((B, 1, M), bool)
     with pytest.raises(ValueError, match=r"Relative\(reach=2\) add a bias to self-att"):
         model.apply(variables, x, projected, visible, method="attend_to_memory")
