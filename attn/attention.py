@@ -9,16 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
-from attn.kernels.drop import Drop
+from attn.arguments import checked, make_drop, nobody_meets
 from attn.kernels.jax_nn import jax_nn, why_not
 from attn.kernels.query_blocks import SAVED
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads
 from attn.masks import Mask
-from attn.scores import Dot, ScaledDot
+from attn.scores import ScaledDot
 
 IMPLEMENTATIONS = ("reference", "tiled", "jax_nn")
 
@@ -30,9 +30,9 @@ They are 256 KiB in float32.
 
 
 def attention(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
-    v: Float[ArrayLike, "*B M H V"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
+    v: Real[ArrayLike, "*B M H V"],
     *,
     score=ScaledDot(),
     mask: Mask | None = None,
@@ -50,7 +50,8 @@ def attention(
     queries and keys may differ in width.
 
     Args:
-      q, k, v: queries, keys and values, heads before the last axis.
+      q, k, v: queries, keys and values, heads before the last axis. Integers are taken as
+        float32.
       score: compares queries and keys, see `attn.scores`; its parameters are one number
         or have a leading axis H.
       mask: says which keys a query may see, see `attn.masks`. A query that sees nothing
@@ -58,7 +59,7 @@ def attention(
       bias: added to the scores: an array broadcastable to (*B, H, N, M), or a value with
         a `tile`, see `attn.positions.biases`.
       dropout_rate: weights are dropped with this probability, independently for each
-        element, head and example.
+        element, head and example. It counts as a constant: a traced rate gets gradient 0.
       dropout_key: a random key, needed by and only by a dropout rate.
       implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory),
         "jax_nn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
@@ -69,25 +70,28 @@ def attention(
         "before" dropout, which True means too, or "after" it.
 
     Returns:
-      The output (*B, N, H, V) in v's dtype; asked for, a tuple of it, the LSE and the
-      weights, in this order.
+      The output (*B, N, H, V) in v's dtype, float32 for integers; asked for, a tuple of
+      it, the LSE and the weights, in this order.
 
     Raises:
-      ValueError: shapes that do not fit each other, an implementation that is unknown or
-        cannot serve, dropout without a key.
+      TypeError: complex or boolean q, k or v, a score or mask of another kind (an array as
+        mask, a name as score), a boolean bias.
+      ValueError: shapes that do not fit each other, those of masks and biases too, an
+        implementation that is unknown or cannot serve, dropout without a key, a rate that
+        is not from 0 to 1.
     """
-    check_shapes(q, k, v, score)
+    q, k, v, mask = checked(q, k, v, score, mask, bias)
     if return_weights not in (False, True, "before", "after"):
         raise ValueError(
             f"return_weights={return_weights!r} must be 'before' or 'after' dropout, "
             "True or False"
         )
-    mask = mask or Mask()
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     kernel = _choose(implementation, q, k, score, return_weights)
     if kernel == "jax_nn":
         reason = why_not(
             q,
+            k,
             v,
             score=score,
             mask=mask,
@@ -100,15 +104,19 @@ def attention(
             raise ValueError(
                 f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can"
             )
-        return _by_jax_nn(q, k, v, score, mask)
     results = ["out"]
     if return_lse:
         results.append("lse")
     if return_weights:
         results.append("after" if return_weights == "after" else "before")
-    outputs = _map_kernel(
-        q, k, v, score, mask, bias, drop, kernel=kernel, results=tuple(results)
-    )
+    if nobody_meets(q, k):
+        outputs = _without_keys(q, k, v, results)
+    elif kernel == "jax_nn":
+        outputs = [_by_jax_nn(q, k, v, score, mask)]
+    else:
+        outputs = _map_kernel(
+            q, k, v, score, mask, bias, drop, kernel=kernel, results=tuple(results)
+        )
     return outputs if len(outputs) > 1 else outputs[0]
 
 
@@ -157,6 +165,20 @@ def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
     return tuple(named[name] for name in results)
 
 
+def _without_keys(q, k, v, results):
+    """Returns what there is where no query sees a key, as there are none of one kind."""
+    *batch, n, h, _ = q.shape
+    wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
+    weights = jnp.zeros((*batch, h, n, k.shape[-3]), wide)
+    named = {
+        "out": jnp.zeros((*batch, n, h, v.shape[-1]), jnp.result_type(v)),
+        "lse": jnp.full((*batch, n, h), -jnp.inf, wide),
+        "before": weights,
+        "after": weights,
+    }
+    return [named[name] for name in results]
+
+
 def _reference(q, k, v, *, score, mask, taint, bias, drop):
     """Calls the reference kernel with arrays in place of descriptions.
 
@@ -186,48 +208,3 @@ def _by_jax_nn(q, k, v, score, mask):
     q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
     out = jax_nn(q, k, v, score=score, mask=mask)
     return out.reshape(*batch, *out.shape[1:])
-
-
-def make_drop(rate, key, shape):
-    """Returns one Drop for each example and head, or None where nothing is dropped.
-
-    Raises:
-      ValueError: a rate without a key, or a key without a rate.
-    """
-    # A traced rate cannot be compared with 0 here: its dropout is always compiled.
-    if isinstance(rate, (int, float)) and rate == 0:
-        if key is not None:
-            raise ValueError("dropout_key is given but dropout_rate is 0")
-        return None
-    if key is None:
-        raise ValueError(f"dropout_rate={rate} needs a dropout_key")
-    # Flax shares one mask among examples and heads by default; here each has its own.
-    keys = jax.random.split(key, shape)
-    # The rate is repeated with the keys, because map_heads maps every leaf of a Drop.
-    return Drop(jnp.broadcast_to(jnp.asarray(rate, jnp.float32), shape), keys)
-
-
-def check_shapes(q, k, v, score):
-    """Raises ValueError for queries, keys and values whose shapes do not fit."""
-    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
-    if not q.ndim == k.ndim == v.ndim >= 3:
-        raise ValueError(
-            "q, k and v must be (*B, length, H, d), with the same number of axes; "
-            f"got {shapes}"
-        )
-    same_batch = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
-    if not (same_batch and q.shape[-2] == k.shape[-2] == v.shape[-2]):
-        raise ValueError(
-            f"q, k and v must share the batch axes and the number of heads; got {shapes}"
-        )
-    if k.shape[-3] != v.shape[-3]:
-        raise ValueError(
-            f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
-            f"got {shapes}"
-        )
-    # Other scores may compare vectors of two widths, as a bilinear one does.
-    if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
-        raise ValueError(
-            f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
-            f"got {shapes}"
-        )

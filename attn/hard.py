@@ -12,21 +12,22 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, Real, UInt32
 
-from attn.attention import attention, check_shapes
+from attn.arguments import checked, nobody_meets
+from attn.attention import attention
 from attn.kernels.query_blocks import SAVED, over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
-from attn.random_bits import mix
+from attn.random_bits import mix, typed_key
 from attn.scores import ScaledDot
 
 
 def argmax_attention(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
-    v: Float[ArrayLike, "*B M H V"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
+    v: Real[ArrayLike, "*B M H V"],
     *,
     score=ScaledDot(),
     mask: Mask | None = None,
@@ -42,8 +43,10 @@ def argmax_attention(
       straight_through: the gradient is that of `attn.attention`; without, it reaches the
         selected values alone.
     """
-    check_shapes(q, k, v, score)
-    index, best = _best_keys(q, k, score, mask or Mask(), bias)
+    q, k, v, mask = checked(q, k, v, score, mask, bias)
+    if nobody_meets(q, k):
+        return _nothing(q, v)
+    index, best = _best_keys(q, k, score, mask, bias)
     # Negated, because NaN must count as broken and no comparison with it holds.
     out = _values_at(v, index, ~(best < jnp.inf))
     if straight_through:
@@ -52,9 +55,9 @@ def argmax_attention(
 
 
 def sampled_attention(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
-    v: Float[ArrayLike, "*B M H V"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
+    v: Real[ArrayLike, "*B M H V"],
     *,
     key: Array,
     score=ScaledDot(),
@@ -89,13 +92,22 @@ def sampled_attention(
       The output, the index of its key, and the log-probability of the selection in nats,
       0 for a query that sees nothing.
     """
-    check_shapes(q, k, v, score)
-    keys = jax.random.split(key, (*q.shape[:-3], q.shape[-2]))
-    index, log_prob = _random_keys(q, k, score, mask or Mask(), bias, keys)
+    q, k, v, mask = checked(q, k, v, score, mask, bias)
+    keys = jax.random.split(typed_key(key), (*q.shape[:-3], q.shape[-2]))
+    if nobody_meets(q, k):
+        wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
+        return *_nothing(q, v), jnp.zeros(q.shape[:-1], wide)
+    index, log_prob = _random_keys(q, k, score, mask, bias, keys)
     out = _values_at(v, index, jnp.isnan(log_prob))
     if straight_through:
         out = _with_soft_gradient(out, q, k, v, score, mask, bias)
     return out, index, log_prob
+
+
+def _nothing(q, v):
+    """Returns outputs of 0 and indices of −1."""
+    out = jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(v))
+    return out, jnp.full(q.shape[:-1], -1, jnp.int32)
 
 
 @jax.jit

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
-from attn.attention import attention, check_shapes, make_drop
+from attn.arguments import checked, make_drop, nobody_meets
+from attn.attention import attention
 from attn.kernels.query_blocks import over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.kernels.tile import Tile
@@ -26,8 +27,8 @@ from attn.scores import ScaledDot
 
 
 def entropy(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
     mask: Mask | None = None,
@@ -37,8 +38,10 @@ def entropy(
 
     It is 0 for a query that attends to one key or sees none, log M for even weights.
     """
-    check_shapes(q, k, k, score)
-    return _entropy(q, k, score, mask or Mask(), bias)
+    q, k, _, mask = checked(q, k, k, score, mask, bias)
+    if nobody_meets(q, k):
+        return jnp.zeros(q.shape[:-1], _wide(q))
+    return _entropy(q, k, score, mask, bias)
 
 
 @jax.jit
@@ -56,8 +59,8 @@ def _entropy_of_tile(tile):
 
 
 def top_weights(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
     mask: Mask | None = None,
@@ -69,8 +72,11 @@ def top_weights(
     Of equal weights the first key comes first. A query that sees fewer keys than `top`
     has weights 0 and indices −1 after them.
     """
-    check_shapes(q, k, k, score)
-    return _top_weights(q, k, score, mask or Mask(), bias, top=top)
+    q, k, _, mask = checked(q, k, k, score, mask, bias)
+    if nobody_meets(q, k):
+        shape = (*q.shape[:-1], top)
+        return jnp.zeros(shape, _wide(q)), jnp.full(shape, -1, jnp.int32)
+    return _top_weights(q, k, score, mask, bias, top=top)
 
 
 @functools.partial(jax.jit, static_argnames="top")
@@ -91,8 +97,8 @@ def _top_of_tile(tile, top):
 
 
 def received(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
     mask: Mask | None = None,
@@ -127,8 +133,8 @@ def received(
 
 
 def weight_rows(
-    q: Float[ArrayLike, "*B N H K"],
-    k: Float[ArrayLike, "*B M H L"],
+    q: Real[ArrayLike, "*B N H K"],
+    k: Real[ArrayLike, "*B M H L"],
     queries: Sequence[int] | Int[ArrayLike, "R"],
     *,
     score=ScaledDot(),
@@ -146,7 +152,7 @@ def weight_rows(
       ValueError: shapes that do not fit, a position outside of 0 ≤ i < N, dropout without
         a key.
     """
-    check_shapes(q, k, k, score)
+    q, k, _, mask = checked(q, k, k, score, mask, bias)
     n = q.shape[-3]
     # numpy's, because the check needs numbers and not tracers.
     queries = np.asarray(queries, int)
@@ -156,7 +162,10 @@ def weight_rows(
             f"0 to {n - 1}"
         )
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    return _weight_rows(q, k, queries, score, mask or Mask(), bias, drop)
+    if nobody_meets(q, k):
+        shape = (*q.shape[:-3], q.shape[-2], queries.size, k.shape[-3])
+        return jnp.zeros(shape, _wide(q))
+    return _weight_rows(q, k, queries, score, mask, bias, drop)
 
 
 @jax.jit
@@ -195,3 +204,8 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
         one_head, q, k, score=score, mask=mask, bias=bias, drop=drop
     )
     return jnp.moveaxis(rows, -3, -2)
+
+
+def _wide(x):
+    """Returns the dtype of the statistics of x, float32 at least."""
+    return jnp.promote_types(jnp.result_type(x), jnp.float32)

@@ -13,11 +13,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+FAR = 2**30
+"""No key is so far from a query: a bound from here on is none.
 
-def mask_part(**core_ndim):
+Sums of it and of a position are below 2^31, which 32 bits hold.
+"""
+AXES = {0: (), 1: ("any",), 2: ("any", "any"), 3: ("H", "N", "M")}
+"""The axes of one example, by their number."""
+
+
+def mask_part(**core: int | str):
     """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
 
     The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
@@ -25,8 +34,10 @@ def mask_part(**core_ndim):
     example.
 
     Args:
-      **core_ndim: the fields that are arrays, by the number of axes that one example has:
-        0 or 1, or 3 for (H, N, M); batch axes come before them. Other fields are static.
+      **core: the fields that are arrays, by the number of axes that one example has: 0 or
+        1, or 3 for (H, N, M); batch axes come before them, and no others. An axis of
+        queries or keys may be named in place of its number: "N" or "M". Other fields are
+        static.
     """
 
     # The fields of arrays are annotated as Any, because JAX also puts other things than
@@ -34,11 +45,12 @@ def mask_part(**core_ndim):
     def decorate(cls):
         cls = dataclasses.dataclass(frozen=True)(cls)
         names = [field.name for field in dataclasses.fields(cls)]
-        static = [name for name in names if name not in core_ndim]
+        static = [name for name in names if name not in core]
         cls = jax.tree_util.register_dataclass(
-            cls, data_fields=list(core_ndim), meta_fields=static
+            cls, data_fields=list(core), meta_fields=static
         )
-        cls.core_ndim = core_ndim
+        cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
+        cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
         return cls
 
     return decorate
@@ -71,7 +83,11 @@ class _CausalAt:
     offset: Any  # Int[Array, "*B"]
 
     def tile(self, i, j):
-        return j <= i + self.offset
+        last = i + self.offset
+        # "No limit" is often written as the largest integer, to which nothing can be
+        # added.
+        overflows = (self.offset > 0) & (last < i)
+        return j <= jnp.where(overflows, jnp.iinfo(last.dtype).max, last)
 
 
 @mask_part(lengths=0)
@@ -85,7 +101,7 @@ class Padding:
         return j < self.lengths
 
 
-@mask_part(q_ids=1, k_ids=1)
+@mask_part(q_ids="N", k_ids="M")
 class _Segments:
     q_ids: Any  # Int[Array, "*B N"]
     k_ids: Any  # Int[Array, "*B M"]
@@ -126,23 +142,28 @@ class Mask:
         """Lets query i see key j when j ≤ i + offset.
 
         "Attention Is All You Need", section 3.2.3. With an int, kernels spend nothing on
-        the hidden keys; an array (*B) may differ between examples.
+        the hidden keys, and 2^30 or more is no limit; an array (*B) may differ between
+        examples, but not between heads.
         """
-        if isinstance(offset, int):
-            return cls((Band(None, offset),))
+        if isinstance(offset, (int, np.integer)):
+            return cls((_band(None, offset),))
         return cls((_CausalAt(_integers("offset", offset)),))
 
     @classmethod
-    def window(cls, left: int, right: int) -> "Mask":
+    def window(cls, left: int | None, right: int | None) -> "Mask":
         """Lets query i see key j when i − left ≤ j ≤ i + right.
 
-        This is the paper's restricted attention, section 4.
+        This is the paper's restricted attention, section 4. None, and 2^30 or more, is no
+        limit.
         """
-        return cls((Band(operator.index(left), operator.index(right)),))
+        return cls((_band(left, right),))
 
     @classmethod
     def padding(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
-        """Hides the keys from their example's length on."""
+        """Hides the keys from their example's length on.
+
+        Lengths are (*B): for heads that differ there is `dense`.
+        """
         return cls((Padding(_integers("lengths", lengths)),))
 
     @classmethod
@@ -186,6 +207,25 @@ class Mask:
         for part in self.parts:
             visible &= part.tile(i[:, None], j[None, :])
         return visible
+
+    def check(self, batch: tuple[int, ...], h: int | None, n: int, m: int) -> None:
+        """Raises ValueError for an array that does not fit (*B, H, N, M).
+
+        An axis of the batch, and each of a dense mask, may have length 1, which stands for
+        all. Heads are not looked at where h is None.
+        """
+        sizes = {"H": h, "N": n, "M": m}
+        for part in self.parts:
+            for name, axes in part.core_axes.items():
+                shape = jnp.shape(getattr(part, name))
+                expected = [sizes.get(axis) for axis in axes]
+                if fits(shape, (*batch, *expected), exact=len(axes) == 1):
+                    continue
+                letters = ", ".join(["*B", *axes])
+                full = str((*batch, *expected)).replace("None", "any")
+                raise ValueError(
+                    f"the mask's {name} of shape {shape} does not fit ({letters}) = {full}"
+                )
 
     def reach(self) -> tuple[int | None, int | None]:
         """Returns (left, right): query i sees no key before i − left or after i + right.
@@ -246,6 +286,23 @@ class Mask:
         return Mask(tuple(parts))
 
 
+def fits(
+    shape: tuple[int, ...],
+    whole: tuple[int | None, ...],
+    exact: bool = False,
+) -> bool:
+    """Tells whether an array broadcasts to the shape `whole`, where None is any length.
+
+    An `exact` last axis is there, and of its full length even where that of the array is 1.
+    """
+    if len(shape) > len(whole) or (exact and not shape):
+        return False
+    if exact and whole[-1] is not None and shape[-1] != whole[-1]:
+        return False
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return all(size == full or size == 1 or full is None for size, full in pairs)
+
+
 def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     """Returns x (*b, …), with `core` axes after the batch's, with one axis for those.
 
@@ -259,6 +316,17 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
         x = jnp.broadcast_to(x, (*batch, *rest))
         lead = batch
     return x.reshape(math.prod(lead), *rest)
+
+
+def _band(left, right):
+    """Returns the band of bounds that may be None, without those that bound nothing."""
+    bounds = []
+    for bound in (left, right):
+        if bound is not None:
+            bound = max(operator.index(bound), -FAR)
+            bound = None if bound >= FAR else bound
+        bounds.append(bound)
+    return Band(*bounds)
 
 
 def _integers(name, value):

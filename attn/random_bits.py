@@ -53,6 +53,23 @@ def random_bits(key: Array, count: UInt32[Array, "..."]) -> UInt32[Array, "..."]
     return _hash(words, count)
 
 
+def typed_key(key: Array) -> Array:
+    """Returns a random key of `jax.random.key`, also of the words of a `PRNGKey`.
+
+    Both give the same random numbers.
+
+    Raises:
+      TypeError: what is no random key.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if dtype != jnp.uint32 or jnp.ndim(key) < 1:
+        kind = type(key).__name__ if dtype is None else f"{dtype}{list(key.shape)}"
+        raise TypeError(f"a random key is needed, as jax.random.key(0), not {kind}")
+    return jax.random.wrap_key_data(key)
+
+
 def cheap_key(key: Array) -> Array:
     """Returns a key drawn from `key` that is two words of the mixing function.
 

@@ -102,7 +102,9 @@ class ScaledDot:
 
     def prepare(self, q, k):
         """Scales q, which costs N·K multiplications; scaling the scores costs N·M."""
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        # Vectors without numbers have scores of 0, at any scale.
+        d_k = max(1, q.shape[-1])
+        scale = d_k**-0.5 if self.scale is None else self.scale
         # In q's dtype, because a float32 scale would widen bfloat16 queries.
         return Dot(), q * jnp.asarray(scale, q.dtype), k
 

@@ -6,6 +6,7 @@ then the numbers, little-endian.
 
 import json
 import math
+import zipfile
 from collections.abc import Container, Mapping
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
 
     Raises:
       ValueError: another kind of file, or numbers that the kind cannot hold: .npz has no
-        bfloat16.
+        bfloat16; a name that is not an array's in safetensors.
     """
     arrays = {name: np.asarray(x) for name, x in arrays.items()}
     kinds = {np.dtype(dtype): kind for kind, dtype in DTYPES.items()}
@@ -74,8 +75,13 @@ def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
                 f"{', '.join(map(str, known))}"
             )
     if is_npz:
-        np.savez(path, **arrays)
+        _write_npz(path, arrays)
         return
+    if "__metadata__" in arrays:
+        raise ValueError(
+            f"{path}: no array can have the name '__metadata__', which safetensors reads "
+            "as notes"
+        )
     # Wide numbers first, after a header of whole words: so each array stands where its
     # numbers may be mapped to memory.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
@@ -95,6 +101,15 @@ def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
         file.write(len(header).to_bytes(8, "little") + header)
         for x in arrays.values():
             file.write(x.tobytes())
+
+
+def _write_npz(path, arrays):
+    """Writes what np.savez does, which cannot name an array "file"."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, x in arrays.items():
+            # The size is not known before, and may be above 2 GiB.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, x, allow_pickle=False)
 
 
 def _format(path):

@@ -42,4 +42,6 @@ class Drop:
         rate = jnp.asarray(self.rate, jnp.float32)
         threshold = jnp.ceil(rate * 2**24).astype(jnp.uint32)
         keep = (random_bits(self.key, count) >> 8) >= threshold
-        return jnp.where(keep, x * (1 / (1 - jnp.asarray(self.rate, x.dtype))), 0)
+        kept = 1 - jnp.asarray(self.rate, x.dtype)
+        # With rate 1 nothing is kept, and 1/0 would make NaN of the gradients of 0.
+        return jnp.where(keep, x * (1 / jnp.where(kept > 0, kept, 1)), 0)

@@ -12,10 +12,14 @@ from jaxtyping import Array, Float
 from attn.masks import Band, Padding
 
 
-def why_not(q, v, *, score, mask, bias, drop, return_lse, return_weights) -> str | None:
+def why_not(
+    q, k, v, *, score, mask, bias, drop, return_lse, return_weights
+) -> str | None:
     """Returns the reason why `jax_nn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
-    widths = f"{v.shape[-1]} and {q.shape[-1]}"
+    # The width of the queries may be another, as a bilinear score brings them to d_k.
+    widths = f"{v.shape[-1]} and {k.shape[-1]}"
+    dtype = jnp.result_type(q, k, v)
     kind = type(score).__name__
     reasons = {
         f"its score is a matrix product, and not {kind}": not score.is_product,
@@ -24,8 +28,9 @@ def why_not(q, v, *, score, mask, bias, drop, return_lse, return_weights) -> str
         "it has no dropout": drop is not None,
         "its LSE has no gradient": return_lse,
         "it does not return weights": return_weights,
-        f"d_v must equal d_k, not {widths}": q.shape[-1] != v.shape[-1],
-        "its softmax is float32, the inputs are float64": q.dtype == jnp.float64,
+        f"d_v must equal d_k, not {widths}": k.shape[-1] != v.shape[-1],
+        "d_k must be at least 1": k.shape[-1] == 0,
+        "its softmax is float32, the inputs are float64": dtype == jnp.float64,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -47,7 +52,8 @@ def jax_nn(
     lengths = jnp.full(q.shape[0], k.shape[1], jnp.int32)
     for part in mask.parts:
         if isinstance(part, Padding):
-            lengths = jnp.minimum(lengths, part.lengths)
+            # jax.nn takes int32 alone; the minimum comes first, as it fits in that.
+            lengths = jnp.minimum(lengths, part.lengths).astype(jnp.int32)
     first, last = _visible_range(q.shape[1], left, right, lengths)
 
     # A masked NaN would reach the output, because its weight of 0 times NaN is NaN.

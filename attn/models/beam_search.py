@@ -81,7 +81,8 @@ def greedy(
         logits, caches = step(tokens[:, t][:, None], t, caches, visible)
         forced = forced_token(t)
         best = _first_argmax(logits[:, 0] + penalty[None])
-        token = jnp.where(forced == PAD, best, forced)
+        # All tokens are int32, whatever an index is.
+        token = jnp.where(forced == PAD, best, forced).astype(jnp.int32)
         tokens = tokens.at[:, t + 1].set(jnp.where(done, PAD, token))
         # A limit needs no case of its own, because it forces eos.
         return t + 1, caches, tokens, done | (token == eos)
@@ -142,6 +143,8 @@ def beam_search(
     batch = source.shape[0]
 
     def lp(n):
+        # In the precision of the log-probabilities: quotients of int32 are float32.
+        n = jnp.asarray(n, jnp.result_type(float))
         return ((5 + n) / 6) ** alpha
 
     def unfinished(state):
@@ -154,6 +157,7 @@ def beam_search(
         log_probs, parent, token = _best_extensions(
             logits, alive.log_probs, forced_token(t), vocabulary
         )
+        token = token.astype(jnp.int32)
         tokens = _take_rows(alive.tokens, parent).at[..., t + 1].set(token)
 
         ends = token == eos
@@ -276,7 +280,8 @@ def _forced_tokens(lengths, max_length, eos, limits, prefix):
 
     def forced_token(t):
         forced = PAD
-        if prefix is not None:
+        # An array of no tokens forces none, and has none to index.
+        if prefix is not None and prefix[0].shape[1] > 0:
             tokens, numbers = prefix
             at = jnp.minimum(t, tokens.shape[1] - 1)
             forced = jnp.where(t < numbers, tokens[:, at], PAD)

@@ -55,7 +55,7 @@ class Design(NamedTuple):
     """On the output of attention, a name of ACTIVATIONS."""
     selection: str = "soft"
     """Takes values in the last layer's attention to the source, see
-    `MultiHeadAttention`: "soft", "argmax", "sampled"."""
+    `MultiHeadAttention`: "soft", "argmax", "sampled"; the last two need P_attention=0."""
     encoder_mixing: Mixer = SelfAttention()
     """Mixes the positions of a source, see `attn.models.mixers`."""
     decoder_mixing: Mixer = SelfAttention()

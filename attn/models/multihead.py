@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
+from attn.arguments import is_never
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
@@ -63,10 +64,11 @@ class MultiHeadAttention(nn.Module):
         attention; "sampled", where an rng named "sample" is given a random key, otherwise
         the best, see `select`. Not for self-attention in steps.
       P_drop: weights are dropped with this probability where an rng named "dropout" is
-        given; may be traced.
+        given; may be traced. Only for selection="soft": others have no weights to drop.
 
     Raises:
-      ValueError: an unknown name, parameters of another score, positions that do not fit.
+      ValueError: an unknown name, parameters of another score, positions that do not fit,
+        a P_drop that is not from 0 to 1 or has nothing to drop.
     """
 
     d_model: int
@@ -86,6 +88,11 @@ class MultiHeadAttention(nn.Module):
         """Draws the parameters."""
         check_name("combine", self.combine, COMBINATIONS)
         check_name("selection", self.selection, SELECTIONS)
+        if not is_never("P_drop", self.P_drop) and self.selection != "soft":
+            raise ValueError(
+                f"selection={self.selection!r} takes whole values and has no weights to "
+                f"drop: P_drop={self.P_drop} must be 0"
+            )
         self.positions.check(self.d_model, self.d_k)
         if self.selection == "sampled":
             self.baseline = Baseline()
@@ -178,7 +185,15 @@ class MultiHeadAttention(nn.Module):
         """Computes attention from x to the keys and values of `project_memory`.
 
         `visible` (n = N or 1) says which keys x sees. There is no dropout.
+
+        Raises:
+          ValueError: a bias of positions, as nothing says where x stands.
         """
+        if self.position_bias is not None:
+            raise ValueError(
+                f"positions={self.positions} add a bias to self-attention; a memory is "
+                "attended to without positions"
+            )
         out = over_cache(
             self._queries(x),
             *memory,
@@ -262,9 +277,7 @@ class MultiHeadAttention(nn.Module):
         return out if self.activation is None else self.activation(out)
 
     def _dropout(self):
-        # A traced rate cannot be compared with 0.
-        never = isinstance(self.P_drop, float | int) and self.P_drop == 0
-        if never or not self.has_rng("dropout"):
+        if is_never("P_drop", self.P_drop) or not self.has_rng("dropout"):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
 

@@ -49,7 +49,7 @@ def sample(
       model: a `LanguageModel`.
       variables: those that `model.apply` takes.
       key: a random key.
-      prefix: the tokens that each text begins with, without `bos`.
+      prefix: the tokens that each text begins with, without `bos`; P may be 0.
       prefix_lengths: the number of tokens of each row of `prefix`.
       max_length: the most tokens of a text, its prefix and `eos` included.
       bos: the token that the model reads first.
@@ -65,6 +65,9 @@ def sample(
     check_length(max_length, model)
     batch = prefix.shape[0]
     keys = jax.random.split(key, batch)
+    if prefix.shape[1] == 0:
+        # A token to index; with lengths of 0 none is read.
+        prefix = jnp.full((batch, 1), PAD, prefix.dtype)
     matrix = output_matrix(variables["params"])
     forbidden = jnp.array([PAD, bos])
     penalty = jnp.zeros(model.vocabulary).at[forbidden].set(-jnp.inf)
@@ -90,7 +93,7 @@ def sample(
         drawn_tokens = draw_tokens(step_keys, logits)
         in_prefix = t < prefix_lengths
         at = jnp.minimum(t, prefix.shape[1] - 1)
-        token = jnp.where(in_prefix, prefix[:, at], drawn_tokens)
+        token = jnp.where(in_prefix, prefix[:, at], drawn_tokens).astype(jnp.int32)
         all_log_probs = jax.nn.log_softmax(logits)
         log_prob = jnp.take_along_axis(all_log_probs, token[:, None], axis=-1)[:, 0]
         log_probs += jnp.where(done | in_prefix, 0, log_prob)

@@ -22,8 +22,10 @@ def neighbours(
     """Tells whether position i may see position i + offset; never beyond the ends.
 
     Raises:
-      ValueError: a mask that differs between heads, of which there are none here.
+      ValueError: a mask that differs between heads, of which there are none here, or that
+        does not fit the shapes.
     """
+    mask.check(batch, None, n, n)
     flat = mask.flat(batch)
     if any(leaf.shape[1] > 1 for leaf in jax.tree.leaves(flat)):
         raise ValueError("a mask with an axis for heads is for attention only")
@@ -49,7 +51,12 @@ def dense_mask(
     n: int,
     m: int,
 ) -> Bool[Array, "*B N M"]:
-    """Returns which of m keys each of n queries may see, where all heads see the same."""
+    """Returns which of m keys each of n queries may see, where all heads see the same.
+
+    Raises:
+      ValueError: a mask that does not fit the shapes, or differs between heads.
+    """
+    mask.check(batch, 1, n, m)
 
     def one_example(mask):
         return mask.tile(jnp.arange(n), jnp.arange(m))

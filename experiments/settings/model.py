@@ -152,10 +152,16 @@ class TransformerModel(LayeredModel):
     selection: str = fields.one_of(SELECTIONS, "soft")
     """How the last layer's attention to the source takes values. soft: their mean; argmax:
     that of the best key, with the gradient of soft attention; sampled: that of a random key
-    in training, by REINFORCE, and of the best key otherwise."""
+    in training, by REINFORCE, and of the best key otherwise. The last two need
+    model.P_attention=0."""
 
     def check(self) -> None:
         super().check()
+        require(
+            self.selection == "soft" or self.P_attention == 0,
+            f"model.selection={self.selection} takes whole values and has no weights to "
+            f"drop: model.P_attention={self.P_attention} must be 0",
+        )
         recurrent = isinstance(self.mixers["encoder_mixing"], Recurrent)
         require(
             self.d_model % 2 == 0 or not recurrent,

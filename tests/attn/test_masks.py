@@ -2,12 +2,15 @@
 what it is the same for.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn import Mask, attention
+from attn.masks import mask_part
 
 Q_IDS = np.array([[1, 1, 2], [3, 3, 3]])
 K_IDS = np.array([[1, 2, 2, 0], [3, 3, 0, 0]])
@@ -129,3 +132,24 @@ def test_a_dense_mask_is_not_copied_for_every_example_and_head():
         .compile()
     )
     assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < 24
+
+
+def test_axes_may_be_named():
+    """A part of one's own whose field has a name for its axis is held to its length."""
+
+    @mask_part(real="M")
+    class Real:
+        real: Any
+
+        def tile(self, i, j):
+            return self.real[j]
+
+    q, k = jnp.ones((2, 3, 1, 4)), jnp.ones((2, 5, 1, 4))
+    v = jnp.arange(5.0)[None, :, None, None] * jnp.ones((2, 1, 1, 1))
+    real = np.array([[True, True, True, False, False], [False] * 4 + [True]])
+    actual = attention(q, k, v, mask=Mask((Real(jnp.array(real)),)))
+    np.testing.assert_allclose(actual[:, :, 0, 0], [[1.0] * 3, [4.0] * 3], rtol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"real of shape \(2, 4\) does not fit \(\*B, M\) = \(2, 5\)"
+    ):
+        attention(q, k, v, mask=Mask((Real(jnp.array(real[:, :4])),)))

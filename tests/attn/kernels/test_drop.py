@@ -31,3 +31,12 @@ def test_a_tile_is_dropped_as_a_part_of_the_whole():
     whole = drop(jnp.ones((7, 11)))
     tile = drop.tile(jnp.ones((3, 4)), 2 + jnp.arange(3), 5 + jnp.arange(4), 11)
     np.testing.assert_array_equal(tile, whole[2:5, 5:9])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rate_1_drops_everything(dtype):
+    drop = Drop(jnp.float32(1), jax.random.key(5))
+    x = jnp.ones(100, dtype)
+    value, gradient = jax.value_and_grad(lambda x: drop(x).sum())(x)
+    assert value == 0
+    np.testing.assert_array_equal(gradient.astype(float), np.zeros(100))

@@ -118,6 +118,31 @@ def test_says_why_it_cannot_serve(qkv, change, reason):
         attention(*qkv, implementation="jax_nn", **change)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])
+def test_lengths_may_be_of_any_integers(qkv, dtype):
+    expected = attention(*qkv, mask=Mask.padding(np.array([4, 6])))
+    with jax.enable_x64(True):
+        mask = Mask.padding(np.array([4, 6], dtype))
+        actual = attention(*qkv, mask=mask, implementation="jax_nn")
+    np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_an_offset_may_be_of_numpys_integers(qkv):
+    expected = attention(*qkv, mask=Mask.causal(1))
+    actual = attention(*qkv, mask=Mask.causal(np.int64(1)), implementation="jax_nn")
+    np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_a_bilinear_score_brings_queries_to_the_width_of_keys(qkv):
+    q, k, v = qkv
+    score = Bilinear(jnp.asarray(DRAW(size=(H, 4, K)), jnp.float32))
+    expected = attention(q[..., :4], k, v, score=score)
+    actual = attention(q[..., :4], k, v, score=score, implementation="jax_nn")
+    np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
+    with pytest.raises(ValueError, match="d_v must equal d_k, not 4 and 11"):
+        attention(q[..., :4], k, v[..., :4], score=score, implementation="jax_nn")
+
+
 def test_widths_and_float64_are_refused(qkv):
     q, k, v = qkv
     with pytest.raises(ValueError, match="d_v must equal d_k, not 2 and 11"):

@@ -572,3 +572,27 @@ def test_what_makes_no_sense_is_refused(wrong, message):
             lengths,
             **{**dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS), **wrong},
         )
+
+
+def test_an_array_without_tokens_is_no_prefix():
+    model, variables = build()
+    source, lengths = sentences(4)
+    options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
+    nothing = jnp.zeros((4, 0), jnp.int32), jnp.zeros(4, jnp.int32)
+    expected = greedy(model, variables, source, lengths, **options)
+    actual = greedy(model, variables, source, lengths, prefix=nothing, **options)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_the_penalty_is_as_precise_as_the_log_probabilities():
+    """Under x64, where also no integer of 64 bits is put among tokens, which would warn."""
+    model, variables = build()
+    options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
+    source, lengths = sentences(4)
+    with jax.enable_x64(True):
+        actual = beam_search(model, variables, source, lengths, beam=2, **options)
+        best = greedy(model, variables, source, lengths, **options)
+        counts = (np.asarray(actual.tokens) != PAD).sum(-1)
+        expected = np.asarray(actual.log_probs) / lp(counts, 0.6)
+        assert actual.tokens.dtype == best.dtype == jnp.int32
+        np.testing.assert_allclose(actual.scores, expected, rtol=1e-14)

@@ -366,3 +366,17 @@ def test_learned_positions_are_looked_up():
         np.abs(logits(model, variables, text()) - logits(model, shifted, text())).max()
         > 1e-3
     )
+
+
+def test_from_no_prefix_at_all():
+    model, variables = build()
+    lengths = jnp.zeros(4, jnp.int32)
+
+    def drawn(prefix):
+        options = dict(max_length=6, bos=BOS, eos=EOS)
+        return sample(
+            model, variables, jax.random.key(0), prefix, lengths, **options
+        ).tokens
+
+    expected = drawn(jnp.zeros((4, 1), jnp.int32))
+    np.testing.assert_array_equal(drawn(jnp.zeros((4, 0), jnp.int32)), expected)

@@ -230,3 +230,11 @@ def test_an_odd_width_is_refused():
 )
 def test_parameters(module, wanted):
     assert sum(x.size for x in jax.tree.leaves(build(module))) == wanted
+
+
+def test_masks_that_do_not_fit_are_refused():
+    mask = Mask.dense(np.ones((4, 3), bool))
+    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
+        neighbours(mask, (2,), 3, (-1, 0))
+    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
+        dense_mask(mask, (2,), 3, 3)

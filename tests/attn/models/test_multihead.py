@@ -547,3 +547,41 @@ def test_what_sampled_attention_keeps_is_of_all_heads_together():
     np.testing.assert_allclose(drawn["entropy"][0], wanted, rtol=1e-5)
     log_probs = np.asarray(drawn["log_prob"], np.float64)
     assert (np.abs(log_probs.mean(0) + wanted) < 5 * log_probs.std(0) / 4000**0.5).all()
+
+
+def test_legacy_keys_drop_and_sample_like_typed_ones():
+    x, memory = inputs()
+    for options in (dict(P_drop=0.5), dict(selection="sampled")):
+        model = MultiHeadAttention(D, H, 4, 5, **options)
+        variables = model.init(jax.random.PRNGKey(1), x, memory, Mask())
+        outputs = []
+        for make in (jax.random.key, jax.random.PRNGKey):
+            rngs = {"dropout": make(2), "sample": make(3)}
+            outputs.append(model.apply(variables, x, memory, Mask(), rngs=rngs))
+        np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize("selection", ["argmax", "sampled"])
+def test_whole_values_have_no_weights_to_drop(selection):
+    model = MultiHeadAttention(D, H, 4, 5, selection=selection, P_drop=0.1)
+    x, memory = inputs()
+    message = f"selection='{selection}' takes whole values .* P_drop=0.1 must be 0"
+    with pytest.raises(ValueError, match=message):
+        model.init(jax.random.key(1), x, memory, Mask())
+
+
+def test_a_rate_that_is_no_probability_is_refused():
+    model = MultiHeadAttention(D, H, 4, 5, P_drop=1.5)
+    x, memory = inputs()
+    with pytest.raises(ValueError, match=r"P_drop=1.5 must be a probability"):
+        model.init(jax.random.key(1), x, memory, Mask())
+
+
+def test_a_memory_is_attended_to_without_positions():
+    model = MultiHeadAttention(D, H, 4, 5, positions=Relative(2))
+    x, memory = inputs()
+    variables = model.init(jax.random.key(1), x, memory, Mask())
+    projected = model.apply(variables, memory, method="project_memory")
+    visible = jnp.ones((B, 1, M), bool)
+    with pytest.raises(ValueError, match=r"Relative\(reach=2\) add a bias to self-att"):
+        model.apply(variables, x, projected, visible, method="attend_to_memory")

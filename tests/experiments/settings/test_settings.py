@@ -237,3 +237,13 @@ def test_every_setting_has_a_sentence():
     names = {*documented(model), *documented(corpora), *documented(schema)}
     settings = {key.rpartition(".")[2] for key, _, _ in known_fields()}
     assert settings <= names
+
+
+def test_whole_values_have_no_weights_to_drop():
+    config = {"model": {"selection": "argmax", "P_attention": 0.1}}
+    with pytest.raises(
+        SettingsError,
+        match=r"model.selection=argmax takes .* model.P_attention=0.1 must be 0",
+    ):
+        resolve(config)
+    assert resolve({"model": {"selection": "argmax"}}).model.P_attention == 0

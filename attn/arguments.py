@@ -1,0 +1,178 @@
+"""Checks the arguments that `attention()` and its relatives share, before any work.
+
+Types, dtypes and shapes are looked at, which traced arrays have too, and never an array's
+numbers: so the checks cost nothing where attention is compiled. B batch (any leading
+axes), N queries, M keys, H heads, K = L = d_k, V = d_v.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from attn.kernels.drop import Drop
+from attn.masks import Mask, fits
+from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
+from attn.random_bits import typed_key
+from attn.scores import SCORES, Dot, ScaledDot
+
+
+def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike, Mask]:
+    """Returns q, k and v in floating point, and the mask, where all fit together.
+
+    Raises:
+      TypeError: complex or boolean q, k or v; a score, mask or bias of another kind.
+      ValueError: shapes that do not fit each other.
+    """
+    check_shapes(q, k, v, score)
+    _check_score(score)
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(
+            f"mask must be an attn.Mask, not {_kind(mask)}; Mask.dense(array) makes one "
+            "of a boolean array (True = may attend)"
+        )
+    mask = Mask() if mask is None else mask
+    batch = tuple(q.shape[:-3])
+    n, h = q.shape[-3:-1]
+    m = k.shape[-3]
+    mask.check(batch, h, n, m)
+    _check_bias(bias, (*batch, h, n, m))
+    return _floating("q", q), _floating("k", k), _floating("v", v), mask
+
+
+def check_shapes(q, k, v, score):
+    """Raises ValueError for queries, keys and values whose shapes do not fit."""
+    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    if not q.ndim == k.ndim == v.ndim >= 3:
+        raise ValueError(
+            "q, k and v must be (*B, length, H, d), with the same number of axes; "
+            f"got {shapes}"
+        )
+    same_batch = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+    if not (same_batch and q.shape[-2] == k.shape[-2] == v.shape[-2]):
+        raise ValueError(
+            f"q, k and v must share the batch axes and the number of heads; got {shapes}"
+        )
+    if k.shape[-3] != v.shape[-3]:
+        raise ValueError(
+            f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
+            f"got {shapes}"
+        )
+    # Other scores may compare vectors of two widths, as a bilinear one does.
+    if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
+        raise ValueError(
+            f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
+            f"got {shapes}"
+        )
+
+
+def nobody_meets(q, k) -> bool:
+    """Tells whether there are no queries, no keys or no heads.
+
+    Kernels need one of each; without them every result is known.
+    """
+    return 0 in (q.shape[-3], q.shape[-2], k.shape[-3])
+
+
+def make_drop(rate, key, shape):
+    """Returns one Drop for each example and head, or None where nothing is dropped.
+
+    A traced rate counts as a constant: it has no gradient.
+
+    Raises:
+      TypeError: a key that is none.
+      ValueError: a rate that is no probability, a rate without a key, or a key without a
+        rate.
+    """
+    if is_never("dropout_rate", rate):
+        if key is not None:
+            raise ValueError("dropout_key is given but dropout_rate is 0")
+        return None
+    if key is None:
+        raise ValueError(f"dropout_rate={rate} needs a dropout_key")
+    # Flax shares one mask among examples and heads by default; here each has its own.
+    keys = jax.random.split(typed_key(key), shape)
+    # A gradient would be of the scale 1/(1 − rate) alone, and not of what is dropped.
+    if isinstance(rate, jax.Array):
+        rate = jax.lax.stop_gradient(rate)
+    # The rate is repeated with the keys, because map_heads maps every leaf of a Drop.
+    return Drop(jnp.broadcast_to(jnp.asarray(rate, jnp.float32), shape), keys)
+
+
+def is_never(name: str, rate: float | Float[ArrayLike, ""]) -> bool:
+    """Tells whether a rate of dropout is 0, and known before the numbers of arrays are.
+
+    Raises:
+      ValueError: a known rate that is not from 0 to 1, or an array of several.
+    """
+    if jnp.ndim(rate) > 0:
+        raise ValueError(f"{name} of shape {jnp.shape(rate)} must be one number")
+    # An array of JAX may be traced, and then cannot be compared: it counts as data.
+    if isinstance(rate, jax.Array):
+        return False
+    # Negated, because no comparison with NaN holds.
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{name}={rate} must be a probability, from 0 to 1")
+    return bool(rate == 0)
+
+
+def _floating(name, x):
+    """Returns numbers in floating point: integers become float32."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"{name} must be real numbers, not {x.dtype}")
+    # In integers 1/√d_k would be 0, and so would every weight but 1.
+    return jnp.asarray(x, jnp.float32)
+
+
+def _check_score(score):
+    if isinstance(score, (str, type)):
+        cls = SCORES.get(score, ScaledDot) if isinstance(score, str) else score
+        name = repr(score) if isinstance(score, str) else score.__name__
+        raise TypeError(
+            f"score={name} must be a value with its parameters, which "
+            f"{cls.__name__}.init(key, h, d_q, d_k) makes"
+        )
+    if not hasattr(score, "prepare"):
+        raise TypeError(
+            f"score must be of a class that attn.score makes, not {_kind(score)}"
+        )
+
+
+def _check_bias(bias, shape):
+    if bias is None:
+        return
+    if isinstance(bias, Mask):
+        raise TypeError(
+            "bias is a Mask, which hides and adds nothing; give it as mask="
+        )
+    if isinstance(bias, (RelativeBias, BucketBias, ALiBiBias)):
+        # With an axis it would be read as one number for each head.
+        if jnp.ndim(bias.offset) > 0:
+            raise ValueError(
+                f"the bias's offset of shape {jnp.shape(bias.offset)} must be one number, "
+                "the same for all examples and heads"
+            )
+        return
+    if hasattr(bias, "tile"):
+        return
+    dtype = jnp.result_type(bias)
+    if dtype == jnp.bool_:
+        raise TypeError(
+            "bias is boolean and would be added as 0 and 1; to hide keys give "
+            "mask=Mask.dense(bias) (True = may attend)"
+        )
+    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        raise TypeError(f"bias must be real numbers, not {dtype}")
+    if not fits(jnp.shape(bias), shape):
+        raise ValueError(
+            f"bias of shape {jnp.shape(bias)} does not fit (*B, H, N, M) = {shape}"
+        )
+
+
+def _kind(value):
+    """Describes a value of the wrong kind, an array by its dtype and shape."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"an array of {value.dtype} {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
