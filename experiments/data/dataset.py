@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -27,15 +26,14 @@ from experiments.data.corpora.gold_alignments import Links
 from experiments.data.vocabulary import Vocabulary, train_vocabulary
 from experiments.settings import Data, Settings
 from experiments.system import machine
+from experiments.system.checksums import read_sealed, write_sealed
 from experiments.system.files import (
     DamagedError,
     lock,
-    read_json,
     remove,
     sha256,
     sync,
     write_bytes,
-    write_json,
 )
 
 FORMAT = 3
@@ -238,7 +236,7 @@ def _fill(source, data, directory):
         links=source.links() if hasattr(source, "links") else None,
         cut=cut,
     )
-    write_json(directory / "about.json", dict(about, checksum=_checksum(about)))
+    write_sealed(directory / "about.json", about)
 
 
 def _workshop(directory):
@@ -266,11 +264,9 @@ def _damage(directory) -> str:
 
 def _read_about(directory):
     path = directory / "about.json"
-    about = read_json(path)
+    about = read_sealed(path)
     if about is None:
         raise DamagedError(path, "it is missing", _REMEDY)
-    if about.pop("checksum", None) != _checksum(about):
-        raise DamagedError(path, "it is not what was written", _REMEDY)
     return about
 
 
@@ -280,11 +276,6 @@ def _read_model(directory, about):
     if hashlib.sha256(model).hexdigest() != about["sha256"][path.name]:
         raise DamagedError(path, "it is not what was written", _REMEDY)
     return model
-
-
-def _checksum(about):
-    """Returns the SHA-256 of what about.json has, but for this checksum."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _survey(source, text_files):

@@ -107,7 +107,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes the whole file or nothing, as `write_bytes`."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """Returns the text that `write_json` writes."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:

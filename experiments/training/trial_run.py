@@ -176,7 +176,8 @@ class TrialRun:
         self.resources.close()
 
     def _noted(self):
-        return dict(self.log.noted(), bad=self.bad_steps)
+        logged = self.run_dir.logged(self.step)
+        return dict(self.log.noted(), bad=self.bad_steps, logged=logged)
 
 
 class StartedRun(NamedTuple):
@@ -198,7 +199,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     batches = batches_of(common.prepared, t, job.settings.seed)
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
-            open_checkpoints(job.path, keep=max(2, t.average))
+            open_checkpoints(job.path, max(2, t.average), job.settings.digest())
         )
         fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
         restored, origin = find_start(
@@ -208,11 +209,11 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             batches.set_state(restored.data)
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
+        noted = dict(restored.noted)
+        logged = noted.pop("logged", {})
         if origin:
             # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save_between(
-                step, restored.state, batches.get_state(), restored.noted
-            )
+            checkpoints.save_between(step, restored.state, batches.get_state(), noted)
         best = checkpoints.best_perplexity(fresh) if t.keep_best else None
         run_dir.describe(
             job.name,
@@ -222,7 +223,8 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.program.length,
             origin,
         )
-        clock = run_dir.resume(-1 if origin else step)
+        # What another trial logged is not in this one's file.
+        clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
         board = None
         if common.tensorboard:
             board = Board(job.path / "tensorboard", step, run_dir.metrics())
@@ -233,7 +235,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.say,
             peak=_peak(t, common.lanes.count),
             board=board,
-            noted=restored.noted,
+            noted=noted,
             skip=t.nonfinite == "skip",
         )
         run = TrialRun(
