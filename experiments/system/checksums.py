@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from experiments.system.files import DamagedError, read_json, sha256, write_json
+from experiments.system.files import DamagedError, inside, read_json, sha256, write_json
 
 NAME = "checksums.json"
 
@@ -68,13 +68,22 @@ def changed_files(directory: Path, names: Iterable[str] = ()) -> list[str]:
         return [NAME]
     if checksums is None:
         return []
-    written = checksums.get("sha256", {})
-    changed = []
-    for name in names or written:
-        path = directory / name
-        if not path.is_file() or sha256(path) != written.get(name):
-            changed.append(name)
-    return changed
+    written = checksums.get("sha256")
+    if not isinstance(written, dict):
+        return [NAME]
+    return [
+        name
+        for name in names or written
+        if not _is_as_written(directory, name, written.get(name))
+    ]
+
+
+def _is_as_written(directory, name, checksum):
+    try:
+        # A stranger's checksums.json must not make us read elsewhere.
+        return sha256(inside(directory, name, directory / NAME)) == checksum
+    except (DamagedError, OSError):
+        return False
 
 
 def _checksum(value):

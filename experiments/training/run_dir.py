@@ -25,7 +25,7 @@ from experiments.data.dataset import Dataset
 from experiments.data.vocabulary import digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import is_number, read_metrics
-from experiments.settings import Settings
+from experiments.settings import Settings, schema
 from experiments.system import checksums, machine
 from experiments.system.files import (
     DamagedError,
@@ -143,7 +143,9 @@ class RunDir:
         """Writes record.json where there is none, and the vocabulary of the trial's ids.
 
         A vocabulary that was lost or damaged since is written again, and so are the
-        sources of classes from outside. `length` is the model's longest row; `origin` names the other trial that this one
+        sources of classes from outside.
+
+        `length` is the model's longest row; `origin` names the other trial that this one
         started from, None for a fresh start and for one that goes on.
         """
         record = read_json(self.path / "record.json")
@@ -284,6 +286,13 @@ class RunDir:
         coming = {"result.json": content}
         checksums.write_checksums(self.path, names, coming)
         write_bytes(self.path / "result.json", content)
+
+
+def training_digest(settings: Settings) -> str:
+    """Returns eight digits of the settings that a trial's checkpoints depend on."""
+    values = settings.to_dict()
+    del values["evaluation"]
+    return schema.digest(values)
 
 
 def read_result(directory: Path) -> dict[str, Any] | None:

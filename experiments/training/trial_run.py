@@ -15,7 +15,7 @@ from experiments.data.dataset import Dataset
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.metric_log import Board, Log
-from experiments.training.run_dir import RunDir
+from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.start_point import StartPoint, find_start
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes
@@ -199,7 +199,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     batches = batches_of(common.prepared, t, job.settings.seed)
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
-            open_checkpoints(job.path, max(2, t.average), job.settings.digest())
+            open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
         fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
         restored, origin = find_start(
