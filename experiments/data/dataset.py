@@ -90,19 +90,20 @@ class Dataset(NamedTuple):
 
 def prepare(
     data: Data,
-    say: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True),
+    say: Callable[[str], None] | None = None,
 ) -> Dataset:
     """Returns the corpus of `data`, with a vocabulary trained on its training pairs alone.
 
     All files that are kept of it are compared with their checksums, which takes less than
-    the hash of its text does. `say` gets a line where one is damaged, and they are made
-    again.
+    the hash of its text does. `say`, or stderr, gets a line where one is damaged,
+    and they are made again.
 
     Raises:
       CorpusError: the corpus cannot be read, no training pair is short enough, a held-out
         sentence is longer than LONGEST, or the disk has no room.
       VocabularyError: the text does not support the size of the vocabulary.
     """
+    say = say or functools.partial(print, file=sys.stderr, flush=True)
     source = corpora.open(data)
     # The name of the corpus is in it because two readers may read the same bytes in two
     # ways; that of a corpus from outside has the hash of its source.

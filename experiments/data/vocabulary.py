@@ -80,8 +80,8 @@ def _complaint(size, error) -> str:
         )
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
         return (
-            f"data.vocabulary_size={size} is too small for the characters of this text; it needs at "
-            f"least {smallest[1]}"
+            f"data.vocabulary_size={size} is too small for the characters of this text; "
+            f"it needs at least {smallest[1]}"
         )
     reason = " ".join(error.split())
     return f"data.vocabulary_size={size} cannot be trained on this text: {reason}"

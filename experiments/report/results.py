@@ -163,14 +163,15 @@ class Example:
 def read_results(
     workdir: str | Path,
     metrics: Sequence[Metric] = METRICS,
-    say: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True),
+    say: Callable[[str], None] | None = None,
 ) -> Results:
     """Reads a sweep's workdir (it has sweep.json) or a single run's (it has config.json).
 
-    `say` gets a line for each trial that has files which are not what it wrote. Raises
-    ResultsError for any other workdir, and for files that no run writes.
+    `say`, or stderr, gets a line for each trial that has files which are not what it wrote.
+    Raises ResultsError for any other workdir, and for files that no run writes.
     """
     workdir = Path(workdir)
+    say = say or functools.partial(print, file=sys.stderr, flush=True)
     if (workdir / "sweep.json").exists():
         results = _read_sweep(workdir, metrics)
         _name_damages(results, say)

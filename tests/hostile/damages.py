@@ -9,6 +9,7 @@ failures; they are listed.
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -33,19 +34,26 @@ from tests.experiments import tiny
 
 CLOCKED = ("seconds", "tokens_per_second")
 SEEDS = (0, 1)
-POINT = tiny.POINT | {"training.keep_best": True, "evaluation.examples": 1}
+POINT = tiny.POINT | {
+    "training.keep_best": True,
+    "training.log_every": 3,
+    "training.save_every": 6,
+    "evaluation.examples": 1,
+}
+STORES = ("checkpoints", "best", "interrupted")
 
 
 class Stop(Interruption):
-    """Asks to stop at the n-th moment."""
+    """Asks to stop a trial some steps after its first checkpoint."""
 
-    def __init__(self, n: int):
+    def __init__(self, path: Path):
         super().__init__()
-        self.left = n
+        self.path = path
+        self.left = 2
 
     def check(self):
-        self.left -= 1
-        if self.left < 0:
+        self.left -= (self.path / "checkpoints" / "6").exists()
+        if self.left == 0:
             raise Interrupted
 
 
@@ -106,11 +114,11 @@ class World:
         with _cache(folder / "cache"):
             self.corpus = dataset.prepare(self.trials[0].settings.data)
             other = self.trials[0].settings.data
-            self.other_corpus = dataset.prepare(other._replace(heldout=11))
+            self.other_corpus = dataset.prepare(dataclasses.replace(other, heldout=11))
         for trial in self.trials:
             half = folder / "half" / trial.directory
             with contextlib.suppress(Interrupted):
-                self._run(half, trial.settings, Stop(2))
+                self._run(half, trial.settings, Stop(half))
             ended = folder / "ended" / trial.directory
             shutil.copytree(half, ended)
             self._run(ended, trial.settings)
@@ -125,13 +133,15 @@ class World:
         return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
 
     def cases(self) -> list[Case]:
-        """Lists all damages."""
-        return [
-            Case(state, file, harm)
-            for state in self.states
-            for file in self._files(state)
-            for harm in HARMS
-        ]
+        """Lists all damages: each of a file, and two of each file of a checkpoint."""
+        cases = []
+        for state in self.states:
+            for i, file in enumerate(self._files(state)):
+                harms = list(HARMS)
+                if _is_of_a_checkpoint(file):
+                    harms = [harms[i % len(harms)], harms[(i + 2) % len(harms)]]
+                cases += [Case(state, file, harm) for harm in harms]
+        return cases
 
     def outcome(self, case: Case) -> str:
         """Returns "same" or "named", or else what went wrong."""
@@ -156,10 +166,12 @@ class World:
         kept = self.corpus.directory.name if state == "cache" else self._first
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
-            is_ours = kept in name or state == "ended" and "/" not in name
+            is_top = state == "ended" and "/" not in name
             # Checkpoints of a trial that has ended are as those of one that has not.
-            is_again = state == "ended" and "/checkpoints/" in name or "/best/" in name
-            if path.is_file() and is_ours and not is_again:
+            is_again = state == "ended" and _is_of_a_checkpoint(name)
+            if path.name == ".lock" or is_again:
+                continue
+            if path.is_file() and (kept in name or is_top):
                 yield name
 
     @property
@@ -218,6 +230,10 @@ class World:
                 arrays[side, field] = np.array(array).tolist()
         texts = made.validation.text, made.test.text
         return made.corpus_digest, made.vocabulary_model, made.counts, texts, arrays
+
+
+def _is_of_a_checkpoint(file: str) -> bool:
+    return not {*STORES}.isdisjoint(file.split("/"))
 
 
 def _unclocked(entries):
