@@ -214,8 +214,12 @@ class RunDir:
         from those up to that step.
         """
         path = self.path / "metrics.jsonl"
-        kept = [line for line in self.metrics() if line["step"] <= step]
-        damage = [read_metrics(path).damage]
+        read = read_metrics(path)
+        whole = list(filter(_is_whole, read.lines))
+        kept = [line for line in whole if line["step"] <= step]
+        damage = [read.damage]
+        if lacking := len(read.lines) - len(whole):
+            damage.append(f"{lacking} of its lines lack their numbers")
         if logged and logged["lines"] != len(kept):
             damage.append(
                 f"of {logged['lines']} lines logged up to step {step} it has {len(kept)}"
