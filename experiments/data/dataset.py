@@ -2,15 +2,17 @@
 
 It is kept by its content, in ~/.cache/attn/corpora (or $XDG_CACHE_HOME/attn/corpora): a
 second run on the same text and the same settings finds it there, and one that comes while
-the first is at work waits for it. Any of it may be deleted while nothing runs.
+the first is at work waits for it. Any of it may be deleted while nothing runs. What is no
+longer as it was written is made again: checksums show it.
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
-import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,15 +26,17 @@ from experiments.data.corpora.gold_alignments import Links
 from experiments.data.vocabulary import Vocabulary, train_vocabulary
 from experiments.settings import Data, Settings
 from experiments.system import machine
+from experiments.system.checksums import read_sealed, write_sealed
 from experiments.system.files import (
     DamagedError,
     lock,
-    read_json,
+    remove,
+    sha256,
+    sync,
     write_bytes,
-    write_json,
 )
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
@@ -41,6 +45,9 @@ SAMPLE = 1_000_000
 LONGEST = 2048
 """The most tokens of a held-out sentence, end mark included, as a model needs as many
 positions."""
+
+
+_REMEDY = "the same command again makes it anew"
 
 
 class Heldout(NamedTuple):
@@ -81,14 +88,22 @@ class Dataset(NamedTuple):
         return load, (self.directory,)
 
 
-def prepare(data: Data) -> Dataset:
+def prepare(
+    data: Data,
+    say: Callable[[str], None] | None = None,
+) -> Dataset:
     """Returns the corpus of `data`, with a vocabulary trained on its training pairs alone.
+
+    All files that are kept of it are compared with their checksums, which takes less than
+    the hash of its text does. `say`, or stderr, gets a line where one is damaged,
+    and they are made again.
 
     Raises:
       CorpusError: the corpus cannot be read, no training pair is short enough, a held-out
         sentence is longer than LONGEST, or the disk has no room.
       VocabularyError: the text does not support the size of the vocabulary.
     """
+    say = say or functools.partial(print, file=sys.stderr, flush=True)
     source = corpora.open(data)
     # The name of the corpus is in it because two readers may read the same bytes in two
     # ways; that of a corpus from outside has the hash of its source.
@@ -105,7 +120,12 @@ def prepare(data: Data) -> Dataset:
     directory = machine.cache() / "corpora" / name
     try:
         with lock(_workshop(directory), wait=True):
-            if not _is_whole(directory):
+            if os.path.lexists(directory) and (damage := _damage(directory)):
+                say(
+                    f"{directory} is damaged ({damage}): it is made again from its text"
+                )
+                remove(directory)
+            if not directory.exists():
                 _build(source, data, directory)
     except OSError as error:
         raise CorpusError(
@@ -117,9 +137,12 @@ def prepare(data: Data) -> Dataset:
 
 
 def load(directory: Path) -> Dataset:
-    """Returns what `prepare` keeps in `directory`."""
-    about = read_json(directory / "about.json")
-    model = (directory / "vocabulary.model").read_bytes()
+    """Returns what `prepare` keeps in `directory`.
+
+    Raises DamagedError where the text or the vocabulary in it is not what was written.
+    """
+    about = _read_about(directory)
+    model = _read_model(directory, about)
     vocabulary = Vocabulary(model)
     return Dataset(
         directory,
@@ -169,15 +192,15 @@ def _build(source, data, directory):
     """Makes the files aside, and moves them to their place when they are whole."""
     building = _workshop(directory) / "files"
     # A build that was interrupted may have left files.
-    shutil.rmtree(building, ignore_errors=True)
+    remove(building)
     building.mkdir()
     try:
         _fill(source, data, building)
-        # os.replace cannot replace a directory that has files in it.
-        shutil.rmtree(directory, ignore_errors=True)
+        for path in (*building.iterdir(), building):
+            sync(path)
         os.replace(building, directory)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        remove(building)
 
 
 def _fill(source, data, directory):
@@ -208,13 +231,13 @@ def _fill(source, data, directory):
     about = dict(
         digest=survey.digest,
         counts={**survey.counts, **source.counts(), "train_too_long": dropped},
-        # Of all but about.json, which is written last, and whole or not at all.
-        sizes={path.name: path.stat().st_size for path in directory.iterdir()},
+        # Of all files but about.json, which is written last and has its own.
+        sha256={path.name: sha256(path) for path in sorted(directory.iterdir())},
         heldout=survey.heldout,
         links=source.links() if hasattr(source, "links") else None,
         cut=cut,
     )
-    write_json(directory / "about.json", about)
+    write_sealed(directory / "about.json", about)
 
 
 def _workshop(directory):
@@ -223,19 +246,37 @@ def _workshop(directory):
     return directory.parent / "building" / directory.name
 
 
-def _is_whole(directory):
-    """Returns whether all files are there and have their sizes."""
+def _damage(directory) -> str:
+    """Says which file is not what was written there; "" where all are."""
+    if not directory.is_dir():
+        return "it is no directory"
     try:
-        about = read_json(directory / "about.json")
-    except DamagedError:
-        return False
-    if about is None:
-        return False
-    for name, size in about["sizes"].items():
+        about = _read_about(directory)
+    except DamagedError as error:
+        return f"about.json: {error.why}"
+    for name, checksum in about["sha256"].items():
         path = directory / name
-        if not path.is_file() or path.stat().st_size != size:
-            return False
-    return True
+        if not path.is_file():
+            return f"{name} is missing"
+        if sha256(path) != checksum:
+            return f"{name} is not what was written"
+    return ""
+
+
+def _read_about(directory):
+    path = directory / "about.json"
+    about = read_sealed(path)
+    if about is None:
+        raise DamagedError(path, "it is missing", _REMEDY)
+    return about
+
+
+def _read_model(directory, about):
+    path = directory / "vocabulary.model"
+    model = path.read_bytes()
+    if hashlib.sha256(model).hexdigest() != about["sha256"][path.name]:
+        raise DamagedError(path, "it is not what was written", _REMEDY)
+    return model
 
 
 def _survey(source, text_files):

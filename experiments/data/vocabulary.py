@@ -75,16 +75,16 @@ def _complaint(size, error) -> str:
     # Sentencepiece tells the possible sizes in the text of its error alone.
     if largest := re.search(r"set it to a value <= (\d+)", error):
         return (
-            f"vocabulary={size} is more than this text can fill; the largest possible is "
+            f"data.vocabulary_size={size} is more than this text can fill; the largest possible is "
             f"{largest[1]}"
         )
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
         return (
-            f"vocabulary={size} is too small for the characters of this text; it needs at "
-            f"least {smallest[1]}"
+            f"data.vocabulary_size={size} is too small for the characters of this text; "
+            f"it needs at least {smallest[1]}"
         )
     reason = " ".join(error.split())
-    return f"vocabulary={size} cannot be trained on this text: {reason}"
+    return f"data.vocabulary_size={size} cannot be trained on this text: {reason}"
 
 
 def digest(model: bytes) -> str:

@@ -6,7 +6,10 @@ rest of the code can trust what it reads. Nothing in a file is executed, nothing
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +18,9 @@ import numpy as np
 
 from attn.io.safetensors import load
 from experiments.errors import UserError, one_line
+from experiments.evaluation.metric_file import read_metrics
 from experiments.evaluation.metrics import METRICS, Metric
+from experiments.system.checksums import changed_files, unseal
 from experiments.system.files import DamagedError, inside, parse
 
 KINDS = ("encoder", "decoder", "cross")
@@ -38,6 +43,9 @@ NUMBERS = (
     "test_sentences",
 )
 """The numbers of a result.json beside those of the metrics, each of which may be missing."""
+
+LARGEST_UNPACKED = 2**30
+"""The most bytes of an .npz file's arrays, which a small file may claim many of."""
 
 LARGEST_DRAWN = 1e100
 """Larger numbers count as infinite in figures: axes with a log scale overflow."""
@@ -152,19 +160,30 @@ class Example:
         return queries, keys
 
 
-def read_results(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Results:
+def read_results(
+    workdir: str | Path,
+    metrics: Sequence[Metric] = METRICS,
+    say: Callable[[str], None] | None = None,
+) -> Results:
     """Reads a sweep's workdir (it has sweep.json) or a single run's (it has config.json).
 
+    `say`, or stderr, gets a line for each trial that has files which are not what it wrote.
     Raises ResultsError for any other workdir, and for files that no run writes.
     """
     workdir = Path(workdir)
+    say = say or functools.partial(print, file=sys.stderr, flush=True)
     if (workdir / "sweep.json").exists():
-        return _read_sweep(workdir, metrics)
+        results = _read_sweep(workdir, metrics)
+        _name_damages(results, say)
+        return results
     if (workdir / "config.json").exists():
         record = _json(workdir / "record.json")
         point = _expected(workdir / "record.json", record, "point", dict)
         name = record.get("name") or workdir.resolve().name
-        return Results(workdir, (_read_trial(workdir, name, point, {}, metrics),))
+        trial = _read_trial(workdir, name, point, {}, metrics)
+        results = Results(workdir, (trial,))
+        _name_damages(results, say)
+        return results
     lack = "has neither" if workdir.is_dir() else "is no directory, so it has neither"
     raise ResultsError(
         f"workdir {str(workdir)!r} {lack} sweep.json nor config.json: no results to "
@@ -278,6 +297,8 @@ def _read_sweep(workdir, metrics):
     path = workdir / "sweep.json"
     sweep = _json(path)
     try:
+        if not unseal(sweep):
+            raise DamagedError(path, "it is not what was written")
         base = {**sweep["base"]}
         sweeps = [one_line(name) for name in sweep.get("sweeps", ())]
         trials = []
@@ -323,7 +344,7 @@ def _read_trial(directory, name, point, base, metrics, label=""):
         directory=directory,
         config=config,
         record=record,
-        metrics=_metric_lines(directory / "metrics.jsonl"),
+        metrics=_latest(read_metrics(directory / "metrics.jsonl").lines),
         result=result or None,
         # No result yet, or one that was cut short, is an unfinished trial.
         status=status if status in ENDS else "unfinished",
@@ -357,23 +378,27 @@ def _json(path, kind=dict):
     return value if isinstance(value, kind) else kind()
 
 
-def _metric_lines(path):
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return ()
-    latest = {}
-    for line in lines:
-        try:
-            entry = parse(line)
-            step = entry["step"]
-            split = entry["split"]
-        except (ValueError, KeyError, TypeError):
-            # A kill cuts the last line short.
-            continue
-        # DuckDB has no larger integers.
-        if type(step) is int and 0 <= step < 2**63 and isinstance(split, str):
-            latest[step, split] = entry
+def _name_damages(results, say):
+    """Says which files are not what their trials wrote; raises ResultsError for a result."""
+    for trial in results.trials:
+        ended = trial.status in ("finished", "diverged")
+        changed = changed_files(trial.directory) if ended else []
+        if "result.json" in changed:
+            raise ResultsError(
+                f"{trial.directory}/result.json is not what the trial wrote: restore it, "
+                "or remove it and train there again, which makes it from the checkpoints"
+            )
+        if damage := read_metrics(trial.directory / "metrics.jsonl").damage:
+            changed = [name for name in changed if name != "metrics.jsonl"]
+            changed.append(f"metrics.jsonl ({damage})")
+        if changed:
+            names = one_line(", ".join(changed))
+            say(f"{trial.directory}: changed since the trial wrote it: {names}")
+
+
+def _latest(lines):
+    """Returns lines by rising step; of two of one step and split the later."""
+    latest = {(line["step"], line["split"]): line for line in lines}
     return tuple(latest[key] for key in sorted(latest))
 
 
@@ -430,8 +455,19 @@ def _check_sentences(path, split, arrays):
 
 
 def _arrays(trial, name, only=None):
-    """Reads the arrays of an .npz file, or those named `only`; {} for a broken file."""
+    """Reads the arrays of an .npz file, or those named `only`; {} for a broken file.
+
+    Raises ResultsError for one that unpacks to more than LARGEST_UNPACKED.
+    """
+    path = trial.directory / name
     try:
-        return load(trial.directory / name, only)
-    except (OSError, ValueError):
+        with zipfile.ZipFile(path) as packed:
+            size = sum(entry.file_size for entry in packed.infolist())
+        if size <= LARGEST_UNPACKED:
+            return load(path, only)
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
         return {}
+    raise ResultsError(
+        f"{path} unpacks to {size:,} bytes, and {LARGEST_UNPACKED:,} are the most; "
+        "remove the file"
+    )

@@ -3,6 +3,7 @@
 A point is a flat {dotted key: value} that a trial sets on top of its config.
 """
 
+import copy
 import importlib.util
 import inspect
 import itertools
@@ -120,7 +121,9 @@ def _points_of(known, name, config):
     try:
         # At most one more point than allowed is drawn: a sweep may be endless.
         takes_config = inspect.signature(known[name]).parameters
-        generator = known[name](config) if takes_config else known[name]()
+        # A copy: a generator may change what it is given, which all rows are based on.
+        arguments = [copy.deepcopy(config)] if takes_config else []
+        generator = known[name](*arguments)
         some = itertools.islice(generator, MAX_POINTS + 1)
         points = [plain(dict(point)) for point in some]
     except Exception as error:

@@ -6,8 +6,15 @@ from typing import Any
 from experiments.errors import WorkdirError
 from experiments.settings import resolve
 from experiments.sweep.plan import Trial
-from experiments.system.files import DamagedError, inside, read_json, write_json
-from experiments.training.run_dir import ENDED, differences
+from experiments.system.checksums import unseal, write_sealed
+from experiments.system.files import (
+    DamagedError,
+    inside,
+    read_json,
+    remove_leftovers,
+    write_json,
+)
+from experiments.training.run_dir import ENDED, differences, read_result
 
 _ENTRY = dict(name=str, directory=str, point=dict, label=str)
 """The types of what sweep.json says of a trial."""
@@ -41,11 +48,13 @@ def read_sweep_file(workdir: Path) -> dict[str, Any] | None:
     sweep = read_json(path)
     if sweep is None:
         return None
+    remedy = "remove it; the same call then keeps the finished trials"
+    if not unseal(sweep):
+        raise DamagedError(path, "it is not what was written", remedy)
     base = sweep.get("base")
     trials = sweep.get("trials")
     is_sweep = isinstance(base, dict) and isinstance(trials, list)
     if not is_sweep or not all(map(_is_entry, trials)):
-        remedy = "remove it; the same call then keeps the finished trials"
         raise DamagedError(path, "it lists no trials", remedy)
     for entry in trials:
         inside(workdir, entry.get("directory"), path)
@@ -81,7 +90,9 @@ def open_workdir(
     entries += [e for e in before["trials"] if e["directory"] not in directories]
     sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
-    write_json(workdir / "sweep.json", sweep)
+    # Of a writer that was killed; whoever calls this has the directory locked.
+    remove_leftovers(workdir, ("sweep.json", "schedule.json"))
+    write_sealed(workdir / "sweep.json", sweep)
 
 
 def is_finished(workdir: Path, trial: Trial) -> bool:
@@ -89,7 +100,7 @@ def is_finished(workdir: Path, trial: Trial) -> bool:
 
     A failure is tried again, a divergence would only repeat itself.
     """
-    result = read_json(workdir / trial.directory / "result.json")
+    result = read_result(workdir / trial.directory)
     return result is not None and result.get("status") in ENDED
 
 

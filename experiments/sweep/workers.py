@@ -22,10 +22,10 @@ from experiments.sweep.plan import Trial, group_trials, lane_key
 from experiments.sweep.schedule import Layout, Schedule, choose
 from experiments.sweep.workdir import is_finished, record_failure
 from experiments.system import machine
-from experiments.system.files import write_json
+from experiments.system.files import LockedError, lock, write_json
 from experiments.system.machine import Machine
 from experiments.system.process import Process
-from experiments.system.signals import Interrupted, Interruption
+from experiments.system.signals import STATUS, Interrupted, Interruption
 from experiments.training.speed import Measured
 
 PATIENCE = 120.0
@@ -47,7 +47,16 @@ class Worker(Process):
 
     def machine(self) -> Machine:
         """Returns what the process runs on."""
-        return self.submit(machine.here).result()
+        return self.result(self.submit(machine.here))
+
+    def result(self, future: futures.Future):
+        """Waits for a call's result; raises Interrupted where a signal has ended it."""
+        try:
+            return future.result()
+        except futures.BrokenExecutor:
+            if self.exit_status() == STATUS:
+                raise Interrupted from None
+            raise
 
     def measure(self, trial: Trial, lanes: int) -> futures.Future:
         """Starts to measure a trial; the future gives `Measured`, or None for a failure."""
@@ -155,8 +164,8 @@ def run_all(
 def _measured(pools, trial, layout):
     """Returns the times of the slowest worker, all measuring at once."""
     workers = pools.workers(layout)
-    pending = [worker.measure(trial, layout.lanes) for worker in workers]
-    times = [future.result() for future in pending]
+    pending = [(worker, worker.measure(trial, layout.lanes)) for worker in workers]
+    times = [worker.result(future) for worker, future in pending]
     return None if None in times else Measured(*map(max, zip(*times, strict=True)))
 
 
@@ -189,7 +198,7 @@ def _run_pool(workers, workdir, waiting, watch, interruption):
             if future in done:
                 del running[future]
                 error = future.exception()
-                if isinstance(error, Interrupted):
+                if _is_interruption(worker, error):
                     # Another process than this one has stopped the worker.
                     interruption.asked = True
                     continue
@@ -231,6 +240,16 @@ def _choose(waiting, worker, busy):
     return next(share for share in waiting if share.program == worker.program)
 
 
+def _is_interruption(worker, error):
+    """Whether a call ended because its process was asked to stop.
+
+    With nothing to save it leaves at once, even in the middle of a compilation.
+    """
+    if isinstance(error, futures.BrokenExecutor):
+        return worker.exit_status() == STATUS
+    return isinstance(error, Interrupted)
+
+
 def _record_death(workdir, trials, error):
     message = f"the worker process died ({error}); it may have run out of memory"
     for trial in trials:
@@ -263,7 +282,8 @@ def _measure(settings, lanes):
 def _run(workdir, trials, lanes):
     """Runs trials of one program; a failure is written to the result.json of its trials.
 
-    No failure goes further: the other trials of a sweep run on.
+    No failure goes further: the other trials of a sweep run on. The directories are locked,
+    so that no other process trains one of them at the same time.
     """
     from experiments.training import loop
     from experiments.trial.lanes import Lanes
@@ -275,21 +295,29 @@ def _run(workdir, trials, lanes):
         message = f"{type(error).__name__}: {error}"
         record_failure(workdir, by_path[job.path], message, trace)
 
-    jobs = [
-        loop.Job(trial.settings, path, trial.name, trial.point)
-        for path, trial in by_path.items()
-    ]
     settings = trials[0].settings
-    try:
-        loop.run_all(
-            jobs,
-            _prepared[settings.data],
-            Lanes(lanes, settings.training.strategy),
-            failed=failed,
-            interruption=_interruption,
-        )
-    # An error of no trial alone, as of memory; trials that ended keep their results.
-    except Exception as error:
-        for job in jobs:
-            if not is_finished(workdir, by_path[job.path]):
+    with contextlib.ExitStack() as locks:
+        jobs = []
+        for path, trial in by_path.items():
+            job = loop.Job(trial.settings, path, trial.name, trial.point)
+            try:
+                locks.enter_context(lock(path))
+            except LockedError as error:
                 failed(job, error)
+            else:
+                jobs.append(job)
+        if not jobs:
+            return
+        try:
+            loop.run_all(
+                jobs,
+                _prepared[settings.data],
+                Lanes(lanes, settings.training.strategy),
+                failed=failed,
+                interruption=_interruption,
+            )
+        # An error of no trial alone, as of memory; trials that ended keep their results.
+        except Exception as error:
+            for job in jobs:
+                if not is_finished(workdir, by_path[job.path]):
+                    failed(job, error)

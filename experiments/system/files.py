@@ -5,12 +5,14 @@ Directories can be locked, so that one process at a time writes to them.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import platform
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ class DamagedError(UserError):
         why: object,
         remedy: str = "restore it, or choose another --workdir",
     ):
+        self.why = f"{why}"
         super().__init__(f"{path} is damaged ({why}): {remedy}")
 
 
@@ -94,6 +97,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
         value = parse(Path(path).read_bytes())
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        raise DamagedError(path, "it is a directory") from None
     except ValueError as error:
         raise DamagedError(path, error) from None
     if not isinstance(value, dict):
@@ -103,7 +108,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes the whole file or nothing, as `write_bytes`."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """Returns the text that `write_json` writes."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -114,7 +124,8 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes the whole file or nothing.
 
-    A reader sees the old content or the new, even after a power failure.
+    A reader sees the old content or the new, even after a power failure. Raises
+    DamagedError where a directory is in the file's place.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +138,46 @@ def write_bytes(path: Path, content: bytes) -> None:
             # Else a power failure may leave the new name with no content behind it.
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except IsADirectoryError:
+        temporary.unlink(missing_ok=True)
+        raise DamagedError(path, "it is a directory", "remove it") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(directory: Path, names: Container[str]) -> None:
+    """Removes what writers of the files `names` left there when they were killed.
+
+    No other process may be writing these files.
+    """
+    for path in Path(directory).glob(".*.*"):
+        name, _, process = path.name[1:].rpartition(".")
+        if name in names and process.isdecimal() and not path.is_dir():
+            path.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a directory with all that is in it, or nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file is on the disk, or which files a directory has."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file's bytes: about a second for a gigabyte."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -147,6 +195,8 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
     if directory.exists() and not directory.is_dir():
         raise LockedError(f"{directory} is a file; choose another --workdir")
     directory.mkdir(parents=True, exist_ok=True)
+    if (directory / ".lock").is_dir():
+        raise LockedError(f"{directory}/.lock is a directory: remove it")
     # Not through a link, since the file is emptied.
     opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)
     # To append: the holder's name has to stay in the file until the lock is ours.

@@ -9,6 +9,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -29,7 +30,21 @@ class Process:
 
         The future raises BrokenExecutor where the process died.
         """
-        return self._pool.submit(function, *arguments)
+        future = self._pool.submit(function, *arguments)
+        self._started = list((self._pool._processes or {}).values())
+        return future
+
+    def exit_status(self) -> int | None:
+        """Returns the status with which the process ended; None where it has not.
+
+        It is negative for a signal. A process that is just ending is waited for.
+        """
+        for _ in range(20):
+            for process in self._started:
+                if process.exitcode is not None:
+                    return process.exitcode
+            time.sleep(0.05)
+        return None
 
     def restart(self) -> None:
         """Replaces the process, dead or busy, by a fresh one."""
@@ -51,6 +66,7 @@ class Process:
     def _start(self):
         # spawn, because a forked child of a process with JAX's threads may hang.
         context = multiprocessing.get_context("spawn")
+        self._started = []
         self._pool = futures.ProcessPoolExecutor(1, context, _begin, self._first)
 
 

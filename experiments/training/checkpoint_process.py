@@ -19,10 +19,10 @@ from experiments.training.checkpoints import Checkpoints
 from experiments.trial.program import State
 
 
-def open_checkpoints(workdir: Path, keep: int | None):
+def open_checkpoints(workdir: Path, keep: int | None, trial: str = ""):
     """Returns a trial's `Checkpoints`, in a `CheckpointProcess` where there are several."""
     kind = CheckpointProcess if multihost.several() else Checkpoints
-    return kind(workdir, keep)
+    return kind(workdir, keep, trial)
 
 
 class CheckpointProcess:
@@ -32,8 +32,8 @@ class CheckpointProcess:
     call waits for it, and raises its error.
     """
 
-    def __init__(self, workdir: Path, keep: int | None):
-        self._process = Process(_begin, workdir, keep)
+    def __init__(self, workdir: Path, keep: int | None, trial: str = ""):
+        self._process = Process(_begin, workdir, keep, trial)
         self._saving = None
 
     def __getattr__(self, name):
@@ -66,14 +66,14 @@ _opened: list[Checkpoints] = []
 """The child process's checkpoints."""
 
 
-def _begin(workdir, keep):
+def _begin(workdir, keep, trial):
     # The parent gets SIGTERM too, and may then ask for a save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # The trial's devices are the parent's.
     os.environ["JAX_PLATFORMS"] = "cpu"
     # JAX is imported by now, and has read the variable already.
     jax.config.update("jax_platforms", "cpu")
-    _opened.append(Checkpoints(workdir, keep))
+    _opened.append(Checkpoints(workdir, keep, trial))
 
 
 def _do(name, *arguments):

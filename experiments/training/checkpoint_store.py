@@ -49,13 +49,14 @@ class CheckpointStore:
     """Keeps the newest `keep` checkpoints in `directory`, written in the background.
 
     keep=None is for reading only, from a directory that a run may be writing to, or that
-    does not exist.
+    does not exist. `trial` is the name of the trial that they are of, empty if unknown.
     """
 
-    def __init__(self, directory: Path, keep: int | None):
+    def __init__(self, directory: Path, keep: int | None, trial: str = ""):
         _silence_orbax()
         self.directory = Path(directory).absolute()
         self.keep = keep
+        self._trial = trial
         registry = ocp.handlers.local_registry()
         registry.add(ocp.handlers.JsonHandler, checkpointable_name="notes")
         # partial_load: reads what is asked for, and leaves the rest of a checkpoint on disk.
@@ -99,7 +100,7 @@ class CheckpointStore:
         self.wait()
         if step in self.steps():
             return
-        notes = dict(notes, step=step, arrays=_described(state))
+        notes = dict(notes, step=step, arrays=_described(state), trial=self._trial)
         with self._errors_in_one_line(step):
             saving = self._checkpointer.save_checkpointables_async(
                 step,
@@ -134,6 +135,10 @@ class CheckpointStore:
             or notes["step"] != step
         ):
             raise Damaged("its notes are not what was saved")
+        # Those of earlier versions have no name.
+        theirs = notes.pop("trial", "")
+        if theirs and self._trial and theirs != self._trial:
+            raise Damaged(f"it is of another trial, {theirs}")
         return notes
 
     def read(
@@ -314,5 +319,7 @@ def _cause(error):
     text = " ".join(str(error).split())
     # Tensorstore appends places in its own source.
     text = re.sub(r" \[(os_error|source|tensorstore).*", "", text)
-    text = text or type(error).__name__
+    if not re.search(r"[A-Za-z]{2}", text):
+        # Such as a KeyError's, which is the key alone.
+        text = f"{type(error).__name__} {text}".rstrip()
     return text if len(text) < 200 else f"{text[:60]} … {text[-120:]}"

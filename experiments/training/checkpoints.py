@@ -39,18 +39,23 @@ class Checkpoints:
     """Keeps the checkpoints of the trial in `workdir`: the newest `keep`, one between, the best.
 
     keep=None is for reading only, from a trial that may be running; a damaged checkpoint
-    then stays where it is. `say` gets a line for each damaged one. As a context manager it
-    waits at its end for the saves that are under way.
+    then stays where it is. `trial` names the trial, if it is known: the checkpoints of
+    another count as damaged. `say` gets a line for each damaged one. As a context manager
+    it waits at its end for the saves that are under way.
     """
 
     def __init__(
-        self, workdir: Path, keep: int | None, say: Callable[[str], None] | None = None
+        self,
+        workdir: Path,
+        keep: int | None,
+        trial: str = "",
+        say: Callable[[str], None] | None = None,
     ):
         self._workdir = Path(workdir)
         single = None if keep is None else 1
-        self._saved = CheckpointStore(self._workdir / "checkpoints", keep)
-        self._between = CheckpointStore(self._workdir / "interrupted", single)
-        self._best = CheckpointStore(self._workdir / "best", single)
+        self._saved = CheckpointStore(self._workdir / "checkpoints", keep, trial)
+        self._between = CheckpointStore(self._workdir / "interrupted", single, trial)
+        self._best = CheckpointStore(self._workdir / "best", single, trial)
         self._say = say or functools.partial(print, file=sys.stderr, flush=True)
 
     def latest(self) -> int | None:

@@ -4,41 +4,75 @@ Every file is written so that a crash leaves no half. `config.json` is written f
 `result.json` last; the directory of a trial that has ended is never written again.
 """
 
-import contextlib
 import datetime
+import functools
 import io
 import json
+import os
 import platform
+import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.data.dataset import Dataset
+from experiments.data.vocabulary import digest
 from experiments.errors import WorkdirError
-from experiments.settings import Settings
-from experiments.system import machine
-from experiments.system.files import read_json, write_bytes, write_json, write_text
+from experiments.evaluation.metric_file import is_number, read_metrics
+from experiments.settings import Settings, schema
+from experiments.system import checksums, machine
+from experiments.system.files import (
+    DamagedError,
+    read_json,
+    remove_leftovers,
+    to_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 ENDED = ("finished", "diverged")
 """The statuses in result.json of a trial that is not run again."""
 
+BEGUN = ("config.json", "record.json", "vocabulary.model")
+"""The files that are written when a trial begins."""
+
+FILES = (
+    *BEGUN,
+    "metrics.jsonl",
+    "translations.txt",
+    "sentences.npz",
+    "examples.npz",
+    "examples.json",
+    "heads.npz",
+)
+"""All files of a trial but result.json, whose checksums are kept at its end."""
+
+RESULT_REMEDY = (
+    "restore it, or remove it, and the same command makes it again from the checkpoints"
+)
+
 
 class RunDir:
-    """Reads and writes the files of one trial."""
+    """Reads and writes the files of one trial; `say` gets a line for each damaged one."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, say: Callable[[str], None] | None = None):
         self.path = Path(path)
+        self._say = say or functools.partial(print, file=sys.stderr, flush=True)
 
     def open(self, settings: Settings) -> dict[str, Any] | None:
         """Makes the directory that of `settings`.
 
         Returns the result if the trial has ended, None if it is to be run. Raises
         WorkdirError for a directory of other settings, naming what differs, and for a
-        sweep's directory.
+        sweep's directory, and DamagedError for a result that is not what the trial wrote.
+        Other files of an ended trial that are not are named.
         """
         if (self.path / "sweep.json").exists():
             raise WorkdirError(
@@ -56,12 +90,41 @@ class RunDir:
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. "
                 "Choose another --workdir, or remove this one"
             )
-        result = read_json(self.path / "result.json")
-        return result if result and result.get("status") in ENDED else None
+        # Of a writer that was killed; whoever calls this has the directory locked.
+        names = (*FILES, "result.json", checksums.NAME)
+        remove_leftovers(self.path, names)
+        result = read_result(self.path)
+        if result is None or result.get("status") not in ENDED:
+            return None
+        if changed := self._changed():
+            self._say(
+                f"{self.path}: {', '.join(changed)} changed since the trial ended: restore "
+                "them, or remove result.json, and the same command makes again what it "
+                "can from the checkpoints"
+            )
+        return result
+
+    def _changed(self):
+        """Lists the files of an ended trial that are not what it wrote."""
+        changed = checksums.changed_files(self.path)
+        record = read_json(self.path / "record.json") or {}
+        model = self.path / "vocabulary.model"
+        content = model.read_bytes() if model.is_file() else b""
+        # Trials of earlier versions have no other checksum.
+        if record.get("vocabulary", digest(content)) != digest(content):
+            changed.append("vocabulary.model")
+        return sorted(set(changed))
 
     def check_data(self, prepared: Dataset) -> None:
-        """Raises WorkdirError if the trial began with other text or another vocabulary."""
+        """Raises WorkdirError if the trial began with other text or another vocabulary.
+
+        Raises DamagedError where the record of that is not what was written.
+        """
         record = read_json(self.path / "record.json")
+        if record and "record.json" in checksums.changed_files(
+            self.path, ["record.json"]
+        ):
+            raise DamagedError(self.path / "record.json", "it is not what was written")
         if record is not None and (changed := other_data(record, prepared)):
             raise WorkdirError(
                 f"{self.path} was begun with other data: {changed}. "
@@ -79,17 +142,22 @@ class RunDir:
     ) -> None:
         """Writes record.json where there is none, and the vocabulary of the trial's ids.
 
+        A vocabulary that was lost or damaged since is written again, and so are the
+        sources of classes from outside.
+
         `length` is the model's longest row; `origin` names the other trial that this one
         started from, None for a fresh start and for one that goes on.
         """
         record = read_json(self.path / "record.json")
+        is_new = record is None
+        # Before record.json, which makes the directory a trial's for those who read it.
+        self._keep("vocabulary.model", prepared.vocabulary_model, is_new)
+        sources = self._keep_sources(settings, is_new)
         if record is not None:
             # An earlier start from the other trial ended before its first checkpoint.
             if origin:
-                write_json(self.path / "record.json", record | dict(begun=origin))
+                self._write_record(record | dict(begun=origin))
             return
-        # Before record.json, which makes the directory a trial's for those who read it.
-        write_bytes(self.path / "vocabulary.model", prepared.vocabulary_model)
         now = datetime.datetime.now(datetime.UTC)
         record = dict(
             name=name,
@@ -100,7 +168,7 @@ class RunDir:
             python=platform.python_version(),
             git=machine.git_commit(),
             **_data(prepared),
-            outside=self._keep_sources(settings),
+            outside=sources,
             corpus_counts=prepared.counts,
             device=machine.device(),
             devices=jax.device_count(),
@@ -108,9 +176,26 @@ class RunDir:
             begun=origin,
             started=now.isoformat(timespec="seconds"),
         )
-        write_json(self.path / "record.json", record)
+        self._write_record(record)
 
-    def _keep_sources(self, settings: Settings) -> dict[str, str]:
+    def _write_record(self, record):
+        # A kill in between leaves a record without a checksum, not one with another's.
+        (self.path / checksums.NAME).unlink(missing_ok=True)
+        write_json(self.path / "record.json", record)
+        checksums.write_checksums(self.path, ["record.json"])
+
+    def _keep(self, name: str, content: bytes, is_new: bool) -> None:
+        """Writes a file that is not there as it should be; names it unless it `is_new`."""
+        path = self.path / name
+        if path.is_file() and path.read_bytes() == content:
+            return
+        if not is_new:
+            state = "damaged" if path.exists() else "missing"
+            self._say(f"{path} is {state}: it is written again")
+        _move_away(path)
+        write_bytes(path, content)
+
+    def _keep_sources(self, settings: Settings, is_new: bool) -> dict[str, str]:
         """Writes the source of each class from outside. Returns their SHA-256 by name."""
         hashes = {}
         for outside in settings.outside():
@@ -119,33 +204,51 @@ class RunDir:
             if hashes.get(name, outside.sha256) != outside.sha256:
                 name = f"{outside.sha256}-{name}"
             hashes[name] = outside.sha256
-            folder = self.path / "outside"
-            folder.mkdir(exist_ok=True)
-            write_bytes(folder / name, outside.source)
+            self._keep(f"outside/{name}", outside.source, is_new)
         return hashes
 
-    def resume(self, step: int) -> Callable[[], float]:
-        """Removes metrics of steps after `step`.
+    def resume(
+        self, step: int, logged: Mapping[str, int] = MappingProxyType({})
+    ) -> Callable[[], float]:
+        """Removes metrics of steps after `step`, and lines that are no metrics.
 
-        Returns a clock: seconds of work, which go on from those up to that step.
+        `logged` is what `logged` returned at that step, if it is known: lines that are
+        missing or changed since are named. Returns a clock: seconds of work, which go on
+        from those up to that step.
         """
+        path = self.path / "metrics.jsonl"
+        read = read_metrics(path)
+        whole = list(filter(_is_whole, read.lines))
         # A killed run may have logged steps that no checkpoint holds: they come again.
-        kept = [line for line in self.metrics() if line["step"] <= step]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_text(self.path / "metrics.jsonl", text)
+        kept = [line for line in whole if line["step"] <= step]
+        damage = [read.damage]
+        if lacking := len(read.lines) - len(whole):
+            damage.append(f"{lacking} of its lines lack their numbers")
+        if logged and logged["lines"] != len(kept):
+            damage.append(
+                f"of {logged['lines']} lines logged up to step {step} it has {len(kept)}"
+            )
+        elif logged and logged != _summed(kept):
+            damage.append(f"a number up to step {step} is not what was logged")
+        if any(damage):
+            why = "; ".join(filter(None, damage))
+            self._say(
+                f"{path} is damaged ({why}): the run goes on with its other lines"
+            )
+        _move_away(path)
+        write_text(path, _as_text(kept))
         before = kept[-1]["seconds"] if kept else 0.0
         start = time.perf_counter()
         return lambda: before + time.perf_counter() - start
 
+    def logged(self, step: int) -> dict[str, int]:
+        """Returns the number of lines of metrics up to `step`, and their checksum."""
+        return _summed([line for line in self.metrics() if line["step"] <= step])
+
     def metrics(self) -> list[dict[str, Any]]:
-        """Returns the lines of metrics.jsonl without a last one that a crash cut off."""
-        path = self.path / "metrics.jsonl"
-        lines = []
-        if path.exists():
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    lines.append(json.loads(line))
-        return lines
+        """Returns the lines of metrics.jsonl that are whole."""
+        lines = read_metrics(self.path / "metrics.jsonl").lines
+        return list(filter(_is_whole, lines))
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
@@ -162,10 +265,14 @@ class RunDir:
         ]
         return step in steps
 
-    def speed(self) -> float:
-        """Returns target tokens a second: the median, for first lines include compilation."""
+    def speed(self) -> float | None:
+        """Returns target tokens a second: the median, for first lines include compilation.
+
+        None where no line of training is left.
+        """
         lines = [line for line in self.metrics() if line["split"] == "train"]
-        return float(np.median([line["tokens_per_second"] for line in lines]))
+        speeds = [line["tokens_per_second"] for line in lines]
+        return float(np.median(speeds)) if speeds else None
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
@@ -181,8 +288,65 @@ class RunDir:
         write_json(self.path / "examples.json", records)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes result.json, after which the trial has ended."""
-        write_json(self.path / "result.json", result)
+        """Writes the checksums of all files, and result.json: the trial has ended."""
+        content = to_json(result).encode()
+        folder = (self.path / "outside").glob("*")
+        names = (*FILES, *(f"outside/{path.name}" for path in sorted(folder)))
+        coming = {"result.json": content}
+        checksums.write_checksums(self.path, names, coming)
+        write_bytes(self.path / "result.json", content)
+
+
+def training_digest(settings: Settings) -> str:
+    """Returns eight digits of the settings that a trial's checkpoints depend on."""
+    values = settings.to_dict()
+    del values["evaluation"]
+    return schema.digest(values)
+
+
+def read_result(directory: Path) -> dict[str, Any] | None:
+    """Returns a trial's result.json, None where there is none.
+
+    Raises DamagedError where a trial has ended and this is not what it wrote.
+    """
+    path = directory / "result.json"
+    try:
+        result = read_json(path)
+    except DamagedError as error:
+        raise DamagedError(path, error.why, RESULT_REMEDY) from None
+    if result is None or result.get("status") not in ENDED:
+        return result
+    if path.name in checksums.changed_files(directory, [path.name]):
+        raise DamagedError(path, "it is not what the trial wrote", RESULT_REMEDY)
+    return result
+
+
+def _is_whole(line):
+    """Whether a line of metrics has what each has, and numbers alone."""
+    needed = (
+        ("seconds", "tokens_per_second") if line["split"] == "train" else ("seconds",)
+    )
+    if not all(is_number(line.get(name)) for name in needed):
+        return False
+    values = (value for name, value in line.items() if name != "split")
+    return all(value is None or is_number(value) for value in values)
+
+
+def _as_text(lines):
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _summed(lines):
+    return dict(lines=len(lines), crc32=zlib.crc32(_as_text(lines).encode()))
+
+
+def _move_away(path):
+    """Gives another name to a directory that is in a file's place."""
+    if path.is_dir() and not path.is_symlink():
+        i = 0
+        while (target := path.with_name(f"{path.name}.damaged-{i}")).exists():
+            i += 1
+        os.rename(path, target)
 
 
 def not_a_trial(path: Path) -> str:

@@ -15,7 +15,7 @@ from experiments.data.dataset import Dataset
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.metric_log import Board, Log
-from experiments.training.run_dir import RunDir
+from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.start_point import StartPoint, find_start
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes
@@ -180,8 +180,9 @@ class TrialRun:
         self.resources.close()
 
     def _noted(self):
+        logged = self.run_dir.logged(self.step)
         # Steps in a row are counted on after an interruption.
-        return dict(self.log.noted(), bad=self.bad_steps)
+        return dict(self.log.noted(), bad=self.bad_steps, logged=logged)
 
 
 class StartedRun(NamedTuple):
@@ -204,7 +205,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
             # Two at least: where the newest is damaged, the one before is used.
-            open_checkpoints(job.path, keep=max(2, t.average))
+            open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
         fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
         restored, origin = find_start(
@@ -215,11 +216,11 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         # On the host, where `Lanes.stack` joins the states of all lanes.
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
+        noted = dict(restored.noted)
+        logged = noted.pop("logged", {})
         if origin:
             # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save_between(
-                step, restored.state, batches.get_state(), restored.noted
-            )
+            checkpoints.save_between(step, restored.state, batches.get_state(), noted)
         best = checkpoints.best_perplexity(fresh) if t.keep_best else None
         run_dir.describe(
             job.name,
@@ -229,8 +230,8 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.program.length,
             origin,
         )
-        # Lines of a trial that begins from another are of a start that was lost.
-        clock = run_dir.resume(-1 if origin else step)
+        # What another trial logged is not in this one's file.
+        clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
         board = None
         if common.tensorboard:
             board = Board(job.path / "tensorboard", step, run_dir.metrics())
@@ -241,7 +242,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.say,
             peak=_peak(t, common.lanes.count),
             board=board,
-            noted=restored.noted,
+            noted=noted,
             skip=t.nonfinite == "skip",
         )
         run = TrialRun(

@@ -15,6 +15,7 @@ from experiments.data.corpora import CorpusError, Pairs
 from experiments.data.dataset import prepare
 from experiments.data.vocabulary import EOS, Vocabulary, train_vocabulary
 from experiments.settings import FilesData
+from experiments.system.files import DamagedError
 
 WORDS = "one two three four five six seven eight nine ten".split()
 
@@ -163,14 +164,69 @@ def test_two_at_once_build_it_once(folder, cache, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", ["about.json", "target.ids"])
-@pytest.mark.parametrize("harm", ["truncated", "missing"])
-def test_what_is_not_whole_is_made_again(folder, name, harm):
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_a_directory(path):
+    path.unlink()
+    path.mkdir()
+    (path / "file").write_text("")
+
+
+HARMS = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-2]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "flipped": flip,
+    "missing": Path.unlink,
+    "directory": replace_by_a_directory,
+}
+KEPT = (
+    "about.json",
+    "source.ids",
+    "source.lengths",
+    "source.starts",
+    "target.ids",
+    "vocabulary.model",
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_not_as_it_was_written_is_named_and_made_again(folder, name, harm):
     first = prepare(data(folder))
-    wanted = first.train.target.ids.tolist()
-    path = first.directory / name
-    path.write_bytes(path.read_bytes()[:-2]) if harm == "truncated" else path.unlink()
-    assert prepare(data(folder)).train.target.ids.tolist() == wanted
+    expected = {path.name: path.read_bytes() for path in first.directory.iterdir()}
+    HARMS[harm](first.directory / name)
+    said = []
+    again = prepare(data(folder), said.append)
+    actual = {path.name: path.read_bytes() for path in again.directory.iterdir()}
+    assert actual == expected
+    (line,) = said
+    assert f"{first.directory} is damaged ({name}" in line and "\n" not in line
+    assert prepare(data(folder), said.append) and len(said) == 1
+
+
+def test_a_worker_does_not_load_text_that_was_changed(folder):
+    first = prepare(data(folder))
+    for name in ("about.json", "vocabulary.model"):
+        path = first.directory / name
+        before = path.read_bytes()
+        flip(path)
+        with pytest.raises(DamagedError, match=name):
+            dataset.load(first.directory)
+        path.write_bytes(before)
+
+
+def test_a_file_in_the_place_of_the_directory_is_replaced(folder):
+    directory = prepare(data(folder)).directory
+    HARMS["directory"](directory / "about.json")
+    dataset.remove(directory)
+    directory.write_text("")
+    said = []
+    assert prepare(data(folder), said.append).counts["train"] == 298
+    assert "it is no directory" in said[0]
 
 
 def test_an_interrupted_one_leaves_nothing_that_counts(folder, cache, monkeypatch):
@@ -289,5 +345,5 @@ def test_many_sentences_at_once_are_encoded_as_one_by_one():
 
 def test_about_names_its_files(folder):
     directory = prepare(data(folder)).directory
-    sizes = json.loads((directory / "about.json").read_text())["sizes"]
-    assert {path.name for path in directory.iterdir()} == {*sizes, "about.json"}
+    named = json.loads((directory / "about.json").read_text())["sha256"]
+    assert {path.name for path in directory.iterdir()} == {*named, "about.json"}

@@ -109,7 +109,7 @@ def test_digest_names_the_model(vocabulary, sentences):
 def test_more_tokens_than_the_text_has(sentences):
     with pytest.raises(
         VocabularyError,
-        match=r"vocabulary=90000 is more than .* the largest possible is \d{3,4}$",
+        match=r"^data.vocabulary_size=90000 is more than .* the largest possible is \d{3,4}$",
     ):
         train_vocabulary(sentences, 90_000)
 
@@ -118,7 +118,7 @@ def test_more_tokens_than_the_text_has(sentences):
 def test_fewer_tokens_than_the_text_has_characters(sentences, size):
     with pytest.raises(
         VocabularyError,
-        match=rf"vocabulary={size} is too small .* needs at least 4\d\d$",
+        match=rf"^data.vocabulary_size={size} is too small .* needs at least 4\d\d$",
     ):
         train_vocabulary(sentences, size)
 

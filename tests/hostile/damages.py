@@ -1,0 +1,276 @@
+"""Damages the files of a trial, of a sweep and of the cache, each in each way.
+
+    python -m tests.hostile.damages [--every=N]
+
+What follows must be bit-identical to what follows undamaged, or be named in one line: an
+error that a user can mend, or a warning. A traceback, and other numbers in silence, are
+failures; they are listed.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.data import dataset
+from experiments.errors import UserError
+from experiments.report.results import read_examples, read_results, read_sentences
+from experiments.settings import Settings
+from experiments.sweep import workdir as sweep_workdir
+from experiments.sweep.plan import plan_trials
+from experiments.system.signals import Interrupted, Interruption
+from experiments.training import loop
+from tests.experiments import tiny
+
+CLOCKED = ("seconds", "tokens_per_second")
+SEEDS = (0, 1)
+POINT = tiny.POINT | {
+    "training.keep_best": True,
+    "training.log_every": 3,
+    "training.save_every": 6,
+    "evaluation.examples": 1,
+}
+STORES = ("checkpoints", "best", "interrupted")
+
+
+class Stop(Interruption):
+    """Asks to stop a trial some steps after its first checkpoint."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self.left = 2
+
+    def check(self):
+        self.left -= (self.path / "checkpoints" / "6").exists()
+        if self.left == 0:
+            raise Interrupted
+
+
+class Case(NamedTuple):
+    """Holds a damage: of which file of which state, and how."""
+
+    state: str
+    file: str
+    harm: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.state}: {self.file} {self.harm}"
+
+
+def cut(path: Path, other: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def zero(path: Path, other: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip(path: Path, other: Path) -> None:
+    content = bytearray(path.read_bytes() or b"\0")
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def make_a_directory(path: Path, other: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def swap(path: Path, other: Path) -> None:
+    if other.is_file():
+        shutil.copyfile(other, path)
+    else:
+        path.unlink()
+
+
+HARMS: dict[str, Callable[[Path, Path], None]] = {
+    "cut": cut,
+    "zeroed": zero,
+    "flipped": flip,
+    "directory": make_a_directory,
+    "swapped": swap,
+}
+
+
+class World:
+    """Holds undamaged states, each twice, as neighbours, and what follows from each."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.trials = plan_trials({}, [POINT | {"seed": seed} for seed in SEEDS])
+        with _cache(folder / "cache"):
+            self.corpus = dataset.prepare(self.trials[0].settings.data)
+            other = self.trials[0].settings.data
+            self.other_corpus = dataset.prepare(dataclasses.replace(other, heldout=11))
+        for trial in self.trials:
+            half = folder / "half" / trial.directory
+            with contextlib.suppress(Interrupted):
+                self._run(half, trial.settings, Stop(half))
+            ended = folder / "ended" / trial.directory
+            shutil.copytree(half, ended)
+            self._run(ended, trial.settings)
+        config = tiny.config()
+        sweep_workdir.open_workdir(folder / "ended", "tiny.py", config, [], self.trials)
+        self.expected = {}
+        for state, follow in self.states.items():
+            self.expected[state] = follow(self._copy(state, "expected"))
+
+    @property
+    def states(self) -> dict[str, Callable[[Path], Any]]:
+        return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
+
+    def cases(self) -> list[Case]:
+        """Lists all damages: each of a file, and two of each file of a checkpoint."""
+        cases = []
+        for state in self.states:
+            for i, file in enumerate(self._files(state)):
+                harms = list(HARMS)
+                if _is_of_a_checkpoint(file):
+                    harms = [harms[i % len(harms)], harms[(i + 2) % len(harms)]]
+                cases += [Case(state, file, harm) for harm in harms]
+        return cases
+
+    def outcome(self, case: Case) -> str:
+        """Returns "same" or "named", or else what went wrong."""
+        place = self._copy(case.state, "damaged")
+        path = place / case.file
+        other = self._other(case)
+        HARMS[case.harm](path, other)
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                actual = self.states[case.state](place)
+        except UserError as error:
+            return "named" if "\n" not in str(error) else f"lines: {error}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        if _are_equal(actual, self.expected[case.state]):
+            return "same"
+        return "named" if said.getvalue().strip() else "other numbers in silence"
+
+    def _files(self, state) -> Iterator[str]:
+        root = self.folder / state
+        kept = self.corpus.directory.name if state == "cache" else self._first
+        for path in sorted(root.rglob("*")):
+            name = str(path.relative_to(root))
+            is_top = state == "ended" and "/" not in name
+            # Checkpoints of a trial that has ended are as those of one that has not.
+            is_again = state == "ended" and _is_of_a_checkpoint(name)
+            if path.name == ".lock" or is_again:
+                continue
+            if path.is_file() and (kept in name or is_top):
+                yield name
+
+    @property
+    def _first(self):
+        return self.trials[0].directory
+
+    def _other(self, case):
+        """Returns the same file of the neighbour."""
+        name = case.file.replace(self._first, self.trials[1].directory)
+        if case.state == "cache":
+            ours = self.corpus.directory.name
+            name = case.file.replace(ours, self.other_corpus.directory.name)
+        return self.folder / case.state / name
+
+    def _copy(self, state, name):
+        place = self.folder / name
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(self.folder / state, place)
+        return place
+
+    def _run(self, path, settings: Settings, interruption=None):
+        return loop.run(settings, self.corpus, path, interruption=interruption)
+
+    def _go_on(self, place):
+        path = place / self._first
+        result = self._run(path, self.trials[0].settings)
+        texts = {
+            name: (path / name).read_bytes()
+            for name in ("translations.txt", "vocabulary.model", "config.json")
+        }
+        lines = (path / "metrics.jsonl").read_text().splitlines()
+        metrics = [_unclocked(json.loads(line)) for line in lines]
+        with np.load(path / "sentences.npz") as arrays:
+            sentences = {name: arrays[name].tolist() for name in arrays}
+        return _unclocked(result), texts, metrics, sentences
+
+    def _look_at(self, place):
+        done = [sweep_workdir.is_finished(place, trial) for trial in self.trials]
+        sweep_workdir.adopt_directories(place, self.trials)
+        result = self._run(place / self._first, self.trials[0].settings)
+        results = read_results(place)
+        read = []
+        for trial in results.trials:
+            arrays = {k: v.tolist() for k, v in read_sentences(trial).items()}
+            examples = [repr(example) for example in read_examples(trial)]
+            values = (trial.name, dict(trial.point), trial.label, trial.config)
+            read.append((*values, trial.record, trial.metrics, arrays, examples))
+        return done, result, results.base, results.sweeps, read
+
+    def _prepare(self, place):
+        with _cache(place):
+            made = dataset.prepare(self.trials[0].settings.data)
+        arrays = {}
+        for side in made.train._fields:
+            for field, array in getattr(made.train, side)._asdict().items():
+                arrays[side, field] = np.array(array).tolist()
+        texts = made.validation.text, made.test.text
+        return made.corpus_digest, made.vocabulary_model, made.counts, texts, arrays
+
+
+def _is_of_a_checkpoint(file: str) -> bool:
+    return not {*STORES}.isdisjoint(file.split("/"))
+
+
+def _unclocked(entries):
+    return {key: value for key, value in entries.items() if key not in CLOCKED}
+
+
+def _are_equal(actual, expected) -> bool:
+    # Through repr, in which NaN equals itself and a float has all its digits.
+    return repr(actual) == repr(expected)
+
+
+@contextlib.contextmanager
+def _cache(path: Path):
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(path)
+    try:
+        yield
+    finally:
+        del os.environ["XDG_CACHE_HOME"]
+        if before is not None:
+            os.environ["XDG_CACHE_HOME"] = before
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, help="only each N-th damage")
+    options = parser.parse_args()
+    outcomes = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        for case in world.cases()[:: options.every]:
+            outcome = world.outcome(case)
+            outcomes[outcome] += 1
+            if outcome not in ("same", "named"):
+                print(f"{case.name}: {outcome}", flush=True)
+    print(dict(outcomes))
+
+
+if __name__ == "__main__":
+    main()
