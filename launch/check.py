@@ -80,7 +80,8 @@ def cli() -> None:
         command.mistake(
             "name a class, such as python -m launch.check my_score.py:Cosine"
         )
-    command.quiet_jax()
+    command.escape_output()
+    command.quiet_libraries()
     app.run(_start, flags_parser=flags.FLAGS)
 
 

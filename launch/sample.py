@@ -61,7 +61,8 @@ def main():
     machine.use_compile_cache()
     command.load_outside(_OUTSIDE.value)
     sampler = Sampler(Path(_WORKDIR.value))
-    sys.stdout.reconfigure(encoding="utf-8")
+    # Without `errors` they would be strict again.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     for log_prob, text in sampler(
         _COUNT.value,
         beginning=_BEGINNING.value,

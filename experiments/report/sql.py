@@ -33,7 +33,12 @@ TRIAL = ("workdir", "name", "directory", "label", "seed", "status", "error")
 
 LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
 
-_LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
+_LOCKED = {
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+    # DuckDB may use its folder for temporary files, by default ./.tmp, in spite of the first.
+    "temp_directory": "",
+}
 """A query reads the two tables: no file, no network, no variable of the program that asks."""
 
 
