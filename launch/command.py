@@ -52,7 +52,7 @@ HELP = {"--help", "-help", "-h", "-?"}
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
     escape_output()
-    quiet_libraries()
+    quiet_jax()
     if HELP & set(sys.argv[1:]):
         print(_help(sys.modules[getattr(main, "func", main).__module__]))
         return
@@ -70,14 +70,9 @@ def escape_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def quiet_libraries() -> None:
-    """Keeps libraries from reporting what no user has to mend.
-
-    JAX reports every accelerator that is not there, and matplotlib a cache of fonts that it
-    cannot write.
-    """
+def quiet_jax() -> None:
+    """Keeps JAX from reporting every accelerator that is not there."""
     logging.getLogger("jax").setLevel(logging.WARNING)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:

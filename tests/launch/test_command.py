@@ -10,10 +10,11 @@ import sys
 import pytest
 from absl import flags
 
+from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import load_config
 from experiments.system import files
 from launch import command
-from tests.experiments import fakes
+from tests.experiments import fakes, tiny_config
 
 # How ml_collections loads a config.
 pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
@@ -144,13 +145,13 @@ def test_an_error_of_the_file_system_is_one_line(code, capsys):
     assert "/tmp/xxx" in actual[2] and os.strerror(code) in actual[2]
 
 
-def test_a_directory_in_a_files_place_is_one_line(run, tmp_path):
+def test_a_directory_in_a_files_place_is_one_line(tmp_path, capsys):
     (tmp_path / "config.json").mkdir()
-    (tmp_path / "result.json").mkdir()
-    with pytest.raises(SystemExit):
-        command.without_traceback(
-            lambda: files.read_json(tmp_path / "config.json"),
-        )
+    with pytest.raises(SystemExit) as end:
+        command.without_traceback(lambda: files.read_json(tmp_path / "config.json"))
+    actual = (end.value.code, *capsys.readouterr())
+    assert is_one_line(*actual), actual
+    assert f"{tmp_path}/config.json: Is a directory; move that" in actual[2]
 
 
 def test_an_error_without_a_path_keeps_its_traceback():
@@ -224,16 +225,14 @@ def test_what_the_output_cannot_show_is_escaped(
     assert file.getvalue() == expected
 
 
-def test_a_report_is_printed_in_ascii(finished):
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "JAX_PLATFORMS": "cpu"}
-    arguments = [f"--workdir={finished}", "--sql=select '± … \U0001f642' as text"]
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.report", *arguments],
-        env=environment,
-        capture_output=True,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.splitlines()[1] == rb"\xb1 \u2026 \U0001f642"
+def test_a_report_is_printed_in_ascii(run, finished, monkeypatch):
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
+    sql = "select '± … \U0001f642' as text"
+    status, _, said = run("report", f"--workdir={finished}", f"--sql={sql}")
+    sys.stdout.flush()
+    assert (status, said) == (0, "")
+    assert file.getvalue().splitlines()[1] == rb"\xb1 \u2026 \U0001f642"
 
 
 @pytest.fixture
@@ -292,6 +291,30 @@ def test_a_report_is_shown_where_nothing_can_be_written(run, finished, read_only
     assert not list(finished.glob("report.*"))
 
 
+def test_a_finished_sweep_is_shown_where_nothing_can_be_written(
+    run, tmp_path, read_only
+):
+    points = [{"seed": 0}, {"seed": 1}]
+    for trial in plan_trials(tiny_config.get_config(), points):
+        directory = tmp_path / trial.directory
+        files.write_json(directory / "config.json", trial.settings.to_dict())
+        files.write_json(directory / "result.json", fakes.finished(1.1, 90))
+    arguments = (f"--config={CONFIG}", "--sweep=seed", f"--workdir={tmp_path}")
+    status, shown, said = run("sweep", *arguments)
+    assert (status, said) == (0, "")
+    assert shown.endswith("report.html\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    read_only(tmp_path)
+    status, shown, said = run("sweep", *arguments)
+    assert (status, said) == (0, "")
+    assert "2 of 2 trials were finished before" in shown
+    assert shown.endswith(f"not written to {tmp_path}: {os.strerror(errno.EROFS)}\n")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+    # One that has something left to train cannot go on.
+    actual = run("sweep", *arguments, "--seeds=3", "--sweep=positions")
+    assert actual[0] == 2 and "sweep.json: Read-only file system" in actual[2]
+
+
 def test_a_read_only_directory_needs_no_lock(tmp_path, read_only):
     read_only(tmp_path)
     with files.lock(tmp_path):
@@ -307,3 +330,14 @@ def test_a_directory_that_can_be_written_to_is_locked_or_refused(tmp_path, monke
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PermissionError), files.lock(tmp_path):
         pass
+
+
+def test_a_cache_of_fonts_that_cannot_be_written_is_not_reported(tmp_path):
+    """It is no directory here, as root may write to any."""
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path / "file")}
+    program = "import launch, matplotlib; print(matplotlib.get_cachedir())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
