@@ -83,6 +83,7 @@ def cli() -> None:
         command.mistake(
             "name a class, such as python -m launch.check my_score.py:Cosine"
         )
+    command.escape_output()
     command.quiet_jax()
     app.run(_start, flags_parser=flags.FLAGS)
 

@@ -5,6 +5,7 @@ where that is possible. Settings are imported where they are used: they know att
 JAX, which takes time that a mistake in the flags need not wait for.
 """
 
+import contextlib
 import errno
 import importlib
 import logging
@@ -32,20 +33,42 @@ DISK = {
     errno.ENOENT: "choose another place",
     errno.EIO: "look after the disk",
     errno.ELOOP: "remove the link",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EISDIR: "move that directory away",
+    errno.EEXIST: "move it away",
+    errno.ENOTEMPTY: "move it away",
+    errno.EMFILE: "allow more open files",
+    errno.ENFILE: "allow more open files",
+    errno.ESTALE: "mount it again",
 }
 """The remedy for errors of the file system, which are no mistake of this program."""
+
+LONGEST_PATH = 200
+"""Characters of a path that a message shows."""
 
 HELP = {"--help", "-help", "-h", "-?"}
 
 
 def start(main) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
+    escape_output()
     quiet_jax()
     if HELP & set(sys.argv[1:]):
         # launch.data gives a partial, which has no module of its own.
         print(_help(sys.modules[getattr(main, "func", main).__module__]))
         return
     app.run(lambda _: without_traceback(main), flags_parser=_parse)
+
+
+def escape_output() -> None:
+    """Makes the output show what its encoding lacks as an escape, as \\xb1 for ±.
+
+    Without it a command would end in an error where the output is ASCII or Latin-1.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A notebook's streams take any character, and have no such method.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def quiet_jax() -> None:
@@ -74,8 +97,17 @@ class ConfigParser(ConfigFileFlagParser):
     """
 
     def parse(self, path):
-        """Returns the file's config with the settings of all kinds."""
-        self.config = super().parse(path)
+        """Returns the file's config with the settings of all kinds.
+
+        Raises UserError for a config that ends the program.
+        """
+        try:
+            # ml_collections warns of None, which is an error here.
+            with _silenced(logging.getLogger("absl")):
+                self.config = super().parse(path)
+        except SystemExit as error:
+            # The command would otherwise end with the config's status, and in silence.
+            raise UserError(f"it ends the program by exit({error.code})") from error
         if not isinstance(self.config, ml_collections.ConfigDict):
             return self.config
         from experiments.settings import with_all_settings
@@ -84,9 +116,35 @@ class ConfigParser(ConfigFileFlagParser):
 
 
 def define_workdir() -> flags.FlagHolder[str]:
-    return flags.DEFINE_string(
+    """Defines --workdir, which must be given."""
+    flag = flags.DEFINE_string(
         "workdir", None, "The directory for everything that is written", required=True
     )
+    check_directory("workdir")
+    return flag
+
+
+def check_directory(name: str) -> None:
+    """Makes the flag `name` refuse what no directory can be called.
+
+    An empty name would be the current directory: a shell leaves it of an unset variable.
+    """
+    flags.register_validator(name, _is_directory_name)
+
+
+def _is_directory_name(value):
+    """Raises ValidationError for an empty name and for one that is too long."""
+    if value is None:
+        return True
+    if not value.strip():
+        raise flags.ValidationError("it is empty; name a directory, . for this one")
+    try:
+        os.lstat(value)
+    except OSError as error:
+        # Any other error may be gone when the directory is used, or on another host.
+        if error.errno == errno.ENAMETOOLONG:
+            raise flags.ValidationError("the name is too long") from None
+    return True
 
 
 def define_outside() -> flags.FlagHolder[list[str]]:
@@ -152,14 +210,10 @@ def without_traceback(main):
     except UserError as error:
         mistake(error)
     except OSError as error:
-        # Any other is a mistake of this program, whose traceback is needed.
-        if error.errno not in DISK:
+        # Without a path it may be anything, such as a broken pipe.
+        if error.errno not in DISK and error.filename is None:
             raise
-        where = error.filename or getattr(flags.FLAGS, "workdir", None) or os.getcwd()
-        mistake(
-            f"{where}: {error.strerror}; {DISK[error.errno]}, "
-            "and the same command goes on from here"
-        )
+        mistake(_message_of_disk(error))
     except Interrupted:
         print(LINE, file=sys.stderr)
         sys.exit(STATUS)
@@ -167,6 +221,36 @@ def without_traceback(main):
         print(LINE, file=sys.stderr)
         # The status that shells give a command which SIGINT ended: 128 + 2.
         sys.exit(130)
+
+
+def _message_of_disk(error):
+    """Says at which path the file system failed, and what to do."""
+    workdir = flags.FLAGS["workdir"].value if "workdir" in flags.FLAGS else None
+    where = os.fsdecode(error.filename or workdir or os.getcwd())
+    remedy = DISK.get(error.errno, "choose another place")
+    return (
+        f"{_shortened(where)}: {error.strerror}; {remedy}, "
+        "and the same command goes on from here"
+    )
+
+
+def _shortened(path):
+    """Returns a path, of a very long one its beginning and its end."""
+    if len(path) <= LONGEST_PATH:
+        return path
+    half = LONGEST_PATH // 2
+    return f"{path[:half]}…{path[-half:]}"
+
+
+@contextlib.contextmanager
+def _silenced(logger):
+    """Makes a logger log nothing in this `with` block."""
+    refuse = lambda record: False
+    logger.addFilter(refuse)
+    try:
+        yield
+    finally:
+        logger.removeFilter(refuse)
 
 
 def _parse(arguments):
@@ -182,7 +266,7 @@ def _parse(arguments):
             # From the file's config: the flag's own has the settings of all kinds.
             flag.value = override(flag.parser.config, overrides())
     except Exception as error:  # a config file is a program, and may raise anything
-        mistake(_message_of(error, _config_given(arguments)))
+        mistake(_message_of(error, _config_given(arguments) or ""))
     if len(left) > 1:
         mistake(
             f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
@@ -199,25 +283,27 @@ def _check_config_arguments(arguments):
 
             check_key(name.removeprefix("config."))
     given = _config_given(arguments)
-    if given and not os.path.isfile(given.split(":")[0]):
-        mistake(f"--config={given}: no such file{_known_configs()}")
+    if given is not None and not os.path.isfile(given.split(":")[0]):
+        raise UserError(f"--config={_shortened(given)}: no such file{_known_configs()}")
 
 
 def _check_config(arguments):
     """ml_collections lets get_config() return anything, and keeps an OSError in it for later."""
-    if not (given := _config_given(arguments)):
+    given = _config_given(arguments)
+    if given is None:
         return
     config = flags.FLAGS["config"].value
     if not isinstance(config, ml_collections.ConfigDict):
         # ml_collections keeps an OSError of the file and raises it at the first access.
         getattr(config, "model", None)
-        mistake(
-            f"--config={given}: get_config() must return a ConfigDict, not {type(config).__name__}"
+        kind = type(config).__name__
+        raise UserError(
+            f"--config={given}: get_config() must return a ConfigDict, not {kind}"
         )
 
 
-def _config_given(arguments) -> str:
-    """Returns the value of --config, "" where there is none."""
+def _config_given(arguments) -> str | None:
+    """Returns the value of --config, None where there is none."""
     # By hand, as this is asked before absl has parsed, and after it has failed to.
     values = [
         following if argument.lstrip("-") == "config" else argument.partition("=")[2]
@@ -228,7 +314,7 @@ def _config_given(arguments) -> str:
         and argument.lstrip("-").partition("=")[0] == "config"
     ]
     # absl takes the last of several too.
-    return values[-1] if values else ""
+    return values[-1] if values else None
 
 
 def _message_of(error, given) -> str:
@@ -240,9 +326,12 @@ def _message_of(error, given) -> str:
         chain.append(before)
     for link in chain:
         if lines := _lines_in(path, link):
-            return f"--config={given}: line {lines[-1]}: {type(link).__name__}: {link}"
+            where = f"--config={given}: line {lines[-1]}"
+            return f"{where}: {type(link).__name__}: {link}"
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, RecursionError):
+        return f"--config={given}: the config holds itself, or is nested too deeply"
     if "config file" in str(error):  # ml_collections' message is a whole traceback
         return f"--config={given}: {chain[-1]}"
     return (

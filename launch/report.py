@@ -9,7 +9,7 @@ report.html, which stand in the workdir. The second writes nothing;
 experiments/report/sql.py lists the tables.
 """
 
-from pathlib import Path
+import os
 
 from absl import flags
 
@@ -42,6 +42,10 @@ _METRIC = flags.DEFINE_list(
 def main():
     metrics = (*METRICS, *command.load_metrics(_METRIC.value))
     workdirs = split(_WORKDIR.value)
+    if not all(map(str.strip, workdirs)):
+        command.mistake(
+            f"--workdir={_WORKDIR.value}: an empty name; name a directory, . for this one"
+        )
     # An empty query is a question too, and must not write a report.
     if _SQL.value is not None:
         try:
@@ -55,7 +59,10 @@ def main():
         )
     written = write_report(workdirs[0], metrics)
     print_table(written.table)
-    print(written.markdown, written.csv, written.latex, written.html, sep="\n")
+    if written.unwritten:
+        print(written.unwritten)
+    else:
+        print(written.markdown, written.csv, written.latex, written.html, sep="\n")
 
 
 def split(text: str) -> list[str]:
@@ -64,8 +71,10 @@ def split(text: str) -> list[str]:
     directories = []
     while parts:
         lengths = range(len(parts), 0, -1)
-        taken = next((n for n in lengths if Path(",".join(parts[:n])).exists()), 1)
-        directories.append(",".join(parts[:taken]))
+        # os.path has no error for the joined names, which may be longer than a name can be.
+        names = {n: ",".join(parts[:n]) for n in lengths}
+        taken = next((n for n in lengths if os.path.exists(names[n])), 1)
+        directories.append(names[taken])
         parts = parts[taken:]
     return directories
 

@@ -63,8 +63,9 @@ def main():
     # Before the model, whose settings may name it.
     command.load_outside(_OUTSIDE.value)
     sampler = Sampler(Path(_WORKDIR.value))
-    # Whatever the locale says: a pipe gets what the model was trained on.
-    sys.stdout.reconfigure(encoding="utf-8")
+    # Whatever the locale says: a pipe gets what the model was trained on. Without `errors`
+    # they would be strict again.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     for log_prob, text in sampler(
         _COUNT.value,
         beginning=_BEGINNING.value,

@@ -29,7 +29,7 @@ from experiments.sweep.schedule import asked_by_user
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.sweep.workers import Pools, run_all, schedules
 from experiments.system import huge_pages, machine
-from experiments.system.files import lock
+from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
 from experiments.trial import cost
 from experiments.trial.lanes import check_batch_size
@@ -39,6 +39,7 @@ _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "The directory for everything that is written"
 )
+command.check_directory("workdir")
 _SWEEP = flags.DEFINE_list(
     "sweep", [], "Names of the config's sweeps; their product is run"
 )
@@ -107,10 +108,10 @@ def dry_run(planned, console):
     """Builds each trial by shape, and prints what there is and what it will take."""
     check_all(planned)
     groups = group_trials(planned)
-    found = list(map(estimate.estimate, groups))
-    for one in planned[:SHOWN]:
+    estimates = list(map(estimate.estimate, groups))
+    for trial in planned[:SHOWN]:
         console.print(
-            f"{one.label or one.name:40} {one.point}",
+            f"{trial.label or trial.name:40} {trial.point}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -119,8 +120,8 @@ def dry_run(planned, console):
     if not console.is_terminal:
         # A file has no width, and 80 characters would cut the table.
         console.width = 160
-    console.print(estimate.table(found, SHOWN))
-    _print_rest(found, "groups", console)
+    console.print(estimate.table(estimates, SHOWN))
+    _print_rest(estimates, "groups", console)
     for group in groups[:SHOWN]:
         try:
             # Only said: the sweep may be meant for another machine.
@@ -133,7 +134,8 @@ def dry_run(planned, console):
                 soft_wrap=True,
             )
     console.print(
-        f"{len(planned)} trials in {len(found)} groups, each builds; {estimate.totals(found)}",
+        f"{len(planned)} trials in {len(estimates)} groups, each builds; "
+        f"{estimate.totals(estimates)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -148,7 +150,7 @@ def run(planned, workdir, console, interruption):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
         planned = adopt_directories(workdir, planned)
-        todo = [one for one in planned if not is_finished(workdir, one)]
+        todo = [trial for trial in planned if not is_finished(workdir, trial)]
         already = len(planned) - len(todo)
         if todo:
             # Before the corpora are read, which may take minutes.
@@ -156,10 +158,7 @@ def run(planned, workdir, console, interruption):
             corpora = {trial.settings.data for trial in todo}
             # Once, in this process: the workers open what it leaves in the cache.
             prepared = {data: prepare(data) for data in corpora}
-        # After all checks, so that a refused sweep does not claim the workdir.
-        open_workdir(
-            workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
-        )
+        _list_trials(workdir, planned, bool(todo))
         if todo:
             _run(todo, already, prepared, workdir, console, interruption)
         from experiments.report.terminal import print_table
@@ -171,8 +170,23 @@ def run(planned, workdir, console, interruption):
         f"\n{already} of {len(planned)} trials were finished before" if already else "",
         highlight=False,
     )
-    console.print(f"report: {written.html}", highlight=False, soft_wrap=True)
-    return sum(not is_finished(workdir, one) for one in planned)
+    report = written.unwritten or written.html
+    console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+    return sum(not is_finished(workdir, trial) for trial in planned)
+
+
+def _list_trials(workdir, planned, is_needed):
+    """Writes sweep.json; where nothing can be written only if that `is_needed`.
+
+    So the table of a finished sweep can be shown from a read-only file system.
+    """
+    try:
+        open_workdir(
+            workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
+        )
+    except OSError as error:
+        if is_needed or error.errno not in READ_ONLY:
+            raise
 
 
 def _metrics(planned):
@@ -206,17 +220,15 @@ def _run(todo, already, prepared, workdir, console, interruption):
                 lanes=schedule.layout.lanes,
             )
             # Here, or trials would fail one by one in their workers.
-            for t in (one.settings.training for one in group):
-                check_batch_size(
-                    t.batch_size,
-                    pools.machine.devices if schedule.layout.lanes == 1 else 1,
-                    t.accumulate,
-                )
+            devices = pools.machine.devices if schedule.layout.lanes == 1 else 1
+            for trial in group:
+                training = trial.settings.training
+                check_batch_size(training.batch_size, devices, training.accumulate)
         metrics = _metrics(todo)
         with Progress(workdir, todo, already, console, metrics) as progress:
             interruption.unsaved = True  # the workers have it
-            for one in run_all(pools, workdir, chosen, progress.update, interruption):
-                progress.ended(one)
+            for trial in run_all(pools, workdir, chosen, progress.update, interruption):
+                progress.ended(trial)
     finally:
         pools.stop()
         interruption.unsaved = False

@@ -39,11 +39,13 @@ _TENSORBOARD = flags.DEFINE_boolean(
     "tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard"
 )
 _RESUME = flags.DEFINE_string(
-    "resume", "", "Another trial's directory: its newest checkpoint is gone on from"
+    "resume", None, "Another trial's directory: its newest checkpoint is gone on from"
 )
+command.check_directory("resume")
 _INIT_FROM = flags.DEFINE_string(
-    "init_from", "", "Another trial's directory: its weights are begun with"
+    "init_from", None, "Another trial's directory: its weights are begun with"
 )
+command.check_directory("init_from")
 _HOSTS = flags.DEFINE_string(
     "hosts",
     "",
@@ -102,7 +104,7 @@ def run(interruption):
             settings,
             prepared,
             _WORKDIR.value,
-            start=StartPoint(_RESUME.value, _INIT_FROM.value),
+            start=StartPoint(_RESUME.value or "", _INIT_FROM.value or ""),
             say=say,
             tensorboard=_TENSORBOARD.value,
             interruption=interruption,
@@ -129,7 +131,8 @@ def run(interruption):
             *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")),
             sep="  ",
         )
-    print("report:", write_report(_WORKDIR.value, metrics).html)
+    written = write_report(_WORKDIR.value, metrics)
+    print("report:", written.unwritten or written.html)
 
 
 def _listed(scores):

@@ -61,15 +61,17 @@ def main():
     )
     # Only \n ends a line, or a lone \r would make two translations of one line.
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")
-    sys.stdout.reconfigure(encoding="utf-8")
+    # Without `errors` they would be strict again.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         lines = [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         command.mistake(f"the input is no UTF-8: {error}")
-    for found in translator.n_best(lines):
+    for hypotheses in translator.n_best(lines):
         if n == 0:
-            print(found[0].text)
-        for score, text in (found + [Hypothesis(-math.inf, "")] * n)[:n]:
+            print(hypotheses[0].text)
+        filled = hypotheses + [Hypothesis(-math.inf, "")] * n
+        for score, text in filled[:n]:
             print(f"{score:.4f}\t{text}")
 
 

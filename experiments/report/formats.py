@@ -23,6 +23,9 @@ from experiments.report.table import (
 VARIANTS = {"bleu": ("bleu_detokenized",)}
 """Columns of report.csv that follow that of a metric."""
 
+FORMULA_MARKS = "=+-@＝＋－＠"
+"""A spreadsheet computes a cell that begins with one of these, the full-width ones too."""
+
 OTHER_SCORES = ("alignment_error", "test_perplexity", "steps", "seconds")
 """Columns of report.csv after those of the metrics."""
 
@@ -164,7 +167,7 @@ def _csv_cell(value):
     if not isinstance(value, str):
         return value
     text = one_line(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return f"'{text}" if text.startswith(tuple(FORMULA_MARKS)) else text
 
 
 def _weights(results):

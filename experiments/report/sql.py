@@ -6,8 +6,10 @@
     metrics  a row a line of metrics.jsonl: workdir, name, directory, label, seed, step, split,
              loss, ...
 
-The tables come from one workdir or many. A name with a dot is quoted in SQL:
-select label, avg(bleu) from trials where "model.h" = 8 group by label.
+The tables come from one workdir or many. A name with a dot is quoted in SQL. A mean over
+seeds is grouped by every setting that the sweep varies, else it is one of different models:
+select "model.h", "model.d_k", "model.positions", count(bleu) as seeds, avg(bleu)
+from trials group by all.
 """
 
 import json
@@ -33,7 +35,12 @@ TRIAL = ("workdir", "name", "directory", "label", "seed", "status", "error")
 
 LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
 
-_LOCKED = {"enable_external_access": "false", "lock_configuration": "true"}
+_LOCKED = {
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+    # DuckDB may use its folder for temporary files, by default ./.tmp, in spite of the first.
+    "temp_directory": "",
+}
 """A query reads the two tables: no file, no network, no variable of the program that asks."""
 
 

@@ -15,25 +15,31 @@ from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
 from experiments.report.results import Results, read_results, read_sentences
 from experiments.report.table import Table, result_table
-from experiments.system.files import write_text
+from experiments.system.files import READ_ONLY, write_text
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Holds the table of a report and the paths of its files."""
+    """Holds the table of a report and the paths of its files.
+
+    `unwritten` says why there are no files where none can be written; else it is empty.
+    """
 
     table: Table
     markdown: Path
     csv: Path
     latex: Path
     html: Path
+    unwritten: str = ""
 
 
 def write_report(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Report:
     """Writes report.md, report.csv, report.tex and report.html into `workdir`.
 
-    Each is written whole or not at all. Raises ResultsError if `workdir` holds neither a
-    sweep nor a single run.
+    Each is written whole or not at all. Where this process may not write, as on a read-only
+    file system, the table is still returned, with the reason in `unwritten`.
+
+    Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
     rows = compare_rows(results, metrics)
@@ -45,10 +51,20 @@ def write_report(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Re
         latex=results.workdir / "report.tex",
         html=results.workdir / "report.html",
     )
-    write_text(report.markdown, to_markdown(results, table))
-    write_text(report.csv, to_csv(results, metrics))
-    write_text(report.latex, to_latex(results, rows, table, metrics))
-    write_text(report.html, render_page(results, rows, table, metrics))
+    texts = {
+        report.markdown: to_markdown(results, table),
+        report.csv: to_csv(results, metrics),
+        report.latex: to_latex(results, rows, table, metrics),
+        report.html: render_page(results, rows, table, metrics),
+    }
+    try:
+        for path, text in texts.items():
+            write_text(path, text)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        reason = f"not written to {results.workdir}: {error.strerror}"
+        return dataclasses.replace(report, unwritten=reason)
     return report
 
 

@@ -189,7 +189,7 @@ def _run_file(path, source):
     sys.modules[name] = module
     try:
         exec(compile(source, str(path), "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise OutsideError(_failure(path, error)) from error
     return module
@@ -204,7 +204,7 @@ def _load_module(place):
         )
     try:
         module = importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise OutsideError(_failure(place, error)) from error
     file = getattr(module, "__file__", None)
     if file is None:

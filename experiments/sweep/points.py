@@ -9,6 +9,7 @@ import inspect
 import itertools
 import math
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -32,11 +33,16 @@ def load_config(path: str):
     """Loads a config file as a module; it may lie anywhere.
 
     `path` is as for --config: what follows a colon is an argument of its get_config.
+    Raises SweepError for a file that ends the program.
     """
     file, _, _ = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        # The sweep would otherwise end with the config's status, and in silence.
+        raise SweepError(f"{file} ends the program by exit({error.code})") from error
     return module
 
 
@@ -126,8 +132,8 @@ def _points_of(known, name, config):
         generator = known[name](*arguments)
         some = itertools.islice(generator, MAX_POINTS + 1)
         points = [plain(dict(point)) for point in some]
-    except Exception as error:
-        # A sweep is a user's program, and may raise anything.
+    except (Exception, SystemExit) as error:
+        # A sweep is a user's program: it may raise anything, and may call sys.exit().
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise SweepError(
             f"sweep {name!r} gives no points: {type(error).__name__}: {error} "
@@ -136,11 +142,35 @@ def _points_of(known, name, config):
     if not points:
         raise SweepError(f"sweep {name!r} has no points")
     for point in points:
-        label = point.get("label", "")
-        if not isinstance(label, str):
-            message = f"sweep {name!r} has the label {label!r}, which is no text"
-            raise SweepError(message)
+        _check_point(name, point)
     return points
+
+
+def _check_point(name, point):
+    """Raises SweepError for a label that is no text, and for what no file can hold."""
+    label = point.get("label", "")
+    if not isinstance(label, str):
+        message = f"sweep {name!r} has the label {label!r}, which is no text"
+        raise SweepError(message)
+    for key, value in point.items():
+        if fault := _fault_of(value):
+            raise SweepError(
+                f"sweep {name!r} sets {key} to {fault}; give another value"
+            )
+
+
+def _fault_of(value) -> str:
+    """Says why a value of a point cannot be written to a file, "" where it can be."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return "a number beyond those of float"
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return f"{value!r}, which has half of a character"
+    except (ValueError, RecursionError) as error:
+        # It has a number of more than 4,300 digits, or itself.
+        return f"a value that cannot be written ({error})"
+    return ""
 
 
 def _keys(points):

@@ -4,6 +4,7 @@ Directories can be locked, so that one process at a time writes to them.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -17,6 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a place that this process may not write to."""
+
+LONGEST_NAME = 255
+"""The most bytes of a file's name, in nearly every file system."""
 
 MAX_DEPTH = 50
 """The most levels of objects and lists in a JSON file."""
@@ -52,12 +59,15 @@ def slug(name: str) -> str:
 def inside(workdir: Path, name: object, said_by: Path) -> Path:
     """Returns the path `name` in `workdir`, as the file `said_by` has it.
 
-    Raises DamagedError for one that leads out.
+    Raises DamagedError for one that leads out, and for a name that no file can have.
     """
     is_name = isinstance(name, str) and "\0" not in name
     parts = Path(name).parts if is_name else ()
     if not parts or Path(name).is_absolute() or ".." in parts:
         raise DamagedError(said_by, f"{name!r} is no directory within {workdir}")
+    longest = max(len(os.fsencode(part)) for part in parts)
+    if longest > LONGEST_NAME:
+        raise DamagedError(said_by, f"a directory with a name of {longest} bytes")
     return workdir / name
 
 
@@ -186,7 +196,7 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
 
     The lock ends with the process that holds it, however that ends, so an old .lock is no
     obstacle; it names process and host for the message alone. Where the file system has no
-    locks, nothing is locked.
+    locks, nothing is locked; nor is a directory that nothing can be written to.
 
     Raises LockedError where another process has the lock, unless `wait` is true, and for a
     path that is a file.
@@ -195,12 +205,11 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
     if directory.exists() and not directory.is_dir():
         raise LockedError(f"{directory} is a file; choose another --workdir")
     directory.mkdir(parents=True, exist_ok=True)
-    if (directory / ".lock").is_dir():
-        raise LockedError(f"{directory}/.lock is a directory: remove it")
-    # Not through a link, since the file is emptied.
-    opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)
-    # To append: the holder's name has to stay in the file until the lock is ours.
-    with open(directory / ".lock", "a+", encoding="utf-8", opener=opener) as file:
+    lock_file = _open_lock(directory)
+    if lock_file is None:
+        yield
+        return
+    with lock_file as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -217,3 +226,19 @@ def lock(directory: str | Path, wait: bool = False) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {platform.node()}")
         file.flush()
         yield
+
+
+def _open_lock(directory):
+    """Opens the file .lock, None where nothing can be written to the directory."""
+    if (directory / ".lock").is_dir():
+        raise LockedError(f"{directory}/.lock is a directory: remove it")
+    # Not through a link, since the file is emptied.
+    opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    try:
+        # To append: the holder's name has to stay in the file until the lock is ours.
+        return open(directory / ".lock", "a+", encoding="utf-8", opener=opener)
+    except OSError as error:
+        # Where a file may be made, the lock of someone else still counts.
+        if error.errno not in READ_ONLY or os.access(directory, os.W_OK):
+            raise
+        return None

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import jax
 
+from experiments.errors import UserError
+
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -24,6 +26,10 @@ PACKAGES = (
 )
 
 
+class CacheError(UserError):
+    """Raised where there is no place for the cache; names the variable to set."""
+
+
 class Machine(NamedTuple):
     """Holds what decides how trials are run on a machine."""
 
@@ -35,8 +41,20 @@ class Machine(NamedTuple):
 
 
 def cache() -> Path:
-    """Returns the folder for what can be made again: $XDG_CACHE_HOME/attn or ~/.cache/attn."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn"
+    """Returns the folder for what can be made again: $XDG_CACHE_HOME/attn or ~/.cache/attn.
+
+    Raises CacheError for a user without a home directory, as in many containers.
+    """
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "attn"
+    try:
+        return Path.home() / ".cache" / "attn"
+    except RuntimeError:
+        # A folder in /tmp could be another user's, and compiled programs are run.
+        raise CacheError(
+            f"user {os.getuid()} has no home directory for the cache: set XDG_CACHE_HOME "
+            "to a directory that can be written to"
+        ) from None
 
 
 def use_compile_cache() -> None:

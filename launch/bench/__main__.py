@@ -121,6 +121,7 @@ def define_flags(benchmark: Benchmark) -> None:
     folder = f"runs/bench/{benchmark.name}"
     help_text = "The directory for everything that is written"
     flags.DEFINE_string("directory", folder, help_text)
+    command.check_directory("directory")
     if benchmark.libraries:
         known = f"Libraries to compare, of {', '.join(benchmark.libraries)}"
         flags.DEFINE_list("peers", list(benchmark.compared), known)

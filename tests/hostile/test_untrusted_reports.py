@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.report import formats
 from experiments.report import page as report_page
 from experiments.report.figures import curves, differences, heat_maps, lengths, sizes
-from experiments.report.results import ResultsError
+from experiments.report.results import ResultsError, read_results
 from experiments.report.sql import QueryError, run_query
 from experiments.report.write import write_report
 from experiments.settings import resolve
@@ -530,3 +531,24 @@ def test_sql_reads_the_tables_and_nothing_else(tmp_path):
         ):
             run_query([workdir], sql)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.csv", "sweep"]
+
+
+@pytest.mark.parametrize("mark", "=+-@＝＋－＠")
+def test_a_spreadsheet_computes_no_cell(tmp_path, mark):
+    """Excel computes what begins with a full-width mark too, in some languages."""
+    label = f"{mark}1+1"
+    workdir = fakes.sweep(tmp_path, [({"label": label}, fakes.finished(), {})])
+    text = formats.to_csv(read_results(workdir))
+    _, row = csv.reader(io.StringIO(text))
+    assert row[1] == f"'{label}"
+
+
+def test_a_directory_with_a_name_that_none_can_have(tmp_path):
+    workdir = trials(tmp_path)
+    path = workdir / "sweep.json"
+    sweep = json.loads(path.read_text())
+    sweep["trials"][0]["directory"] = "x" * 5000
+    path.write_text(json.dumps(sweep))
+    with pytest.raises(ResultsError, match="a name of 5000 bytes") as refused:
+        read_results(workdir)
+    assert len(str(refused.value)) < 500

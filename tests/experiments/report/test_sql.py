@@ -224,6 +224,25 @@ def test_a_query_touches_nothing_but_the_tables(workdirs, tmp_path, sql):
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "copy trials to '.tmp/x.csv'",
+        "select * from read_csv('.tmp/file.csv')",
+        "select * from glob('.tmp/*')",
+        "attach '.tmp/a.db'",
+    ],
+)
+def test_a_query_touches_no_temporary_folder(workdirs, tmp_path, monkeypatch, sql):
+    """DuckDB's own folder for temporary files is ./.tmp, where a file may be anyone's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "file.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(QueryError, match=r"^Permission Error: "):
+        run_query(workdirs, sql)
+    assert [path.name for path in (tmp_path / ".tmp").iterdir()] == ["file.csv"]
+
+
+@pytest.mark.parametrize(
     ("sql", "message"),
     [
         ("selekt 1", 'Parser Error: syntax error at or near "selekt"'),
