@@ -121,10 +121,10 @@ def overrides() -> dict[str, Any]:
     return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def mistake(message: object) -> None:
-    """Says what is wrong and ends the process with status 2."""
+def mistake(message: object, status: int = 2) -> None:
+    """Says what is wrong and ends the process with this status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _help(module) -> str:
@@ -144,11 +144,11 @@ def _help(module) -> str:
 
 
 def without_traceback(main):
-    """Runs `main()`; turns what a user can mend into one line and status 2."""
+    """Runs `main()`; turns what a user can mend into one line and the error's status."""
     try:
         return main()
     except UserError as error:
-        mistake(error)
+        mistake(error, error.status)
     except OSError as error:
         if error.errno not in DISK:
             raise

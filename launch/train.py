@@ -83,7 +83,7 @@ def run(interruption):
     from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
-    multihost.join(_HOSTS.value)
+    multihost.join(_HOSTS.value, dict(config=settings.digest()))
     with multihost.together():
         machine.use_compile_cache()
         cost.check_memory(settings, machine.here())
