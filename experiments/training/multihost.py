@@ -51,7 +51,9 @@ def join(how: str, same: dict[str, str] | None = None) -> None:
         _initialize(how)
         return
     address, number, count = place
-    rendezvous = Rendezvous(address, number, count, {**(same or {}), "JAX": jax.__version__})
+    rendezvous = Rendezvous(
+        address, number, count, {**(same or {}), "JAX": jax.__version__}
+    )
     port = rendezvous.meet()
     # Of a process that ends at once, Python would list what its children shared with it.
     quiet = "ignore:resource_tracker"

@@ -21,8 +21,8 @@ from experiments.system.signals import STATUS
 
 BEAT = 1.0
 """Seconds between two beats of a connection."""
-SAID = 5
-"""Seconds, or beats, that one waits for another before it says so."""
+SAID = 8
+"""Beats that one waits for another before it says so."""
 PATIENCE = 300
 """Seconds that one waits for all to come."""
 SILENCE = 60
@@ -94,6 +94,7 @@ class Reception:
         self.strangers: list[Connection] = []
         self.members: dict[int, Connection] = {}
         self.begun = False
+        self.refused = ""
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
@@ -141,7 +142,9 @@ class Reception:
                 "are all there: give another port in --hosts"
             )
             connection.send(status=2, line=line)
-        elif why := self.refusal(connection.hello):
+        elif why := self.refused or self.refusal(connection.hello):
+            # Those that have yet to come are refused too, of which the first may be one.
+            self.refused = why
             connection.send(status=2, line=why)
             self.tell(status=2, line=why)
         else:
@@ -203,9 +206,11 @@ class Reception:
     def leave(self, connection: Connection) -> None:
         """Lets a process go that has ended its part, and all with the first."""
         number = connection.hello["number"]
-        del self.members[number]
         if number == 0:
             self.tell(bye=True)
+        else:
+            connection.send(bye=True)
+        del self.members[number]
 
     def tell(self, **message) -> None:
         """Sends all a message, the first last: that may end it, and this thread with it."""
@@ -226,6 +231,7 @@ class Rendezvous:
             number=number, count=count, host=socket.gethostname(), same=same
         )
         self._connection = None
+        self._watching = None
         self._is_over = threading.Event()
         self._is_taken = False
 
@@ -245,14 +251,15 @@ class Rendezvous:
             line = f"waiting for {missing} at {self._address}{reason}"
             if seconds > PATIENCE:
                 raise LostError(f"{line}: given up after {PATIENCE} s; {AGAIN}")
-            if seconds > SAID and not was_said:
+            if seconds > SAID * BEAT and not was_said:
                 was_said = True
                 _say(line)
             for message in self._receive():
                 if "line" in message:
                     raise HostError(message["line"])
                 if "port" in message:
-                    threading.Thread(target=self._watch, daemon=True).start()
+                    self._watching = threading.Thread(target=self._watch, daemon=True)
+                    self._watching.start()
                     return message["port"]
                 if count := message.get("missing"):
                     missing = f"{count} of {self._hello['count']} processes"
@@ -261,6 +268,8 @@ class Rendezvous:
         """Says that this process has ended its part."""
         self._is_over.set()
         self._connection.send(bye=True)
+        # The first answers, when it has let the others go too.
+        self._watching.join(GREETING)
 
     def _listen(self):
         try:
@@ -316,10 +325,12 @@ class Rendezvous:
     def _watch(self):
         beat_at = time.monotonic()
         first = f"process 0 (at {self._address})"
-        while not self._is_over.is_set():
+        while True:
             try:
                 messages = self._connection.receive(BEAT)
             except (OSError, ValueError):
+                if self._is_over.is_set():
+                    return
                 messages = [dict(status=STATUS, line=f"{first} was lost; {AGAIN}")]
             for message in messages:
                 if "bye" in message:
