@@ -56,8 +56,8 @@ def join(how: str, same: dict[str, str] | None = None) -> None:
     )
     port = rendezvous.meet()
     # Of a process that ends at once, Python would list what its children shared with it.
-    quiet = "ignore:resource_tracker"
-    os.environ["PYTHONWARNINGS"] = f"{os.environ.get('PYTHONWARNINGS', quiet)},{quiet}"
+    warnings = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, warnings))
     _joined.append(rendezvous)
     _initialize(
         how,

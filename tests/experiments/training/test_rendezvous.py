@@ -210,10 +210,12 @@ def test_a_stranger_and_a_newcomer_disturb_nobody(party):
         b'{"bye": true}\n',
         b"x" * 30_000,
     ):
-        with socket.create_connection(("localhost", party.port)) as stranger:
-            with contextlib.suppress(OSError):
-                stranger.sendall(data)
-                stranger.recv(100)
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("localhost", party.port)) as stranger,
+        ):
+            stranger.sendall(data)
+            stranger.recv(100)
     second = party.start(1)
     assert first.stdout.readline() == second.stdout.readline() == "begun\n"
     assert_ends(
