@@ -4,6 +4,9 @@
 class UserError(ValueError):
     """Raised for bad input or too small a machine; names the value and the remedy."""
 
+    status = 2
+    """The exit status of a command that ends with it."""
+
 
 class WorkdirError(UserError):
     """Raised for a directory that holds something else; says what, and the remedy."""

@@ -181,10 +181,10 @@ def overrides() -> dict[str, Any]:
     return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def mistake(message: object) -> None:
-    """Says what is wrong and ends the process with status 2."""
+def mistake(message: object, status: int = 2) -> None:
+    """Says what is wrong and ends the process with this status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _help(module) -> str:
@@ -204,11 +204,11 @@ def _help(module) -> str:
 
 
 def without_traceback(main):
-    """Runs `main()`; turns what a user can mend into one line and status 2."""
+    """Runs `main()`; turns what a user can mend into one line and the error's status."""
     try:
         return main()
     except UserError as error:
-        mistake(error)
+        mistake(error, error.status)
     except OSError as error:
         # Without a path it may be anything, such as a broken pipe.
         if error.errno not in DISK and error.filename is None:

@@ -88,7 +88,7 @@ def run(interruption):
     from experiments.trial import cost
 
     # First, because the backend that the next lines start knows the devices of all.
-    multihost.join(_HOSTS.value)
+    multihost.join(_HOSTS.value, dict(config=settings.digest()))
     with multihost.together():
         machine.use_compile_cache()
         # Before the corpus is read, which may take minutes.

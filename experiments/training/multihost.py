@@ -8,7 +8,9 @@ come, and any may say that it is asked to stop, or that it failed.
 """
 
 import contextlib
+import os
 import re
+import time
 import zlib
 from collections.abc import Iterator
 
@@ -18,38 +20,92 @@ from jax.experimental import multihost_utils
 
 from experiments.errors import UserError
 from experiments.system.signals import Interrupted, Interruption
+from experiments.training.rendezvous import PATIENCE, HostError, Rendezvous, relay
 
 # What the first process says in place of a number of steps.
 END = 0
 STOPPED = -1
 
 
-class HostError(UserError):
-    """Raised where processes cannot work together; the message says why, and the remedy."""
+SETTLING = 3.0
+"""Seconds in which a lost process is noticed, if that is what an error came from."""
+
+_joined: list[Rendezvous] = []
+"""This process's part of the meeting, where it is one of several."""
 
 
-def join(how: str) -> None:
-    """Makes this process one of several.
+def join(how: str, same: dict[str, str] | None = None) -> None:
+    """Makes this process one of several, which have the `same` texts, such as a config's.
 
     `how` is "auto" where SLURM, Open MPI, Kubernetes or a TPU pod says which, otherwise
     HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first;
-    "" leaves it alone. Comes before anything that starts JAX's backend. Raises HostError
-    where the others cannot be reached or `how` is none of these.
+    "" leaves it alone. Comes before anything that starts JAX's backend. From then on this
+    process ends, with a line and status 75, where another is lost. Raises LostError where
+    others do not come, HostError where they do not fit together or `how` is none of these.
     """
     if not how:
         return
+    # It would take SIGTERM for itself.
+    jax.config.update("jax_enable_preemption_service", False)
+    if not (place := _detected() if how == "auto" else _named(how)):
+        _initialize(how)
+        return
+    address, number, count = place
+    rendezvous = Rendezvous(
+        address, number, count, {**(same or {}), "JAX": jax.__version__}
+    )
+    port = rendezvous.meet()
+    # Of a process that ends at once, Python would list what its children shared with it.
+    warnings = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, warnings))
+    _joined.append(rendezvous)
+    _initialize(
+        how,
+        coordinator_address=f"127.0.0.1:{relay(rendezvous.host, port) if number else port}",
+        num_processes=count,
+        process_id=number,
+        coordinator_bind_address=f"[::]:{port}",
+        # Longer than any silence that the rendezvous allows: JAX would abort.
+        heartbeat_timeout_seconds=24 * 3600,
+    )
+
+
+def leave() -> None:
+    """Ends this process's part, when all others end theirs."""
+    if _joined:
+        # It waits for the others, which may be lost even now.
+        jax.distributed.shutdown()
+        _joined.pop().leave()
+
+
+def _named(how):
+    """Returns the address of the first, this process's number, and the count."""
     named = re.fullmatch(r"(.+:\d+),(\d+)/(\d+)", how)
-    if how != "auto" and not (named and int(named[2]) < int(named[3])):
+    if not (named and int(named[2]) < int(named[3])):
         raise HostError(
             f"--hosts={how}: give auto, or HOST:PORT,I/N such as node0:4567,0/2 for the "
             "first of two"
         )
-    # It would take SIGTERM for itself.
-    jax.config.update("jax_enable_preemption_service", False)
+    return named[1], int(named[2]), int(named[3])
+
+
+def _detected():
+    """Returns what `_named` does, as JAX detects it, None where it does not say so."""
     try:
-        jax.distributed.initialize(
-            *(named[1], int(named[3]), int(named[2])) if named else ()
+        from jax._src.clusters import ClusterEnv
+
+        address, count, number, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, PATIENCE
         )
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
+        # It is no public interface. JAX finds out by itself, without a watch.
+        return None
+    return None if None in (address, number, count) else (address, number, count)
+
+
+def _initialize(how, **place):
+    try:
+        jax.distributed.initialize(**place)
     except (ValueError, RuntimeError) as error:
         raise HostError(
             f"--hosts={how}: {' '.join(str(error).split())[:200]}; start as many processes "
@@ -85,17 +141,26 @@ def meet(steps: int = END, interruption: Interruption | None = None) -> int:
 def together() -> Iterator[None]:
     """Brings an error in this `with` block to the others where they next meet.
 
-    They must meet once more.
+    They must meet once more. At its end all leave.
     """
     try:
         yield
     # All have met to find it out, so all know.
     except HostError:
+        leave()
         raise
-    except Exception:
+    except Exception as error:
         if several():
+            if not isinstance(error, UserError):
+                # It may come of the loss of a process, with which this one soon ends.
+                time.sleep(SETTLING)
             _gather(failed=True)
+        leave()
         raise
+    except Interrupted:
+        leave()
+        raise
+    leave()
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,7 +23,8 @@ from experiments.trial.lanes import Lanes
 from experiments.trial.program import State
 from tests.end_to_end import faults
 
-CONFIG = "--config=tests/experiments/tiny_config.py"
+ROOT = Path(__file__).parents[2]
+CONFIG = f"--config={ROOT}/tests/experiments/tiny_config.py"
 WHOLE = ["-m", "launch.train"]
 # A corpus that does not stay on the devices.
 STREAMED = [
@@ -29,15 +32,15 @@ STREAMED = [
     "import runpy; from experiments.training import device_data; device_data.RESIDENT = 0; "
     "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
 ]
+# One that waits for a stopped process for seconds.
+IMPATIENT = [
+    "-c",
+    "import runpy; from experiments.training import rendezvous; rendezvous.SILENCE = 15; "
+    "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
+]
 PATIENCE = 300
-
-
-@pytest.mark.parametrize(
-    "how", ["node0", "node0:4567", "node0:4567,2/2", "node0:4567,0", "automatic"]
-)
-def test_what_names_no_process_is_told(how):
-    with pytest.raises(multihost.HostError, match="give auto, or HOST:PORT,I/N"):
-        multihost.join(how)
+SOON = 30
+"""Seconds after an accident."""
 
 
 def test_a_process_alone_meets_nobody():
@@ -117,34 +120,52 @@ def test_a_save_that_failed_is_told_by_the_next_call(tmp_path):
 
 
 class Party:
-    """Processes of one trial, of one device each; `own` are flags of some of them."""
+    """Processes of one trial, of one device each.
 
-    def __init__(self, workdir, *arguments, count=2, program=WHOLE, own=None):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
+    `own` are flags of some of them, in which {port} is that of the first, `places` their
+    working directories, and `late` the seconds that each comes later than the one before.
+    """
+
+    def __init__(
+        self,
+        workdir,
+        *arguments,
+        count=2,
+        program=WHOLE,
+        own=None,
+        places=None,
+        late=0,
+        port=None,
+    ):
+        if not port:
+            with socket.socket() as free:
+                free.bind(("localhost", 0))
+                port = free.getsockname()[1]
         directories = [workdir] + [workdir.with_name("elsewhere")] * (
             count - 1
         )  # which only the first may look at
-        self.processes = [
-            subprocess.Popen(
+        self.processes = []
+        for i in range(count):
+            if i:
+                time.sleep(late)
+            process = subprocess.Popen(
                 [
                     sys.executable,
                     *program,
                     CONFIG,
                     *arguments,
-                    *(own or {}).get(i, ()),
                     f"--hosts=localhost:{port},{i}/{count}",
                     f"--workdir={directories[i]}",
+                    *(flag.format(port=port) for flag in (own or {}).get(i, ())),
                 ],
                 text=True,
-                env=environment(1),
+                env=dict(environment(1), PYTHONPATH=str(ROOT)),
+                cwd=places[i] if places else ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-            for i in range(count)
-        ]
+            self.processes.append(process)
 
     def end(self):
         """(status, stderr) of each."""
@@ -206,6 +227,14 @@ def wait_for_saves(workdir):
         time.sleep(0.05)
 
 
+def assert_lost(number, status, said):
+    """Asserts that a process ended because of the loss of the one of this number."""
+    (line,) = said.splitlines()
+    assert status == STATUS
+    assert line.startswith(f"error: process {number} (")
+    assert line.endswith("start all again: they go on from the newest checkpoint")
+
+
 SHORT = (
     "--config.training.ema=0.9",
     "--config.training.average=2",
@@ -226,8 +255,12 @@ SHORT = (
 )
 def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
     arguments = [*SHORT, f"--config.training.strategy={strategy}"]
-    with Party(tmp_path / "two", *arguments, program=program) as party:
-        assert [status for status, _ in party.end()] == [0, 0]
+    late = 15 if program == WHOLE else 0
+    with Party(tmp_path / "two", *arguments, program=program, late=late) as party:
+        (status, said), second = party.end()
+        assert status == 0 and second == (0, "")
+        assert said.startswith("waiting for 1 of 2 processes at localhost:") or not late
+        assert len(said.splitlines()) <= 1
     alone(tmp_path / "one", *arguments)
     assert faults.differences_of_trials(tmp_path / "one", tmp_path / "two") == []
     assert not (tmp_path / "elsewhere").exists()
@@ -248,7 +281,25 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
         with Party(workdir, *faults.TRIAL) as party:
             wait_for_saves(workdir)
             party.processes[killed].kill()
-            assert all(status != 0 for status, _ in party.end())
+            begin = time.monotonic()
+            status, said = party.end()[1 - killed]
+            assert time.monotonic() - begin < SOON
+            assert_lost(killed, status, said)
+    for stopped in (1, 0):
+        with Party(workdir, *faults.TRIAL, program=IMPATIENT) as party:
+            wait_for_saves(workdir)
+            both = party.processes
+            both[stopped].send_signal(signal.SIGSTOP)
+            both[1 - stopped].wait(timeout=SOON)
+            both[stopped].send_signal(signal.SIGCONT)
+            (status, said), end_of_stopped = (
+                party.end() if stopped else reversed(party.end())
+            )
+            waiting, line = said.splitlines()
+            assert f"process {stopped} (" in waiting
+            assert "is silent; waiting for it for up to 15 s" in waiting
+            assert_lost(stopped, status, line)
+            assert_lost(1 - stopped, *end_of_stopped)
     alone(workdir, *faults.TRIAL)
     alone(tmp_path / "one", *faults.TRIAL)
     assert faults.differences_of_trials(tmp_path / "one", workdir) == []
@@ -260,8 +311,18 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
     [
         (
             {1: ["--config.seed=3"]},
-            "process 1 has another config than the first",
-            "process 1 has another config",
+            "has another config than the first",
+            "has another config than the first",
+        ),
+        (
+            {1: ["--hosts=localhost:{port},0/2"]},
+            "two processes have the number 0, on",
+            "two processes have the number 0, on",
+        ),
+        (
+            {1: ["--hosts=localhost:{port},1/3"]},
+            "counts 3 processes, the first 2",
+            "counts 3 processes, the first 2",
         ),
         (
             {
@@ -280,5 +341,51 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
 )
 def test_a_mistake_ends_all_of_them_in_a_line(tmp_path, own, first, second):
     with Party(tmp_path / "two", own=own) as party:
-        for (status, said), expected in zip(party.end(), (first, second), strict=True):
-            assert status == 2 and expected in said.splitlines()[-1]
+        assert_ends_of_mistake(party, first, second)
+
+
+def assert_ends_of_mistake(party, *expected):
+    for (status, said), text in zip(party.end(), expected, strict=True):
+        # One that came before the other may have said that it waits.
+        *waiting, line = said.splitlines()
+        assert status == 2 and text in line
+        assert all(line.startswith("waiting for ") for line in waiting)
+
+
+@pytest.mark.ci
+def test_a_port_of_another_program_ends_both_in_a_line(tmp_path):
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        with Party(tmp_path / "two", port=port) as party:
+            line = f"localhost:{port} is taken by another program"
+            assert_ends_of_mistake(party, line, line)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("pairs", "first", "second"),
+    [
+        (200, "process 1 has another corpus", "process 1 has another corpus"),
+        (0, "process 1 of this trial failed", "train.tsv"),
+    ],
+)
+def test_another_corpus_or_none_ends_both_in_a_line(tmp_path, pairs, first, second):
+    places = [tmp_path / "here", tmp_path / "there"]
+    for place, count in zip(places, (300, pairs), strict=True):
+        (place / "data").mkdir(parents=True)
+        chance = random.Random(count)
+        for name in ("train", "val", "test") if count else ():
+            lines = (f"{words(chance)}\t{words(chance)}\n" for _ in range(count))
+            (place / "data" / f"{name}.tsv").write_text("".join(lines))
+    arguments = [
+        "--config.data.corpus=tsv",
+        "--config.data.directory=data",
+        "--config.data.vocabulary_size=400",
+    ]
+    with Party(tmp_path / "two", *arguments, places=places) as party:
+        assert_ends_of_mistake(party, first, second)
+
+
+def words(chance):
+    """Returns three words of random letters."""
+    return " ".join("".join(chance.choices("abcdefghij", k=4)) for _ in range(3))
