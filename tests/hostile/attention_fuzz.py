@@ -60,7 +60,8 @@ def make_score(structure, parameters):
     if kind == "dot":
         return Dot()
     if kind == "scaled":
-        return ScaledDot(0.3) if "static" in options else ScaledDot(**parameters)
+        static = [x for x in options if isinstance(x, float)]
+        return ScaledDot(*static, **parameters)
     if kind == "additive":
         return Additive(**parameters)
     return Bilinear(**parameters)
@@ -70,10 +71,12 @@ def make_mask(structure, data):
     """Returns attn's mask of a structure, with these arrays."""
     mask = Mask()
     for (kind, *numbers), arrays in zip(structure.mask, data, strict=True):
-        if kind in ("causal", "window", "padding", "segments", "dense"):
-            mask &= getattr(Mask, kind)(*(arrays.values() or numbers))
+        if kind == "causal_at":
+            mask &= Mask.causal(**arrays)
+        elif arrays:
+            mask &= getattr(Mask, kind)(**arrays)
         else:
-            mask &= Mask.causal(arrays["offset"])
+            mask &= getattr(Mask, kind)(*numbers)
     return mask
 
 
@@ -140,7 +143,7 @@ def check(function, case, tally) -> list[str]:
     tally.cases += 1
     trained = {name: data[name] for name in ("q", "k", "v", "score")}
     if structure.bias is not None:
-        trained["bias"] = data["bias"]["bias"]
+        trained["bias"] = data["bias"]
     cotangents = {name: x for name, x in data.items() if name.startswith("g_")}
     try:
         values, gradients = jax.device_get(function(trained, data["mask"], cotangents))
@@ -214,6 +217,14 @@ def difference(actual, expected, tainted, tally) -> str:
     return f"is off by {ratio:.1f} of its bound"
 
 
+def symptom(faults) -> str:
+    """Returns what the faults of a case have in common, for its group."""
+    for word in ("NaN", "is off", "shape"):
+        if any(word in fault for fault in faults):
+            return {"NaN": "NaN", "is off": "wrong numbers", "shape": "shape"}[word]
+    return faults[0]
+
+
 def first_line(error):
     """Returns the first line of an error's message, cut."""
     return (str(error).splitlines() or [""])[0][:100]
@@ -235,8 +246,7 @@ def run_group(seed, group, only=None, structure=None, name=None) -> Tally:
             case = draw_case(seed, number, structure)
             faults = check(function, case, tally)
             if faults:
-                words = case.structure.kind()
-                kind = f"{words}: {'; '.join(x.split(' is ')[0] for x in faults)}"
+                kind = f"{structure.kind()}: {symptom(faults)}"
                 line = f"--seed={seed} --case={number}"
                 if name is not None:
                     kind = f"corner {name}"

@@ -53,11 +53,15 @@ def exact(value) -> Bounded:
     return Bounded(value, np.zeros_like(value))
 
 
-def product(spec: str, a: Bounded, b: Bounded, unit: float, limit=np.inf, tiny=0.0):
+SMALLEST = 2.0**-126
+"""The smallest normal float32; in float64 so small an error is no error."""
+
+
+def product(spec: str, a: Bounded, b: Bounded, unit, limit=np.inf, tiny=SMALLEST):
     """Computes einsum(spec, a, b) with its bound.
 
-    `unit` is the relative error of each term. Where the absolute values sum to more than
-    the `limit` it may overflow, and nothing is known of it.
+    `unit` is the relative and `tiny` the absolute error of each term. Where the absolute
+    values sum to more than the `limit` it may overflow, and nothing is known of it.
     """
     size_a = np.abs(a.value)
     size_b = np.abs(b.value)
@@ -65,8 +69,9 @@ def product(spec: str, a: Bounded, b: Bounded, unit: float, limit=np.inf, tiny=0
     size = np.einsum(spec, size_a, size_b)
     error = np.einsum(spec, a.error, size_b + b.error)
     error = error + np.einsum(spec, size_a, b.error)
-    # A sum of no terms but zeros is exact.
-    error = error + unit * size + tiny * (size > 0)
+    # A product with 0 is exact.
+    terms = np.einsum(spec, (size_a > 0) * 1.0, (size_b > 0) * 1.0)
+    error = error + unit * size + tiny * terms
     return Bounded(value, np.where(size > limit, np.inf, error))
 
 
@@ -131,7 +136,7 @@ def visible(parts, data, batch, n, m, h) -> np.ndarray:
         else:
             part = arrays["array"]
         seen &= part
-    return seen.reshape(-1, h, n, m)
+    return seen.reshape(math.prod(batch), h, n, m)
 
 
 def bucket(distance: int, buckets: int, bidirectional: bool, max_distance: int) -> int:
@@ -161,36 +166,36 @@ def _bias_index(kind, options, width, n, m, offset):
     return np.array(flat, np.int64).reshape(n, m)
 
 
-def bias_value(bias, data, batch, n, m, h):
+def bias_value(bias, array, batch, n, m, h):
     """Returns the bias (B, H, N, M) in float64, or None."""
     if bias is None:
         return None
-    kind, *options = bias
+    kind, *options, offset = bias
+    numbers = np.asarray(array, np.float64)
     if kind == "dense":
-        full = np.broadcast_to(np.asarray(data["bias"], np.float64), (*batch, h, n, m))
-        return full.reshape(-1, h, n, m)
-    numbers = np.asarray(data["bias"], np.float64)
+        full = np.broadcast_to(numbers, (*batch, h, n, m))
+        return full.reshape(math.prod(batch), h, n, m)
     if kind == "alibi":
-        distance = np.abs(np.arange(m)[None] - np.arange(n)[:, None] - data["offset"])
+        distance = np.abs(np.arange(m)[None] - np.arange(n)[:, None] - offset)
         return (-numbers[:, None, None] * distance)[None]
-    index = _bias_index(kind, options, numbers.shape[1], n, m, data["offset"])
+    index = _bias_index(kind, options, numbers.shape[1], n, m, offset)
     return numbers[:, index][None]
 
 
-def _bias_gradient(bias, data, ds, batch, unit, wide):
+def _bias_gradient(bias, array, ds, batch, unit, wide):
     """Returns the gradient of the bias's array from that of the scores (B, H, N, M)."""
-    kind, *options = bias
+    kind, *options, offset = bias
     examples, h, n, m = ds.value.shape
-    numbers = np.asarray(data["bias"])
+    numbers = np.asarray(array)
     if kind == "dense":
         full = Bounded(*(x.reshape(*batch, h, n, m) for x in (ds.value, ds.error)))
         return unbroadcast(full, numbers.shape, unit)
     if kind == "alibi":
-        distance = np.abs(np.arange(m)[None] - np.arange(n)[:, None] - data["offset"])
+        distance = np.abs(np.arange(m)[None] - np.arange(n)[:, None] - offset)
         terms = product("bhnm,nm->bhnm", ds, exact(-distance), 2 * wide)
         terms = summed(terms, (0, 2, 3), (examples * n * m + 2) * wide)
         return unbroadcast(_squeezed(terms, h), numbers.shape, wide)
-    index = _bias_index(kind, options, numbers.shape[1], n, m, data["offset"])
+    index = _bias_index(kind, options, numbers.shape[1], n, m, offset)
     columns = []
     for place in range(numbers.shape[1]):
         there = exact(index == place)
@@ -217,7 +222,7 @@ def _per_head(parameter, h, core):
 class _Product:
     """Scores that are products: dot, scaled dot, bilinear."""
 
-    def __init__(self, kind, parameters, q, k, h, arithmetic):
+    def __init__(self, kind, static, parameters, q, k, h, arithmetic):
         self.arithmetic = arithmetic
         self.parameters = parameters
         self.h = h
@@ -227,7 +232,9 @@ class _Product:
         self.factors = []
         limits = {"limit": arithmetic.largest, "tiny": arithmetic.tiny}
         if kind == "scaled":
-            scale = parameters.get("scale", q.value.shape[-1] ** -0.5)
+            scale = parameters.get("scale", static)
+            if scale is None:
+                scale = max(1, q.value.shape[-1]) ** -0.5
             self.factors.append(("scale", _per_head(scale, h, 0)))
             scaled = product("bhnk,h->bhnk", q, self.factors[0][1], 3 * unit, **limits)
             self.steps.append(scaled)
@@ -279,7 +286,7 @@ class _Product:
 class _Additive:
     """vᵀ tanh(W_q q + W_k k + b)."""
 
-    def __init__(self, kind, parameters, q, k, h, arithmetic):
+    def __init__(self, kind, static, parameters, q, k, h, arithmetic):
         wide = arithmetic.wide
         self.arithmetic = arithmetic
         self.q = q
@@ -292,7 +299,9 @@ class _Additive:
         b = product("bhmk,hka->bhma", k, self.w_k, (k.value.shape[-1] + 2) * wide)
         if "b" in parameters:
             add = _per_head(parameters["b"], h, 1)
-            a = plus(a, Bounded(add.value[None, :, None], add.error[None, :, None]), wide)
+            a = plus(
+                a, Bounded(add.value[None, :, None], add.error[None, :, None]), wide
+            )
         x = plus(
             Bounded(a.value[..., None, :], a.error[..., None, :]),
             Bounded(b.value[..., None, :, :], b.error[..., None, :, :]),
@@ -380,11 +389,12 @@ def _attention(structure, data):
         exact(np.where(np.isfinite(x), x, 0)) for x in heads_first.values()
     )
 
-    kind = structure.score[0]
+    kind, *options = structure.score
+    static = next((x for x in options if isinstance(x, float)), None)
     make = _Additive if kind == "additive" else _Product
-    score = make(kind, data["score"], q, k, h, arithmetic)
+    score = make(kind, static, data["score"], q, k, h, arithmetic)
     s = score.scores()
-    bias = bias_value(structure.bias, data, batch, n, m, h)
+    bias = bias_value(structure.bias, data["bias"], batch, n, m, h)
     if bias is not None:
         size = np.abs(np.where(np.isinf(bias), 0, bias))
         s = plus(s, Bounded(bias, 2 * wide * size), wide)
@@ -403,15 +413,15 @@ def _attention(structure, data):
     limits = {"limit": arithmetic.largest, "tiny": arithmetic.tiny}
     dp = product("bhnv,bhmv->bhnm", g_out, v, error, **limits)
     if "g_weights" in data:
-        extra = np.asarray(data["g_weights"], np.float64).reshape(-1, h, n, m)
+        extra = np.asarray(data["g_weights"], np.float64).reshape(seen.shape)
         dp = plus(dp, exact(extra), wide)
     mean = product("bhnm,bhnm->bhn", w, dp, error)
     inner = plus(dp, Bounded(-mean.value[..., None], mean.error[..., None]), 4 * wide)
     if "g_lse" in data:
-        g_lse = np.asarray(data["g_lse"], np.float64).reshape(-1, n, h)
+        g_lse = np.asarray(data["g_lse"], np.float64).reshape(math.prod(batch), n, h)
         g_lse = np.moveaxis(g_lse, -1, 1)[..., None]
         inner = plus(inner, exact(g_lse), 4 * wide)
-    ds = product("bhnm,bhnm->bhnm", w, inner, 4 * unit + EXP * wide)
+    ds = product("bhnm,bhnm->bhnm", w, inner, 4 * unit + EXP * wide, **limits)
     error = 4 * unit + (n + EXP) * wide
     dv = product("bhnm,bhnv->bhmv", w, g_out, error, **limits)
     dq, dk, d_score = score.gradients(ds)
@@ -424,7 +434,9 @@ def _attention(structure, data):
         results[f"d score.{name}"] = x
     if structure.bias is not None:
         bias_unit = max(wide, unit if structure.bias[0] == "dense" else 0)
-        gradient = _bias_gradient(structure.bias, data, ds, batch, bias_unit, wide)
+        gradient = _bias_gradient(
+            structure.bias, data["bias"], ds, batch, bias_unit, wide
+        )
         results["d bias"] = gradient
     return results, tainted
 
