@@ -12,8 +12,8 @@ import numpy as np
 
 from tests.hostile import attention_oracle as oracle
 
-REPEATS = 20
-"""The cases of a structure: compiling takes a thousand times as long as one of them."""
+REPEATS = 10
+"""The cases of a structure: compiling takes a thousand times as long as a case."""
 
 DTYPES = {
     "float64": np.float64,
@@ -47,6 +47,7 @@ class Structure:
     lse: bool = True
     weights: bool = False
     integers: str = ""  # those of q, k, v that are integers
+    integer_dtype: str = "int32"
     wrong: str = ""  # an argument that does not fit, and how
     expect: str = "served"  # or "refused", or "either"
     gradients: bool = True
@@ -156,6 +157,7 @@ def draw_structure(seed: int, group: int) -> Structure:
         structure = dataclasses.replace(
             structure,
             integers=pick("qkv", "q", "v", "kv"),
+            integer_dtype=pick("int32", "int32", "int8", "uint8", "int64"),
             expect="either",
             gradients=False,
         )
@@ -319,7 +321,9 @@ def _draw_data(rng, structure, plain):
         data["g_weights"] = parameter((*lead, h, n, m), 1.0)
     if structure.integers:
         for name in structure.integers:
-            data[name] = rng.integers(-4, 5, data[name].shape).astype(np.int32)
+            low = 0 if structure.integer_dtype == "uint8" else -4
+            x = rng.integers(low, 5, data[name].shape)
+            data[name] = x.astype(structure.integer_dtype)
     elif not plain and not structure.wrong:
         if rng.random() < 0.2:
             _make_large(rng, pick, structure, data, words)

@@ -21,7 +21,7 @@ import time
 import traceback
 import warnings
 
-# Most of the time would be LLVM's optimisation of programs that run twenty times.
+# Most of the time would be LLVM's optimisation of programs that run ten times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -258,8 +258,8 @@ def run_group(seed, group, only=None, structure=None, name=None) -> Tally:
     return tally
 
 
-def run_random(cases, seed, processes, say=print) -> Tally:
-    """Checks so many random cases in several processes."""
+def run_random(cases, seed, processes, minutes=None, say=print) -> Tally:
+    """Checks so many random cases in several processes, fewer where time runs out."""
     groups = range(-(-cases // REPEATS))
     tally = Tally()
     start = time.monotonic()
@@ -268,8 +268,12 @@ def run_random(cases, seed, processes, say=print) -> Tally:
     with context.Pool(processes) if processes > 1 else _Here() as pool:
         for done, part in enumerate(pool.imap_unordered(job, groups), 1):
             tally.add(part)
+            seconds = time.monotonic() - start
+            if minutes is not None and seconds > 60 * minutes:
+                say(f"stopped after {done}/{len(groups)} structures", flush=True)
+                break
             if done % 25 == 0 or done == len(groups):
-                rate = tally.cases / (time.monotonic() - start)
+                rate = tally.cases / seconds
                 say(
                     f"{done}/{len(groups)} structures, {tally.cases} cases, "
                     f"{len(tally.failures)} fail, {rate:.1f} cases/s",
@@ -320,6 +324,7 @@ def main(arguments=None) -> int:
     parser.add_argument("--cases", type=int, default=0, help="so many random cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="stop after these")
     parser.add_argument("--case", type=int, help="this case of the seed alone")
     parser.add_argument("--corners", action="store_true", help="cases once wrong")
     flags = parser.parse_args(arguments)
@@ -332,7 +337,8 @@ def main(arguments=None) -> int:
         print(f"{case.structure.line()}\ndata: {case.flavour or 'plain'}")
         tally.add(run_group(flags.seed, flags.case // REPEATS, only=[flags.case]))
     elif flags.cases:
-        tally.add(run_random(flags.cases, flags.seed, flags.processes))
+        part = run_random(flags.cases, flags.seed, flags.processes, flags.minutes)
+        tally.add(part)
     report(tally)
     print(f"{time.monotonic() - start:.0f} s")
     return 1 if tally.failures else 0

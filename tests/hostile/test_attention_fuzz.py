@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.hostile import attention_oracle as oracle
-from tests.hostile.attention_cases import draw_case, draw_structure
+from tests.hostile.attention_cases import REPEATS, draw_case, draw_structure
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -25,7 +25,7 @@ def test_cases_that_once_went_wrong():
 
 
 def test_random_cases():
-    fuzz("--cases=60", "--seed=5")
+    fuzz("--cases=30", "--seed=5")
 
 
 @pytest.mark.ci
@@ -44,7 +44,7 @@ def smooth_cases():
         if odd or structure.n * structure.m > 50 or not kinds & wanted:
             continue
         wanted -= kinds
-        yield draw_case(0, group * 20, dataclasses.replace(structure, lse=True))
+        yield draw_case(0, group * REPEATS, dataclasses.replace(structure, lse=True))
     assert not wanted
 
 
