@@ -217,7 +217,7 @@ class Mask:
         sizes = {"H": h, "N": n, "M": m}
         for part in self.parts:
             for name, axes in part.core_axes.items():
-                shape = jnp.shape(getattr(part, name))
+                shape = np.shape(getattr(part, name))
                 expected = [sizes.get(axis) for axis in axes]
                 if fits(shape, (*batch, *expected), exact=len(axes) == 1):
                     continue
