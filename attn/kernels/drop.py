@@ -26,20 +26,23 @@ class Drop:
         x: Float[Array, "n m"],
         i: Int[Array, "n"],
         j: Int[Array, "m"],
-        columns: int | Int[Array, ""],
+        columns: int,
     ) -> Float[Array, "n m"]:
         """Does to x what a call on the whole does to its rows i and columns j.
 
         The whole has so many `columns`; x holds its cells (i, j).
         """
-        # In uint32, because the number of a cell passes 2^31 for long inputs.
-        row = i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32)
-        return self._drop(x, row + j.astype(jnp.uint32)[None])
+        # In uint32, because the number of a cell passes 2^31 for long inputs. So many rows
+        # have numbers of their own; those behind them begin again, in another stream.
+        rows = min(2**32 // max(1, columns), 2**32 - 1)
+        stream, row = jnp.divmod(i.astype(jnp.uint32), jnp.uint32(rows))
+        count = row[:, None] * jnp.uint32(columns) + j.astype(jnp.uint32)[None]
+        return self._drop(x, count, stream[:, None])
 
-    def _drop(self, x, count):
+    def _drop(self, x, count, stream=0):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not
         # near it.
         rate = jnp.asarray(self.rate, jnp.float32)
         threshold = jnp.ceil(rate * 2**24).astype(jnp.uint32)
-        keep = (random_bits(self.key, count) >> 8) >= threshold
+        keep = (random_bits(self.key, count, stream) >> 8) >= threshold
         return jnp.where(keep, x * (1 / (1 - jnp.asarray(self.rate, x.dtype))), 0)
