@@ -31,3 +31,22 @@ def test_a_tile_is_dropped_as_a_part_of_the_whole():
     whole = drop(jnp.ones((7, 11)))
     tile = drop.tile(jnp.ones((3, 4)), 2 + jnp.arange(3), 5 + jnp.arange(4), 11)
     np.testing.assert_array_equal(tile, whole[2:5, 5:9])
+
+
+def test_rows_beyond_the_counter_do_not_repeat_earlier_ones():
+    """A row i and row i + 2^16 of 2^16 columns have the same 32-bit numbers."""
+    drop = Drop(0.5, jax.random.key(5))
+    columns = 1 << 16
+    ones = jnp.ones((4, columns))
+
+    def rows(start):
+        tile = drop.tile(ones, start + jnp.arange(4), jnp.arange(columns), columns)
+        return np.asarray(tile) == 0
+
+    first = rows(0)
+    for start in (1 << 16, 1 << 17, 3 << 16):
+        later = rows(start)
+        # The shares of dropped weights, and of those dropped in both, in deviations.
+        for share, expected in ((later.mean(), 0.5), ((first & later).mean(), 0.25)):
+            deviation = np.sqrt(expected * (1 - expected) / first.size)
+            assert abs(share - expected) < 5 * deviation
