@@ -26,17 +26,20 @@ class Drop:
         x: Float[Array, "n m"],
         i: Int[Array, "n"],
         j: Int[Array, "m"],
-        columns: int,
+        columns: int | Int[Array, ""],
     ) -> Float[Array, "n m"]:
         """Does to x what a call on the whole does to its rows i and columns j.
 
         The whole has so many `columns`; x holds its cells (i, j).
         """
-        # In uint32, because the number of a cell passes 2^31 for long inputs. So many rows
-        # have numbers of their own; those behind them begin again, in another stream.
-        rows = min(2**32 // max(1, columns), 2**32 - 1)
-        stream, row = jnp.divmod(i.astype(jnp.uint32), jnp.uint32(rows))
-        count = row[:, None] * jnp.uint32(columns) + j.astype(jnp.uint32)[None]
+        # In uint32, because the number of a cell passes 2^31 for long inputs.
+        columns = jnp.asarray(columns, jnp.uint32)
+        # So many rows have numbers of their own, ⌊2^32 / columns⌋; those behind them begin
+        # again, in another stream. Of one column the wrapped sum would be 0.
+        several = jnp.maximum(columns, 2)
+        rows = (jnp.uint32(0) - several) // several + 1
+        stream, row = jnp.divmod(i.astype(jnp.uint32), rows)
+        count = row[:, None] * columns + j.astype(jnp.uint32)[None]
         return self._drop(x, count, stream[:, None])
 
     def _drop(self, x, count, stream=0):
