@@ -35,7 +35,7 @@ def map_heads(
       q, k, v: queries (*B, N, H, K), keys and values.
       score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
       at_once: so many heads are computed together, all of them by default; the others
-        wait their turn.
+        wait their turn, unless the examples or heads are sharded over explicit axes.
       saved: derivatives keep the arrays of that name, and make all else again, the
         transposed copies of the arguments too.
 
@@ -130,7 +130,9 @@ def _map_leading(function, count, at_once, rows):
 
     mapped = [x for x, varies in zip(leaves, is_mapped, strict=True) if varies]
     mapped = _leading_alike(mapped)
-    if at_once >= count:
+    # Devices share an axis that is sharded explicitly: JAX has no loop over it.
+    is_shared = any(jax.typeof(x).sharding.spec[0] is not None for x in mapped)
+    if at_once >= count or is_shared:
         return jax.vmap(one)(mapped)
     return jax.lax.map(one, mapped, batch_size=at_once if at_once > 1 else None)
 
