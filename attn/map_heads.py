@@ -66,14 +66,13 @@ def map_heads(
     def one_head(q, k, v, score, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
             bias = jnp.broadcast_to(bias, (n, m))
-        taint = None
+        rest = dict(score=score, mask=mask, bias=bias, drop=drop)
         if mask.parts:
             q, k, v, taint = _cleaned(q, k, v)
-        else:
-            k, v = _spoiled(k, v)
-        return function(
-            q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
-        )
+            return function(q, k, v, taint=taint, **rest)
+        results = function(q, k, v, taint=None, **rest)
+        # Where there is no key, no query sees anything.
+        return _spoiled(results, q, k, v) if m else results
 
     # The outer checkpoint is there for the transposed copies: made again, not kept.
     if saved is not None:
@@ -183,14 +182,21 @@ def _cleaned(q, k, v):
     return *(jnp.where(jnp.isfinite(x), x, 0) for x in (q, k, v)), taint
 
 
-def _spoiled(k, v):
-    """Returns keys and values, all NaN where one number of a token is NaN or Inf.
+def _spoiled(results, q, k, v):
+    """Returns the results with NaN where NaN or Inf was seen, without a mask.
 
-    Without a mask each query sees them, and gets NaN as it does under a mask that hides
-    nothing.
+    There each query sees all keys and values, and gets NaN as it does under a mask that
+    hides nothing. To change k and v instead would change the rounding of their products.
     """
-    is_finite = _is_finite(k, v)[:, None]
-    return jnp.where(is_finite, k, jnp.nan), jnp.where(is_finite, v, jnp.nan)
+    is_finite = _is_finite(q) & _is_finite(k, v).all()
+
+    def spoil(x):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        rows = is_finite.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.where(rows, x, jnp.nan)
+
+    return jax.tree.map(spoil, results)
 
 
 def _is_finite(*arrays):
