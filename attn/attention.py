@@ -182,17 +182,19 @@ def _without_keys(q, k, v, results):
 def _reference(q, k, v, *, score, mask, taint, bias, drop):
     """Calls the reference kernel with arrays in place of descriptions.
 
-    A key or value that held NaN or Inf is 0 here; its taint, as a bias, makes NaN of the
-    scores that see it.
+    Tokens that held NaN or Inf are 0 here; their taint makes NaN of the scores that see
+    them.
     """
     i = jnp.arange(q.shape[0])
     j = jnp.arange(k.shape[0])
     if hasattr(bias, "tile"):
         bias = bias.tile(i, j)
-    if taint is not None:
-        taint = jnp.broadcast_to(taint[None], (i.size, j.size))
-        bias = taint if bias is None else bias + taint
-    return reference(q, k, v, score=score, mask=mask.tile(i, j), bias=bias, drop=drop)
+
+    def tainted(q, k):
+        s = score(q, k)
+        return s if taint is None else s + taint.tile().astype(s.dtype)
+
+    return reference(q, k, v, score=tainted, mask=mask.tile(i, j), bias=bias, drop=drop)
 
 
 @jax.jit

@@ -20,9 +20,10 @@ from attn.arguments import checked, make_drop, nobody_meets
 from attn.attention import attention
 from attn.kernels.query_blocks import over_blocks
 from attn.kernels.softmax import softmax_parts
-from attn.kernels.tile import Tile
+from attn.kernels.tile import Taint, Tile
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
+from attn.precision import at_least_float32
 from attn.scores import ScaledDot
 
 
@@ -113,7 +114,7 @@ def received(
     """
     # Outputs are linear in the values: for values of width 1 this is the gradient of
     # their sum.
-    dtype = jnp.promote_types(k.dtype, jnp.float32)
+    dtype = at_least_float32(k.dtype)
     values = jnp.zeros((*k.shape[:-1], 1), dtype)
 
     def total(v):
@@ -177,13 +178,13 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
 
         # One query at a time, at its true position, which mask, bias and dropout go by:
         # they take runs of neighbours only.
-        def row(i, q, bias):
+        def row(i, q, q_taint, bias):
             tile = Tile(
                 score=score,
                 q=q[None],
                 k=k.T,
                 v=v.T,
-                taint=taint,
+                taint=None if taint is None else Taint(q_taint[None], taint.k),
                 bias=bias[None] if dense else bias,
                 mask=mask,
                 drop=drop,
@@ -194,7 +195,9 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
             _, e, total = softmax_parts(tile.scores())
             return tile.dropped(e / total)[0]
 
-        return jax.vmap(row, in_axes=(0, 0, 0 if dense else None))(queries, q, bias)
+        q_taint = None if taint is None else taint.q
+        in_axes = (0, 0, 0, 0 if dense else None)
+        return jax.vmap(row, in_axes=in_axes)(queries, q, q_taint, bias)
 
     # A bias with one row is shared by all queries and serves as it is.
     if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:

@@ -3,13 +3,16 @@
 B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v.
 """
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from attn.kernels.query_blocks import BLOCK, SAVED
+from attn.kernels.tile import Taint
 from attn.masks import spread
+from attn.precision import at_least_float32
 
 
 def map_heads(
@@ -32,7 +35,7 @@ def map_heads(
       q, k, v: queries (*B, N, H, K), keys and values.
       score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
       at_once: so many heads are computed together, all of them by default; the others
-        wait their turn.
+        wait their turn, unless the examples or heads are sharded over explicit axes.
       saved: derivatives keep the arrays of that name, and make all else again, the
         transposed copies of the arguments too.
 
@@ -63,13 +66,13 @@ def map_heads(
     def one_head(q, k, v, score, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
             bias = jnp.broadcast_to(bias, (n, m))
-        taint = None
-        # Where nothing is hidden, NaN and Inf find their way by themselves.
+        rest = dict(score=score, mask=mask, bias=bias, drop=drop)
         if mask.parts:
-            k, v, taint = _cleaned(k, v)
-        return function(
-            q, k, v, score=score, mask=mask, taint=taint, bias=bias, drop=drop
-        )
+            q, k, v, taint = _cleaned(q, k, v)
+            return function(q, k, v, taint=taint, **rest)
+        results = function(q, k, v, taint=None, **rest)
+        # Where there is no key, no query sees anything.
+        return _spoiled(results, q, k, v) if m else results
 
     # The outer checkpoint is there for the transposed copies: made again, not kept.
     if saved is not None:
@@ -77,7 +80,7 @@ def map_heads(
         one_head = jax.checkpoint(one_head, policy=keep, prevent_cse=False)
         one_example = jax.checkpoint(one_example, policy=keep, prevent_cse=False)
     rows = (*arrays, score, mask, bias, drop)
-    results = _map_leading(one_example, count, max(1, at_once // h), rows)
+    results = _map_leading(one_example, count, max(1, at_once // max(1, h)), rows)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
@@ -108,7 +111,7 @@ def heads_at_once(n, m, score):
     numbers = 2**30
     if jax.default_backend() == "cpu":
         numbers = 2**21 if score.is_product else 2**19
-    return max(1, numbers // (4 * min(n, BLOCK) * m))
+    return max(1, numbers // max(1, 4 * min(n, BLOCK) * m))
 
 
 def _map_leading(function, count, at_once, rows):
@@ -125,9 +128,36 @@ def _map_leading(function, count, at_once, rows):
         return function(*tree.unflatten(every))
 
     mapped = [x for x, varies in zip(leaves, is_mapped, strict=True) if varies]
-    if at_once >= count:
+    mapped = _leading_alike(mapped)
+    # Devices share an axis that is sharded explicitly: JAX has no loop over it.
+    is_shared = any(jax.typeof(x).sharding.spec[0] is not None for x in mapped)
+    if at_once >= count or is_shared:
         return jax.vmap(one)(mapped)
     return jax.lax.map(one, mapped, batch_size=at_once if at_once > 1 else None)
+
+
+def _leading_alike(arrays):
+    """Returns the arrays with the leading axis of all sharded as it is in the first.
+
+    Over a mesh with explicit axes vmap takes no others.
+    """
+    specs = [jax.typeof(x).sharding.spec for x in arrays]
+    # Without explicit axes every entry is None.
+    if len({spec[0] for spec in specs}) == 1:
+        return arrays
+    lead = specs[0][0]
+    alike = []
+    for x, spec in zip(arrays, specs, strict=True):
+        # A mesh axis can shard one axis of an array only.
+        rest = [None if _share_axes(axes, lead) else axes for axes in spec[1:]]
+        alike.append(jax.sharding.reshard(x, jax.P(lead, *rest)))
+    return alike
+
+
+def _share_axes(a, b):
+    """Tells whether two entries of a PartitionSpec share an axis of the mesh."""
+    names = [set(x if isinstance(x, tuple) else (x,)) for x in (a, b)]
+    return bool((names[0] & names[1]) - {None})
 
 
 def _check_axes(count, h, **values):
@@ -141,14 +171,37 @@ def _check_axes(count, h, **values):
                 )
 
 
-def _cleaned(k, v):
-    """Returns keys and values with 0 for NaN and Inf, and the taint (M,), see `Tile`."""
-    dtype = jnp.promote_types(v.dtype, jnp.float32)
-    # 0 · NaN and 0 · Inf are NaN; for any other number the product is 0.
-    taint = sum(0 * jax.lax.stop_gradient(x).sum(-1).astype(dtype) for x in (k, v))
-    clean_k = jnp.where(jnp.isfinite(k), k, 0)
-    clean_v = jnp.where(jnp.isfinite(v), v, 0)
-    return clean_k, clean_v, taint
+def _cleaned(q, k, v):
+    """Returns queries, keys and values with 0 for NaN and Inf, and their taint."""
+    dtype = at_least_float32(v.dtype)
+    taint = Taint(
+        jnp.where(_is_finite(q), 0, jnp.nan).astype(dtype),
+        jnp.where(_is_finite(k, v), 0, jnp.nan).astype(dtype),
+    )
+    # 0 times a number that is left as it is would still be NaN in a gradient.
+    return *(jnp.where(jnp.isfinite(x), x, 0) for x in (q, k, v)), taint
+
+
+def _spoiled(results, q, k, v):
+    """Returns the results with NaN where NaN or Inf was seen, without a mask.
+
+    There each query sees all keys and values, and gets NaN as it does under a mask that
+    hides nothing. To change k and v instead would change the rounding of their products.
+    """
+    is_finite = _is_finite(q) & _is_finite(k, v).all()
+
+    def spoil(x):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        rows = is_finite.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.where(rows, x, jnp.nan)
+
+    return jax.tree.map(spoil, results)
+
+
+def _is_finite(*arrays):
+    """Tells of each token whether all its numbers are finite."""
+    return functools.reduce(jnp.logical_and, [jnp.isfinite(x).all(-1) for x in arrays])
 
 
 def _parameters(value):

@@ -39,18 +39,23 @@ def counter(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     return jnp.arange(size, dtype=jnp.uint32).reshape(shape)
 
 
-def random_bits(key: Array, count: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """Returns a uniform 32-bit word for each number in `count`.
+def random_bits(
+    key: Array,
+    count: UInt32[Array, "..."],
+    stream: int | UInt32[Array, "..."] = 0,
+) -> UInt32[Array, "..."]:
+    """Returns a uniform 32-bit word for each number in `count`, of each stream.
 
     Computes mix(mix(count ^ w_0) + w_1) with two secret words w of `key`: the second
-    enters between two passes of `mix`, so that streams of related keys differ.
+    enters between two passes of `mix`, so that streams of related keys differ. Streams of
+    one key, broadcastable to `count`, are for more than 2^32 numbers: they change w_1.
     """
     # A cheap key is two words already; only other keys have to draw them.
     if jax.random.key_impl(key) == _CHEAP:
         words = jax.random.key_data(key)
     else:
         words = jax.random.bits(key, (2,), jnp.uint32)
-    return _hash(words, count)
+    return _hash(words, count, stream)
 
 
 def typed_key(key: Array) -> Array:
@@ -81,8 +86,9 @@ def cheap_key(key: Array) -> Array:
     return jax.random.wrap_key_data(words, impl=_CHEAP)
 
 
-def _hash(words, count):
-    return mix(mix(count ^ words[0]) + words[1])
+def _hash(words, count, stream=0):
+    # mix(0) is 0: the words of stream 0 are those of the key.
+    return mix(mix(count ^ words[0]) + (words[1] + mix(jnp.uint32(stream))))
 
 
 def _fold_in(words, number):

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.kernels.tanh_sum import tanh_sum
+from attn.precision import at_least_float32
 
 
 def score(cls):
@@ -251,4 +252,4 @@ _glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis
 
 
 def _at_least_float32(x):
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return at_least_float32(x.dtype)

@@ -27,8 +27,8 @@ def cached(
     """
     s = score(q, k.T)
     s = jnp.where(visible, s if bias is None else s + bias, -jnp.inf)
-    top = s.max(-1, keepdims=True)
-    if best:
+    top = s.max(-1, keepdims=True, initial=-jnp.inf)
+    if best and s.shape[-1]:
         is_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
         s = jnp.where(is_best, s, -jnp.inf)
     # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN.

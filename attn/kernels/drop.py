@@ -33,15 +33,21 @@ class Drop:
         The whole has so many `columns`; x holds its cells (i, j).
         """
         # In uint32, because the number of a cell passes 2^31 for long inputs.
-        row = i.astype(jnp.uint32)[:, None] * jnp.asarray(columns, jnp.uint32)
-        return self._drop(x, row + j.astype(jnp.uint32)[None])
+        columns = jnp.asarray(columns, jnp.uint32)
+        # So many rows have numbers of their own, ⌊2^32 / columns⌋; those behind them begin
+        # again, in another stream. Of one column the wrapped sum would be 0.
+        several = jnp.maximum(columns, 2)
+        rows = (jnp.uint32(0) - several) // several + 1
+        stream, row = jnp.divmod(i.astype(jnp.uint32), rows)
+        count = row[:, None] * columns + j.astype(jnp.uint32)[None]
+        return self._drop(x, count, stream[:, None])
 
-    def _drop(self, x, count):
+    def _drop(self, x, count, stream=0):
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not
         # near it.
         rate = jnp.asarray(self.rate, jnp.float32)
         threshold = jnp.ceil(rate * 2**24).astype(jnp.uint32)
-        keep = (random_bits(self.key, count) >> 8) >= threshold
+        keep = (random_bits(self.key, count, stream) >> 8) >= threshold
         kept = 1 - jnp.asarray(self.rate, x.dtype)
         # With rate 1 nothing is kept, and 1/0 would make NaN of the gradients of 0.
         return jnp.where(keep, x * (1 / jnp.where(kept > 0, kept, 1)), 0)

@@ -9,7 +9,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attn.kernels.tile import Tile
+from attn.kernels.tile import Taint, Tile
+from attn.masks import Mask, mask_part
 
 BLOCK = 256
 """The most queries in a block."""
@@ -18,6 +19,16 @@ RUNS = 8
 """The number of runs of blocks under a causal mask: each has the keys of its last query."""
 SAVED = "results of a block"
 """The name, for jax.checkpoint, of the results of a block that derivatives keep."""
+
+
+@mask_part()
+class _Rows:
+    """Hides everything from the rows after the last query, the padding of a block."""
+
+    count: int
+
+    def tile(self, i, j):
+        return i < self.count
 
 
 def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
@@ -30,13 +41,18 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     v = v.T
     queries = q.shape[0]
     m = k.shape[1]
-    count = -(-queries // BLOCK)
+    count = max(1, -(-queries // BLOCK))
     # Blocks are of equal size, so that fewer than `count` rows are padding.
     n = -(-queries // count)
     dense = bias is not None and not hasattr(bias, "tile")
+    if mask.parts and count * n > queries:
+        # Rows of padding may reach further than every query, to a NaN that is hidden.
+        mask = mask & Mask((_Rows(queries),))
 
     def blocks(x):
-        return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(count, n, -1)
+        return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(
+            count, n, x.shape[1]
+        )
 
     # Without this the keys that each block sees would be kept for its derivative, a copy
     # for every block.
@@ -47,7 +63,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         # XLA must know the size of a slice when it compiles, but not where it starts.
         static_argnums=0,
     )
-    def one_block(width, start, t, q, bias_rows):
+    def one_block(width, start, t, q, q_taint, bias_rows):
         """Computes block t with `width` keys from `start` on: all arrays but q are cut."""
         cut = functools.partial(
             jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1
@@ -57,7 +73,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
             q=q,
             k=cut(k),
             v=cut(v),
-            taint=None if taint is None else cut(taint),
+            taint=None if taint is None else Taint(q_taint, cut(taint.k)),
             bias=cut(bias_rows) if dense else bias,
             mask=mask,
             drop=drop,
@@ -67,11 +83,16 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         )
         return function(tile)
 
-    rows = jnp.arange(count), blocks(q), blocks(bias) if dense else None
+    rows = (
+        jnp.arange(count),
+        blocks(q),
+        None if taint is None else blocks(taint.q[:, None])[..., 0],
+        blocks(bias) if dense else None,
+    )
     left, right = mask.reach()
     # Only a window narrower than all keys is worth a slice that moves with the block.
-    if left is not None and right is not None and n + left + right < m:
-        # A window may be empty, and a softmax over no key at all has no maximum.
+    if m and left is not None and right is not None and n + left + right < m:
+        # A window may be empty, and a tile has one key at least.
         width = max(1, n + left + right)
 
         def in_window(t, *rest):
@@ -95,17 +116,31 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
     return jax.tree.map(joined, results)
 
 
-@jax.custom_jvp
 def _in_turn(following, done):
     """Returns both, the first not before the second is there.
 
     Runs one after another can use the same memory.
     """
-    return jax.lax.optimization_barrier((following, done))
+    leaves, tree = jax.tree.flatten((following, done))
+    # Integers need not wait, and in shard_map they have no tangent of the right type.
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    behind = _barrier([leaves[place] for place in places])
+    for place, leaf in zip(places, behind, strict=True):
+        leaves[place] = leaf
+    return tree.unflatten(leaves)
+
+
+@jax.custom_jvp
+def _barrier(arrays):
+    return jax.lax.optimization_barrier(arrays)
 
 
 # JAX 0.12 cannot transpose a barrier of which a part only is differentiated.
-_in_turn.defjvp(lambda primals, tangents: (_in_turn(*primals), tangents))
+_barrier.defjvp(lambda primals, tangents: (_barrier(*primals), *tangents))
 
 
 def _map(function, rows):
@@ -125,7 +160,7 @@ def _runs(count, n, m, left, right):
     size = count if left is None and right is None else -(-count // RUNS)
     for first in range(0, count, size):
         last = min(first + size, count)
-        # One key at least, though it be hidden: a softmax over none has no maximum.
+        # One key at least where there is one, though it be hidden.
         stop = m if right is None else min(m, max(1, last * n + right))
-        start = 0 if left is None else min(stop - 1, max(0, first * n - left))
+        start = 0 if left is None else max(0, min(stop - 1, first * n - left))
         yield slice(first, last), (start, stop - start)

@@ -40,7 +40,7 @@ def reference(
     s = jnp.where(mask, s, -jnp.inf)
 
     # The maximum cancels in the quotient and in the LSE: it has no gradient.
-    top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
+    top = jax.lax.stop_gradient(s.max(-1, keepdims=True, initial=-jnp.inf))
     # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN, in the value
     # and in every gradient.
     top = jnp.where(top == -jnp.inf, 0.0, top)

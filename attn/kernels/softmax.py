@@ -12,7 +12,7 @@ def softmax_parts(
 
     In rows of −inf e is 0 and the sum counts as 1.
     """
-    top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
+    top = jax.lax.stop_gradient(s.max(-1, keepdims=True, initial=-jnp.inf))
     # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN, in the value
     # and in every gradient.
     below = s - jnp.where(top == -jnp.inf, 0.0, top)

@@ -52,7 +52,7 @@ def tanh_sum(
             terms.append(_two_features(n, first, second))
         return s + functools.reduce(jnp.add, terms), None
 
-    start = jnp.zeros((n, b.shape[1]), v.dtype)
+    start = _zeros([a], [b], [v])
     return jax.lax.scan(add, start, jnp.arange(groups))[0]
 
 
@@ -83,8 +83,20 @@ def _tangent(a, b, v, d_a, d_b, d_v):
         return s + 4 * w * (r - r * r) * d_x + from_v
 
     features = jnp.arange(v.shape[0]), a, b, v, d_a, d_b, d_v
-    start = jnp.zeros((n, m), v.dtype)
+    start = _zeros([a, d_a], [b, d_b], [v, d_v])
     return jax.lax.scan(lambda s, x: (add(s, x), None), start, features)[0]
+
+
+def _zeros(of_queries, of_keys, of_features):
+    """Returns zeros (N, M) whose type is that of sums of all these.
+
+    shard_map's types tell over which devices a number varies, those of explicit meshes
+    how it is sharded, and what a scan sums up must begin as it ends.
+    """
+    column = sum(x.sum(0) for x in of_queries)[:, None]
+    row = sum(x.sum(0) for x in of_keys)[None]
+    # Of the sum only the type is used, so it is never computed.
+    return jnp.zeros_like(column + row + sum(x.sum() for x in of_features))
 
 
 @jax.custom_jvp

@@ -9,6 +9,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+class Taint(NamedTuple):
+    """NaN for each token that held NaN or Inf, else 0.
+
+    Such tokens come to the kernels as 0: in a product a weight of 0 would not keep NaN
+    from the others, nor in a gradient a cotangent of 0.
+    """
+
+    q: Any  # Float[Array, "N"], of the queries
+    k: Any  # Float[Array, "M"], of keys and values
+
+    def tile(self) -> Float[Array, "N M"]:
+        """Returns NaN for each pair of which one token held NaN or Inf."""
+        return self.q[:, None] + self.k[None]
+
+
 class Tile(NamedTuple):
     """Queries i and keys j of one head.
 
@@ -20,7 +35,7 @@ class Tile(NamedTuple):
     q: Any  # Float[Array, "n K"]
     k: Any  # Float[Array, "K m"]
     v: Any  # Float[Array, "V m"]
-    taint: Any  # Float[Array, "m"]: NaN for a key that held NaN or Inf, else 0; or None
+    taint: Any  # Taint of its queries and keys, or None
     bias: Any  # Float[Array, "n m"], a value with a `tile`, or None
     mask: Any
     drop: Any
@@ -31,9 +46,8 @@ class Tile(NamedTuple):
     def scores(self) -> Float[Array, "n m"]:
         """Computes score(q, k) + bias in float32 at least, −inf where the mask hides.
 
-        A key or value that held NaN or Inf comes here as 0, because in a product a weight
-        of 0 would not keep it from the others. Its taint makes NaN of the scores that see
-        it, and of no others. Without a mask there is no taint.
+        Taint makes NaN of the scores that see NaN or Inf, and of no others. Without a
+        mask there is no taint.
         """
         s = self.score(self.q, self.k.T)
         if self.bias is not None:
@@ -44,7 +58,7 @@ class Tile(NamedTuple):
         if self.taint is None:
             return s
         visible = self.mask.tile(self.i, self.j)
-        return jnp.where(visible, s + self.taint.astype(s.dtype)[None], -jnp.inf)
+        return jnp.where(visible, s + self.taint.tile().astype(s.dtype), -jnp.inf)
 
     def dropped(self, x: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """Returns x after the dropout of these queries and keys."""

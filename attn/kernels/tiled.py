@@ -44,7 +44,7 @@ def tiled(
 def _block(tile):
     """Computes the output (n, V) and LSE (n,) of the tile, in float32 at least."""
     s = tile.scores()
-    top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
+    top = jax.lax.stop_gradient(s.max(-1, keepdims=True, initial=-jnp.inf))
     # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN.
     top = jnp.where(top == -jnp.inf, 0.0, top)
     e = jnp.exp(s - top)

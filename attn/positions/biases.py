@@ -26,6 +26,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from attn.precision import at_least_float32
+
 
 def bias(cls):
     """Makes a class of parameters a bias: a frozen dataclass of pytree leaves.
@@ -231,7 +233,7 @@ def _one_head(name, parameter, ndim):
             f"{parameter.shape}; before them comes one for the heads, of length 1 where "
             "they share it"
         )
-    return parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
+    return parameter.astype(at_least_float32(parameter.dtype))
 
 
 def _toeplitz(diagonals: Float[Array, "w"], n: int) -> Float[Array, "n m"]:

@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn.positions.tables import check_base
+from attn.precision import at_least_float32
 
 
 def rotary(
@@ -33,7 +34,7 @@ def rotary(
     d_k = x.shape[-1]
     if d_k % 2:
         raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = at_least_float32(x.dtype)
     # In float64 by numpy, because a position multiplies the error of a rate.
     rate = jnp.asarray(base ** (-np.arange(0, d_k, 2) / d_k), dtype)
     rate = rate.reshape((1,) * (x.ndim - 1) + (-1,))

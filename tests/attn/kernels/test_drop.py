@@ -40,3 +40,22 @@ def test_rate_1_drops_everything(dtype):
     value, gradient = jax.value_and_grad(lambda x: drop(x).sum())(x)
     assert value == 0
     np.testing.assert_array_equal(gradient.astype(float), np.zeros(100))
+
+
+def test_rows_beyond_the_counter_do_not_repeat_earlier_ones():
+    """A row i and row i + 2^16 of 2^16 columns have the same 32-bit numbers."""
+    drop = Drop(0.5, jax.random.key(5))
+    columns = 1 << 16
+    ones = jnp.ones((4, columns))
+
+    def rows(start):
+        tile = drop.tile(ones, start + jnp.arange(4), jnp.arange(columns), columns)
+        return np.asarray(tile) == 0
+
+    first = rows(0)
+    for start in (1 << 16, 1 << 17, 3 << 16):
+        later = rows(start)
+        # The shares of dropped weights, and of those dropped in both, in deviations.
+        for share, expected in ((later.mean(), 0.5), ((first & later).mean(), 0.25)):
+            deviation = np.sqrt(expected * (1 - expected) / first.size)
+            assert abs(share - expected) < 5 * deviation
