@@ -201,6 +201,8 @@ def _run_pool(workers, workdir, waiting, watch, interruption):
                 if _is_interruption(worker, error):
                     # Another process than this one has stopped the worker.
                     interruption.asked = True
+                    # So that the loop does not end here, as if all had ended.
+                    waiting.append(Share(trials, 1))
                     continue
                 if error is not None:
                     _record_death(workdir, trials, error)

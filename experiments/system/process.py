@@ -39,7 +39,7 @@ class Process:
 
         It is negative for a signal. A process that is just ending is waited for.
         """
-        for _ in range(20):
+        for _ in range(100):
             for process in self._started:
                 if process.exitcode is not None:
                     return process.exitcode

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import one_line
+from experiments.report import results
 from experiments.report.results import (
     ResultsError,
     flatten_settings,
@@ -12,6 +13,7 @@ from experiments.report.results import (
     read_results,
     read_sentences,
 )
+from experiments.system.checksums import write_checksums, write_sealed
 from tests.experiments import fakes
 
 
@@ -263,3 +265,55 @@ def test_a_damaged_sweep_json_is_an_error_with_the_remedy(tmp_path, text):
 def test_one_line_drops_what_a_terminal_obeys():
     assert one_line("a\n\tb\x1b[31m\x07 c") == "a b [31m c"
     assert one_line(None) == ""
+
+
+def test_files_that_changed_since_a_trial_ended_are_named(tmp_path):
+    fakes.sweep(tmp_path, [({}, fakes.finished(), {})])
+    directory = tmp_path / "trials/00"
+    names = ("record.json", "metrics.jsonl", "result.json")
+    write_checksums(directory, names)
+    said = []
+    read_results(tmp_path, say=said.append)
+    assert said == []
+    with open(directory / "metrics.jsonl", "ab") as file:
+        file.write(b"12\n")
+    read_results(tmp_path, say=said.append)
+    (line,) = said
+    assert "trials/00: changed" in line and "is no metrics" in line
+    path = directory / "result.json"
+    path.write_text(path.read_text().replace("1.25", "1.24"))
+    with pytest.raises(ResultsError, match=r"result\.json is not what the trial wrote"):
+        read_results(tmp_path)
+
+
+def test_checksums_read_no_files_elsewhere(tmp_path):
+    (tmp_path / "outside").write_text("")
+    fakes.sweep(tmp_path / "sweep", [({}, fakes.finished(), {})])
+    directory = tmp_path / "sweep/trials/00"
+    names = ["../../../outside", "/etc/passwd", "x" * 5000, "a\0b"]
+    for checksums in (dict.fromkeys(names, ""), [], 3):
+        text = json.dumps({"sha256": checksums})
+        (directory / "checksums.json").write_text(text)
+        said = []
+        read_results(tmp_path / "sweep", say=said.append)
+        assert len(said) == 1 and "\n" not in said[0]
+
+
+def test_a_sweep_file_that_was_changed_is_damaged(tmp_path):
+    fakes.sweep(tmp_path, [({"model.h": 8}, fakes.finished(), {})])
+    path = tmp_path / "sweep.json"
+    write_sealed(path, json.loads(path.read_text()))
+    assert read_results(tmp_path).trials[0].point == {"model.h": 8}
+    path.write_text(path.read_text().replace('"model.h": 8', '"model.h": 4'))
+    with pytest.raises(ResultsError, match="it is not what was written"):
+        read_results(tmp_path)
+
+
+def test_arrays_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
+    kept = {"validation_nll": np.zeros(10_000)}
+    fakes.sweep(tmp_path, [({}, fakes.finished(), {"sentences": kept})])
+    monkeypatch.setattr(results, "LARGEST_UNPACKED", 50_000)
+    (trial,) = read_results(tmp_path).trials
+    assert (trial.directory / "sentences.npz").stat().st_size < 5_000
+    with pytest.raises(ResultsError, match=r"unpacks to 80,128 bytes, and 50,000 are"):
+        read_sentences(trial)

@@ -79,6 +79,17 @@ def labelled(config):
     yield {"label": "wide", "model.d_ff": 2 * config.model.d_ff}
 
 
+def test_a_sweep_that_changes_the_config_changes_its_own_alone():
+    def change(config):
+        config.model.h = 7
+        config.seed = 7
+        yield {"model.N": 1}
+
+    config = tiny.config()
+    assert expand({"change": change}, ["change"], config) == [{"model.N": 1}]
+    assert config.model.h == 2 and config.seed == 0
+
+
 def test_a_sweep_may_take_the_config():
     assert (
         expand({"rows": labelled}, ["rows"], tiny_config.get_config())[1]["model.d_ff"]

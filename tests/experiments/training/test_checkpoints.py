@@ -15,6 +15,7 @@ from orbax.checkpoint import v1 as ocp
 
 from attn.random_bits import mix
 from experiments.errors import CheckpointError
+from experiments.training import checkpoint_store
 from experiments.training.checkpoint_store import checksum
 from experiments.training.checkpoints import Checkpoints
 
@@ -159,6 +160,31 @@ DAMAGE = {
         shutil.copytree(workdir / "checkpoints/8", workdir / "checkpoints/12"),
     ),
 }
+
+
+def test_a_checkpoint_of_another_trial_is_not_gone_on_from(workdir):
+    """It has the same shapes, and checksums that are right."""
+    with Checkpoints(workdir, keep=3, trial="ours") as checkpoints:
+        checkpoints.save(16, state(16), data(16))
+    said = []
+    with Checkpoints(workdir, None, "theirs", said.append) as checkpoints:
+        # Those before have no name, as earlier versions wrote them.
+        assert int(checkpoints.restore(state(0)).state.step) == 12
+    assert "it is of another trial, ours" in said[0]
+    with Checkpoints(workdir, None, "ours", said.append) as checkpoints:
+        assert int(checkpoints.restore(state(0)).state.step) == 16
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError(0), "KeyError 0"),
+        (ValueError("no room"), "no room"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_a_reason_is_in_words(error, expected):
+    assert checkpoint_store._cause(error) == expected
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

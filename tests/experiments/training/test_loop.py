@@ -22,6 +22,7 @@ from experiments.evaluation.metrics import METRICS
 from experiments.inference import Translator
 from experiments.training import loop
 from experiments.training.checkpoints import Checkpoints
+from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import (
     State,
@@ -184,7 +185,7 @@ def test_averages_of_checkpoints(finished):
         12,
         (),
         0,
-        dict(bad=0),
+        dict(bad=0, logged=RunDir(workdir).logged(12)),
     )
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
         assert found[count][1] == steps
