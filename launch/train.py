@@ -15,7 +15,7 @@ differ, such as --config.training.steps; with --init_from the vocabulary and the
 
 With --hosts one trial is on the devices of several processes, of one host or many: each
 is started with the same command. Only the first, which is numbered 0, needs to see
---workdir.
+--workdir. Where one is lost or does not come, the others end with exit status 75 too.
 """
 
 from experiments.system import huge_pages

@@ -10,6 +10,7 @@ come, and any may say that it is asked to stop, or that it failed.
 import contextlib
 import os
 import re
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -45,8 +46,9 @@ def join(how: str, same: dict[str, str] | None = None) -> None:
     """
     if not how:
         return
-    # It would take SIGTERM for itself.
-    jax.config.update("jax_enable_preemption_service", False)
+    # It would take SIGTERM for itself. JAX 0.7 has no such option: see `_initialize`.
+    with contextlib.suppress(AttributeError):
+        jax.config.update("jax_enable_preemption_service", False)
     if not (place := _detected() if how == "auto" else _named(how)):
         _initialize(how)
         return
@@ -112,6 +114,8 @@ def _initialize(how, **place):
             "as N says, all with the address of the first, or where auto finds what "
             "started them"
         ) from error
+    # Where JAX took SIGTERM, Python takes it back.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def several() -> bool:

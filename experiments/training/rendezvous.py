@@ -294,14 +294,21 @@ class Rendezvous:
             # TCP connected the port to itself.
             stream.close()
             return ""
-        self._connection = Connection(stream)
-        with contextlib.suppress(OSError, ValueError):
-            if any("greeting" in m for m in self._connection.receive(GREETING)):
-                self._connection.send(**self._hello)
-                return ""
-        self._connection = None
-        self._is_taken = True
+        connection = Connection(stream)
+        try:
+            greets = any("greeting" in m for m in connection.receive(GREETING))
+        except OSError as error:
+            # The first process may be ending, and another come.
+            self._check_port()
+            time.sleep(BEAT / 4)
+            return f" ({error.strerror or 'it hung up'})"
+        except ValueError:
+            greets = False
+        self._is_taken = not greets
         self._check_port()
+        connection.send(**self._hello)
+        self._connection = connection
+        return ""
 
     def _check_port(self):
         if self._is_taken:
@@ -373,6 +380,7 @@ def relay(host: str, port: int) -> int:
             while data := source.recv(1 << 16):
                 target.sendall(data)
 
+    # Keeps the sockets from being closed.
     opened = []
     threading.Thread(target=accept, daemon=True).start()
     return listener.getsockname()[1]

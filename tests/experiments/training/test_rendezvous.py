@@ -199,6 +199,14 @@ def test_a_port_of_another_program_is_refused(party):
             assert f"localhost:{party.port} is taken by another program" in last
 
 
+def test_one_that_hangs_up_is_waited_for(party):
+    with socket.create_server(("localhost", party.port)) as ending:
+        second = party.start(1)
+        ending.accept()[0].close()
+    first = party.start(0)
+    assert first.stdout.readline() == second.stdout.readline() == "begun\n"
+
+
 def test_a_stranger_and_a_newcomer_disturb_nobody(party):
     first = party.start(0)
     assert "waiting" in first.stderr.readline()
