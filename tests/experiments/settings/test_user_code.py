@@ -216,3 +216,11 @@ def test_a_corpus_from_outside_has_no_settings_of_others(tmp_path):
         SettingsError, match=r"data.pairs does not apply to data.corpus=/"
     ):
         tiny.resolve(data__corpus=f"{path}:Counting", data__pairs=200)
+
+
+def test_a_file_that_ends_the_program_is_an_error(tmp_path):
+    """The command would otherwise end with the file's status, and in silence."""
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(SettingsError, match=r"ends\.py:2: SystemExit: 0"):
+        settings.load_text(f"{path}:Cosine")
