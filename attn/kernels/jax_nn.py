@@ -60,6 +60,9 @@ def jax_nn(
     bad = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
     k = jnp.where(bad[..., None], 0, k)
     v = jnp.where(bad[..., None], 0, v)
+    # A query of NaN that sees nothing would make NaN of every key's gradient.
+    bad_query = ~jnp.isfinite(q).all(-1)
+    q = jnp.where(bad_query[..., None], 0, q)
     # The causal flag is kept apart, because cuDNN serves it and is given no window.
     causal = right == 0 and left is None
     window = None
@@ -79,9 +82,11 @@ def jax_nn(
         implementation="cudnn" if _cudnn_can(q, window) else "xla",
     )
     # jax.nn gives the mean of all values to a query that sees nothing.
-    out = jnp.where((last < first)[..., None, None], 0, out)
-    # A query that does see a NaN gets it back: only what is hidden is forgiven.
-    return jnp.where(_any_between(bad, first, last)[..., None], jnp.nan, out)
+    sees_nothing = (last < first)[..., None]
+    out = jnp.where(sees_nothing[..., None], 0, out)
+    # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
+    spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
+    return jnp.where(spoiled[..., None], jnp.nan, out)
 
 
 def _prepared(q, k, score):

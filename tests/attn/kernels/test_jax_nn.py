@@ -90,6 +90,22 @@ def test_nan_is_seen_by_those_who_see_it(qkv, mask, where):
     assert np.isnan(out[0][1]).any() and not np.isnan(out[0][0]).any()
 
 
+def test_a_query_of_nan_that_sees_nothing_reaches_no_gradient(qkv):
+    q, k, v = qkv
+    bad = q.at[0, N - 1].set(jnp.nan)
+    # The last query of the first example stands behind all its keys.
+    mask = Mask.window(0, 0) & Mask.padding(np.array([N - 1, N]))
+
+    def loss(q, k, v):
+        return (attention(q, k, v, mask=mask, implementation="jax_nn") ** 2).sum()
+
+    actual = jax.grad(loss, (0, 1, 2))(bad, k, v)
+    expected = jax.grad(loss, (0, 1, 2))(q.at[0, N - 1].set(0), k, v)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    seen = attention(bad, k, v, implementation="jax_nn")
+    np.testing.assert_array_equal(np.isnan(seen).all(-1), np.isnan(bad).any(-1))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
