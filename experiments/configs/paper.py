@@ -18,7 +18,7 @@ What the sections of the paper say, and the code that does it:
 3.1    LayerNorm(x + Sublayer(x))
        attn/models/blocks.py: `self.norm(x)`
 3.2.1  softmax(QKᵀ/√d_k) V
-       attn/scores.py: `q.shape[-1] ** -0.5`
+       attn/scores.py: `d_k**-0.5`
 3.2.2  h = 8 heads, d_k = d_v = 64, Concat(head_1, …) W_O, no biases
        experiments/settings/model.py: `h: int`, `d_k: int`, `biases: bool`
        attn/models/multihead.py: `self.w_o`

@@ -148,7 +148,7 @@ def test_an_error_of_the_file_system_is_one_line(code, capsys):
 def test_a_directory_in_a_files_place_is_one_line(tmp_path, capsys):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(SystemExit) as end:
-        command.without_traceback(lambda: files.read_json(tmp_path / "config.json"))
+        command.without_traceback((tmp_path / "config.json").read_text)
     actual = (end.value.code, *capsys.readouterr())
     assert is_one_line(*actual), actual
     assert f"{tmp_path}/config.json: Is a directory; move that" in actual[2]

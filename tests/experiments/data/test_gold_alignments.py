@@ -10,7 +10,13 @@ from babel import Locale, dates
 
 from experiments.data.batches import Encoded
 from experiments.data.corpora import Pairs, cldr
-from experiments.data.corpora.gold_alignments import Links, Told, links, others, words
+from experiments.data.corpora.gold_alignments import (
+    Links,
+    Recorder,
+    links,
+    others,
+    words,
+)
 from experiments.data.dataset import Heldout
 from experiments.evaluation.alignment_error import alignment_error, guess
 from experiments.settings import resolve
@@ -24,10 +30,10 @@ OTHERWISE = functools.partial(
 
 def drawn(kind, seed, locales=LOCALES):
     """(texts, links as pairs of words) of one phrase."""
-    told = Told(random.Random(seed))
+    recorder = Recorder(random.Random(seed))
     say = functools.partial(cldr.say, locales=locales)
-    texts = say(kind(told))
-    found = links(kind, told.asked, OTHERWISE, say)
+    texts = say(kind(recorder))
+    found = links(kind, recorder.asked, OTHERWISE, say)
     split = [[text[slice(*span)] for span in words(text)] for text in texts]
     return (
         texts,
@@ -55,28 +61,28 @@ def test_words():
     ]
 
 
-def test_a_generator_that_is_told_says_it_again():
+def test_a_recorder_with_answers_says_them_again():
     for kind in cldr.KINDS:
-        told = Told(random.Random(3))
-        texts = cldr.say(kind(told), LOCALES)
+        recorder = Recorder(random.Random(3))
+        texts = cldr.say(kind(recorder), LOCALES)
         assert cldr.say(kind(random.Random(3)), LOCALES) == texts
-        assert cldr.say(kind(Told(told=told.asked)), LOCALES) == texts
+        assert cldr.say(kind(Recorder(answered=recorder.asked)), LOCALES) == texts
     with pytest.raises(LookupError):
-        cldr.date(Told(told=told.asked[:0]))
-    told = Told(random.Random(0))
-    told.choice("ab")
+        cldr.date(Recorder(answered=recorder.asked[:0]))
+    recorder = Recorder(random.Random(0))
+    recorder.choice("ab")
     with pytest.raises(LookupError, match="was not asked before"):
-        Told(told=told.asked).choice("abc")
+        Recorder(answered=recorder.asked).choice("abc")
 
 
 def test_the_parts_of_a_date_are_those_that_cldr_names():
     """By CLDR's own patterns for each part alone."""
     seen = 0
     for seed in range(120):
-        told = Told(random.Random(seed))
-        cldr.date(told)
-        day = datetime.date.fromordinal(told.asked[0].answer)
-        form = told.asked[1].answer
+        recorder = Recorder(random.Random(seed))
+        cldr.date(recorder)
+        day = datetime.date.fromordinal(recorder.asked[0].answer)
+        form = recorder.asked[1].answer
         if form != "full" or day.day > 28:
             continue
         _, sure, _, split = drawn(cldr.date, seed)
@@ -94,10 +100,10 @@ def test_the_parts_of_a_date_are_those_that_cldr_names():
 @pytest.mark.parametrize("kind", cldr.KINDS)
 def test_what_is_sure_is_possible_and_no_word_is_sure_twice(kind):
     for seed in range(20):
-        told = Told(random.Random(seed))
+        recorder = Recorder(random.Random(seed))
         say = functools.partial(cldr.say, locales=LOCALES)
-        say(kind(told))
-        found = links(kind, told.asked, OTHERWISE, say)
+        say(kind(recorder))
+        found = links(kind, recorder.asked, OTHERWISE, say)
         assert set(found.sure) <= set(found.possible)
         for side in zip(*found.sure, strict=True):
             assert len(set(side)) == len(side)
