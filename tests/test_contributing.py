@@ -52,6 +52,7 @@ def test_the_contract_is_kept(folder, name):
     assert [row for row in rows if not row.ok] == []
 
 
+@pytest.mark.ci
 def test_a_score_that_breaks_the_contract_is_told(folder):
     code = FILES["my_score.py"].replace("@ unit(k).T", "@ unit(k)[:1].T")
     assert code != FILES["my_score.py"]

@@ -54,6 +54,7 @@ EVERYWHERE = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("score", EVERYWHERE)
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)

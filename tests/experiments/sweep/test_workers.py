@@ -72,7 +72,7 @@ class Signalled(workers.Worker):
         return self.submit(self.end)
 
 
-@pytest.mark.parametrize("end", [stop_alone, die])
+@pytest.mark.parametrize("end", [stop_alone, pytest.param(die, marks=pytest.mark.ci)])
 def test_a_worker_that_is_stopped_alone_is_an_interruption_and_a_killed_one_a_failure(
     tmp_path, end
 ):
@@ -94,6 +94,7 @@ def test_a_worker_that_is_stopped_alone_is_an_interruption_and_a_killed_one_a_fa
         worker.stop()
 
 
+@pytest.mark.ci
 def test_a_worker_that_is_stopped_while_it_measures_is_an_interruption():
     worker = Signalled(stop_alone)
     try:

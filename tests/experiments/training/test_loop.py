@@ -433,6 +433,7 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
     assert loop.run_all(jobs[:1], tiny.corpus(), ONE_DEVICE) == results[:1]
 
 
+@pytest.mark.ci
 def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
     """One at its end and one half way, killed; a third never begun."""
     jobs = [
