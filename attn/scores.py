@@ -2,7 +2,8 @@
 
 A score is a pytree of its own parameters, called on q (N, K) and k (M, K). N queries,
 M keys, K = d_k, Q = d_q (the width of a query, where it may differ), A = the hidden width
-of a score. It returns at least float32 whatever its inputs are. A new score is one class:
+of a score. Whatever it returns, kernels go on with it in float32 at least. A new score is
+one class:
 
     @attn.score
     class Distance:
@@ -127,9 +128,14 @@ class Bilinear:
         """Draws W of h heads, (H, Q, K).
 
         With a rank R it is two factors, (H, Q, R) and (H, R, K).
+
+        Raises:
+          ValueError: a rank below 1.
         """
         if rank is None:
             return cls(_glorot(key, (h, d_q, d_k)))
+        if rank < 1:
+            raise ValueError(f"rank={rank} must be at least 1")
         left, right = jax.random.split(key)
         return cls(_glorot(left, (h, d_q, rank)), _glorot(right, (h, rank, d_k)))
 
@@ -172,8 +178,13 @@ class Additive:
         """Draws the parameters of h heads with hidden width A = d_a, d_k unless given.
 
         A bias starts at 0.
+
+        Raises:
+          ValueError: a hidden width below 1.
         """
         d_a = d_k if d_a is None else d_a
+        if d_a < 1:
+            raise ValueError(f"d_a={d_a} must be at least 1")
         key_q, key_k, key_v = jax.random.split(key, 3)
         return cls(
             _glorot(key_q, (h, d_q, d_a)),

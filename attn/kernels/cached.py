@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn.precision import at_least_float32
+
 
 def cached(
     q: Float[Array, "N Q"],
@@ -26,6 +28,7 @@ def cached(
     the best keys.
     """
     s = score(q, k.T)
+    s = s.astype(at_least_float32(s.dtype))
     s = jnp.where(visible, s if bias is None else s + bias, -jnp.inf)
     top = s.max(-1, keepdims=True, initial=-jnp.inf)
     if best and s.shape[-1]:

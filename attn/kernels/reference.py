@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.kernels.drop import Drop
+from attn.precision import at_least_float32
 
 
 def reference(
@@ -24,17 +25,19 @@ def reference(
 
     Args:
       q, k, v: queries, keys and values; finite, or NaN spreads from a hidden key too.
-      score: a function of q and k that gives (N, M) scores, in float32 at least.
+      score: a function of q and k that gives (N, M) scores.
       mask: True where a query may attend to a key.
       bias: added to the scores.
       drop: dropout of the weights.
 
     Returns:
       The output (N, V) in v's dtype, the log of the softmax's denominator (N,), and the
-      weights (N, M) before and after dropout, the last three in the scores' dtype. A
+      weights (N, M) before and after dropout, the last three in the scores' dtype, or float32 if it
+      holds less. A
       query that sees no key has output 0, LSE −inf, weights 0 and gradient 0.
     """
     s = score(q, k)
+    s = s.astype(at_least_float32(s.dtype))
     if bias is not None:
         s = s + bias.astype(s.dtype)
     s = jnp.where(mask, s, -jnp.inf)

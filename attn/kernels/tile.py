@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn.precision import at_least_float32
+
 
 class Taint(NamedTuple):
     """NaN for each token that held NaN or Inf, else 0.
@@ -50,6 +52,7 @@ class Tile(NamedTuple):
         mask there is no taint.
         """
         s = self.score(self.q, self.k.T)
+        s = s.astype(at_least_float32(s.dtype))
         if self.bias is not None:
             bias = self.bias
             if hasattr(bias, "tile"):

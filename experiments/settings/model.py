@@ -4,7 +4,10 @@ The defaults of the Transformer are the paper's base model.
 """
 
 import dataclasses
+import functools
 from typing import Any
+
+import jax
 
 from attn import Mixer, Positions, Recurrent
 from attn.models.activations import ACTIVATIONS
@@ -12,6 +15,7 @@ from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.multihead import COMBINATIONS, SELECTIONS
 from attn.models.recurrence import CELLS
+from attn.scores import score_init
 from experiments.settings import fields
 from experiments.settings.choices import MIXERS, POSITIONS, SCORES, choice
 from experiments.settings.fields import SettingsError, require
@@ -114,6 +118,7 @@ class LayeredModel(Model):
         }
 
     def check(self) -> None:
+        _check_score(self.score, self.h, self.d_k)
         positions = self.position_encoding
         try:
             # Only here are the widths known that an encoding depends on.
@@ -199,6 +204,8 @@ class RNNModel(Model):
             self.selection == "soft" or self.score != "none",
             f"model.selection={self.selection} needs a model.score",
         )
+        if self.score != "none":
+            _check_score(self.score, 1, self.d_model)
 
     @property
     def score_choice(self) -> Any:
@@ -228,3 +235,15 @@ MODELS = {
     "language": LanguageModel,
 }
 """The kinds of models by name."""
+
+
+# Cached, because the trials of a sweep share few scores.
+@functools.cache
+def _check_score(score: str, h: int, d_k: int) -> None:
+    """Raises SettingsError for a score that cannot be drawn for h heads of d_k."""
+    init = score_init(SCORES.value(score, "model.score"))
+    try:
+        # By shape, so that nothing is drawn.
+        jax.eval_shape(lambda: init(jax.random.key(0), h, d_k, d_k))
+    except ValueError as error:
+        raise SettingsError(f"model.score={score}: {error}") from error

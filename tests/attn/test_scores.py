@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import attn
@@ -45,3 +46,32 @@ def test_the_decorator_supplies_what_a_class_leaves_out():
     assert value == Constant(2.0)
     assert not value.is_product
     assert value.prepare(q, q)[0] is value
+
+
+def test_sizes_below_1_are_refused():
+    with pytest.raises(ValueError, match="d_a=0 must be at least 1"):
+        Additive.init(KEY, 2, 4, 4, d_a=0)
+    with pytest.raises(ValueError, match="rank=-1 must be at least 1"):
+        Bilinear.init(KEY, 2, 4, 4, rank=-1)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_a_score_in_bfloat16_has_its_softmax_in_float32(implementation):
+    @attn.score
+    class Distance:
+        temperature: jax.Array
+
+        def __call__(self, q, k):
+            return -self.temperature * ((q[:, None] - k[None]) ** 2).sum(-1)
+
+    # Small integers, whose scores bfloat16 holds exactly: XLA may keep more digits of it.
+    q, k, v = jax.random.randint(KEY, (3, 1, 5, 2, 4), -2, 3).astype(jnp.bfloat16)
+    score = Distance(jnp.full(2, 0.5, jnp.bfloat16))
+    out, lse = attn.attention(
+        q, k, v, score=score, return_lse=True, implementation=implementation
+    )
+    assert (out.dtype, lse.dtype) == (jnp.bfloat16, jnp.float32)
+    # Exact to float32, where a sum in bfloat16 has 3 digits.
+    scores = jax.vmap(Distance.__call__, (0, -2, -2))(score, q[0], k[0])
+    expected = jax.nn.logsumexp(scores.astype(jnp.float32), axis=-1).T
+    np.testing.assert_allclose(lse[0], expected, rtol=1e-5, atol=1e-5)
