@@ -245,13 +245,9 @@ SHORT = (
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("strategy", "program"),
-    [
-        ("pmap", WHOLE),
-        ("shard_map", WHOLE),
-        ("pmap", STREAMED),
-        ("shard_map", STREAMED),
-    ],
-    ids=["pmap", "shard_map", "pmap, streamed", "shard_map, streamed"],
+    # Of the four pairs two, as each starts three processes and takes a minute.
+    [("pmap", WHOLE), ("shard_map", STREAMED)],
+    ids=["pmap", "shard_map, streamed"],
 )
 def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
     arguments = [*SHORT, f"--config.training.strategy={strategy}"]
