@@ -97,7 +97,8 @@ def make_drop(rate, key, shape):
     if isinstance(rate, jax.Array):
         rate = jax.lax.stop_gradient(rate)
     # The rate is repeated with the keys, because map_heads maps every leaf of a Drop.
-    return Drop(jnp.broadcast_to(jnp.asarray(rate, jnp.float32), shape), keys)
+    # `float` is float64 where that is enabled: 1/(1 − rate) is then exact to its digits.
+    return Drop(jnp.broadcast_to(jnp.asarray(rate, float), shape), keys)
 
 
 def is_never(name: str, rate: float | Float[ArrayLike, ""]) -> bool:

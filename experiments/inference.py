@@ -16,6 +16,7 @@ from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
 from experiments.settings import OutsideError, Settings, SettingsError, resolve
+from experiments.system import checksums
 from experiments.system.files import DamagedError, read_json
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import not_a_trial
@@ -56,6 +57,7 @@ def load_model(
     config = read_json(workdir / "config.json")
     if record is None or config is None:
         raise WorkdirError(not_a_trial(workdir))
+    _check_unchanged(workdir)
     _check(workdir, record, config)
     # The directory may be another person's: code that it names is not run unasked.
     settings = resolve(config, point, trusted=False)
@@ -226,6 +228,18 @@ class Sampler:
         texts = vocabulary.decode(samples.tokens)
         pairs = zip(samples.log_probs, texts, strict=True)
         return [Text(float(log_prob), text) for log_prob, text in pairs]
+
+
+def _check_unchanged(workdir):
+    """Raises DamagedError for a config.json or record.json that is not what the trial wrote.
+
+    Weights and vocabulary have checksums of their own. Other files may be missing, as in a
+    copy of what a model needs.
+    """
+    changed = checksums.changed_files(workdir)
+    for name in ("config.json", "record.json", checksums.NAME):
+        if name in changed:
+            raise DamagedError(workdir / name, "it is not what the trial wrote")
 
 
 def _check(workdir, record, config):

@@ -10,6 +10,7 @@ import errno
 import importlib
 import logging
 import os
+import select
 import sys
 import traceback
 from typing import Any
@@ -43,6 +44,9 @@ DISK = {
 }
 """The remedy for errors of the file system, which are no mistake of this program."""
 
+STDOUT = 1
+"""The file descriptor of standard output."""
+
 LONGEST_PATH = 200
 """Characters of a path that a message shows."""
 
@@ -55,8 +59,8 @@ def start(main) -> None:
     quiet_jax()
     if HELP & set(sys.argv[1:]):
         # launch.data gives a partial, which has no module of its own.
-        print(_help(sys.modules[getattr(main, "func", main).__module__]))
-        return
+        module = sys.modules[getattr(main, "func", main).__module__]
+        return without_traceback(lambda: print(_help(module)))
     app.run(lambda _: without_traceback(main), flags_parser=_parse)
 
 
@@ -206,9 +210,16 @@ def _help(module) -> str:
 def without_traceback(main):
     """Runs `main()`; turns what a user can mend into one line and the error's status."""
     try:
-        return main()
+        main()
+        sys.stdout.flush()
     except UserError as error:
         mistake(error, error.status)
+    except BrokenPipeError:
+        if not _is_unread(STDOUT):
+            raise
+        # What reads it, such as `head`, wants no more; Python's own flush would fail too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        sys.exit(1)  # as Python itself does, and rich
     except OSError as error:
         # Without a path it may be anything, such as a broken pipe.
         if error.errno not in DISK and error.filename is None:
@@ -221,6 +232,13 @@ def without_traceback(main):
         print(LINE, file=sys.stderr)
         # The status that shells give a command which SIGINT ended: 128 + 2.
         sys.exit(130)
+
+
+def _is_unread(number):
+    """Returns whether the file descriptor is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(number, 0)
+    return bool(poll.poll(0))
 
 
 def _message_of_disk(error):

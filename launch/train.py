@@ -48,9 +48,15 @@ _INIT_FROM = flags.DEFINE_string(
 command.check_directory("init_from")
 _HOSTS = flags.DEFINE_string(
     "hosts",
-    "",
+    None,
     "auto (SLURM, Open MPI, Kubernetes, TPU pods), or HOST:PORT,I/N for the I-th "
     "of N processes, which meet at that address of the first",
+)
+flags.register_validator(
+    "hosts",
+    # A shell leaves it empty of an unset variable, and each host would train alone.
+    lambda value: value is None or bool(value.strip()),
+    "it is empty; leave it out to train on this host alone",
 )
 
 

@@ -90,6 +90,8 @@ def open_workdir(
     entries += [e for e in before["trials"] if e["directory"] not in directories]
     sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
+    if sweep == before:
+        return
     # Of a writer that was killed; whoever calls this has the directory locked.
     remove_leftovers(workdir, ("sweep.json", "schedule.json"))
     write_sealed(workdir / "sweep.json", sweep)

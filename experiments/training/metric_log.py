@@ -52,6 +52,7 @@ class Log:
         self._steps = [before] if before else []
         # The time since the last line goes on, as its steps do.
         self._since = time.perf_counter() - noted.get("seconds", 0)
+        self._noted_at = time.perf_counter()
 
     def noted(self) -> dict[str, Any]:
         """Returns what is noted since the last line, as JSON has it."""
@@ -69,6 +70,7 @@ class Log:
         """Notes the metrics (n,) of the n steps up to `last`; writes a line if one is due."""
         self._steps.append(metrics)
         self._flops += flops
+        self._noted_at = time.perf_counter()
         if due:
             self._train(last)
 
@@ -76,8 +78,10 @@ class Log:
         """Writes a line of validation scores."""
         text = _VALIDATION + (_TRANSLATIONS if "bleu" in scores else "")
         self._write(dict(step=step, split="validation", **scores), text)
-        # An evaluation is no part of the speed of training.
-        self._since = time.perf_counter()
+        # An evaluation, since the last steps, is no part of the speed of training.
+        now = time.perf_counter()
+        self._since += now - self._noted_at
+        self._noted_at = now
 
     def skipped(self) -> int:
         """Counts the steps, in all lines and since, whose updates were left out."""

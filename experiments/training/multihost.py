@@ -35,16 +35,16 @@ _joined: list[Rendezvous] = []
 """This process's part of the meeting, where it is one of several."""
 
 
-def join(how: str, same: dict[str, str] | None = None) -> None:
+def join(how: str | None, same: dict[str, str] | None = None) -> None:
     """Makes this process one of several, which have the `same` texts, such as a config's.
 
     `how` is "auto" where SLURM, Open MPI, Kubernetes or a TPU pod says which, otherwise
     HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first;
-    "" leaves it alone. Comes before anything that starts JAX's backend. From then on this
+    None leaves it alone. Comes before anything that starts JAX's backend. From then on this
     process ends, with a line and status 75, where another is lost. Raises LostError where
     others do not come, HostError where they do not fit together or `how` is none of these.
     """
-    if not how:
+    if how is None:
         return
     # It would take SIGTERM for itself. JAX 0.7 has no such option: see `_initialize`.
     with contextlib.suppress(AttributeError):

@@ -509,3 +509,14 @@ def test_other_mistakes_are_named(qkv):
         TypeError, match="'float' object cannot be interpreted as an integer"
     ):
         Mask.window(1.5, 0)
+
+
+def test_dropout_scales_in_float64():
+    """Weights kept are multiplied by 1/(1 − rate), exact to float64's digits."""
+    with jax.enable_x64(True):
+        q = jnp.zeros((5, 1, 2), jnp.float64)
+        options = dict(dropout_rate=0.1, dropout_key=jax.random.key(0))
+        _, weights = attention(q, q, q, return_weights="after", **options)
+        kept = weights[weights > 0]
+        assert 0 < kept.size < 25
+        np.testing.assert_allclose(kept, 0.2 / 0.9, rtol=1e-14)

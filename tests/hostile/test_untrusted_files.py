@@ -20,6 +20,7 @@ from experiments.report.sql import run_query
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.workdir import adopt_directories, open_workdir
 from experiments.system import files
+from experiments.system.checksums import write_checksums
 from experiments.training.checkpoints import Checkpoints
 from experiments.trial.program import initial_state, initial_variables, program_of
 from launch import command
@@ -250,6 +251,15 @@ def test_translate_names_the_value_that_no_trial_wrote(
 ):
     files.write_json(trained / name, files.read_json(trained / name) | change)
     assert message in one_line(lambda: Translator(trained), capsys)
+
+
+def test_translate_refuses_settings_that_were_changed_since(trained, capsys):
+    write_checksums(trained, ["config.json", "record.json"])
+    config = files.read_json(trained / "config.json")
+    config["evaluation"]["beam"] += 1
+    files.write_json(trained / "config.json", config)
+    said = one_line(lambda: Translator(trained), capsys)
+    assert f"{trained / 'config.json'} is damaged (it is not what the trial" in said
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\0" * 100])

@@ -84,6 +84,7 @@ def is_one_line(status, printed, said):
     [
         ("train", (f"--config={CONFIG}", "--workdir=")),
         ("train", (f"--config={CONFIG}", "--workdir", "")),
+        ("train", (f"--config={CONFIG}", "--workdir=x", "--hosts=")),
         ("train", (f"--config={CONFIG}", "--workdir=x", "--resume=")),
         ("train", (f"--config={CONFIG}", "--workdir=x", "--init_from=")),
         ("sweep", (f"--config={CONFIG}", "--sweep=seed", "--workdir=")),
@@ -152,6 +153,16 @@ def test_a_directory_in_a_files_place_is_one_line(tmp_path, capsys):
     actual = (end.value.code, *capsys.readouterr())
     assert is_one_line(*actual), actual
     assert f"{tmp_path}/config.json: Is a directory; move that" in actual[2]
+
+
+@pytest.mark.parametrize("words", [["--help"], []])
+def test_a_reader_that_wants_no_more_gets_no_traceback(words, finished):
+    call = [sys.executable, "-m", "launch.report", f"--workdir={finished}", *words]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_an_error_without_a_path_keeps_its_traceback():

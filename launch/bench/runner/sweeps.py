@@ -66,10 +66,10 @@ def measure(request: Request) -> Outcome:
     more = [f"--only={values.only}"]
     if values.seeds:
         more.append(f"--seeds={values.seeds}")
-    # As typed, because the commands that are timed read them anew.
-    config = [word for word in sys.argv[1:] if word.lstrip("-").startswith("config")]
+    for way in values.ways:
+        _flags(way)  # for its error, before any way is timed
     files = time_ways(
-        config,
+        _config_words(sys.argv[1:]),
         ",".join(values.sweep),
         more,
         plan_trials(values.config, points),
@@ -178,8 +178,21 @@ def _largest_difference(timing, first):
     return max(abs(perplexity / p - 1) for perplexity, p in pairs)
 
 
+def _config_words(words):
+    """Returns the flags of the config as typed, because the timed commands read them anew."""
+    config = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, _ = word.lstrip("-").partition("=")
+        if not word.startswith("-") or name.partition(".")[0] != "config":
+            continue
+        config.append(word)
+        if not equals:
+            config.append(following)
+    return config
+
+
 def _flags(way):
-    if way == "sweep":
+    if way in ("sweep", "cold"):
         return []
     if way == "one-by-one":
         return ["--workers=1"]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments.training import metric_log
 from experiments.training.metric_log import Board, Log
 from experiments.training.run_dir import RunDir
 from tests.experiments.event_files import scalars
@@ -39,6 +40,30 @@ def test_utilisation_is_work_over_what_could_be_done(tmp_path):
     for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
         assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
     assert "% of peak" in said[0]
+
+
+def test_time_of_an_evaluation_is_no_time_of_steps(tmp_path, monkeypatch):
+    directory = RunDir(tmp_path)
+    now = 0.0
+    monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
+    log = Log(directory, lambda: now, lambda line: None)
+    metrics = {
+        name: np.full(1, 6, np.float32)
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
+    }
+    # Two steps of a second, with an evaluation of ten seconds in between and after.
+    now = 1.0
+    log.steps(1, metrics, 0, due=False)
+    now = 11.0
+    log.validation(1, dict(perplexity=2.0))
+    now = 12.0
+    log.steps(2, metrics, 0, due=True)
+    now = 22.0
+    log.validation(2, dict(perplexity=2.0))
+    now = 24.0
+    log.steps(3, metrics, 0, due=True)
+    lines = [line for line in directory.metrics() if line["split"] == "train"]
+    assert [line["tokens_per_second"] for line in lines] == [6, 3]
 
 
 def test_a_log_counts_what_is_skipped(tmp_path):
