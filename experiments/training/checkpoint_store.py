@@ -277,9 +277,10 @@ def _digest(notes):
 def _silence_orbax():
     """Silences orbax, once and for all.
 
-    It reports each save, also errors that it raises, and for each array what its end left
-    unfinished.
+    It reports each save, also errors that it raises, and for each array what its end, or a
+    failed save, left unfinished.
     """
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     hook = sys.unraisablehook
 
