@@ -84,10 +84,10 @@ def test_equals_the_oracle(qkv, kernel, mask, score):
     )
     for b in range(B):
         for h in range(H):
-            wanted = oracle.attention(
+            expected = oracle.attention(
                 *(x[b, :, h] for x in qkv), visible[b, h], exact(h)
             )
-            for a, e in zip((out[b, :, h], lse[b, :, h]), wanted[:2], strict=True):
+            for a, e in zip((out[b, :, h], lse[b, :, h]), expected[:2], strict=True):
                 np.testing.assert_allclose(a, e, rtol=3e-5, atol=3e-6)
 
 
@@ -98,11 +98,11 @@ def test_a_window_slides_over_long_inputs(kernel, left, right):
     q, k, v = (draw(size=(n, 1, K)).astype(np.float32) for n in (23, 29, 29))
     i = np.arange(23)[:, None]
     j = np.arange(29)[None]
-    wanted, _, _ = oracle.attention(
+    expected, _, _ = oracle.attention(
         q[:, 0], k[:, 0], v[:, 0], (i - left <= j) & (j <= i + right)
     )
     out = attention(q, k, v, mask=Mask.window(left, right), implementation=kernel)
-    np.testing.assert_allclose(out[:, 0], wanted, rtol=3e-5, atol=3e-6)
+    np.testing.assert_allclose(out[:, 0], expected, rtol=3e-5, atol=3e-6)
 
 
 def test_weights_equal_the_oracle(qkv):
@@ -110,8 +110,8 @@ def test_weights_equal_the_oracle(qkv):
     _, weights = attention(*qkv, mask=mask, return_weights=True)
     for b in range(B):
         for h in range(H):
-            _, _, wanted = oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h])
-            np.testing.assert_allclose(weights[b, h], wanted, rtol=3e-5, atol=3e-6)
+            _, _, expected = oracle.attention(*(x[b, :, h] for x in qkv), visible[b, h])
+            np.testing.assert_allclose(weights[b, h], expected, rtol=3e-5, atol=3e-6)
 
 
 def test_weights_before_and_after_dropout(qkv):
@@ -212,16 +212,16 @@ def test_float64_is_float64_throughout(qkv, kernel, name):
         assert out.dtype == lse.dtype == jnp.float64
         for b in range(B):
             for h in range(H):
-                wanted = oracle.attention(
+                expected = oracle.attention(
                     *(np.asarray(x[b, :, h]) for x in qkv),
                     visible[b, h],
                     SCORES[name][1](h),
                 )
                 np.testing.assert_allclose(
-                    out[b, :, h], wanted[0], rtol=1e-12, atol=1e-13
+                    out[b, :, h], expected[0], rtol=1e-12, atol=1e-13
                 )
                 np.testing.assert_allclose(
-                    lse[b, :, h], wanted[1], rtol=1e-12, atol=1e-13
+                    lse[b, :, h], expected[1], rtol=1e-12, atol=1e-13
                 )
 
 
@@ -301,10 +301,12 @@ def test_error_is_at_most_twice_the_textbook_forms(kernel, name, dtype):
     q, k, v = (jnp.asarray(draw(size=(n, 1, K)), dtype) for n in (59, 61, 61))
     score = jax.tree.map(lambda x: jnp.asarray(x[:1]), SCORES[name][0])
     given = [np.asarray(x[:, 0], np.float64) for x in (q, k, v)]
-    wanted, _, _ = oracle.attention(*given, np.ones((59, 61)), SCORES[name][1](0))
+    expected, _, _ = oracle.attention(*given, np.ones((59, 61)), SCORES[name][1](0))
     ours = attention(q, k, v, score=score, implementation=kernel)[:, 0]
     theirs = textbook(q[:, 0], k[:, 0], v[:, 0], TEXTBOOK_SCORES[name])
-    errors = [np.abs(np.asarray(x, np.float64) - wanted).max() for x in (ours, theirs)]
+    errors = [
+        np.abs(np.asarray(x, np.float64) - expected).max() for x in (ours, theirs)
+    ]
     assert errors[0] <= 2 * errors[1]
 
 
@@ -370,7 +372,7 @@ def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, na
                 total += (weight[b, :, h] * out).sum()
             return total
 
-        wanted = (at(1e-5) - at(-1e-5)) / 2e-5
+        expected = (at(1e-5) - at(-1e-5)) / 2e-5
         gradient = jax.grad(
             lambda score: (
                 attention(*qkv, score=score, mask=mask, implementation=kernel) * weight
@@ -378,7 +380,7 @@ def test_gradients_of_score_parameters_equal_those_of_the_oracle(qkv, kernel, na
         )(score)
         np.testing.assert_allclose(
             (jax.tree.leaves(gradient)[place] * direction).sum(),
-            wanted,
+            expected,
             rtol=1e-3,
             atol=1e-4,
         )

@@ -173,17 +173,17 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
 def near(field) -> list[Any]:
     """What is just within a setting's range and just out of it: choices, and numbers
     about the range's ends."""
-    found = [field.default]
+    values = [field.default]
     allowed = field.metadata["allowed"]
     if field.type in (int, float):
         for end in map(field.type, map(float, re.findall(r"\d+(?:e-?\d+)?", allowed))):
-            found += [end, end - 1, end + 1, end * 2]
+            values += [end, end - 1, end + 1, end * 2]
     if allowed.startswith("one of "):
         choices = allowed.removeprefix("one of ").split(", or one from")[0].split(", ")
-        found += [*choices, choices[0].upper(), choices[-1][:-1], choices[0] + " "]
+        values += [*choices, choices[0].upper(), choices[-1][:-1], choices[0] + " "]
     if "choices" in field.metadata:
-        found += OPTIONS
-    return [*found, True, False] if field.type is bool else found
+        values += OPTIONS
+    return [*values, True, False] if field.type is bool else values
 
 
 def misspelled(key: str, rng: random.Random) -> list[str]:
@@ -304,13 +304,13 @@ def run(count: int, seed: int = 0) -> list[tuple[Case, Settings]]:
     taken = []
     for case in cases(count, seed):
         try:
-            found = settings_of(case)
+            resolved = settings_of(case)
         except SettingsError as error:
             check_refusal(case, str(error))
             continue
-        assert resolve(found.to_dict()) == found and len(found.digest()) == 8
-        assert 0 < cost.activation_memory(found) < 2**90
-        taken.append((case, found))
+        assert resolve(resolved.to_dict()) == resolved and len(resolved.digest()) == 8
+        assert 0 < cost.activation_memory(resolved) < 2**90
+        taken.append((case, resolved))
     return taken
 
 
@@ -360,12 +360,13 @@ def refused_if_at_all(message: str):
 @pytest.mark.ci
 def test_what_is_taken_builds_or_is_too_large():
     programs = {
-        program_without_corpus(found): (case, found) for case, found in run(6000)
+        program_without_corpus(resolved): (case, resolved)
+        for case, resolved in run(6000)
     }
-    for case, found in programs.values():
-        check_all([Trial(str(case), "", {}, found)])
+    for case, resolved in programs.values():
+        check_all([Trial(str(case), "", {}, resolved)])
         with refused_if_at_all("of memory (or more )?and this machine has 16.0 GiB; "):
-            cost.check_memory(found, Machine("cpu", 1, 2, 16 * GIBIBYTE))
+            cost.check_memory(resolved, Machine("cpu", 1, 2, 16 * GIBIBYTE))
 
 
 def parsed(arguments, monkeypatch) -> ConfigDict:

@@ -82,8 +82,8 @@ def test_a_report_of_garbage(name, tmp_path, bomb, undrawn):
     for content in garbage:
         if (name, content) != ("examples.json", b"[1, 2]"):
             (workdir / "trials/00" / name).write_bytes(content)
-            found = write_report(workdir)
-            assert found.table.results.rows[0][1] == (
+            report = write_report(workdir)
+            assert report.table.results.rows[0][1] == (
                 "1 of 2" if name == "result.json" else "2"
             )
     run_query([workdir], "select * from trials, metrics")

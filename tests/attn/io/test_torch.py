@@ -120,9 +120,9 @@ def loss_and_logits(model, pull):
     return jax.jit(call)
 
 
-def assert_same(found, wanted):
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+def assert_same(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 def test_every_array_goes_where_numpy_puts_it():
@@ -130,8 +130,8 @@ def test_every_array_goes_where_numpy_puts_it():
     _, variables = from_torch(
         {name: x.astype(np.float32) for name, x in arrays.items()}, H
     )
-    wanted = jax.tree.map(np.float32, numpy_transformer.from_torch(arrays, H))
-    assert_same(variables["params"], wanted)
+    expected = jax.tree.map(np.float32, numpy_transformer.from_torch(arrays, H))
+    assert_same(variables["params"], expected)
 
 
 # One layer, to compile less. Float32 stands for both precisions where the design's
@@ -165,7 +165,7 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
     tables = [numpy_transformer.sinusoids(L, D, halves)] * 2
     pull = [draw(size=(m, Y)) for m in TARGET_LENGTHS]
 
-    def wanted(arrays):
+    def numpy_logits(arrays):
         p = numpy_transformer.from_torch(arrays, H)
         return [
             numpy_transformer.transformer(
@@ -181,7 +181,9 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         ]
 
     def loss(arrays):
-        return sum((x * w).sum() for x, w in zip(wanted(arrays), pull, strict=True))
+        return sum(
+            (x * w).sum() for x, w in zip(numpy_logits(arrays), pull, strict=True)
+        )
 
     with jax.enable_x64(dtype == np.float64):
         model, variables = from_torch(
@@ -199,9 +201,9 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         gradients = to_torch(model, {**variables, "params": gradients})
     assert model.design.norm == norm and logits[0].dtype == dtype
     near, near_in_gradients = TOLERANCE[dtype]
-    for found, right in zip(logits, wanted(arrays), strict=True):
+    for actual, right in zip(logits, numpy_logits(arrays), strict=True):
         np.testing.assert_allclose(
-            found, right, rtol=0, atol=near * np.abs(right).max()
+            actual, right, rtol=0, atol=near * np.abs(right).max()
         )
     h = 1e-6
     for name, x in arrays.items():
@@ -466,11 +468,11 @@ def test_every_kind_of_number_comes_back(tmp_path):
         numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
         arrays[f"{np.dtype(kind)} {shape}"] = numbers.astype(kind)
     save(tmp_path / "all.safetensors", arrays)
-    found = load(tmp_path / "all.safetensors")
-    assert found.keys() == arrays.keys()
+    loaded = load(tmp_path / "all.safetensors")
+    assert loaded.keys() == arrays.keys()
     for name, x in arrays.items():
-        assert found[name].dtype == x.dtype
-        np.testing.assert_array_equal(found[name], x)
+        assert loaded[name].dtype == x.dtype
+        np.testing.assert_array_equal(loaded[name], x)
     content = (tmp_path / "all.safetensors").read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     for name, entry in json.loads(content[8:start]).items():
@@ -495,9 +497,9 @@ def test_a_file_by_hand(tmp_path):
         + bytes([1, 0, 0, 0, 254, 255, 255, 255])
         + bytes([0x80, 0x3F, 0x20, 0xC0])
     )
-    found = load(str(path))
-    np.testing.assert_array_equal(found["a"], [[1], [-2]])
-    np.testing.assert_array_equal(found["b"].astype(float), [1.0, -2.5])
+    loaded = load(str(path))
+    np.testing.assert_array_equal(loaded["a"], [[1], [-2]])
+    np.testing.assert_array_equal(loaded["b"].astype(float), [1.0, -2.5])
 
 
 @pytest.mark.skipif(

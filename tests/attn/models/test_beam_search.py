@@ -133,10 +133,10 @@ def log_probs_of(model, variables, source, lengths, targets):
         count * k, t
     )
     rows = np.resize(np.arange(count * k), ROWS)
-    found = full(
+    log_probs = full(
         model, variables, source[rows // k], lengths[rows // k], jnp.asarray(read[rows])
     )[: count * k]
-    return np.asarray(found, np.float64).reshape(count, k, t, -1)
+    return np.asarray(log_probs, np.float64).reshape(count, k, t, -1)
 
 
 def log_prob_of(model, variables, source, lengths, targets):
@@ -187,21 +187,21 @@ def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
     return [sorted(of, reverse=True) for of in finished]
 
 
-def check(found, wanted, n_best):
-    assert found.tokens.shape == (len(wanted), n_best, MAX_LENGTH)
-    for b, best in enumerate(wanted):
+def check(actual, expected, n_best):
+    assert actual.tokens.shape == (len(expected), n_best, MAX_LENGTH)
+    for b, best in enumerate(expected):
         best = best[:n_best]
         for k, (score, log_prob, pieces) in enumerate(best):
-            assert tuple(found.tokens[b, k].tolist()) == pieces + (PAD,) * (
+            assert tuple(actual.tokens[b, k].tolist()) == pieces + (PAD,) * (
                 MAX_LENGTH - len(pieces)
             )
-            np.testing.assert_allclose(found.scores[b, k], score, rtol=2e-5, atol=1e-5)
+            np.testing.assert_allclose(actual.scores[b, k], score, rtol=2e-5, atol=1e-5)
             np.testing.assert_allclose(
-                found.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5
+                actual.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5
             )
-        assert (found.scores[b, len(best) :] == -np.inf).all()
-        assert (found.log_probs[b, len(best) :] == -np.inf).all()
-        assert (found.tokens[b, len(best) :] == PAD).all()
+        assert (actual.scores[b, len(best) :] == -np.inf).all()
+        assert (actual.log_probs[b, len(best) :] == -np.inf).all()
+        assert (actual.tokens[b, len(best) :] == PAD).all()
 
 
 @functools.cache
@@ -252,10 +252,10 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
         [MAX_LENGTH, 3, 1, MAX_LENGTH + 2, 5, 2, MAX_LENGTH, MAX_LENGTH] * 5
     )
     prefixes = [(), (), (), (71,), (72, 9), (3, 4), (), ()] * 5
-    found = searcher(model, beam, n_best)(
+    hypotheses = searcher(model, beam, n_best)(
         variables, source, lengths, alpha, limits, begun(prefixes)
     )
-    wanted = slow(
+    expected = slow(
         model,
         variables,
         source,
@@ -265,8 +265,8 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
         np.minimum(limits, MAX_LENGTH),
         prefixes,
     )
-    assert len({len(best[0][2]) for best in wanted}) > 3
-    check(found, wanted, n_best)
+    assert len({len(best[0][2]) for best in expected}) > 3
+    check(hypotheses, expected, n_best)
 
 
 def test_a_wide_beam_finds_everything():
@@ -283,7 +283,7 @@ def test_a_wide_beam_finds_everything():
     totals = log_prob_of(model, variables, source, lengths, targets)
     scores = totals / lp((targets > 0).sum(-1), 0.6)
     order = np.argsort(-scores, axis=1)
-    found = jax.jit(
+    hypotheses = jax.jit(
         functools.partial(
             beam_search,
             model,
@@ -295,13 +295,13 @@ def test_a_wide_beam_finds_everything():
         )
     )(variables, source, lengths)
     np.testing.assert_allclose(
-        found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5
+        hypotheses.scores, np.take_along_axis(scores, order, 1), rtol=2e-5
     )
     np.testing.assert_allclose(
-        found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
+        hypotheses.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
     )
     np.testing.assert_array_equal(
-        found.tokens, np.take_along_axis(targets, order[..., None], 1)
+        hypotheses.tokens, np.take_along_axis(targets, order[..., None], 1)
     )
 
 
@@ -322,7 +322,7 @@ def test_a_beam_of_one_is_greedy():
 def test_greedy_equals_the_search_without_a_cache():
     model, variables = build()
     source, lengths = sentences(seed=2)
-    found = searcher(model, 0, 1)(variables, source, lengths)
+    actual = searcher(model, 0, 1)(variables, source, lengths)
     target = np.zeros((40, 1, MAX_LENGTH), np.int32)
     for t in range(MAX_LENGTH):
         log_probs = log_probs_of(model, variables, source, lengths, target)[:, :, t]
@@ -331,7 +331,7 @@ def test_greedy_equals_the_search_without_a_cache():
         target[:, :, t] = np.where(
             ended, PAD, EOS if t == MAX_LENGTH - 1 else log_probs.argmax(-1)
         )
-    np.testing.assert_array_equal(found, target[:, 0])
+    np.testing.assert_array_equal(actual, target[:, 0])
     assert len(set((target > 0).sum(-1)[:, 0].tolist())) > 3
 
 
@@ -343,11 +343,11 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
     model, variables = build()
     variables = rescaled(variables, [PAD, BOS], factor)
     source, lengths = sentences()
-    wanted = slow(
+    expected = slow(
         model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
     )
-    assert min(best[0][1] for best in wanted) < surprise
-    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+    assert min(best[0][1] for best in expected) < surprise
+    check(searcher(model, 3, 3)(variables, source, lengths), expected, 3)
 
 
 def test_logits_may_all_be_negative():
@@ -363,21 +363,21 @@ def test_logits_may_all_be_negative():
         "params": {**variables["params"], "embedding": table, "decoder_0": layer},
     }
     source, lengths = sentences()
-    wanted = slow(
+    expected = slow(
         model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
     )
-    assert max(best[0][1] for best in wanted) < -20
-    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+    assert max(best[0][1] for best in expected) < -20
+    check(searcher(model, 3, 3)(variables, source, lengths), expected, 3)
 
 
 def test_an_empty_sentence_has_the_empty_translation():
     model, variables = build()
     source, lengths = sentences()
-    found = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
-    np.testing.assert_array_equal(found.tokens[1, :, 0], [EOS, PAD, PAD])
-    assert (found.tokens[1, :, 1:] == PAD).all()
+    hypotheses = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
+    np.testing.assert_array_equal(hypotheses.tokens[1, :, 0], [EOS, PAD, PAD])
+    assert (hypotheses.tokens[1, :, 1:] == PAD).all()
     np.testing.assert_array_equal(
-        np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]]
+        np.isfinite(hypotheses.scores[:2]), [[True] * 3, [True, False, False]]
     )
 
 
@@ -386,12 +386,12 @@ def test_a_sentence_is_translated_as_if_alone():
     model, variables = build()
     source, lengths = sentences()
     search = searcher(model, 3, 3)
-    wanted = search(variables, source, lengths)
+    expected = search(variables, source, lengths)
     order = np.random.default_rng(5).permutation(40)
     other = jnp.where(jnp.arange(N)[None] < lengths[:, None], source, 17)
-    found = search(variables, other[order], lengths[order])
-    np.testing.assert_array_equal(found.tokens, wanted.tokens[order])
-    np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], rtol=1e-5)
+    actual = search(variables, other[order], lengths[order])
+    np.testing.assert_array_equal(actual.tokens, expected.tokens[order])
+    np.testing.assert_allclose(actual.log_probs, expected.log_probs[order], rtol=1e-5)
 
 
 def scripted(first, later):
@@ -408,11 +408,11 @@ def scripted(first, later):
     eos = np.array([first] + [later] * (MAX_LENGTH - 1))
     never = np.full(MAX_LENGTH, 1e-6)
     seldom = np.full(MAX_LENGTH, 0.01)
-    wanted = np.log(
+    target_log_probs = np.log(
         np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1)
     )
     params["output"] = jnp.asarray(
-        (np.linalg.pinv(hidden[:MAX_LENGTH]) @ wanted).T, jnp.float32
+        (np.linalg.pinv(hidden[:MAX_LENGTH]) @ target_log_probs).T, jnp.float32
     )
     table = {"table": jnp.asarray(places, jnp.float32)}
     return model, dict(
@@ -452,7 +452,7 @@ def test_it_stops_when_nothing_can_change_and_not_before(
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(Transformer, "decode_step", watched)
-    found = jax.jit(
+    hypotheses = jax.jit(
         functools.partial(
             beam_search,
             model,
@@ -464,7 +464,7 @@ def test_it_stops_when_nothing_can_change_and_not_before(
         )
     )(variables, *sentences(2, 6))
     jax.effects_barrier()
-    np.testing.assert_array_equal((found.tokens > 0).sum(-1), size)
+    np.testing.assert_array_equal((hypotheses.tokens > 0).sum(-1), size)
     assert max(reached) == steps
 
 
@@ -518,8 +518,8 @@ def test_incremental_equals_full(how):
     result = searcher(model, 2, 2)(variables, source, lengths)
     targets = np.asarray(result.tokens)
     assert ((targets > 0).sum(-1) == MAX_LENGTH).mean() > 0.5
-    wanted = log_prob_of(model, variables, source, lengths, targets)
-    np.testing.assert_allclose(result.log_probs, wanted, rtol=3e-5, atol=1e-5)
+    expected = log_prob_of(model, variables, source, lengths, targets)
+    np.testing.assert_allclose(result.log_probs, expected, rtol=3e-5, atol=1e-5)
 
 
 def test_every_choice_has_been_tried():
@@ -536,14 +536,14 @@ def test_bfloat16():
     model, variables = build()
     rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
     source, lengths = sentences()
-    found = searcher(model, 2, 2)(rounded, source, lengths)
-    assert found.scores.dtype == found.log_probs.dtype == jnp.float32
-    targets = np.asarray(found.tokens)
+    hypotheses = searcher(model, 2, 2)(rounded, source, lengths)
+    assert hypotheses.scores.dtype == hypotheses.log_probs.dtype == jnp.float32
+    targets = np.asarray(hypotheses.tokens)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
     assert (
         np.abs(
-            found.log_probs - log_prob_of(model, exact, source, lengths, targets)
+            hypotheses.log_probs - log_prob_of(model, exact, source, lengths, targets)
         ).mean()
         < 0.2
     )  # of 5

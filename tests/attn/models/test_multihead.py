@@ -169,8 +169,8 @@ def test_equals_the_oracle(name, combine):
     out = jax.jit(model.apply)({"params": params}, x, memory, Mask.padding(LENGTHS))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M)[None] < LENGTHS[b], (N, M))
-        wanted = exact(params, x[b], memory[b], visible, name, combine)
-        np.testing.assert_allclose(out[b], wanted, rtol=1e-4, atol=1e-5)
+        expected = exact(params, x[b], memory[b], visible, name, combine)
+        np.testing.assert_allclose(out[b], expected, rtol=1e-4, atol=1e-5)
 
 
 @every_score
@@ -287,7 +287,7 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
     visible = np.tri(N, M, 1)
     h = 1e-5
 
-    def wanted(p):
+    def expected_loss(p):
         return (exact(p, x, memory, visible, name, "concat") * pull).sum()
 
     def loss(p):
@@ -302,14 +302,14 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
         params = jax.tree.map(
             lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), params
         )
-        found = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params)["score"])
-    assert set(found) == set(params["score"])
-    for leaf, gradient in found.items():
+        gradients = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params)["score"])
+    assert set(gradients) == set(params["score"])
+    for leaf, gradient in gradients.items():
         assert (np.abs(gradient).reshape(H, -1).max(-1) > 1e-4).all()  # in every head
         for _ in range(2):
             way = draw(size=gradient.shape)
             ends = [
-                wanted(
+                expected_loss(
                     {
                         **params,
                         "score": {
@@ -417,9 +417,12 @@ def test_biases_are_added_where_they_belong():
         for a, c in ((x64, "q"), (memory64, "k"), (memory64, "v"))
     )
     heads = oracle.softmax(q @ k.swapaxes(-1, -2) / 2) @ v
-    wanted = np.einsum("bhnv,hvd->bnd", heads, p["w_o"]) + p["b_o"]
+    expected = np.einsum("bhnv,hvd->bnd", heads, p["w_o"]) + p["b_o"]
     np.testing.assert_allclose(
-        model.apply({"params": params}, x, memory, Mask()), wanted, rtol=2e-5, atol=2e-6
+        model.apply({"params": params}, x, memory, Mask()),
+        expected,
+        rtol=2e-5,
+        atol=2e-6,
     )
 
 
@@ -453,11 +456,11 @@ def test_an_empty_cache_has_room_for_keys_and_values():
 
 
 @pytest.mark.parametrize(
-    ("activation", "wanted"),
+    ("activation", "expected"),
     [(nn.relu, lambda y: np.maximum(y, 0)), (jnp.tanh, np.tanh)],
 )
 @both_combinations
-def test_the_activation_is_on_the_output(activation, wanted, combine):
+def test_the_activation_is_on_the_output(activation, expected, combine):
     (plain, params) = build(combine=combine)
     (active, _) = build(combine=combine, activation=activation)
     x, memory = inputs()
@@ -465,7 +468,7 @@ def test_the_activation_is_on_the_output(activation, wanted, combine):
         model.apply({"params": params}, x, memory, Mask()) for model in (plain, active)
     )
     assert (plain < 0).any() and (plain > 0).any()
-    np.testing.assert_allclose(active, wanted(plain), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(active, expected(plain), rtol=1e-6, atol=1e-7)
 
 
 def test_bias_is_added_to_the_scores():
@@ -536,7 +539,7 @@ def test_what_sampled_attention_keeps_is_of_all_heads_together():
     variables = module.init(jax.random.key(0), x, x, Mask())
     _, kept = module.apply(variables, x, x, Mask(), mutable=["weights"])
     (weights,) = jax.tree.leaves(kept)  # (H, N, N)
-    wanted = -(weights * jnp.log(weights)).sum((0, -1))
+    expected = -(weights * jnp.log(weights)).sum((0, -1))
 
     def policy(key):
         return module.apply(
@@ -544,9 +547,11 @@ def test_what_sampled_attention_keeps_is_of_all_heads_together():
         )[1]["policy"]
 
     drawn = jax.jit(jax.vmap(policy))(jax.random.split(jax.random.key(1), 4000))
-    np.testing.assert_allclose(drawn["entropy"][0], wanted, rtol=1e-5)
+    np.testing.assert_allclose(drawn["entropy"][0], expected, rtol=1e-5)
     log_probs = np.asarray(drawn["log_prob"], np.float64)
-    assert (np.abs(log_probs.mean(0) + wanted) < 5 * log_probs.std(0) / 4000**0.5).all()
+    assert (
+        np.abs(log_probs.mean(0) + expected) < 5 * log_probs.std(0) / 4000**0.5
+    ).all()
 
 
 def test_legacy_keys_drop_and_sample_like_typed_ones():

@@ -59,7 +59,7 @@ def logits(model, variables, source, target, **seen):
     return model.apply(variables, hidden, method="logits")
 
 
-def wanted(model, variables, source, target):
+def expected_logits(model, variables, source, target):
     """By the oracle, with scores as the papers write them."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     own = {
@@ -79,9 +79,14 @@ def wanted(model, variables, source, target):
 def test_logits_equal_the_oracle(case):
     model, variables = build(*case)
     for source, target in pairs():
-        found = logits(model, variables, *map(jnp.asarray, (source, target)), **masks())
+        actual = logits(
+            model, variables, *map(jnp.asarray, (source, target)), **masks()
+        )
         np.testing.assert_allclose(
-            found, wanted(model, variables, source, target), rtol=1e-4, atol=1e-4
+            actual,
+            expected_logits(model, variables, source, target),
+            rtol=1e-4,
+            atol=1e-4,
         )
 
 
@@ -96,7 +101,7 @@ def test_a_packed_row_is_its_sentences(case):
         numbers = np.repeat(np.arange(len(side)) + 1, [len(ids) for ids in side])
         segments.append(jnp.asarray(np.concatenate([numbers, padding])))
     source, target = segments
-    found = logits(
+    actual = logits(
         model,
         variables,
         *row,
@@ -107,8 +112,8 @@ def test_a_packed_row_is_its_sentences(case):
     start = 0
     for pair in pairs():
         np.testing.assert_allclose(
-            found[start : start + len(pair[1])],
-            wanted(model, variables, *pair),
+            actual[start : start + len(pair[1])],
+            expected_logits(model, variables, *pair),
             rtol=1e-4,
             atol=1e-4,
         )
@@ -122,7 +127,7 @@ def test_padding_and_batch_change_nothing():
         padded = jnp.stack(
             [jnp.pad(jnp.asarray(source), (0, 3), constant_values=9), jnp.arange(8)]
         )
-        found = logits(
+        actual = logits(
             model,
             variables,
             padded,
@@ -130,7 +135,10 @@ def test_padding_and_batch_change_nothing():
             **masks(jnp.array([5, 8])),
         )
         np.testing.assert_allclose(
-            found[0], wanted(model, variables, source, target), rtol=1e-4, atol=1e-4
+            actual[0],
+            expected_logits(model, variables, source, target),
+            rtol=1e-4,
+            atol=1e-4,
         )
 
 

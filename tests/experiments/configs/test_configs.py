@@ -201,9 +201,9 @@ def test_recurrent_models_are_as_large_as_the_transformer(corpus):
     config = systems.get_config(corpus)
     planned = plan_trials(config, expand(sweeps_of(systems), ["systems"], config))
     first, *others = [cost.parameters(one.settings) for one in planned]
-    for one, found in zip(planned[1:], others, strict=True):
+    for one, count in zip(planned[1:], others, strict=True):
         m = one.settings.model
-        assert found == systems.parameters(
+        assert count == systems.parameters(
             m.d_model, m.score, one.settings.data.vocabulary_size
         )
-        assert abs(found / first - 1) < 0.015
+        assert abs(count / first - 1) < 0.015

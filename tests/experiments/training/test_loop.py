@@ -177,7 +177,7 @@ def test_averages_of_checkpoints(finished):
     )
     with Checkpoints(workdir, keep=None) as checkpoints:
         state, data, noted = checkpoints.restore(blank._replace(moments=()))
-        found = {
+        averages = {
             count: checkpoints.weights("average", state, count) for count in (2, 5)
         }
         moving, _ = checkpoints.weights("ema", state, 0)
@@ -188,7 +188,7 @@ def test_averages_of_checkpoints(finished):
         dict(bad=0, logged=RunDir(workdir).logged(12)),
     )
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
-        assert found[count][1] == steps
+        assert averages[count][1] == steps
         for name in ("params", "positions"):
             mean = jax.tree.map(
                 lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64),
@@ -196,14 +196,14 @@ def test_averages_of_checkpoints(finished):
             )
             jax.tree.map(
                 functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-8),
-                getattr(found[count][0], name),
+                getattr(averages[count][0], name),
                 mean,
             )
-    for weights, wanted in ((state, saved[12]), (moving, saved[12]["ema"])):
+    for weights, expected in ((state, saved[12]), (moving, saved[12]["ema"])):
         jax.tree.map(
             np.testing.assert_array_equal,
             (weights.params, weights.positions),
-            (wanted["params"], wanted["positions"]),
+            (expected["params"], expected["positions"]),
         )
 
 
@@ -238,11 +238,11 @@ def test_searches_are_what_settings_say(monkeypatch):
     """Greedy while training, a beam at the end, with the limits and the prefix of each sentence."""
     asked = []
 
-    def found(model, variables, source, lengths, **options):
+    def fake_search(model, variables, source, lengths, **options):
         asked.append(options)
         return BeamResult(jnp.zeros((2, 1, 12)), jnp.zeros((2, 1)), jnp.zeros((2, 1)))
 
-    monkeypatch.setattr(decode, "beam_search", found)
+    monkeypatch.setattr(decode, "beam_search", fake_search)
     program = program_of(SETTINGS, 500, 48)
     functions = evaluation_functions.__wrapped__(
         program, Lanes(), Search(3, 0.5, 12, 5)
@@ -315,9 +315,15 @@ def test_translator_keeps_order_and_empty_lines(with_ema, capsys):
     workdir, _ = with_ema
     translate = Translator(workdir)
     lines = tiny.corpus().test.text.source
-    found = translate(["", *lines, "  ", lines[0], "5 " * 100])
-    assert found[0] == found[-3] == "" and found[-2] == found[1]
-    assert found[1:-3] == (workdir / "translations.txt").read_text().split("\n")[:-1]
+    translations = translate(["", *lines, "  ", lines[0], "5 " * 100])
+    assert (
+        translations[0] == translations[-3] == ""
+        and translations[-2] == translations[1]
+    )
+    assert (
+        translations[1:-3]
+        == (workdir / "translations.txt").read_text().split("\n")[:-1]
+    )
     assert "line 16 has 200 tokens and is cut to 47" in capsys.readouterr().err
     assert translate([]) == []
 
@@ -325,12 +331,12 @@ def test_translator_keeps_order_and_empty_lines(with_ema, capsys):
 def test_translator_gives_the_n_best_from_a_prefix(finished):
     workdir, _ = finished
     translate = Translator(workdir, n_best=3, prefix="am 4")
-    empty, found = translate.n_best(["", "May 4"])
+    empty, hypotheses = translate.n_best(["", "May 4"])
     assert empty == [(0.0, "")]
-    assert len({text for _, text in found}) == 3 and all(
-        text.startswith("am 4") for _, text in found
+    assert len({text for _, text in hypotheses}) == 3 and all(
+        text.startswith("am 4") for _, text in hypotheses
     )
-    assert sorted(found, reverse=True) == found and found[0].score < 0
+    assert sorted(hypotheses, reverse=True) == hypotheses and hypotheses[0].score < 0
     with pytest.raises(
         WorkdirError,
         match="n_best=4 translations need a beam of at least 4, and it is 3",
@@ -364,8 +370,10 @@ def test_translator_reads_what_was_trained_before_a_setting_was_there(
     (tmp_path / "config.json").write_text(json.dumps(config))
     # Nor had such a trial checksums of its files.
     (tmp_path / "checksums.json").unlink()
-    found = Translator(tmp_path, beam=3, alpha=2.0)(tiny.corpus().test.text.source[:1])
-    assert found == (workdir / "translations.txt").read_text().split("\n")[:1]
+    translations = Translator(tmp_path, beam=3, alpha=2.0)(
+        tiny.corpus().test.text.source[:1]
+    )
+    assert translations == (workdir / "translations.txt").read_text().split("\n")[:1]
 
 
 def test_a_state_of_fewer_fields_is_read(tmp_path):
@@ -378,8 +386,14 @@ def test_a_state_of_fewer_fields_is_read(tmp_path):
             3, Before(jnp.int32(3), dict(w=jnp.ones(2))), dict(epoch=1, batch=2)
         )
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        found = checkpoints.restore(State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ()))
-    assert (int(found.state.step), found.state.params["w"].tolist(), found.data) == (
+        restored = checkpoints.restore(
+            State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ())
+        )
+    assert (
+        int(restored.state.step),
+        restored.state.params["w"].tolist(),
+        restored.data,
+    ) == (
         3,
         [1, 1],
         dict(epoch=1, batch=2),
@@ -481,14 +495,14 @@ def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
         for seed in range(5)
     ]
     two = Lanes(2, devices=tuple(jax.local_devices()[:2]))
-    found = loop.run_all(jobs, tiny.corpus(), two)
+    results = loop.run_all(jobs, tiny.corpus(), two)
     # In another order: what a trial has from the one that was in its place before would show.
     alone = loop.run_all(
         [job._replace(path=tmp_path / "one" / job.path.name) for job in jobs[::-1]],
         tiny.corpus(),
         ONE_DEVICE,
     )
-    assert sorted(result["steps"] for result in found) == [4, 4, 4, 8, 8]
+    assert sorted(result["steps"] for result in results) == [4, 4, 4, 8, 8]
     by_name = [
         {
             name: json.loads((path / name / "result.json").read_text())["perplexity"]
