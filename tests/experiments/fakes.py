@@ -204,6 +204,8 @@ def scores(kept):
     values = {}
     for metric in METRICS:
         statistics = metric.statistics(kept)
+        if statistics is None:
+            continue
         sums = statistics.sum(0, dtype=float)
         values[metric.key] = float(metric.of_sums(sums, len(statistics)))
     return values

@@ -67,6 +67,16 @@ DESIGNS = [
         decoder_mixing=Restricted(1),
     ),
 ]
+TRIED = {type(value) for design in DESIGNS for value in design}
+TRIED |= {design.score for design in DESIGNS}
+# What was added since.
+DESIGNS += [Design(score=name) for name in SCORES if name not in TRIED]
+DESIGNS += [Design(positions=cls()) for cls in POSITIONS.values() if cls not in TRIED]
+DESIGNS += [
+    Design(encoder_mixing=cls(), decoder_mixing=cls())
+    for cls in MIXERS.values()
+    if cls not in TRIED
+]
 RECURRENT = [
     RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"),
     RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none"),

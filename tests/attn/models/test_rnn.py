@@ -24,6 +24,8 @@ CASES = [
     ("scaled_dot", "gru", "tied", 1),
 ]
 """score, cell, embeddings, N; each value of each is in one of them."""
+PAPERS = [score for score, *_ in CASES]
+CASES += [(score, "gru", "tied", 1) for score in SCORES if score not in PAPERS]
 
 
 def masks(lengths=None):
@@ -60,18 +62,24 @@ def logits(model, variables, source, target, **seen):
 
 
 def expected_logits(model, variables, source, target):
-    """By the oracle, with scores as the papers write them."""
+    """By the oracle, with scores as the papers write them, or as their class does."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     own = {
         name: x[0] for name, x in p.get("cross_attention", {}).get("score", {}).items()
     }
-    score = {
+
+    def score_by_its_class(u, h):
+        with jax.enable_x64(True):
+            return SCORES[model.score](**own)(u[None], h[None])[0, 0]
+
+    formulas = {
         "none": None,
         "dot": lambda u, h: u @ h,
         "scaled_dot": lambda u, h: u @ h / D**0.5,
         "bilinear": lambda u, h: u @ own["w"] @ h,
         "additive": lambda u, h: own["v"] @ np.tanh(u @ own["w_q"] + h @ own["w_k"]),
-    }[model.score]
+    }
+    score = formulas.get(model.score, score_by_its_class)
     return numpy_rnn.encoder_decoder(p, source, target, cell=model.cell, score=score)
 
 
@@ -221,7 +229,7 @@ def test_parameters():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (dict(score="cosine"), "unknown score 'cosine'; known: none, dot"),
+        (dict(score="nope"), "unknown score 'nope'; known: none, dot"),
         (dict(cell="rnn"), "unknown cell 'rnn'"),
         (dict(embeddings="shared"), "unknown embeddings 'shared'"),
         (dict(d_model=7), "d_model=7 must be even"),
