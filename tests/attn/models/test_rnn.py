@@ -70,7 +70,9 @@ def expected_logits(model, variables, source, target):
 
     def score_by_its_class(u, h):
         with jax.enable_x64(True):
-            return SCORES[model.score](**own)(u[None], h[None])[0, 0]
+            arrays = SCORES[model.score](**own), u[None], h[None]
+            score, u, h = jax.tree.map(jnp.asarray, arrays)
+            return np.asarray(score(u, h))[0, 0]
 
     formulas = {
         "none": None,

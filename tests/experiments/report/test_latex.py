@@ -47,7 +47,8 @@ def test_latex_without_a_base_has_no_differences(tmp_path):
         fakes.finished(),
         name="50 % & more_$^~",
     )
-    lines = write_report(tmp_path).latex.read_text(encoding="utf-8").splitlines()
+    report = write_report(tmp_path, fakes.REPORTED)
+    lines = report.latex.read_text(encoding="utf-8").splitlines()
     assert lines[6] == r"\begin{tabular}{@{}lrrrrrr@{}}"
     assert lines[10] == (
         r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} "
