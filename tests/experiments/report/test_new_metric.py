@@ -37,7 +37,7 @@ def ter_of_sums(sums, sentences):
 
 TER = Metric(
     key="edits",
-    heading="edits, %",
+    heading="Edits, %",
     higher_is_better=False,
     of_corpus=ter_of_corpus,
     of_sentences=ter_of_sentences,
@@ -102,12 +102,12 @@ def test_the_table_has_its_means_and_verdicts(report, workdir):
     scores = [
         ter_of_corpus(translations(0.9, seed), REFERENCES, "") for seed in range(3)
     ]
-    assert cells(report, "good")["edits, %"].startswith(f"{np.mean(scores):.1f} ± ")
-    assert "better (edits)" in cells(report, "good")["against base"]
+    assert cells(report, "good")["Edits, %"].startswith(f"{np.mean(scores):.1f} ± ")
+    assert "better (Edits)" in cells(report, "good")["against base"]
 
 
 def test_a_run_without_it_has_an_empty_cell(report, workdir):
-    assert cells(report, "old")["edits, %"] == "–"
+    assert cells(report, "old")["Edits, %"] == "–"
     lines = list(csv.DictReader(report.csv.read_text().splitlines()))
     assert {line["edits"] for line in lines if line["label"] == "old"} == {""}
 
@@ -117,7 +117,7 @@ def test_differences_are_over_seeds_and_sentences(report, workdir):
     good = next(row for row in rows if row.label == "good")
     assert good.verdicts["edits"] == "better"
     grid = report.table.differences["edits"]
-    assert grid.title == "edits, %: differences to base"
+    assert grid.title == "Edits, %: differences to base"
     assert [row[0] for row in grid.rows] == ["base", "good", "old"]
     assert grid.rows[1][2] == f"{good.differences['edits'].mean:+.2f}"
 
@@ -125,11 +125,11 @@ def test_differences_are_over_seeds_and_sentences(report, workdir):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("markdown", "## edits, %: differences to base"),
-        ("latex", r"& edits, \% & $-$ base"),
-        ("html", "edits, %: differences to base"),
-        ("html", "edits, %, difference to base"),
-        ("html", "edits on the test set, %"),
+        ("markdown", "## Edits, %: differences to base"),
+        ("latex", r"& Edits, \% & $-$ base"),
+        ("html", "Edits, %: differences to base"),
+        ("html", "Edits, %, difference to base"),
+        ("html", "Edits on the test set, %"),
     ],
 )
 def test_every_file_has_it(report, name, text):
@@ -151,7 +151,7 @@ def test_sql_has_a_column(workdir):
 def test_its_arrays_are_checked(workdir):
     trial = read_results(workdir).trials[0]
     assert read_sentences(trial, WITH_TER)["test_edits"].shape == (len(REFERENCES), 2)
-    narrow = Metric(key="edits", heading="edits", columns=3)
+    narrow = Metric(key="edits", heading="Edits", columns=3)
     with pytest.raises(
         ValueError, match=r"test_edits: shapes \[\(40, 2\)\], not \(S, 3\)"
     ):
