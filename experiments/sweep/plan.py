@@ -15,7 +15,11 @@ from experiments.data.batches import Batch
 from experiments.settings import Settings, SettingsError, resolve
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
-from experiments.trial.cost import _variables, program_without_corpus, variable_shapes
+from experiments.trial.cost import (
+    all_variable_shapes,
+    program_without_corpus,
+    variable_shapes,
+)
 from experiments.trial.program import State
 from experiments.trial.step import token_losses
 
@@ -110,5 +114,5 @@ def check_all(trials: list[Trial]) -> None:
 def _loss(program):
     tokens = jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)
     batch = Batch(*[tokens] * len(Batch._fields))
-    state = State(0, **_variables(program), moments=())
+    state = State(0, **all_variable_shapes(program), moments=())
     jax.eval_shape(functools.partial(token_losses, program), state, batch)

@@ -195,11 +195,12 @@ def variable_shapes(program: Program):
 
     All other layers are like the first.
     """
-    return _variables(program._replace(shape=program.shape._replace(N=1)))
+    return all_variable_shapes(program._replace(shape=program.shape._replace(N=1)))
 
 
 # A sweep asks for the same few shapes at each of its points.
 @functools.cache
-def _variables(program):
+def all_variable_shapes(program: Program) -> dict:
+    """Returns the shapes of parameters and positions of all layers."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     return jax.eval_shape(functools.partial(initial_variables, program), key)
