@@ -37,7 +37,7 @@ def main(names: list[str]) -> None:
         failures += len(failed)
         console.print(table(rows))
         passed = len(rows) - len(failed)
-        console.print(f"{name}, a {kind}: {passed} of {len(rows)} checks passed\n")
+        console.print(f"{name} ({kind}): {passed} of {len(rows)} checks passed\n")
     sys.exit(1 if failures else 0)
 
 

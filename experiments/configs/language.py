@@ -4,7 +4,7 @@
     python -m launch.sample --workdir=runs/language --count=5 --temperature=0.8
     python -m launch.train --config=experiments/configs/language.py:text \
       --config.data.directory=DIR --config.data.train=FILE --config.data.validation=FILE \
-      --config.data.test=FILE
+      --config.data.test=FILE \
       --workdir=runs/mine
 
 The first trains on German CLDR phrases, in half a minute on one CPU core; the second writes

@@ -5,6 +5,7 @@ Sizes are different primes. A mask stands beside what it lets each query see, (B
 M); a score beside the function of one query and one key that it is in head h.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot
@@ -53,6 +54,15 @@ MASKS = {
         (COLUMN <= ROW) & (LENGTHS[:, None, None, None] > COLUMN) & DENSE,
     ),
 }
+
+
+def draw_qkv():
+    """Returns random queries, keys and values."""
+    draw = np.random.default_rng(0).normal
+    return [
+        jnp.asarray(draw(size=shape), jnp.float32)
+        for shape in ((B, N, H, K), (B, M, H, K), (B, M, H, V))
+    ]
 
 
 PARAMETERS = [

@@ -48,11 +48,11 @@ def run(p, cell, xs, start=None, backwards=False):
         v["kernel"].shape[1] for k, v in p["rnn"].items() if k.startswith("h")
     )
     state = (np.zeros(features) if start is None else start,) * arrays
-    found = []
+    states = []
     for x in xs[::-1] if backwards else xs:
         state = one(p["rnn"], state, x)
-        found.append(state[0])
-    return np.array(found[::-1] if backwards else found)
+        states.append(state[0])
+    return np.array(states[::-1] if backwards else states)
 
 
 def both_ways(p, cell, xs):

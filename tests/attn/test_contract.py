@@ -83,9 +83,9 @@ def test_a_prepare_that_is_another_score_is_found():
         def prepare(self, q, k):
             return attn.Dot(), 2 * q, k
 
-    found = " ".join(failures(check_score(Doubled, dtypes=())))
-    assert "prepare equals __call__" in found
-    assert "long inputs in blocks equal the reference" in found
+    messages = " ".join(failures(check_score(Doubled, dtypes=())))
+    assert "prepare equals __call__" in messages
+    assert "long inputs in blocks equal the reference" in messages
 
 
 def test_a_product_that_is_none_is_found():
@@ -113,8 +113,8 @@ def test_a_gradient_that_is_nan_is_found():
         def __call__(self, q, k):
             return jnp.sqrt(self.scale) * attn.Dot()(q, k)
 
-    found = failures(check_score(Root, dtypes=()))
-    assert any("a gradient is NaN or Inf" in failure for failure in found)
+    messages = failures(check_score(Root, dtypes=()))
+    assert any("a gradient is NaN or Inf" in failure for failure in messages)
 
 
 def test_a_score_without_init_says_what_to_do():
@@ -143,8 +143,8 @@ def test_positions_that_see_the_start_of_a_tile_are_found():
         def bias(self, key, h, causal):
             return FromTheTile(jnp.ones(h))
 
-    found = failures(check_positions(Wrong()))
-    assert any("any tile of the bias" in failure for failure in found)
+    messages = failures(check_positions(Wrong()))
+    assert any("any tile of the bias" in failure for failure in messages)
 
 
 def test_a_mixer_that_looks_ahead_is_found():
@@ -156,5 +156,5 @@ def test_a_mixer_that_looks_ahead_is_found():
         def mix(self, module, x, mask):
             return module(x, attn.Mask())
 
-    found = failures(check_mixer(Ahead()))
-    assert any("sees none behind it" in failure for failure in found)
+    messages = failures(check_mixer(Ahead()))
+    assert any("sees none behind it" in failure for failure in messages)

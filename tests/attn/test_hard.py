@@ -76,11 +76,11 @@ def test_the_best_key_and_the_log_probability_equal_the_oracle(qkv, mask, score)
         )
     )(*qkv)
     log_w = log_weights(*qkv[:2], visible, formula).swapaxes(1, 2)
-    wanted = np.where(visible.any(-1).swapaxes(1, 2), log_w.argmax(-1), -1)
-    np.testing.assert_array_equal(best[1], wanted)
-    np.testing.assert_array_equal(best[0], of_key(qkv[2], wanted))
+    expected = np.where(visible.any(-1).swapaxes(1, 2), log_w.argmax(-1), -1)
+    np.testing.assert_array_equal(best[1], expected)
+    np.testing.assert_array_equal(best[0], of_key(qkv[2], expected))
     out, index, log_prob = map(np.asarray, sampled)
-    np.testing.assert_array_equal(index < 0, wanted < 0)
+    np.testing.assert_array_equal(index < 0, expected < 0)
     np.testing.assert_array_equal(out, of_key(qkv[2], index))
     chosen = np.take_along_axis(log_w, np.maximum(index, 0)[..., None], -1)[..., 0]
     np.testing.assert_allclose(
@@ -138,11 +138,11 @@ def test_small_probabilities_are_met_too():
 def test_the_noise_is_exponential_to_its_ends():
     """The winners are the smallest draws: they keep all 32 bits. The largest is not Inf."""
     bits = np.array([0, 1, 2, 1000, 2**24, 2**31, 2**32 - 2**16, 2**32 - 1], np.uint32)
-    found = np.asarray(_exponential(jnp.asarray(bits)[None]), np.float64)[0]
+    noise = np.asarray(_exponential(jnp.asarray(bits)[None]), np.float64)[0]
     np.testing.assert_allclose(
-        found[:-1], -np.log1p(-(bits[:-1] + 0.5) / 2**32), rtol=1e-5
+        noise[:-1], -np.log1p(-(bits[:-1] + 0.5) / 2**32), rtol=1e-5
     )
-    assert 16 < found[-1] < np.inf and (np.diff(found) > 0).all()
+    assert 16 < noise[-1] < np.inf and (np.diff(noise) > 0).all()
 
 
 def test_queries_heads_and_examples_are_independent():
@@ -177,18 +177,22 @@ def test_a_key_gives_one_sample(qkv):
     j = np.arange(41)[None]
     window = Mask.window(3, 2)
     seen = (i - 3 <= j) & (j <= i + 2)
-    _, wanted, log_prob = sampled_attention(q, k, v, key=KEY, mask=Mask.dense(seen))
-    assert len(np.unique(wanted)) > 20
+    _, expected_index, log_prob = sampled_attention(
+        q, k, v, key=KEY, mask=Mask.dense(seen)
+    )
+    assert len(np.unique(expected_index)) > 20
     more = [jnp.pad(x, ((0, 0), (0, 6), (0, 0), (0, 0))) for x in (k, v)]
     real = Mask.padding(jnp.array([41]))
     for n in (3, 7, 256):
         with blocks_of(n, at_once=n % 2 + 1):
             for keys in ((k, v), more):
-                _, index, found = sampled_attention(
+                _, index, actual_log_prob = sampled_attention(
                     q, *keys, key=KEY, mask=window & real
                 )
-                np.testing.assert_array_equal(index, wanted)
-                np.testing.assert_allclose(found, log_prob, rtol=1e-5, atol=1e-6)
+                np.testing.assert_array_equal(index, expected_index)
+                np.testing.assert_allclose(
+                    actual_log_prob, log_prob, rtol=1e-5, atol=1e-6
+                )
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -201,23 +205,25 @@ def test_the_gradient_of_the_log_probability_is_the_textbooks(qkv, name):
     bias = jnp.asarray(np.random.default_rng(4).normal(size=(H, N, M)), jnp.float32)
     score = jax.tree.map(jnp.asarray, SCORES[name][0])
 
-    def found(q, k, score, bias):
+    def loss(q, k, score, bias):
         out, index, log_prob = sampled_attention(
             q, k, qkv[2], key=KEY, score=score, mask=mask, bias=bias
         )
         return (log_prob * pull).sum() + out.sum(), index
 
-    gradient, index = jax.jit(jax.grad(found, argnums=(0, 1, 2, 3), has_aux=True))(
+    gradient, index = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(
         *qkv[:2], score, bias
     )
 
-    def wanted(q, k, score, bias):
+    def textbook_loss(q, k, score, bias):
         log_w = jnp.log(
             jnp.where(visible > 0, textbook(q, k, visible > 0, score, bias), 1)
         ).swapaxes(1, 2)
         return (jnp.take_along_axis(log_w, index[..., None], -1)[..., 0] * pull).sum()
 
-    exact = jax.jit(jax.grad(wanted, argnums=(0, 1, 2, 3)))(*qkv[:2], score, bias)
+    exact = jax.jit(jax.grad(textbook_loss, argnums=(0, 1, 2, 3)))(
+        *qkv[:2], score, bias
+    )
     for a, e in zip(*map(jax.tree.leaves, (gradient, exact)), strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
         assert np.abs(e).max() > 0.01
@@ -227,12 +233,12 @@ def test_the_gradient_of_the_output_is_that_of_a_choice(qkv):
     pull = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, H, V)), jnp.float32)
     for attend in (argmax_attention, lambda *qkv: sampled_attention(*qkv, key=KEY)):
         _, index, *_ = attend(*qkv)
-        wanted = np.zeros((B, M, H, V))
+        expected = np.zeros((B, M, H, V))
         for b, i, h in np.ndindex(B, N, H):
-            wanted[b, index[b, i, h], h] += pull[b, i, h]
+            expected[b, index[b, i, h], h] += pull[b, i, h]
         loss = lambda *qkv, attend=attend: (attend(*qkv)[0] * pull).sum()
         q, k, v = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*qkv)
-        np.testing.assert_allclose(v, wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(v, expected, rtol=1e-5, atol=1e-6)
         assert (q == 0).all() and (k == 0).all()
 
 
@@ -253,8 +259,10 @@ def test_straight_through_is_hard_forward_and_soft_backward(qkv):
             out, *rest = attend(*qkv, **options, straight_through=True)
             return (out * pull).sum(), (out, *rest)
 
-        gradient, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*qkv)
-        for a, e in zip(found, attend(*qkv, **options), strict=True):
+        gradient, outputs = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(
+            *qkv
+        )
+        for a, e in zip(outputs, attend(*qkv, **options), strict=True):
             np.testing.assert_array_equal(a, e)
         for a, e in zip(gradient, soft, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
@@ -293,20 +301,20 @@ def reinforced():
 
 
 def test_reinforce_is_exact_when_all_outcomes_are_weighed(reinforced):
-    p, index, gradients, wanted = reinforced
+    p, index, gradients, expected = reinforced
     first = [np.flatnonzero(index == j)[0] for j in range(5)]
     np.testing.assert_allclose(
-        (p * REWARD) @ gradients[first], wanted, rtol=1e-4, atol=1e-5
+        (p * REWARD) @ gradients[first], expected, rtol=1e-4, atol=1e-5
     )
 
 
 def test_reinforce_is_right_on_average_and_a_baseline_makes_it_surer(reinforced):
-    p, index, gradients, wanted = reinforced
+    p, index, gradients, expected = reinforced
     spread = []
     for baseline in (0, p @ REWARD):
         estimates = (REWARD[index] - baseline)[:, None] * gradients
         error = estimates.std(0) / np.sqrt(len(index))
-        assert (np.abs(estimates.mean(0) - wanted) < 4 * error).all()
+        assert (np.abs(estimates.mean(0) - expected) < 4 * error).all()
         spread.append(error)
     assert (spread[1] < 0.5 * spread[0]).all()
 
@@ -385,10 +393,10 @@ def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
         return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
 
     hidden = (0, slice(4, None))
-    wanted = jax.tree.leaves(look(*qkv))
+    expected = jax.tree.leaves(look(*qkv))
     for poison in np.nan, np.inf:
-        found = look(q, k.at[hidden].set(poison), v.at[hidden].set(poison))
-        for a, e in zip(jax.tree.leaves(found), wanted, strict=True):
+        actual = look(q, k.at[hidden].set(poison), v.at[hidden].set(poison))
+        for a, e in zip(jax.tree.leaves(actual), expected, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 

@@ -74,11 +74,11 @@ def check(q, k, mask, score):
         e, -(w * np.log(np.where(w > 0, w, 1))).sum(-1).swapaxes(1, 2), **close
     )
     w = w.swapaxes(1, 2)
-    wanted = np.argsort(-w, stable=True)[..., :5]
+    expected = np.argsort(-w, stable=True)[..., :5]
     np.testing.assert_array_equal(
-        index, np.where(np.take_along_axis(w, wanted, -1) > 0, wanted, -1)
+        index, np.where(np.take_along_axis(w, expected, -1) > 0, expected, -1)
     )
-    np.testing.assert_allclose(largest, np.take_along_axis(w, wanted, -1), **close)
+    np.testing.assert_allclose(largest, np.take_along_axis(w, expected, -1), **close)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -106,12 +106,12 @@ def test_gradients_equal_those_of_the_textbook(qk, name):
     ]
     score = jax.tree.map(jnp.asarray, SCORES[name][0])
 
-    def found(q, k, score):
+    def loss(q, k, score):
         e = entropy(q, k, score=score, mask=mask)
         (top, _) = top_weights(q, k, score=score, mask=mask, top=2)
         return [e, top, received(q, k, score=score, mask=mask) ** 2]
 
-    def wanted(q, k, score):
+    def textbook_loss(q, k, score):
         w = textbook(q, k, visible[None, None] > 0, score)
         rows = w.swapaxes(1, 2)
         return [
@@ -131,7 +131,7 @@ def test_gradients_equal_those_of_the_textbook(qk, name):
         )(*qk, score)
 
     for a, e in zip(
-        *map(jax.tree.leaves, (gradient(found), gradient(wanted))), strict=True
+        *map(jax.tree.leaves, (gradient(loss), gradient(textbook_loss))), strict=True
     ):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
         assert np.abs(e).max() > 0.01
@@ -222,11 +222,11 @@ def test_nan_in_a_hidden_key_reaches_nobody(qk):
     @jax.jit
     def look(q, k):
         def loss(q, k):
-            found = [f(q, k, mask=Mask.padding(LENGTHS)) for f in (entropy, received)]
+            actual = [f(q, k, mask=Mask.padding(LENGTHS)) for f in (entropy, received)]
             return sum(
                 (x**2).sum()
                 for x in (
-                    *found,
+                    *actual,
                     top_weights(q, k, mask=Mask.padding(LENGTHS))[0],
                     weight_rows(q, k, QUERIES, mask=Mask.padding(LENGTHS)),
                 )
@@ -234,10 +234,10 @@ def test_nan_in_a_hidden_key_reaches_nobody(qk):
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, k)
 
-    wanted = jax.tree.leaves(look(q, k))
+    expected = jax.tree.leaves(look(q, k))
     for poison in np.nan, np.inf:
         for a, e in zip(
-            jax.tree.leaves(look(q, k.at[0, 4:].set(poison))), wanted, strict=True
+            jax.tree.leaves(look(q, k.at[0, 4:].set(poison))), expected, strict=True
         ):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 

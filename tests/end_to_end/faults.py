@@ -72,7 +72,7 @@ def main():
     ]
     different = differences if given.what == "sweep" else differences_of_trials
     with tempfile.TemporaryDirectory() as temporary:
-        found = compare(
+        differing = compare(
             command,
             Path(given.directory or temporary),
             given.kills,
@@ -80,7 +80,7 @@ def main():
             getattr(signal, f"SIG{given.signal}"),
             different,
         )
-    sys.exit(1 if found else 0)
+    sys.exit(1 if differing else 0)
 
 
 def compare(
@@ -102,7 +102,7 @@ def compare(
     begin = time.monotonic()
     finish([*command, f"--workdir={directory / 'alone'}"])
     whole = time.monotonic() - begin
-    found = []
+    differing = []
     made = 0
     turn = 0
     print(f"left alone: {whole:.0f} s", flush=True)
@@ -118,9 +118,9 @@ def compare(
                 flush=True,
             )
         finish(killed)
-        found += different(directory / "alone", directory / f"killed-{turn}")
-    print(*found or [f"no difference after {made} times {number.name}"], sep="\n")
-    return found
+        differing += different(directory / "alone", directory / f"killed-{turn}")
+    print(*differing or [f"no difference after {made} times {number.name}"], sep="\n")
+    return differing
 
 
 def finish(command):
@@ -173,7 +173,7 @@ def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
 
 def differences(one: Path, other: Path) -> list[str]:
     """What the workdirs of two sweeps differ in, beside times."""
-    found = []
+    differing = []
     trials = [
         {
             t["directory"]: t
@@ -182,26 +182,26 @@ def differences(one: Path, other: Path) -> list[str]:
         for d in (one, other)
     ]
     if trials[0] != trials[1]:
-        found.append(
+        differing.append(
             f"sweep.json: {trials[0].keys() ^ trials[1].keys() or 'points differ'}"
         )
     for name in trials[0]:
-        found += [
+        differing += [
             f"{name}/{line}" for line in differences_of_files(one / name, other / name)
         ]
-    return found
+    return differing
 
 
 def differences_of_trials(one: Path, other: Path) -> list[str]:
     """Lists what two trials differ in: their files, and the arrays of checkpoints, bit by bit."""
     a, b = arrays(one), arrays(other)
-    found = [f"{name}: only one has it" for name in sorted(a.keys() ^ b.keys())]
-    found += [
+    differing = [f"{name}: only one has it" for name in sorted(a.keys() ^ b.keys())]
+    differing += [
         f"{name}: other numbers"
         for name in sorted(a.keys() & b.keys())
         if a[name].tobytes() != b[name].tobytes()
     ]
-    return differences_of_files(one, other) + found
+    return differences_of_files(one, other) + differing
 
 
 def arrays(workdir: Path) -> dict[str, np.ndarray]:
@@ -212,7 +212,7 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
     import jax
     from orbax.checkpoint import v1 as ocp
 
-    found = {}
+    by_name = {}
     beside = json.loads((workdir / "result.json").read_text())["beside"]
     places = {
         workdir / ("best" if name == "best" else "checkpoints") / str(step)
@@ -226,29 +226,29 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
             )  # the saved trees are read without a template
             state = ocp.load_checkpointables(place, dict(state=None))["state"]
         for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-            found[f"{place.relative_to(workdir)}{jax.tree_util.keystr(path)}"] = (
+            by_name[f"{place.relative_to(workdir)}{jax.tree_util.keystr(path)}"] = (
                 np.asarray(leaf)
             )
-    return found
+    return by_name
 
 
 def differences_of_files(a: Path, b: Path) -> list[str]:
-    found = [
+    differing = [
         file
         for file in SAME_BYTES
         if (a / file).read_bytes() != (b / file).read_bytes()
     ]
     for file in ("result.json", "metrics.jsonl"):
-        found += [
+        differing += [
             f"{file}: {x} or {y}"
             for x, y in zip(lines(a / file), lines(b / file), strict=False)
             if x != y
         ]
         if len(lines(a / file)) != len(lines(b / file)):
-            found.append(
+            differing.append(
                 f"{file}: {len(lines(a / file))} lines or {len(lines(b / file))}"
             )
-    return found
+    return differing
 
 
 def lines(path):

@@ -91,11 +91,11 @@ def test_translate(swept):
         "--prefix=am 4",
         input="May 4\n\n",
     )
-    found = [line.split("\t") for line in done.stdout.splitlines()]
-    assert found[2:] == [["0.0000", ""], ["-inf", ""]]
-    assert 0 > float(found[0][0]) > float(found[1][0])
-    assert found[0][1] != found[1][1] and all(
-        text.startswith("am 4") for _, text in found[:2]
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert rows[2:] == [["0.0000", ""], ["-inf", ""]]
+    assert 0 > float(rows[0][0]) > float(rows[1][0])
+    assert rows[0][1] != rows[1][1] and all(
+        text.startswith("am 4") for _, text in rows[:2]
     )
     refused = command("translate", f"--workdir={workdir}", input="x\n")
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
@@ -284,10 +284,12 @@ def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
     workdir, _ = swept
     done = sweep(tmp_path, "--lanes=3", "--seeds=3", names="positions")
     assert (done.returncode, done.stderr) == (0, "")
-    found = trials(tmp_path)
-    assert len(found) == 6
+    results = trials(tmp_path)
+    assert len(results) == 6
     for name, path in trials(workdir).items():
-        one, other = (json.loads(result.read_text()) for result in (path, found[name]))
+        one, other = (
+            json.loads(result.read_text()) for result in (path, results[name])
+        )
         assert (
             one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-4)
             and one["steps"] == other["steps"]

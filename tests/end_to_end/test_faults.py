@@ -47,8 +47,8 @@ def workdir(path, **changed):
 )
 def test_every_difference_is_seen(tmp_path, name, text):
     one, other = workdir(tmp_path / "one"), workdir(tmp_path / "other", **{name: text})
-    (found,) = faults.differences(one, other)
-    assert found.startswith(f"trials/a/{name}")
+    (difference,) = faults.differences(one, other)
+    assert difference.startswith(f"trials/a/{name}")
 
 
 class State(NamedTuple):

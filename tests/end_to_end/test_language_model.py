@@ -72,10 +72,10 @@ def test_a_trial_of_text(trained):
     assert result["status"] == "finished" and "bleu" not in result
     assert result["perplexity"] > 1 and result["test_perplexity"] > 1
     assert not (workdir / "translations.txt").exists()
-    found = read_sentences(read_results(workdir).trials[0])
-    assert {name.partition("_")[0] for name in found} == {"validation"}
+    sentences = read_sentences(read_results(workdir).trials[0])
+    assert {name.partition("_")[0] for name in sentences} == {"validation"}
     assert np.exp(
-        found["validation_nll"].sum() / found["validation_tokens"].sum()
+        sentences["validation_nll"].sum() / sentences["validation_tokens"].sum()
     ) == pytest.approx(result["perplexity"], rel=1e-5)
     page = write_report(workdir).html.read_text("utf-8")
     assert "decoder" in page and f"{result['perplexity']:.3f}" in page
@@ -97,7 +97,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     state = jax.device_get(
         initial_state(program, own, jax.jit(initial_variables, static_argnums=0))
     )
-    found = sentence_losses(
+    losses = sentence_losses(
         over_lanes(lambda *of: token_losses(program, *of)),
         Lanes().stack([state]),
         corpus.validation.ids,
@@ -120,7 +120,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
         )
         total -= sum(each_[t, token] for t, token in enumerate([*ids, 2]))
     count = sum(len(ids) + 1 for ids in corpus.validation.ids.target)
-    assert perplexity(*found)[0] == pytest.approx(
+    assert perplexity(*losses)[0] == pytest.approx(
         float(np.exp(total / count)), rel=1e-4
     )
 
@@ -133,13 +133,13 @@ def test_long_lines_are_cut_and_nothing_is_lost(folder):
         corpus.counts["train_too_long"] == 0 and corpus.train.source.lengths.max() == 24
     )
     lines = vocabulary.encode(LINES)
-    wanted = [token for line in lines[:360] for token in line.tolist()]
+    expected = [token for line in lines[:360] for token in line.tolist()]
     sides = corpus.train.source
     inside = [
         sides.ids[start + 1 : start + length].tolist()
         for start, length in zip(sides.starts, sides.lengths, strict=True)
     ]
-    assert [token for part in inside for token in part] == wanted
+    assert [token for part in inside for token in part] == expected
     assert max(map(len, inside)) == 23 and len(inside) > 360
     for split, first in ((corpus.validation, 360), (corpus.test, 380)):
         parts = [token for ids in split.ids.target for token in ids.tolist()]

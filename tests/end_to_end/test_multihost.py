@@ -93,8 +93,8 @@ def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
         clerk.wait()
         assert clerk.latest() == 6
     with CheckpointProcess(tmp_path, 2) as clerk:
-        found = clerk.restore(state)
-        assert found.state.step == 6 and found.data == dict(epoch=3)
+        restored = clerk.restore(state)
+        assert restored.state.step == 6 and restored.data == dict(epoch=3)
         mean, steps = clerk.weights("average", state, 5)
         assert steps == [4, 6]
         jax.tree.map(np.testing.assert_array_equal, mean.params, state.params)

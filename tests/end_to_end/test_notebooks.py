@@ -79,11 +79,11 @@ def test_a_notebook_runs_on_eight_devices(name, tmp_path, monkeypatch):
 
 
 def test_the_first_cell_says_what_there_is(capsys):
-    found = start("cpu")
+    facts = start("cpu")
     said = capsys.readouterr().out
     assert (
-        found["backend"] == "cpu"
-        and f"jax {found['versions']['jax']}" in said
+        facts["backend"] == "cpu"
+        and f"jax {facts['versions']['jax']}" in said
         and "(cpu)" in said
     )
     with pytest.raises(

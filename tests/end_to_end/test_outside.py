@@ -63,8 +63,8 @@ def test_the_record_holds_the_source(swept):
 @pytest.mark.ci
 def test_the_model_is_loaded_again(swept):
     workdir, _, planned = swept
-    found = inference.load_model(workdir / planned[0].directory)
-    values = found.state.params["decoder_0"]["cross_attention"]
+    loaded = inference.load_model(workdir / planned[0].directory)
+    values = loaded.state.params["decoder_0"]["cross_attention"]
     assert any("score" in name for name in values)
 
 

@@ -375,5 +375,5 @@ def test_the_batch_without_numbers_is_named():
     drawn = DrawnBatches(before=source.get_state(), slots=source.take(5))
     for i in range(5):
         pairs = drawn.slots[i][drawn.slots[i] >= 0].tolist()
-        found = TrialRun.identify(SimpleNamespace(batches=source), drawn, i)
-        assert found == dict(epoch=0, part=0, batch=2 + i, pairs=pairs)
+        actual = TrialRun.identify(SimpleNamespace(batches=source), drawn, i)
+        assert actual == dict(epoch=0, part=0, batch=2 + i, pairs=pairs)

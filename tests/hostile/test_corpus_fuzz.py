@@ -92,7 +92,7 @@ def harmed(rng, most=1):
     return files, done
 
 
-def wanted(files):
+def expected_outcome(files):
     """("error", words that its message has) or ("pairs", the lines of both sides)."""
     sides = []
     for language, data in zip(("en", "de"), files, strict=True):
@@ -110,7 +110,7 @@ def wanted(files):
         )
         if not files[len(sides) - 1]:
             return "error", f"train.{language}: the file is empty"
-    found = []
+    texts = []
     for language, lines in zip(("en", "de"), sides, strict=True):
         for number, line in enumerate(lines, 1):
             try:
@@ -120,15 +120,15 @@ def wanted(files):
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
                 return "error", f"train.{language}:{number}: NUL character"
-        found.append(
+        texts.append(
             [
                 text[:-1] if text.endswith("\r") else text
                 for text in (line.decode() for line in lines)
             ]
         )
-    if len(found[0]) != len(found[1]):
-        return "error", f"train.en has {len(found[0])} lines"
-    return "pairs", list(zip(*found, strict=True))
+    if len(texts[0]) != len(texts[1]):
+        return "error", f"train.en has {len(texts[0])} lines"
+    return "pairs", list(zip(*texts, strict=True))
 
 
 def write(folder, files, rng):
@@ -165,7 +165,7 @@ def test_every_file_is_read_right_or_refused_with_its_place(
             rng,
         )
         files = [file.replace(b"long " * 5000, b"long " * 500) for file in files]
-        kind, what = wanted(files)
+        kind, what = expected_outcome(files)
         try:
             blocks = list(corpora.open(data).read("train"))
             got = (
@@ -207,17 +207,17 @@ def test_what_is_read_becomes_tokens_without_loss(tmp_path, data):
             "".join(f"{line}\n" for line in lines).encode() + file for file in files
         ]
         write(tmp_path, files, rng)
-        kind, what = wanted(files)
+        kind, what = expected_outcome(files)
         if kind == "error":
             with pytest.raises(CorpusError):
                 prepare(data)
             continue
-        found = prepare(data)
+        dataset = prepare(data)
         full = [pair for pair in what if all(side.strip() for side in pair)]
-        assert found.counts["train"] == len(full) and found.counts[
+        assert dataset.counts["train"] == len(full) and dataset.counts[
             "train_empty"
         ] == len(what) - len(full)
-        vocabulary = found.vocabulary()
+        vocabulary = dataset.vocabulary()
         sides = [
             [len(ids) < 80 for ids in vocabulary.encode(side)]
             for side in zip(*full, strict=True)
@@ -230,10 +230,10 @@ def test_what_is_read_becomes_tokens_without_loss(tmp_path, data):
                     for start, length in zip(side.starts, side.lengths, strict=True)
                 ]
             )
-            for side in found.train
+            for side in dataset.train
         ]
         assert list(zip(*rows, strict=True)) == short, f"case {case}, {done}"
-        assert found.counts["train_too_long"] == len(full) - len(short)
+        assert dataset.counts["train_too_long"] == len(full) - len(short)
         used += 1
     assert used > 30
 
@@ -248,9 +248,9 @@ def test_a_line_of_a_megabyte(tmp_path, data):
         (tmp_path / f"train.{language}").write_text(
             "\n".join([*lines, "ab " * 350_000, *lines]) + "\n"
         )
-    found = prepare(data)
-    assert (found.counts["train"], found.counts["train_too_long"]) == (101, 1)
-    assert found.train.source.ids[-1] == EOS
+    dataset = prepare(data)
+    assert (dataset.counts["train"], dataset.counts["train_too_long"]) == (101, 1)
+    assert dataset.train.source.ids[-1] == EOS
     (tmp_path / "val.de").write_text("ab " * 350_000 + "\n")
     with pytest.raises(
         CorpusError,

@@ -65,14 +65,8 @@ class Source(Protocol):
         """Returns what the source left out, by name, once all was read."""
 
 
-MODULES = {
-    "cldr": "cldr",
-    "files": "parallel",
-    "tsv": "tsv",
-    "text": "text",
-    "tfds": "tfds",
-}
-"""The modules of this package that read each corpus."""
+MODULES = {"files": "parallel"}
+"""The modules of this package that read a corpus, where they have another name."""
 
 
 def open(data: Data) -> Source:
@@ -84,5 +78,5 @@ def open(data: Data) -> Source:
     if isinstance(data, OutsideData):
         return data.source_choice.make(data)
     # Imported here because the sources import this module's types, and only one is needed.
-    name = f"experiments.data.corpora.{MODULES[data.corpus]}"
-    return importlib.import_module(name).Source(data)
+    module = MODULES.get(data.corpus, data.corpus)
+    return importlib.import_module(f"experiments.data.corpora.{module}").Source(data)

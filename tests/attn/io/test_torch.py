@@ -1,11 +1,6 @@
-"""Models from elsewhere against numpy in float64, and weights out and in again. Sizes
-are different primes, mostly.
-"""
+"""Models from PyTorch against numpy in float64, and weights out and in again."""
 
 import functools
-import importlib.util
-import itertools
-import json
 import re
 
 import jax
@@ -13,27 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import (
-    T5,
-    Design,
-    Learned,
-    Mask,
-    NoPositions,
-    Relative,
-    Shape,
-    Sinusoidal,
-    Transformer,
-)
-from attn.io import Names, from_arrays, from_torch, load, save, to_arrays, to_torch
+from attn import T5, Design, Learned, Mask, NoPositions, Sinusoidal, Transformer
+from attn.io import Names, from_torch, to_torch
 from tests.attn import numpy_transformer
+from tests.attn.io.random_transformer import SHAPE, D, F, H, L, N, Y, assert_same, build
 
-N = 2
-D = 14
-F = 17
-H = 2
-Y = 29
-L = 13
-SHAPE = Shape(N, D, F, H, D // H, D // H)
 PLAIN = Design(norm_epsilon=1e-5)
 SOURCE_LENGTHS = (11, 5)
 TARGET_LENGTHS = (3, 7)
@@ -120,18 +99,13 @@ def loss_and_logits(model, pull):
     return jax.jit(call)
 
 
-def assert_same(found, wanted):
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
-
-
 def test_every_array_goes_where_numpy_puts_it():
     arrays = state_dict(embeddings=3, final=True)
     _, variables = from_torch(
         {name: x.astype(np.float32) for name, x in arrays.items()}, H
     )
-    wanted = jax.tree.map(np.float32, numpy_transformer.from_torch(arrays, H))
-    assert_same(variables["params"], wanted)
+    expected = jax.tree.map(np.float32, numpy_transformer.from_torch(arrays, H))
+    assert_same(variables["params"], expected)
 
 
 # One layer, to compile less. Float32 stands for both precisions where the design's
@@ -165,7 +139,7 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
     tables = [numpy_transformer.sinusoids(L, D, halves)] * 2
     pull = [draw(size=(m, Y)) for m in TARGET_LENGTHS]
 
-    def wanted(arrays):
+    def numpy_logits(arrays):
         p = numpy_transformer.from_torch(arrays, H)
         return [
             numpy_transformer.transformer(
@@ -181,7 +155,9 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         ]
 
     def loss(arrays):
-        return sum((x * w).sum() for x, w in zip(wanted(arrays), pull, strict=True))
+        return sum(
+            (x * w).sum() for x, w in zip(numpy_logits(arrays), pull, strict=True)
+        )
 
     with jax.enable_x64(dtype == np.float64):
         model, variables = from_torch(
@@ -199,9 +175,9 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         gradients = to_torch(model, {**variables, "params": gradients})
     assert model.design.norm == norm and logits[0].dtype == dtype
     near, near_in_gradients = TOLERANCE[dtype]
-    for found, right in zip(logits, wanted(arrays), strict=True):
+    for actual, right in zip(logits, numpy_logits(arrays), strict=True):
         np.testing.assert_allclose(
-            found, right, rtol=0, atol=near * np.abs(right).max()
+            actual, right, rtol=0, atol=near * np.abs(right).max()
         )
     h = 1e-6
     for name, x in arrays.items():
@@ -212,29 +188,6 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
         assert off < near_in_gradients * np.linalg.norm(gradient) * np.linalg.norm(
             way
         ), name
-
-
-@functools.cache
-def build(design=Design(biases=True, positions=Learned()), shape=SHAPE):
-    """A model, and variables at random."""
-    model = Transformer(shape, Y, L, design)
-    ids = jnp.zeros((1, 1), jnp.int32)
-    every = Mask()
-    made = jax.eval_shape(
-        lambda key: model.init(
-            key,
-            ids,
-            ids,
-            ids,
-            ids,
-            source_mask=every,
-            target_mask=every,
-            cross_mask=every,
-        ),
-        jax.random.key(0),
-    )
-    draw = np.random.default_rng(3).normal
-    return model, jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), made)
 
 
 @pytest.mark.parametrize(
@@ -404,164 +357,3 @@ def test_what_no_model_of_ours_is(arrays, h, message):
 def test_what_pytorch_has_not(form, message):
     with pytest.raises(ValueError, match=message):
         to_torch(*build(**form))
-
-
-# Plain dictionaries and files
-
-DESIGNS = [
-    Design(),
-    Design("pre", "target", biases=True, score="additive"),
-    Design("post_final", "separate", positions=T5(), score="bilinear"),
-    Design(positions=Relative()),
-]
-
-
-@pytest.mark.parametrize(
-    ("design", "suffix"), list(zip(DESIGNS, ["npz", "safetensors"] * 2, strict=True))
-)
-def test_any_model_through_a_file(tmp_path, design, suffix):
-    model, variables = build(design, Shape(N, D, F, 3, 5, 7))
-    save(tmp_path / f"model.{suffix}", to_arrays(variables))
-    arrays = load(tmp_path / f"model.{suffix}")
-    np.testing.assert_array_equal(
-        arrays["decoder_1/cross_attention/w_q"],
-        variables["params"]["decoder_1"]["cross_attention"]["w_q"],
-    )
-    assert_same(from_arrays(model, arrays), variables)
-
-
-def test_arrays_of_another_model_are_named():
-    model, variables = build()
-    arrays = to_arrays(variables)
-    arrays["encoder_2/x"] = arrays.pop("encoder_0/self_attention/w_q")
-    arrays["embedding"] = arrays["embedding"].T
-    with pytest.raises(
-        ValueError,
-        match=r"with Shape\(N=2.*Design\(norm='post'.*missing: encoder_0/self_attention/w_q"
-        r"; unknown: encoder_2/x; embedding has shape \(14, 29\), not \(29, 14\)$",
-    ):
-        from_arrays(model, arrays)
-
-
-KINDS = [
-    np.float64,
-    np.float32,
-    np.float16,
-    jnp.bfloat16,
-    np.int64,
-    np.int32,
-    np.int16,
-    np.int8,
-    np.uint64,
-    np.uint32,
-    np.uint16,
-    np.uint8,
-    np.bool_,
-]
-
-
-def test_every_kind_of_number_comes_back(tmp_path):
-    arrays = {}
-    for kind, shape in itertools.product(KINDS, [(3, 5), (), (0, 2), (3,)]):
-        numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-        arrays[f"{np.dtype(kind)} {shape}"] = numbers.astype(kind)
-    save(tmp_path / "all.safetensors", arrays)
-    found = load(tmp_path / "all.safetensors")
-    assert found.keys() == arrays.keys()
-    for name, x in arrays.items():
-        assert found[name].dtype == x.dtype
-        np.testing.assert_array_equal(found[name], x)
-    content = (tmp_path / "all.safetensors").read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    for name, entry in json.loads(content[8:start]).items():
-        assert (start + entry["data_offsets"][0]) % arrays[
-            name
-        ].itemsize == 0  # aligned
-
-
-def test_a_file_by_hand(tmp_path):
-    """The format's own description: length, JSON, numbers; the order of the entries is free."""
-    header = json.dumps(
-        {
-            "__metadata__": {"format": "pt"},
-            "b": {"dtype": "BF16", "shape": [2], "data_offsets": [8, 12]},
-            "a": {"dtype": "I32", "shape": [2, 1], "data_offsets": [0, 8]},
-        }
-    ).encode()
-    path = tmp_path / "by_hand.safetensors"
-    path.write_bytes(
-        len(header).to_bytes(8, "little")
-        + header
-        + bytes([1, 0, 0, 0, 254, 255, 255, 255])
-        + bytes([0x80, 0x3F, 0x20, 0xC0])
-    )
-    found = load(str(path))
-    np.testing.assert_array_equal(found["a"], [[1], [-2]])
-    np.testing.assert_array_equal(found["b"].astype(float), [1.0, -2.5])
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("safetensors") is None,
-    reason="safetensors is not installed",
-)
-def test_the_library_reads_what_is_written_and_the_other_way(tmp_path):
-    from safetensors import numpy as library
-
-    arrays = {
-        name: np.ascontiguousarray(x) for name, x in to_arrays(build()[1]).items()
-    }
-    save(tmp_path / "ours.safetensors", arrays)
-    library.save_file(arrays, tmp_path / "theirs.safetensors")
-    assert_same(library.load_file(tmp_path / "ours.safetensors"), arrays)
-    assert_same(load(tmp_path / "theirs.safetensors"), arrays)
-
-
-def test_files_that_cannot_be(tmp_path):
-    path = tmp_path / "x.safetensors"
-    for content, message in [
-        (
-            b"PK",
-            r"x.safetensors is no safetensors file: a header of 19280 bytes in a file of 2",
-        ),
-        (
-            (5).to_bytes(8, "little") + b"hello",
-            "is no safetensors file: Expecting value",
-        ),
-        (
-            _file({"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}, b"0"),
-            "w is of F4; known: F64, F32",
-        ),
-        (
-            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, b"1234567"),
-            "w should have 2 numbers of float32.*bytes 0 to 8 for it, of which 4 are there",
-        ),
-        (
-            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, b"12345678"),
-            "w should have 2 numbers.*0 to 4",
-        ),
-        (
-            _file({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, b"1234"),
-            "w should have 2.*of which 4 are",
-        ),
-    ]:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=message):
-            load(path)
-    for call in (lambda: load("model.pt"), lambda: save("model.pt", {})):
-        with pytest.raises(
-            ValueError, match=r"model.pt: the name must end in .npz or .safetensors"
-        ):
-            call()
-    with pytest.raises(
-        ValueError, match=r"a is of bfloat16; .npz files have float64, float32"
-    ):
-        save(tmp_path / "x.npz", {"a": jnp.zeros(3, jnp.bfloat16)})
-    with pytest.raises(
-        ValueError, match=r"a is of complex64; .safetensors files have float64"
-    ):
-        save(path, {"a": np.zeros(3, np.complex64)})
-
-
-def _file(entry, numbers):
-    header = json.dumps({"w": entry}).encode()
-    return len(header).to_bytes(8, "little") + header + numbers

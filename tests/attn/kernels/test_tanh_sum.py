@@ -62,10 +62,10 @@ def test_gradients_err_at_most_twice_as_much_as_the_textbook_forms(spread):
     weight = np.random.default_rng(1).normal(size=(N, M)).astype(np.float32)
     t = np.tanh(a[:, :, None].astype(np.float64) + b[:, None])
     slope = weight * v[:, None, None] * (1 - t**2)
-    wanted = slope.sum(2), slope.sum(1), (weight * t).sum((1, 2))
+    expected = slope.sum(2), slope.sum(1), (weight * t).sum((1, 2))
     for ours, theirs, exact in zip(
         *(gradients(f, a, b, v, weight) for f in (tanh_sum, textbook)),
-        wanted,
+        expected,
         strict=True,
     ):
         errors = [np.abs(x - exact).max() for x in (ours, theirs)]
@@ -78,9 +78,9 @@ def test_large_pre_activations_that_cancel(size):
     small = np.linspace(-2, 2, M, dtype=np.float32)[None]
     a = np.full((1, N), size, np.float32)
     b = small - np.float32(size)
-    wanted = np.tanh(np.float64(a[0, 0]) + b[0].astype(np.float64))
+    expected = np.tanh(np.float64(a[0, 0]) + b[0].astype(np.float64))
     np.testing.assert_allclose(
-        tanh_sum(a, b, np.ones(1, np.float32))[0], wanted, atol=5e-7
+        tanh_sum(a, b, np.ones(1, np.float32))[0], expected, atol=5e-7
     )
     np.testing.assert_allclose(tanh_sum(a, -a, np.ones(1, np.float32)), 0, atol=6e-8)
     d_a = jax.grad(lambda a: tanh_sum(a, -a[:, :1], np.ones(1, np.float32))[0, 0])(a)
@@ -147,7 +147,7 @@ def test_additive_attention_errs_at_most_twice_as_much_as_the_textbook_form(spre
         for shape, scale in (((16, A), spread / 4), ((16, A), spread / 4), ((A,), 1))
     )
     wide = [x.astype(np.float64) for x in (w_q, w_k, w_v)]
-    wanted, _, _ = oracle.attention(
+    expected, _, _ = oracle.attention(
         q[:, 0],
         k[:, 0],
         v[:, 0],
@@ -157,7 +157,7 @@ def test_additive_attention_errs_at_most_twice_as_much_as_the_textbook_form(spre
     errors = [
         np.abs(
             attention(q, k, v, score=Additive(w_q, w_k, w_v), implementation=name)[:, 0]
-            - wanted
+            - expected
         ).max()
         for name in ("tiled", "reference")
     ]

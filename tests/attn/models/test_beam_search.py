@@ -10,237 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import (
-    MIXERS,
-    POSITIONS,
-    RNN,
-    SCORES,
-    T5,
-    ALiBi,
-    Convolutional,
-    Design,
-    Learned,
-    Mask,
-    NoPositions,
-    Recurrent,
-    Relative,
-    Restricted,
-    Rotary,
-    SeparableConvolutional,
-    Shape,
-    Sinusoidal,
-    Transformer,
-)
+from attn import Design, Transformer
 from attn.models.beam_search import beam_search, greedy
-from attn.models.design import NORMS
-
-SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
-LENGTH = 13
-MAX_LENGTH = 7
-N = 5
-PAD = 0
-BOS = 1
-EOS = 2
-LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
-"""Pieces of several blocks, the last of them among them, that are chosen often, or
-would be if they might.
-"""
-VOCABULARY = 211 + 1
-ROWS = 120  # hypotheses of one full forward pass, always the same number: it is compiled once
-
-
-@functools.cache
-def build(vocabulary=VOCABULARY, design=Design(), model=None):
-    """Returns a model of random parameters, biases and norms too."""
-    model = model or Transformer(SHAPE, vocabulary, LENGTH, design, 0.0)
-    ids = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(
-        functools.partial(
-            model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()
-        ),
-        jax.random.key(0),
-        ids,
-        ids,
-        ids,
-        ids,
-    )["params"]
-    draw = np.random.default_rng(
-        10
-    )  # with these weights sentences end early, late and not at all
-    params = jax.tree.map_with_path(
-        lambda path, x: jnp.asarray(
-            0.7 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32
-        ),
-        shapes,
-    )
-    table = design.positions.table(jax.random.key(0), LENGTH, SHAPE.d_model)
-    variables = dict(
-        params=params,
-        positions=dict(
-            source_positions={"table": table}, target_positions={"table": table}
-        ),
-    )
-    return model, (
-        rescaled(variables, LIKELY, 3) if vocabulary == VOCABULARY else variables
-    )
-
-
-def rescaled(variables, pieces, factor):
-    """With logits of some pieces that are as many times larger."""
-    params = variables["params"]
-    name = "output" if "output" in params else "embedding"
-    return {
-        **variables,
-        "params": {**params, name: params[name].at[jnp.array(pieces)].multiply(factor)},
-    }
-
-
-def sentences(count=40, vocabulary=VOCABULARY, seed=0):
-    draw = np.random.default_rng(seed)
-    return jnp.asarray(draw.integers(3, vocabulary, (count, N))), jnp.asarray(
-        draw.integers(1, N + 1, count)
-    )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def full(model, variables, source, lengths, target):
-    """log P of every piece after each of the pieces of `target`, from one pass over all of it."""
-    at = [
-        jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        for ids in (source, target)
-    ]
-    seen = Mask.padding(lengths)
-    hidden = model.apply(
-        variables,
-        source,
-        target,
-        *at,
-        source_mask=seen,
-        target_mask=Mask.causal(),
-        cross_mask=seen,
-    )
-    return jax.nn.log_softmax(
-        model.apply(variables, hidden, method="logits").astype(jnp.float32)
-    )
-
-
-def log_probs_of(model, variables, source, lengths, targets):
-    """log P of every piece after each place of the targets (B, K, T), bos before them:
-    (B, K, T, Y).
-    """
-    count, k, t = targets.shape
-    read = np.concatenate([np.full((count, k, 1), BOS), targets[..., :-1]], -1).reshape(
-        count * k, t
-    )
-    rows = np.resize(np.arange(count * k), ROWS)
-    found = full(
-        model, variables, source[rows // k], lengths[rows // k], jnp.asarray(read[rows])
-    )[: count * k]
-    return np.asarray(found, np.float64).reshape(count, k, t, -1)
-
-
-def log_prob_of(model, variables, source, lengths, targets):
-    """log P of the targets (B, K, T) up to their padding."""
-    each = log_probs_of(model, variables, source, lengths, targets)
-    return np.where(
-        targets > 0, np.take_along_axis(each, targets[..., None], -1)[..., 0], 0
-    ).sum(-1)
-
-
-def lp(n, alpha):
-    return ((5 + n) / 6) ** alpha
-
-
-def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
-    """Beam search by its definition: for each sentence all that finished, best first:
-    (score, log P, pieces).
-    """
-    alive = [[(0.0, ())] for _ in source]
-    finished = [[] for _ in source]
-    for n in range(1, MAX_LENGTH + 1):
-        table = np.zeros((len(source), beam, MAX_LENGTH), np.int32)
-        for b, k in itertools.product(range(len(source)), range(beam)):
-            if k < len(alive[b]):
-                table[b, k, : len(alive[b][k][1])] = alive[b][k][1]
-        log_probs = log_probs_of(model, variables, source, lengths, table)[:, :, n - 1]
-        for b, limit in enumerate(limits):
-            if n > limit or len(finished[b]) >= beam:
-                continue
-            allowed = set(range(model.vocabulary)) - {PAD, BOS}
-            if n <= len(prefixes[b]):
-                allowed = {prefixes[b][n - 1]}
-            if n == limit:
-                allowed = {EOS}
-            longer = []
-            for k, (total, tokens) in enumerate(alive[b]):
-                for y in allowed:
-                    longer.append((total + log_probs[b, k, y], (*tokens, y)))
-            longer = sorted(longer, reverse=True)[: 2 * beam]
-            finished[b] += [
-                (total / lp(n, alpha), total, tokens)
-                for total, tokens in longer[:beam]
-                if tokens[-1] == EOS
-            ]
-            alive[b] = [
-                (total, tokens) for total, tokens in longer if tokens[-1] != EOS
-            ][:beam]
-    return [sorted(of, reverse=True) for of in finished]
-
-
-def check(found, wanted, n_best):
-    assert found.tokens.shape == (len(wanted), n_best, MAX_LENGTH)
-    for b, best in enumerate(wanted):
-        best = best[:n_best]
-        for k, (score, log_prob, pieces) in enumerate(best):
-            assert tuple(found.tokens[b, k].tolist()) == pieces + (PAD,) * (
-                MAX_LENGTH - len(pieces)
-            )
-            np.testing.assert_allclose(found.scores[b, k], score, rtol=2e-5, atol=1e-5)
-            np.testing.assert_allclose(
-                found.log_probs[b, k], log_prob, rtol=2e-5, atol=1e-5
-            )
-        assert (found.scores[b, len(best) :] == -np.inf).all()
-        assert (found.log_probs[b, len(best) :] == -np.inf).all()
-        assert (found.tokens[b, len(best) :] == PAD).all()
-
-
-@functools.cache
-def searcher(model, beam, n_best):
-    """As a function (variables, source, lengths, alpha, limits, prefix); a beam of 0 is
-    greedy search.
-    """
-
-    def search(
-        variables,
-        source,
-        lengths,
-        alpha=0.6,
-        limits=np.array([MAX_LENGTH] * 40),
-        prefix=begun([()] * 40),
-    ):
-        told = dict(
-            max_length=MAX_LENGTH, bos=BOS, eos=EOS, limits=limits, prefix=prefix
-        )
-        if not beam:
-            return greedy(model, variables, source, lengths, **told)
-        return beam_search(
-            model,
-            variables,
-            source,
-            lengths,
-            beam=beam,
-            alpha=alpha,
-            n_best=n_best,
-            **told,
-        )
-
-    return jax.jit(search)
-
-
-def begun(prefixes):
-    return jnp.array([(*ids, 0, 0)[:2] for ids in prefixes]), jnp.array(
-        [len(ids) for ids in prefixes]
-    )
+from tests.attn.models.slow_search import (
+    BOS,
+    EOS,
+    LENGTH,
+    MAX_LENGTH,
+    PAD,
+    SHAPE,
+    N,
+    begun,
+    build,
+    check,
+    log_prob_of,
+    log_probs_of,
+    lp,
+    rescaled,
+    searcher,
+    sentences,
+    slow,
+)
 
 
 @pytest.mark.parametrize(("beam", "n_best"), [(2, 1), (3, 3)])
@@ -252,10 +42,10 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
         [MAX_LENGTH, 3, 1, MAX_LENGTH + 2, 5, 2, MAX_LENGTH, MAX_LENGTH] * 5
     )
     prefixes = [(), (), (), (71,), (72, 9), (3, 4), (), ()] * 5
-    found = searcher(model, beam, n_best)(
+    hypotheses = searcher(model, beam, n_best)(
         variables, source, lengths, alpha, limits, begun(prefixes)
     )
-    wanted = slow(
+    expected = slow(
         model,
         variables,
         source,
@@ -265,8 +55,8 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
         np.minimum(limits, MAX_LENGTH),
         prefixes,
     )
-    assert len({len(best[0][2]) for best in wanted}) > 3
-    check(found, wanted, n_best)
+    assert len({len(best[0][2]) for best in expected}) > 3
+    check(hypotheses, expected, n_best)
 
 
 def test_a_wide_beam_finds_everything():
@@ -283,7 +73,7 @@ def test_a_wide_beam_finds_everything():
     totals = log_prob_of(model, variables, source, lengths, targets)
     scores = totals / lp((targets > 0).sum(-1), 0.6)
     order = np.argsort(-scores, axis=1)
-    found = jax.jit(
+    hypotheses = jax.jit(
         functools.partial(
             beam_search,
             model,
@@ -295,13 +85,13 @@ def test_a_wide_beam_finds_everything():
         )
     )(variables, source, lengths)
     np.testing.assert_allclose(
-        found.scores, np.take_along_axis(scores, order, 1), rtol=2e-5
+        hypotheses.scores, np.take_along_axis(scores, order, 1), rtol=2e-5
     )
     np.testing.assert_allclose(
-        found.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
+        hypotheses.log_probs, np.take_along_axis(totals, order, 1), rtol=2e-5
     )
     np.testing.assert_array_equal(
-        found.tokens, np.take_along_axis(targets, order[..., None], 1)
+        hypotheses.tokens, np.take_along_axis(targets, order[..., None], 1)
     )
 
 
@@ -322,7 +112,7 @@ def test_a_beam_of_one_is_greedy():
 def test_greedy_equals_the_search_without_a_cache():
     model, variables = build()
     source, lengths = sentences(seed=2)
-    found = searcher(model, 0, 1)(variables, source, lengths)
+    actual = searcher(model, 0, 1)(variables, source, lengths)
     target = np.zeros((40, 1, MAX_LENGTH), np.int32)
     for t in range(MAX_LENGTH):
         log_probs = log_probs_of(model, variables, source, lengths, target)[:, :, t]
@@ -331,7 +121,7 @@ def test_greedy_equals_the_search_without_a_cache():
         target[:, :, t] = np.where(
             ended, PAD, EOS if t == MAX_LENGTH - 1 else log_probs.argmax(-1)
         )
-    np.testing.assert_array_equal(found, target[:, 0])
+    np.testing.assert_array_equal(actual, target[:, 0])
     assert len(set((target > 0).sum(-1)[:, 0].tolist())) > 3
 
 
@@ -343,11 +133,11 @@ def test_what_is_barred_counts_in_the_softmax(factor, surprise):
     model, variables = build()
     variables = rescaled(variables, [PAD, BOS], factor)
     source, lengths = sentences()
-    wanted = slow(
+    expected = slow(
         model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
     )
-    assert min(best[0][1] for best in wanted) < surprise
-    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+    assert min(best[0][1] for best in expected) < surprise
+    check(searcher(model, 3, 3)(variables, source, lengths), expected, 3)
 
 
 def test_logits_may_all_be_negative():
@@ -363,21 +153,21 @@ def test_logits_may_all_be_negative():
         "params": {**variables["params"], "embedding": table, "decoder_0": layer},
     }
     source, lengths = sentences()
-    wanted = slow(
+    expected = slow(
         model, variables, source, lengths, 3, 0.6, [MAX_LENGTH] * 40, [()] * 40
     )
-    assert max(best[0][1] for best in wanted) < -20
-    check(searcher(model, 3, 3)(variables, source, lengths), wanted, 3)
+    assert max(best[0][1] for best in expected) < -20
+    check(searcher(model, 3, 3)(variables, source, lengths), expected, 3)
 
 
 def test_an_empty_sentence_has_the_empty_translation():
     model, variables = build()
     source, lengths = sentences()
-    found = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
-    np.testing.assert_array_equal(found.tokens[1, :, 0], [EOS, PAD, PAD])
-    assert (found.tokens[1, :, 1:] == PAD).all()
+    hypotheses = searcher(model, 3, 3)(variables, source, lengths.at[1].set(0))
+    np.testing.assert_array_equal(hypotheses.tokens[1, :, 0], [EOS, PAD, PAD])
+    assert (hypotheses.tokens[1, :, 1:] == PAD).all()
     np.testing.assert_array_equal(
-        np.isfinite(found.scores[:2]), [[True] * 3, [True, False, False]]
+        np.isfinite(hypotheses.scores[:2]), [[True] * 3, [True, False, False]]
     )
 
 
@@ -386,12 +176,12 @@ def test_a_sentence_is_translated_as_if_alone():
     model, variables = build()
     source, lengths = sentences()
     search = searcher(model, 3, 3)
-    wanted = search(variables, source, lengths)
+    expected = search(variables, source, lengths)
     order = np.random.default_rng(5).permutation(40)
     other = jnp.where(jnp.arange(N)[None] < lengths[:, None], source, 17)
-    found = search(variables, other[order], lengths[order])
-    np.testing.assert_array_equal(found.tokens, wanted.tokens[order])
-    np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], rtol=1e-5)
+    actual = search(variables, other[order], lengths[order])
+    np.testing.assert_array_equal(actual.tokens, expected.tokens[order])
+    np.testing.assert_allclose(actual.log_probs, expected.log_probs[order], rtol=1e-5)
 
 
 def scripted(first, later):
@@ -408,11 +198,11 @@ def scripted(first, later):
     eos = np.array([first] + [later] * (MAX_LENGTH - 1))
     never = np.full(MAX_LENGTH, 1e-6)
     seldom = np.full(MAX_LENGTH, 0.01)
-    wanted = np.log(
+    target_log_probs = np.log(
         np.stack([never, never, eos, 1 - eos - seldom, seldom, never], axis=1)
     )
     params["output"] = jnp.asarray(
-        (np.linalg.pinv(hidden[:MAX_LENGTH]) @ wanted).T, jnp.float32
+        (np.linalg.pinv(hidden[:MAX_LENGTH]) @ target_log_probs).T, jnp.float32
     )
     table = {"table": jnp.asarray(places, jnp.float32)}
     return model, dict(
@@ -452,7 +242,7 @@ def test_it_stops_when_nothing_can_change_and_not_before(
         return step(self, pieces, t, *rest)
 
     monkeypatch.setattr(Transformer, "decode_step", watched)
-    found = jax.jit(
+    hypotheses = jax.jit(
         functools.partial(
             beam_search,
             model,
@@ -464,86 +254,22 @@ def test_it_stops_when_nothing_can_change_and_not_before(
         )
     )(variables, *sentences(2, 6))
     jax.effects_barrier()
-    np.testing.assert_array_equal((found.tokens > 0).sum(-1), size)
+    np.testing.assert_array_equal((hypotheses.tokens > 0).sum(-1), size)
     assert max(reached) == steps
-
-
-# Each value of each choice is in one of them.
-DESIGNS = [
-    Design(score="dot", norm="pre"),
-    Design(positions=Rotary(), norm="post_final", biases=True),
-    Design(positions=ALiBi(), score="additive", embeddings="target"),
-    Design(
-        positions=Relative(),
-        score="bilinear",
-        embeddings="separate",
-        scale_embeddings=False,
-    ),
-    Design(positions=T5(), activation="gelu"),
-    Design(
-        positions=Learned(),
-        encoder_mixing=Recurrent("lstm"),
-        decoder_mixing=Recurrent("lstm"),
-    ),
-    Design(
-        positions=Sinusoidal(layout="halves"),
-        encoder_mixing=Restricted(1),
-        decoder_mixing=Convolutional(1),
-    ),
-    Design(
-        positions=NoPositions(),
-        encoder_mixing=Convolutional(1),
-        decoder_mixing=SeparableConvolutional(1),
-    ),
-    Design(
-        positions=ALiBi(),
-        encoder_mixing=SeparableConvolutional(1),
-        decoder_mixing=Restricted(1),
-    ),
-]
-RECURRENT = [
-    RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"),
-    RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none"),
-]
-BUILT = [(design, None) for design in DESIGNS]
-BUILT += [(Design(), model) for model in RECURRENT]
-
-
-@pytest.mark.parametrize("how", BUILT)
-def test_incremental_equals_full(how):
-    """log P of the translations from the cache is that of the full forward pass."""
-    model, variables = build(VOCABULARY, *how)
-    source, lengths = sentences()
-    variables = rescaled(variables, [EOS], 0)  # so that translations are long
-    result = searcher(model, 2, 2)(variables, source, lengths)
-    targets = np.asarray(result.tokens)
-    assert ((targets > 0).sum(-1) == MAX_LENGTH).mean() > 0.5
-    wanted = log_prob_of(model, variables, source, lengths, targets)
-    np.testing.assert_allclose(result.log_probs, wanted, rtol=3e-5, atol=1e-5)
-
-
-def test_every_choice_has_been_tried():
-    positions = {type(design.positions) for design in DESIGNS}
-    assert positions == set(POSITIONS.values())
-    assert {design.score for design in DESIGNS} == set(SCORES)
-    assert {design.norm for design in DESIGNS} == set(NORMS)
-    for side in ("encoder_mixing", "decoder_mixing"):
-        mixers = {type(getattr(design, side)) for design in DESIGNS}
-        assert mixers == set(MIXERS.values())
 
 
 def test_bfloat16():
     model, variables = build()
     rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
     source, lengths = sentences()
-    found = searcher(model, 2, 2)(rounded, source, lengths)
-    assert found.scores.dtype == found.log_probs.dtype == jnp.float32
-    targets = np.asarray(found.tokens)
+    hypotheses = searcher(model, 2, 2)(rounded, source, lengths)
+    assert hypotheses.scores.dtype == hypotheses.log_probs.dtype == jnp.float32
+    targets = np.asarray(hypotheses.tokens)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
     assert (
         np.abs(
-            found.log_probs - log_prob_of(model, exact, source, lengths, targets)
+            hypotheses.log_probs - log_prob_of(model, exact, source, lengths, targets)
         ).mean()
         < 0.2
     )  # of 5

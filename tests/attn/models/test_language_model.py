@@ -128,10 +128,10 @@ def test_all_in_one_pass_are_one_by_one(design):
     """
     model, variables = build(design)
     pieces = text(2)
-    wanted = logits(model, variables, pieces)
+    expected = logits(model, variables, pieces)
     for t in (0, 3, 8):
-        found = logits(model, variables, pieces[:, : t + 1])[:, t]
-        np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
+        actual = logits(model, variables, pieces[:, : t + 1])[:, t]
+        np.testing.assert_allclose(actual, expected[:, t], rtol=1e-4, atol=1e-4)
     caches = model.apply(variables, (1,), 2 * 9, jnp.float32, method="empty_caches")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for t in range(9):
@@ -141,8 +141,8 @@ def test_all_in_one_pass_are_one_by_one(design):
         hidden, caches = step(
             variables, pieces[None, :, t], jnp.int32(t), caches, own[None]
         )
-        found = model.apply(variables, hidden, method="logits")[0]
-        np.testing.assert_allclose(found, wanted[:, t], rtol=1e-4, atol=1e-4)
+        actual = model.apply(variables, hidden, method="logits")[0]
+        np.testing.assert_allclose(actual, expected[:, t], rtol=1e-4, atol=1e-4)
 
 
 def test_packed_texts_do_not_see_each_other():
@@ -153,8 +153,8 @@ def test_packed_texts_do_not_see_each_other():
     places = jnp.concatenate([jnp.arange(4), jnp.arange(5)])
     mask = Mask.causal() & Mask.segments(segments, segments)
     hidden = model.apply(variables, jnp.concatenate([first, second]), places, mask)
-    found = model.apply(variables, hidden, method="logits")
-    for part, own in ((found[:4], first), (found[4:], second)):
+    actual = model.apply(variables, hidden, method="logits")
+    for part, own in ((actual[:4], first), (actual[4:], second)):
         np.testing.assert_allclose(
             part, logits(model, variables, own[None])[0], rtol=1e-4, atol=1e-4
         )
@@ -222,11 +222,11 @@ def draw(count, key=0, beginning=(), **cut):
 @functools.cache
 def next_probabilities(beginning):
     """Returns the scores of each token after `bos` and a prefix, −inf if never drawn."""
-    found = np.asarray(
+    scores = np.asarray(
         logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
     )
-    found[[0, BOS]] = -np.inf
-    return found
+    scores[[0, BOS]] = -np.inf
+    return scores
 
 
 @pytest.mark.parametrize(
@@ -243,38 +243,40 @@ def next_probabilities(beginning):
 def test_pieces_are_drawn_with_their_probabilities(cut):
     count = 20_000
     beginning = (5, 9)
-    found = np.asarray(draw(count, beginning=beginning, **cut).tokens)
-    assert (found[:, :2] == beginning).all()
+    drawn = np.asarray(draw(count, beginning=beginning, **cut).tokens)
+    assert (drawn[:, :2] == beginning).all()
     scores = next_probabilities(beginning) / cut.get("temperature", 1.0)
-    wanted = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-    order = np.argsort(-wanted, kind="stable")
+    probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    order = np.argsort(-probabilities, kind="stable")
     few = min(
         cut.get("top_k", 99),
-        1 + np.searchsorted(np.cumsum(wanted[order]), cut.get("top_p", 1.0)),
+        1 + np.searchsorted(np.cumsum(probabilities[order]), cut.get("top_p", 1.0)),
     )
-    wanted[order[few:]] = 0
-    wanted /= wanted.sum()
-    seen = np.bincount(found[:, 2], minlength=VOCABULARY) / count
-    assert (seen[wanted == 0] == 0).all() and (wanted > 0).sum() > 1
-    spread = np.sqrt(wanted * (1 - wanted) / count)
-    assert (np.abs(seen - wanted)[wanted > 0] / spread[wanted > 0]).max() < 4.5
+    probabilities[order[few:]] = 0
+    probabilities /= probabilities.sum()
+    seen = np.bincount(drawn[:, 2], minlength=VOCABULARY) / count
+    assert (seen[probabilities == 0] == 0).all() and (probabilities > 0).sum() > 1
+    spread = np.sqrt(probabilities * (1 - probabilities) / count)
+    assert (
+        np.abs(seen - probabilities)[probabilities > 0] / spread[probabilities > 0]
+    ).max() < 4.5
 
 
 def test_a_temperature_of_zero_takes_the_likeliest():
-    found = np.asarray(draw(2, temperature=0.0).tokens)
-    np.testing.assert_array_equal(found[0], found[1])
+    tokens = np.asarray(draw(2, temperature=0.0).tokens)
+    np.testing.assert_array_equal(tokens[0], tokens[1])
     before = []
-    for piece in found[0][
-        : np.argmax(found[0] == EOS) + 1 if EOS in found[0] else None
+    for piece in tokens[0][
+        : np.argmax(tokens[0] == EOS) + 1 if EOS in tokens[0] else None
     ]:
         assert piece == next_probabilities(tuple(before)).argmax()
         before.append(piece)
 
 
 def test_a_text_has_the_probability_that_the_model_gives_it():
-    found = draw(50, beginning=(7,), temperature=1.5, top_k=9)
+    texts = draw(50, beginning=(7,), temperature=1.5, top_k=9)
     ended = 0
-    for row, log_prob in zip(np.asarray(found.tokens), found.log_probs, strict=True):
+    for row, log_prob in zip(np.asarray(texts.tokens), texts.log_probs, strict=True):
         size = int((row > 0).sum())
         assert (
             (row[size:] == 0).all() and (row[: size - 1] != EOS).all() and row[0] == 7
@@ -304,7 +306,7 @@ def test_neighbours_do_not_matter_and_keys_do():
 
 
 @pytest.mark.parametrize(
-    ("cut", "wanted"),
+    ("cut", "expected"),
     [
         (dict(), [0, 1, 2, 4]),
         (dict(top_k=2), [1, 2]),
@@ -315,13 +317,13 @@ def test_neighbours_do_not_matter_and_keys_do():
         (dict(top_k=1), [1]),
     ],
 )
-def test_what_may_be_drawn(cut, wanted):
+def test_what_may_be_drawn(cut, expected):
     """The probabilities are 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
-    found = allowed_tokens(
+    allowed = allowed_tokens(
         scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut}
     )
-    np.testing.assert_array_equal(np.flatnonzero(found), wanted)
+    np.testing.assert_array_equal(np.flatnonzero(allowed), expected)
 
 
 def test_of_equals_the_first_are_allowed_tokens():
@@ -337,8 +339,8 @@ def test_without_a_cut_the_unlikeliest_are_kept_too():
 
 def test_the_pieces_of_a_text_are_drawn_each_for_itself():
     """At a great temperature all are equally likely, and one in 21 has the piece before it."""
-    found = np.asarray(draw(200, temperature=1e6).tokens)
-    assert 0 < (found[:, 1:3] == found[:, :2]).mean() < 0.2
+    tokens = np.asarray(draw(200, temperature=1e6).tokens)
+    assert 0 < (tokens[:, 1:3] == tokens[:, :2]).mean() < 0.2
 
 
 def test_more_pieces_than_positions_are_refused():

@@ -50,17 +50,17 @@ def exact(variables):
 
 
 def convolved(p, x, offsets):
-    found = np.zeros_like(x)
+    total = np.zeros_like(x)
     for i in range(len(x)):
         for tap, offset in enumerate(offsets):
             if 0 <= i + offset < len(x):
                 seen = x[i + offset]
-                found[i] += (
+                total[i] += (
                     seen * p["taps"][tap] @ p["kernel"]
                     if "taps" in p
                     else seen @ p["kernel"][tap]
                 )
-    return found + p["bias"]
+    return total + p["bias"]
 
 
 def both_ways(p, x, cell):
@@ -87,12 +87,12 @@ for separable in (True, False):
 def test_a_packed_row_is_its_sentences(module, oracle):
     variables = build(module)
     x = drawn(len(SEGMENTS), D)
-    found = module.apply(variables, x, PACKED)
+    actual = module.apply(variables, x, PACKED)
     start = 0
     for length in LENGTHS:
         alone = slice(start, start + length)
-        wanted = oracle(exact(variables), np.asarray(x[alone], np.float64))
-        np.testing.assert_allclose(found[alone], wanted, rtol=2e-5, atol=2e-5)
+        expected = oracle(exact(variables), np.asarray(x[alone], np.float64))
+        np.testing.assert_allclose(actual[alone], expected, rtol=2e-5, atol=2e-5)
         start += length
 
 
@@ -101,10 +101,10 @@ def test_padding_is_not_seen(module, oracle):
     variables = build(module)
     x = drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf)
     lengths = [5, 7, 1]
-    found = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
+    actual = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
     for b, length in enumerate(lengths):
-        wanted = oracle(exact(variables), np.asarray(x[b, :length], np.float64))
-        np.testing.assert_allclose(found[b, :length], wanted, rtol=2e-5, atol=2e-5)
+        expected = oracle(exact(variables), np.asarray(x[b, :length], np.float64))
+        np.testing.assert_allclose(actual[b, :length], expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.ci
@@ -114,14 +114,14 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
     variables = build(module)
     x = drawn(2, 4, D)
     both = jnp.stack([jnp.ones((4, 4), bool), jnp.eye(4, dtype=bool)])[:, None]
-    found = module.apply(variables, x, Mask.dense(both))
+    actual = module.apply(variables, x, Mask.dense(both))
     for number, parts in enumerate(
         ([slice(0, 4)], [slice(i, i + 1) for i in range(4)])
     ):
         for part in parts:
-            wanted = oracle(exact(variables), np.asarray(x[number, part], np.float64))
+            expected = oracle(exact(variables), np.asarray(x[number, part], np.float64))
             np.testing.assert_allclose(
-                found[number, part], wanted, rtol=2e-5, atol=2e-5
+                actual[number, part], expected, rtol=2e-5, atol=2e-5
             )
 
 
@@ -134,7 +134,7 @@ def test_one_after_the_other_is_all_at_once(module):
     """
     variables = build(module)
     x = drawn(3, 2, 5, D)
-    wanted = module.apply(variables, x, Mask.causal())
+    expected = module.apply(variables, x, Mask.causal())
     cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
     for t in range(5):
         own = jnp.arange(10)[None] % 2 == jnp.arange(2)[:, None]
@@ -147,7 +147,7 @@ def test_one_after_the_other_is_all_at_once(module):
             jnp.broadcast_to(own, (3, 2, 10)),
             method="decode_step",
         )
-        np.testing.assert_allclose(y, wanted[:, :, t], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(y, expected[:, :, t], rtol=1e-5, atol=1e-5)
 
 
 def test_what_comes_before_a_sentence():
@@ -155,17 +155,17 @@ def test_what_comes_before_a_sentence():
     variables = build(module)
     x = drawn(len(SEGMENTS), D)
     start = drawn(len(SEGMENTS), D, seed=3)
-    found = module.apply(variables, x, PACKED, start)
+    actual = module.apply(variables, x, PACKED, start)
     p = exact(variables)
     for first, length in ((0, 5), (5, 1), (6, 3)):
-        wanted = numpy_rnn.run(
+        expected = numpy_rnn.run(
             p["forward"],
             "gru",
             np.asarray(x[first : first + length], np.float64),
             np.asarray(start[first], np.float64),
         )
         np.testing.assert_allclose(
-            found[first : first + length], wanted, rtol=2e-5, atol=2e-5
+            actual[first : first + length], expected, rtol=2e-5, atol=2e-5
         )
 
 
@@ -188,14 +188,14 @@ def test_what_comes_before_a_sentence():
 def test_neighbours_are_what_the_mask_says(mask, offsets):
     n = len(SEGMENTS)
     everything = np.asarray(dense_mask(mask, (3,), n, n))
-    found = neighbours(mask, (3,), n, offsets)
-    assert found.shape == (3, n, len(offsets))
+    actual = neighbours(mask, (3,), n, offsets)
+    assert actual.shape == (3, n, len(offsets))
     for b in range(3):
         one = Mask.dense(jnp.asarray(everything[b][None]))
         assert one.picture(n, n) == picture(everything[b])
         for i in range(n):
             for place, offset in enumerate(offsets):
-                assert found[b, i, place] == (
+                assert actual[b, i, place] == (
                     0 <= i + offset < n
                     and everything[b, i, min(max(i + offset, 0), n - 1)]
                 )
@@ -220,7 +220,7 @@ def test_an_odd_width_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("module", "wanted"),
+    ("module", "expected"),
     [
         (Recurrence(D), 6 * D**2 + 4 * D),
         (Recurrence(D, both_ways=True), 4.5 * D**2 + 4 * D),
@@ -228,8 +228,8 @@ def test_an_odd_width_is_refused():
         (Convolution(D, 2, separable=True), 5 * D + D**2 + D),
     ],
 )
-def test_parameters(module, wanted):
-    assert sum(x.size for x in jax.tree.leaves(build(module))) == wanted
+def test_parameters(module, expected):
+    assert sum(x.size for x in jax.tree.leaves(build(module))) == expected
 
 
 def test_masks_that_do_not_fit_are_refused():

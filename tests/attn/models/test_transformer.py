@@ -70,8 +70,8 @@ def test_logits_equal_the_oracle(pair, encoding):
         exact["positions"][side]["table"]
         for side in ("source_positions", "target_positions")
     ]
-    wanted = numpy_transformer.transformer(exact["params"], tables, *pair)
-    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-5)
+    expected = numpy_transformer.transformer(exact["params"], tables, *pair)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_padding_and_batch_change_nothing(pair):
@@ -195,12 +195,12 @@ def test_scan_and_remat_change_no_number(pair, design, scan, remat):
 
         return jax.jit(jax.value_and_grad(weighted))
 
-    wanted = loss(plain)(variables["params"])
-    found = loss(other)(variables["params"])
+    expected = loss(plain)(variables["params"])
+    actual = loss(other)(variables["params"])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        found,
-        wanted,
+        actual,
+        expected,
     )
 
 
@@ -222,7 +222,7 @@ def test_scanned_layers_draw_dropout_each_for_itself(pair):
     tables = jax.tree.map(jnp.zeros_like, variables["positions"])
 
     encode = jax.jit(functools.partial(model.apply, method=Transformer.encode))
-    found = encode(
+    encoded = encode(
         {
             "params": {**variables["params"], **layers, "embedding": nothing},
             "positions": tables,
@@ -234,7 +234,7 @@ def test_scanned_layers_draw_dropout_each_for_itself(pair):
     )
     # Sums of two draws of 0 or 2 are 0, 2 or 4; of one draw taken twice, 0 or 4. The
     # norm keeps distinct ones distinct.
-    assert len(set(np.round(np.asarray(found)[0], 4))) == 3
+    assert len(set(np.round(np.asarray(encoded)[0], 4))) == 3
 
 
 def test_what_is_compiled_with_scan_does_not_grow_with_layers(pair):

@@ -137,9 +137,9 @@ def test_equals_the_oracle(qkv, kernel, name, mask):
             score = lambda q, k, h=h, bias=bias: (
                 oracle.scaled_dot(q[:-1], k[:-1]) + bias[h, int(q[-1]), int(k[-1])]
             )
-            wanted = oracle.attention(q, k, v, visible, score)
-            np.testing.assert_allclose(out[:, h], wanted[0], rtol=1e-11, atol=1e-13)
-            np.testing.assert_allclose(lse[:, h], wanted[1], rtol=1e-11, atol=1e-13)
+            expected = oracle.attention(q, k, v, visible, score)
+            np.testing.assert_allclose(out[:, h], expected[0], rtol=1e-11, atol=1e-13)
+            np.testing.assert_allclose(lse[:, h], expected[1], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize(("name", "mask"), CASES)
@@ -164,12 +164,12 @@ def test_gradient_is_that_of_the_dense_bias_summed(qkv, kernel, name, mask):
         jax.jit(jax.grad(lambda bias: loss(bias, "reference")))(dense(name, 3))
     )
     if of is None:
-        wanted = (each * -np.abs(distances(3))).sum((1, 2))
+        expected = (each * -np.abs(distances(3))).sum((1, 2))
     else:
-        wanted = np.zeros_like(parameters)
-        np.add.at(wanted, (slice(None), of(distances(3))), each)
-    assert np.abs(wanted).max() > 0.1
-    np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-12)
+        expected = np.zeros_like(parameters)
+        np.add.at(expected, (slice(None), of(distances(3))), each)
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_second_order_gradients(qkv):
@@ -234,10 +234,10 @@ def test_lanes_have_biases_and_offsets_of_their_own(qkv, kernel, name):
         ).sum()
 
     f = jax.value_and_grad(loss)
-    wanted = [jax.jit(f)(*lane) for lane in zip(lanes, offsets, strict=True)]
+    expected = [jax.jit(f)(*lane) for lane in zip(lanes, offsets, strict=True)]
     for a, *b in zip(
         jax.tree.leaves(jax.jit(jax.vmap(f))(lanes, offsets)),
-        *map(jax.tree.leaves, wanted),
+        *map(jax.tree.leaves, expected),
         strict=True,
     ):
         np.testing.assert_allclose(a, np.stack(b), rtol=1e-10)
@@ -254,13 +254,13 @@ def test_heads_may_share_a_table(qkv):
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (64, 1000), (4, 3)])
 def test_bucket_of_distance_equal_the_formula(buckets, most, bidirectional):
-    found = bucket_of_distance(buckets, bidirectional, most)
+    actual = bucket_of_distance(buckets, bidirectional, most)
     distance = np.arange(-most, most + 1)
     np.testing.assert_array_equal(
-        found, t5_bucket(distance, buckets, bidirectional, most)
+        actual, t5_bucket(distance, buckets, bidirectional, most)
     )
     assert (
-        t5_bucket(np.array([-9 * most]), buckets, bidirectional, most) == found[0]
+        t5_bucket(np.array([-9 * most]), buckets, bidirectional, most) == actual[0]
     )  # nothing changes beyond
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from attn import (
-    POSITIONS,
     T5,
     ALiBi,
     Learned,
@@ -26,13 +25,14 @@ KEY = jax.random.key(0)
 
 
 def test_a_table_alone_does_not_act_in_the_layers():
-    in_layers = {name for name, cls in POSITIONS.items() if cls().in_layers}
-    assert in_layers == {"rotary", "alibi", "t5", "relative"}
+    assert not any(cls().in_layers for cls in (Sinusoidal, Learned, NoPositions))
+    assert all(cls().in_layers for cls in (Rotary, ALiBi, T5, Relative))
 
 
 def test_the_table_of_learned_positions_alone_is_trained():
-    trained = {name for name, cls in POSITIONS.items() if cls.trained}
-    assert trained == {"learned"}
+    assert Learned.trained
+    others = (NoPositions, Sinusoidal, Rotary, ALiBi, T5, Relative)
+    assert not any(cls.trained for cls in others)
 
 
 @pytest.mark.parametrize("cls", [NoPositions, Rotary, ALiBi, T5, Relative])

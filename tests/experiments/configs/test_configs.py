@@ -192,7 +192,7 @@ def test_sweeps_of_kinds_leave_none_out():
     assert mixers == [*MIXERS]
     module, base = config("scores")
     grid = plan_trials(base, expand(sweeps_of(module), ["score", "d_k"], base))
-    assert len(grid) == 16 and base.model.score == "additive"
+    assert len(grid) == 4 * len(SCORES) and base.model.score == "additive"
     assert positions.get_config().data.max_length == 20
 
 
@@ -201,9 +201,9 @@ def test_recurrent_models_are_as_large_as_the_transformer(corpus):
     config = systems.get_config(corpus)
     planned = plan_trials(config, expand(sweeps_of(systems), ["systems"], config))
     first, *others = [cost.parameters(one.settings) for one in planned]
-    for one, found in zip(planned[1:], others, strict=True):
+    for one, count in zip(planned[1:], others, strict=True):
         m = one.settings.model
-        assert found == systems.parameters(
+        assert count == systems.parameters(
             m.d_model, m.score, one.settings.data.vocabulary_size
         )
-        assert abs(found / first - 1) < 0.015
+        assert abs(count / first - 1) < 0.015

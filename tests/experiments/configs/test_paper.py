@@ -66,14 +66,14 @@ def test_core_parameters_of_every_row_of_table_3(core, point, millions):
         {key: value for key, value in point.items() if key != "label"},
     )
     m = settings.model
-    found = core(settings)
-    assert found == m.N * (
+    parameters = core(settings)
+    assert parameters == m.N * (
         6 * m.d_model * m.h * (m.d_k + m.d_v)
         + 4 * m.d_model * m.d_ff
         + 2 * m.d_ff
         + 12 * m.d_model
     )
-    assert round(found / 1e6, 2) == millions
+    assert round(parameters / 1e6, 2) == millions
 
 
 def test_the_models_are_the_papers():

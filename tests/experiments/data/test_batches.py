@@ -360,8 +360,8 @@ def test_padded_has_one_pair_a_row_and_its_index():
     assert lengths[:29] == sorted(lengths[:29])
     assert lengths[29:] == [0] * 3
     for index, batch in zip(indices, parts, strict=True):
-        found = list(unpacked(batch))
-        assert found == [
+        actual = list(unpacked(batch))
+        assert actual == [
             (tuple(pairs.source[i].tolist()), tuple(pairs.target[i].tolist()))
             for i in index
         ]

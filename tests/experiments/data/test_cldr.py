@@ -67,23 +67,22 @@ def test_phrases_in_a_row():
                 *range(1, most + 1)
             ] * (6 // most)
     assert len(together.source) == 3 * 3 + 2  # 6 + 6 + 6 + 1 + 1 phrases
-    for i, found in enumerate(joined.links()):
+    for i, gold in enumerate(joined.links()):
         texts = [
             [side[a:b] for a, b in words(side)]
             for side in (together.source[i], together.target[i])
         ]
         numbers = [
             (texts[0][s], texts[1][t])
-            for s, t in found.sure
+            for s, t in gold.sure
             if texts[0][s].isdigit() and len(texts[0][s]) > 2
         ]
         assert all(s == t for s, t in numbers)
         assert all(
-            texts[0][:s].count(";") == texts[1][:t].count(";")
-            for s, t in found.possible
+            texts[0][:s].count(";") == texts[1][:t].count(";") for s, t in gold.possible
         )
-    assert sum(len(found.possible) for found in joined.links()) == sum(
-        len(found.possible) for found in single.links()
+    assert sum(len(gold.possible) for gold in joined.links()) == sum(
+        len(gold.possible) for gold in single.links()
     )
 
 
@@ -187,13 +186,13 @@ def test_golden_phrases(kind, draws, english, german, french):
 )
 def test_no_source_has_two_translations(source, target):
     """Over more phrases than the corpus draws, so that nothing hidden decides a translation."""
-    found = collections.defaultdict(set)
+    translations = collections.defaultdict(set)
     rng = random.Random(1)
     locales = (cldr._locale(source), cldr._locale(target))
     for kind in rng.choices(list(cldr.KINDS), cldr.KINDS.values(), k=8_000):
         text, translation = cldr.say(kind(rng), locales)
-        found[text].add(translation)
-    assert {s: t for s, t in found.items() if len(t) > 1} == {}
+        translations[text].add(translation)
+    assert {s: t for s, t in translations.items() if len(t) > 1} == {}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def sentences(vocabulary, side):
 def test_all_that_can_be_used_is_there_in_order_and_the_rest_is_counted(
     folder, monkeypatch
 ):
-    found = prepare(data(folder))
+    dataset = prepare(data(folder))
     texts = [
         (folder / f"train.{language}").read_text().splitlines()
         for language in ("en", "de")
@@ -80,13 +80,13 @@ def test_all_that_can_be_used_is_there_in_order_and_the_rest_is_counted(
     assert (
         list(
             zip(
-                *(sentences(found.vocabulary(), side) for side in found.train),
+                *(sentences(dataset.vocabulary(), side) for side in dataset.train),
                 strict=True,
             )
         )
         == kept
     )
-    assert found.counts == dict(
+    assert dataset.counts == dict(
         train=298,
         train_empty=2,
         validation=7,
@@ -95,8 +95,12 @@ def test_all_that_can_be_used_is_there_in_order_and_the_rest_is_counted(
         test_empty=0,
         train_too_long=1,
     )
-    assert found.validation.text.source == (folder / "val.en").read_text().splitlines()
-    assert found.vocabulary().decode(found.test.ids.target) == found.test.text.target
+    assert (
+        dataset.validation.text.source == (folder / "val.en").read_text().splitlines()
+    )
+    assert (
+        dataset.vocabulary().decode(dataset.test.ids.target) == dataset.test.text.target
+    )
 
 
 def test_the_longest_that_may_be(folder):
@@ -156,11 +160,11 @@ def test_two_at_once_build_it_once(folder, cache, monkeypatch):
         dataset, "_survey", lambda *arguments: built.append(1) or survey(*arguments)
     )
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(prepare, [data(folder)] * 4))
-    assert len(built) == 1 and len({one.directory for one in found}) == 1
+        datasets = list(pool.map(prepare, [data(folder)] * 4))
+    assert len(built) == 1 and len({one.directory for one in datasets}) == 1
     assert {path.name for path in cache.iterdir()} == {
         "building",
-        found[0].directory.name,
+        datasets[0].directory.name,
     }
 
 
@@ -323,23 +327,23 @@ def test_ids_take_as_little_room_as_they_can(tmp_path, vocabulary, dtype):
     with memmap.Writer(tmp_path, vocabulary) as writer:
         writer.append(block)
         writer.append(block)
-    found = memmap.read(tmp_path, vocabulary)
-    assert found.source.ids.dtype == dtype
-    assert found.source.lengths.tolist() == [2, 1, 3] * 2
-    assert found.source.starts.tolist() == [0, 3, 5, 9, 12, 14]
-    assert found.source.ids[9:12].tolist() == [1, vocabulary - 1, 2]
-    assert found.target.starts.tolist() == [0, 4]
+    actual = memmap.read(tmp_path, vocabulary)
+    assert actual.source.ids.dtype == dtype
+    assert actual.source.lengths.tolist() == [2, 1, 3] * 2
+    assert actual.source.starts.tolist() == [0, 3, 5, 9, 12, 14]
+    assert actual.source.ids[9:12].tolist() == [1, vocabulary - 1, 2]
+    assert actual.target.starts.tolist() == [0, 4]
 
 
 def test_many_sentences_at_once_are_encoded_as_one_by_one():
     vocabulary = Vocabulary(train_vocabulary(WORDS * 50, 400))
     texts = ["one two", "", "ten 1999", "日本"]
     ids, lengths = vocabulary.flat(texts)
-    wanted = vocabulary.encode(texts)
+    expected = vocabulary.encode(texts)
     assert ids.dtype == lengths.dtype == np.int32 and lengths.tolist() == list(
-        map(len, wanted)
+        map(len, expected)
     )
-    assert ids.tolist() == np.concatenate(wanted).tolist()
+    assert ids.tolist() == np.concatenate(expected).tolist()
     assert [array.tolist() for array in vocabulary.flat([])] == [[], []]
 
 

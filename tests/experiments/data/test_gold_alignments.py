@@ -33,11 +33,11 @@ def drawn(kind, seed, locales=LOCALES):
     recorder = Recorder(random.Random(seed))
     say = functools.partial(cldr.say, locales=locales)
     texts = say(kind(recorder))
-    found = links(kind, recorder.asked, OTHERWISE, say)
+    gold = links(kind, recorder.asked, OTHERWISE, say)
     split = [[text[slice(*span)] for span in words(text)] for text in texts]
     return (
         texts,
-        *({(split[0][s], split[1][t]) for s, t in kind} for kind in found),
+        *({(split[0][s], split[1][t]) for s, t in kind} for kind in gold),
         split,
     )
 
@@ -86,12 +86,12 @@ def test_the_parts_of_a_date_are_those_that_cldr_names():
         if form != "full" or day.day > 28:
             continue
         _, sure, _, split = drawn(cldr.date, seed)
-        wanted = {
+        expected = {
             tuple(dates.format_date(day, pattern, locale=locale) for locale in LOCALES)
             for pattern in ("EEEE", "MMMM", "d", "y")
         }
-        assert wanted == sure and all(
-            {*side} >= {pair[i] for pair in wanted} for i, side in enumerate(split)
+        assert expected == sure and all(
+            {*side} >= {pair[i] for pair in expected} for i, side in enumerate(split)
         )
         seen += 1
     assert seen > 10
@@ -103,21 +103,21 @@ def test_what_is_sure_is_possible_and_no_word_is_sure_twice(kind):
         recorder = Recorder(random.Random(seed))
         say = functools.partial(cldr.say, locales=LOCALES)
         say(kind(recorder))
-        found = links(kind, recorder.asked, OTHERWISE, say)
-        assert set(found.sure) <= set(found.possible)
-        for side in zip(*found.sure, strict=True):
+        gold = links(kind, recorder.asked, OTHERWISE, say)
+        assert set(gold.sure) <= set(gold.possible)
+        for side in zip(*gold.sure, strict=True):
             assert len(set(side)) == len(side)
 
 
 def test_phrases_by_hand():
-    found = {}
+    by_texts = {}
     for kind in cldr.KINDS:
         for seed in range(60):
             texts, sure, possible, _ = drawn(kind, seed)
-            found[texts] = sure, possible
+            by_texts[texts] = sure, possible
     ago = [
         (texts, sure)
-        for texts, (sure, _) in found.items()
+        for texts, (sure, _) in by_texts.items()
         if texts[0].endswith("years ago") and "or" not in texts[0]
     ]
     for texts, sure in ago:
@@ -126,13 +126,13 @@ def test_phrases_by_hand():
     assert ago
     square = [
         both
-        for texts, both in found.items()
+        for texts, both in by_texts.items()
         if texts[0].endswith(" square meters") and "," not in texts[0]
     ]
     for sure, possible in square:
         assert ("meters", "Quadratmeter") in sure | possible
     money = [
-        (texts, both) for texts, both in found.items() if texts[0].startswith("CHF")
+        (texts, both) for texts, both in by_texts.items() if texts[0].startswith("CHF")
     ]
     assert money and all(("CHF", "CHF") in sure for _, (sure, _) in money)
 
@@ -140,10 +140,10 @@ def test_phrases_by_hand():
 def test_a_corpus_knows_the_links_of_its_test_set():
     settings = resolve({"data": dict(pairs=300, heldout=20)})
     source = cldr.Source(settings.data)
-    (pairs,), found = source.read("test"), source.links()
-    assert len(found) == 20
+    (pairs,), gold = source.read("test"), source.links()
+    assert len(gold) == 20
     linked = 0
-    for texts, one in zip(zip(*pairs, strict=True), found, strict=True):
+    for texts, one in zip(zip(*pairs, strict=True), gold, strict=True):
         n, m = (len(words(text)) for text in texts)
         assert all(0 <= s < n and 0 <= t < m for s, t in one.possible) and set(
             one.sure
@@ -228,18 +228,18 @@ LINKS = [
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "wanted"),
+    ("first", "second", "expected"),
     [
         ([4, 4, 2, 2, 0], [0, 0, 0], 0.0),  # all right, the second by a possible link
         ([0, 0, 0, 0, 2], [2, 2, 2], 1.0),  # all wrong
         ([4, 4, 0, 0, 0], [0, 0, 2], 1 - (2 + 2) / (4 + 3)),
     ],
 )
-def test_the_rate_by_hand(first, second, wanted):
-    found = alignment_error(
+def test_the_rate_by_hand(first, second, expected):
+    rate = alignment_error(
         looking(dict(abc=first, de=second)), None, Alphabet, heldout(LINKS), 2, 12
     )
-    assert found == pytest.approx(wanted)
+    assert rate == pytest.approx(expected)
 
 
 def test_what_has_no_alignments_has_no_rate():

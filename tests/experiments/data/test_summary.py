@@ -52,8 +52,8 @@ def settings(tmp_path, monkeypatch):
 
 def test_every_number(settings):
     prepared = prepare(settings.data)
-    found = summary.describe(corpora.open(settings.data), prepared)
-    train, validation, test = (found[split] for split in corpora.SPLITS)
+    summaries = summary.describe(corpora.open(settings.data), prepared)
+    train, validation, test = (summaries[split] for split in corpora.SPLITS)
     assert (train.pairs, train.empty, train.too_long, train.repeated) == (64, 1, 1, 1)
     assert (train.seen, train.sources_seen) == (0, 0)
     assert (
@@ -76,10 +76,10 @@ def test_every_number(settings):
 
 
 def test_it_is_shown(settings):
-    found = summary.describe(corpora.open(settings.data), prepare(settings.data))
+    summaries = summary.describe(corpora.open(settings.data), prepare(settings.data))
     screen = io.StringIO()
     console = rich.console.Console(file=screen, width=140)
-    console.print(summary.table(found, ("en", "de")), summary.examples(found))
+    console.print(summary.table(summaries, ("en", "de")), summary.examples(summaries))
     shown = screen.getvalue()
     assert (
         "1 (20.0%)" in shown
@@ -97,6 +97,6 @@ def test_marks_are_no_tokens_and_a_quantile_is_a_length_that_occurs():
 
 def test_examples_are_the_first_of_all_blocks():
     blocks = [Pairs(["a", "b"], ["A", "B"]), Pairs(["c", "d"], ["C", "D"])]
-    found = []
-    list(summary._hashed(SimpleNamespace(read=lambda split: blocks), "test", found))
-    assert found == [("a", "A"), ("b", "B"), ("c", "C")]
+    examples = []
+    list(summary._hashed(SimpleNamespace(read=lambda split: blocks), "test", examples))
+    assert examples == [("a", "A"), ("b", "B"), ("c", "C")]

@@ -122,17 +122,17 @@ def test_the_whole_way_from_cldr_to_a_trial(tmp_path, monkeypatch):
             "training.average": 1,
         },
     )
-    found = prepare(resolve(config).data)
-    wanted = tiny.corpus()
+    actual = prepare(resolve(config).data)
+    expected = tiny.corpus()
     assert path == tmp_path / "phrases" / "1.0.0"
-    assert (found.corpus_digest, found.vocabulary_model) == (
-        wanted.corpus_digest,
-        wanted.vocabulary_model,
+    assert (actual.corpus_digest, actual.vocabulary_model) == (
+        expected.corpus_digest,
+        expected.vocabulary_model,
     )
     assert {
-        name: count for name, count in wanted.counts.items() if name != "ambiguous"
-    } == found.counts
-    result = loop.run(resolve(config), found, tmp_path / "run")
+        name: count for name, count in expected.counts.items() if name != "ambiguous"
+    } == actual.counts
+    result = loop.run(resolve(config), actual, tmp_path / "run")
     assert result["status"] == "finished" and 0.5 < result["real_tokens"] < 1
 
 

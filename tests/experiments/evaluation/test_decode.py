@@ -24,7 +24,7 @@ def test_translations_come_back_in_order():
         return np.stack([np.zeros_like(twice), twice]), np.stack([scores, 2 * scores])
 
     empty = np.zeros(0, np.int32)
-    found, blank = translate(
+    translations, blank = translate(
         echo,
         None,
         vocabulary,
@@ -34,12 +34,12 @@ def test_translations_come_back_in_order():
         lanes=(1, 0),
     )
     texts = tiny.corpus().test.text.source
-    wanted = [
+    expected = [
         [(-2 * (len(source) + 1.0), text)]
         for source, text in zip(sources, texts, strict=True)
     ]
-    assert found == [[(0, "")], *wanted, [(0, "")]]
-    assert blank == [[(score / 2, "")] for [(score, _)] in found]
+    assert translations == [[(0, "")], *expected, [(0, "")]]
+    assert blank == [[(score / 2, "")] for [(score, _)] in translations]
     assert set(sizes) == {(5, 48)}
     assert translate(echo, None, vocabulary, [empty], batch_size=5, length=48) == [
         [[(0, "")]]
@@ -52,15 +52,15 @@ def test_perplexity_is_over_tokens_not_batches():
     def losses(
         state, batch
     ):  # each real token costs its position, each other far too much
-        found = np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
-        return np.stack([found, 2 * found])
+        loss = np.where(batch.target_segments > 0, batch.target_positions / 10, 1e9)
+        return np.stack([loss, 2 * loss])
 
     lengths = np.array([len(t) + 1 for t in pairs.target])
-    wanted = np.exp((lengths * (lengths - 1) / 2).sum() / 10 / lengths.sum())
+    expected = np.exp((lengths * (lengths - 1) / 2).sum() / 10 / lengths.sum())
     for rows in (1, 5, 64):
         nll, tokens = sentence_losses(losses, None, pairs, rows, 48)
         np.testing.assert_allclose(nll[0], lengths * (lengths - 1) / 20, rtol=1e-12)
         assert tokens.tolist() == lengths.tolist()
         np.testing.assert_allclose(
-            perplexity(nll, tokens), [wanted, wanted**2], rtol=1e-12
+            perplexity(nll, tokens), [expected, expected**2], rtol=1e-12
         )

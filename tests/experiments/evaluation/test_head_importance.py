@@ -35,39 +35,41 @@ def test_how_heads_look():
 
     def weights(state, source, target, lengths):
         assert lengths.tolist() == [2, 3, 0]  # in the order of their lengths
-        found = np.zeros((3, 1, 2, 6, 6), np.float32)
+        encoder = np.zeros((3, 1, 2, 6, 6), np.float32)
         for row, n in enumerate(lengths):
-            found[row, 0, 0, :n, :n] = np.eye(n)
-            found[row, 0, 1, :n, :n] = 1 / max(n, 1)
+            encoder[row, 0, 0, :n, :n] = np.eye(n)
+            encoder[row, 0, 1, :n, :n] = 1 / max(n, 1)
         cross = np.zeros((3, 1, 1, 6, 6), np.float32)
         cross[..., 0] = 1  # every query looks at the first token
-        return dict(encoder=found, cross=cross)
+        return dict(encoder=encoder, cross=cross)
 
-    found = head_importance.attention_statistics(weights, None, heldout(), 3, 6)
+    statistics = head_importance.attention_statistics(weights, None, heldout(), 3, 6)
     # The sources have 2 and 3 tokens, the decoder reads 4 and 2.
     np.testing.assert_allclose(
-        found["encoder/entropy"], [[0, (2 * np.log(2) + 3 * np.log(3)) / 5]], rtol=1e-6
+        statistics["encoder/entropy"],
+        [[0, (2 * np.log(2) + 3 * np.log(3)) / 5]],
+        rtol=1e-6,
     )
     np.testing.assert_allclose(
-        found["encoder/distance"], [[0, (2 * 0.5 + 8 / 3) / 5]], rtol=1e-6
+        statistics["encoder/distance"], [[0, (2 * 0.5 + 8 / 3) / 5]], rtol=1e-6
     )
-    np.testing.assert_allclose(found["encoder/shares"][0, 0], [1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(statistics["encoder/shares"][0, 0], [1, 0, 0, 0, 0, 0])
     # Of n even weights 1/n each: the same place n times, before and after n − 1 times, the
     # first and the last once if n is 3.
     near = 1 / 2 + 2 / 3
     np.testing.assert_allclose(
-        found["encoder/shares"][0, 1],
+        statistics["encoder/shares"][0, 1],
         np.array([2, near, near, 1 / 3, 1 / 3, 0]) / 5,
         rtol=1e-6,
     )
-    np.testing.assert_allclose(found["cross/entropy"], [[0]])
+    np.testing.assert_allclose(statistics["cross/entropy"], [[0]])
     np.testing.assert_allclose(
-        found["cross/distance"], [[(0 + 1 + 2 + 3 + 0 + 1) / 6]], rtol=1e-6
+        statistics["cross/distance"], [[(0 + 1 + 2 + 3 + 0 + 1) / 6]], rtol=1e-6
     )
     np.testing.assert_allclose(
-        found["cross/shares"][0, 0], np.array([2, 2, 0, 2, 0, 0]) / 6, rtol=1e-6
+        statistics["cross/shares"][0, 0], np.array([2, 2, 0, 2, 0, 0]) / 6, rtol=1e-6
     )
-    for shares in (found["encoder/shares"], found["cross/shares"]):
+    for shares in (statistics["encoder/shares"], statistics["cross/shares"]):
         np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-6)
 
 
@@ -90,14 +92,14 @@ def built(request):
 
 def test_every_head_is_named_once(built):
     program, state = built
-    found = list(head_importance.all_heads(state.params))
+    heads = list(head_importance.all_heads(state.params))
     kinds = (
         ("decoder",) if program.kind == "language" else ("encoder", "decoder", "cross")
     )
-    assert set(found) == {
+    assert set(heads) == {
         Head(kind, layer, head) for kind in kinds for layer in (0, 1) for head in (0, 1)
     }
-    assert len(found) == len(set(found))
+    assert len(heads) == len(set(heads))
 
 
 def test_models_without_heads_have_none():
@@ -149,19 +151,19 @@ def test_importance_by_hand():
         Head("cross", 1, 1): before + draw.normal(0, 1, 200),
         Head("encoder", 0, 0): before,
     }
-    found = head_importance.importance(before, others, tokens)
+    measured = head_importance.importance(before, others, tokens)
     d = others[Head("cross", 0, 0)] - before
-    assert found["cross/importance"][0, 0] == pytest.approx(
+    assert measured["cross/importance"][0, 0] == pytest.approx(
         d.sum() / tokens.sum(), rel=1e-5
     )
     drawn = [draw.integers(0, 200, 200) for _ in range(4000)]
     for head in ((0, 0), (1, 1)):
         d = others[Head("cross", *head)] - before
         spread = np.std([d[i].sum() / tokens[i].sum() for i in drawn])
-        assert found["cross/error"][head] == pytest.approx(spread, rel=0.1)
-    assert np.isnan(found["cross/importance"][0, 1])
-    p_values = found["cross/p_value"]
-    assert found["encoder/p_value"][0, 0] == 1
+        assert measured["cross/error"][head] == pytest.approx(spread, rel=0.1)
+    assert np.isnan(measured["cross/importance"][0, 1])
+    p_values = measured["cross/p_value"]
+    assert measured["encoder/p_value"][0, 0] == 1
     assert p_values[0, 0] < 1e-6 < 0.05 < p_values[1, 1]
 
 
@@ -196,9 +198,9 @@ def measured(tmp_path_factory):
 def test_a_trial_that_is_asked_measures_its_heads(measured):
     workdir, _, result = measured
     (run,) = read_results(workdir).trials
-    found = read_heads(run)
+    heads = read_heads(run)
     for kind in KINDS:
-        assert {name for name in found if name.startswith(f"{kind}/")} == {
+        assert {name for name in heads if name.startswith(f"{kind}/")} == {
             f"{kind}/{what}"
             for what in (
                 "entropy",
@@ -210,8 +212,8 @@ def test_a_trial_that_is_asked_measures_its_heads(measured):
             )
         }
         assert (
-            found[f"{kind}/entropy"].shape
-            == found[f"{kind}/importance"].shape
+            heads[f"{kind}/entropy"].shape
+            == heads[f"{kind}/importance"].shape
             == (1, 2)
         )
     assert result["status"] == "finished"

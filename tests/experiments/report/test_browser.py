@@ -72,15 +72,15 @@ def opened(page: Path, folder: Path, script: str) -> dict:
     )
     match = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.S)
     assert match, shown.stderr[-2000:]
-    found = json.loads(
+    answer = json.loads(
         match[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
     )
-    assert not isinstance(found, dict) or "error" not in found, found
-    return found
+    assert not isinstance(answer, dict) or "error" not in answer, answer
+    return answer
 
 
 def test_every_layer_and_head_has_its_map(page, tmp_path):
-    found = opened(
+    answer = opened(
         page,
         tmp_path,
         """
@@ -89,13 +89,13 @@ def test_every_layer_and_head_has_its_map(page, tmp_path):
                     c.getContext('2d').getImageData(0, 0, c.width, c.height)"""
         ".data.some(x => x))};",
     )
-    assert found == {"buttons": ["0 0", "0 1", "1 0", "1 1"], "inked": [True] * 4}
+    assert answer == {"buttons": ["0 0", "0 1", "1 0", "1 1"], "inked": [True] * 4}
 
 
 def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
     page, tmp_path
 ):
-    found = opened(
+    answer = opened(
         page,
         tmp_path,
         """
@@ -112,18 +112,18 @@ def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
         return {title, said, hidden, marked, below: tip.textContent};""",
     )
     assert (
-        found["title"] == "cross attention, layer 2, head 2"
-        and not found["hidden"]
-        and found["marked"] == 2
+        answer["title"] == "cross attention, layer 2, head 2"
+        and not answer["hidden"]
+        and answer["marked"] == 2
     )
     assert (
-        re.fullmatch(r".+ → .+   [01]\.\d\d", found["said"])
-        and found["below"] != found["said"]
+        re.fullmatch(r".+ → .+   [01]\.\d\d", answer["said"])
+        and answer["below"] != answer["said"]
     )
 
 
 def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
-    found = opened(
+    answer = opened(
         page,
         tmp_path,
         """
@@ -134,7 +134,7 @@ def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
         }
         return titles;""",
     )
-    assert found == ["encoder", "decoder", "cross"]
+    assert answer == ["encoder", "decoder", "cross"]
 
 
 def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page, tmp_path):

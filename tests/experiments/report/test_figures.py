@@ -86,7 +86,7 @@ def test_buckets_beyond_training_are_parts_of_its_longest(tokens, trained, bucke
 
 
 def test_exact_match_by_length():
-    found = {
+    sentences = {
         "validation_source": np.array([1, 9]),
         "validation_tokens": np.array([1, 1]),
         "validation_nll": np.log([2.0, 8.0]),
@@ -94,11 +94,13 @@ def test_exact_match_by_length():
         "test_exact": np.array([True, False, True, True, False]),
     }
     np.testing.assert_allclose(
-        lengths.bucket_values(EXACT_MATCH, found, [(1, 2), (3, 5), (6, 8), (9, 20)]),
+        lengths.bucket_values(
+            EXACT_MATCH, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
+        ),
         [50, 100, np.nan, 0],
     )
     within, beyond = (
-        lengths.by_length([("a", [found])], trained) for trained in (9, 4)
+        lengths.by_length([("a", [sentences])], trained) for trained in (9, 4)
     )
     assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
         texts(beyond)
@@ -109,8 +111,8 @@ def test_exact_match_by_length():
 def test_every_metric_that_all_trials_kept_has_a_panel():
     kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
     without_chrf = {name: kept[name] for name in kept if name != "test_chrf"}
-    headings = [metric.heading for metric in METRICS]
-    titles = [f"{name.partition(',')[0]} on the" for name in headings]
+    shown = [metric for metric in METRICS if metric.statistics(kept) is not None]
+    titles = [f"{metric.name} on the" for metric in shown]
     drawn = " ".join(texts(lengths.by_length([("a", [kept])])))
     assert all(title in drawn for title in titles)
     drawn = " ".join(texts(lengths.by_length([("a", [kept]), ("b", [without_chrf])])))
@@ -118,16 +120,18 @@ def test_every_metric_that_all_trials_kept_has_a_panel():
 
 
 def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
-    found = {
+    sentences = {
         "validation_source": np.array([1, 2, 5, 9, 30]),
         "validation_tokens": np.array([1, 3, 2, 4, 5]),
         "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
     }
-    values = lengths.bucket_values(PERPLEXITY, found, [(1, 2), (3, 5), (6, 8), (9, 20)])
+    values = lengths.bucket_values(
+        PERPLEXITY, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
+    )
     np.testing.assert_allclose(
         values, [2, 3, np.nan, 2]
     )  # 30 counts to the last bucket
-    svg = lengths.by_length([("a", [found]), ("b", []), ("c", [{}])])
+    svg = lengths.by_length([("a", [sentences]), ("b", []), ("c", [{}])])
     assert {"a", "b", "c", "tokens of the source, end mark included"} <= set(texts(svg))
     assert lengths.by_length([("b", []), ("c", [{}])]) is None
 
@@ -214,12 +218,12 @@ def test_head_entropies_show_rows_of_different_shapes():
         for name, N, h, n, m in (("one", 1, 2, 3, 4), ("two", 3, 1, 2, 5))
     ]
     svg = heat_maps.head_entropies([*rows, ("nothing", [])])
-    found = texts(svg)
+    labels = texts(svg)
     assert {"one", "two", "encoder", "decoder", "cross", "nats"} <= set(
-        found
-    ) and "nothing" not in found
+        labels
+    ) and "nothing" not in labels
     assert (
-        found.count("3") >= 1 and svg.count("<image") == 4
+        labels.count("3") >= 1 and svg.count("<image") == 4
     )  # three heat maps and the scale
     assert heat_maps.head_entropies([("nothing", [])]) is None
 

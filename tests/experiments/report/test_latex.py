@@ -27,12 +27,14 @@ def test_latex(table_3):
         body[1],
     )
     assert "*" not in body[2] and r"(B) d\_k=16 & 2 of 3" in body[2]
-    book = read_results(table_3.html.parent)
+    metrics = fakes.REPORTED
+    book = read_results(table_3.html.parent, metrics)
     rows = [
         row._replace(adjusted=dict.fromkeys(row.adjusted, 0.06))
-        for row in compare_rows(book)
+        for row in compare_rows(book, metrics)
     ]
-    assert "*" not in to_latex(book, rows, table_3.table)  # p itself is smaller
+    # p itself is smaller.
+    assert "*" not in to_latex(book, rows, table_3.table, metrics)
     assert (
         "sample standard deviation" in lines[4]
         and "asterisk" in lines[4]
@@ -47,7 +49,8 @@ def test_latex_without_a_base_has_no_differences(tmp_path):
         fakes.finished(),
         name="50 % & more_$^~",
     )
-    lines = write_report(tmp_path).latex.read_text(encoding="utf-8").splitlines()
+    report = write_report(tmp_path, fakes.REPORTED)
+    lines = report.latex.read_text(encoding="utf-8").splitlines()
     assert lines[6] == r"\begin{tabular}{@{}lrrrrrr@{}}"
     assert lines[10] == (
         r"50 \% \& more\_\$\textasciicircum{}\textasciitilde{} "

@@ -36,8 +36,8 @@ def ter_of_sums(sums, sentences):
 
 
 TER = Metric(
-    key="ter",
-    heading="TER, %",
+    key="edits",
+    heading="Edits, %",
     higher_is_better=False,
     of_corpus=ter_of_corpus,
     of_sentences=ter_of_sentences,
@@ -83,7 +83,7 @@ def workdir(tmp_path_factory):
         trials.append(
             ({"label": "old", "model.h": 1, "seed": seed}, fakes.finished(), {})
         )
-    return fakes.sweep(tmp_path_factory.mktemp("ter"), trials)
+    return fakes.sweep(tmp_path_factory.mktemp("edits"), trials)
 
 
 @pytest.fixture(scope="module")
@@ -102,34 +102,34 @@ def test_the_table_has_its_means_and_verdicts(report, workdir):
     scores = [
         ter_of_corpus(translations(0.9, seed), REFERENCES, "") for seed in range(3)
     ]
-    assert cells(report, "good")["TER, %"].startswith(f"{np.mean(scores):.1f} ± ")
-    assert "better (TER)" in cells(report, "good")["against base"]
+    assert cells(report, "good")["Edits, %"].startswith(f"{np.mean(scores):.1f} ± ")
+    assert "better (Edits)" in cells(report, "good")["against base"]
 
 
 def test_a_run_without_it_has_an_empty_cell(report, workdir):
-    assert cells(report, "old")["TER, %"] == "–"
+    assert cells(report, "old")["Edits, %"] == "–"
     lines = list(csv.DictReader(report.csv.read_text().splitlines()))
-    assert {line["ter"] for line in lines if line["label"] == "old"} == {""}
+    assert {line["edits"] for line in lines if line["label"] == "old"} == {""}
 
 
 def test_differences_are_over_seeds_and_sentences(report, workdir):
     rows = compare_rows(read_results(workdir, WITH_TER), WITH_TER)
     good = next(row for row in rows if row.label == "good")
-    assert good.verdicts["ter"] == "better"
-    grid = report.table.differences["ter"]
-    assert grid.title == "TER, %: differences to base"
+    assert good.verdicts["edits"] == "better"
+    grid = report.table.differences["edits"]
+    assert grid.title == "Edits, %: differences to base"
     assert [row[0] for row in grid.rows] == ["base", "good", "old"]
-    assert grid.rows[1][2] == f"{good.differences['ter'].mean:+.2f}"
+    assert grid.rows[1][2] == f"{good.differences['edits'].mean:+.2f}"
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("markdown", "## TER, %: differences to base"),
-        ("latex", r"& TER, \% & $-$ base"),
-        ("html", "TER, %: differences to base"),
-        ("html", "TER, %, difference to base"),
-        ("html", "TER on the test set, %"),
+        ("markdown", "## Edits, %: differences to base"),
+        ("latex", r"& Edits, \% & $-$ base"),
+        ("html", "Edits, %: differences to base"),
+        ("html", "Edits, %, difference to base"),
+        ("html", "Edits on the test set, %"),
     ],
 )
 def test_every_file_has_it(report, name, text):
@@ -138,21 +138,21 @@ def test_every_file_has_it(report, name, text):
 
 def test_the_csv_has_a_column(report):
     lines = list(csv.DictReader(report.csv.read_text().splitlines()))
-    scores = [float(line["ter"]) for line in lines if line["label"] == "base"]
+    scores = [float(line["edits"]) for line in lines if line["label"] == "base"]
     expected = [ter_of_corpus(translations(0.5, s), REFERENCES, "") for s in range(3)]
     assert scores == pytest.approx(expected)
 
 
 def test_sql_has_a_column(workdir):
-    sql = "select label, count(ter) from trials group by label order by label"
+    sql = "select label, count(edits) from trials group by label order by label"
     assert run_query([workdir], sql).rows == [("base", 3), ("good", 3), ("old", 0)]
 
 
 def test_its_arrays_are_checked(workdir):
     trial = read_results(workdir).trials[0]
-    assert read_sentences(trial, WITH_TER)["test_ter"].shape == (len(REFERENCES), 2)
-    narrow = Metric(key="ter", heading="TER", columns=3)
+    assert read_sentences(trial, WITH_TER)["test_edits"].shape == (len(REFERENCES), 2)
+    narrow = Metric(key="edits", heading="Edits", columns=3)
     with pytest.raises(
-        ValueError, match=r"test_ter: shapes \[\(40, 2\)\], not \(S, 3\)"
+        ValueError, match=r"test_edits: shapes \[\(40, 2\)\], not \(S, 3\)"
     ):
         read_sentences(trial, (narrow,))

@@ -111,10 +111,10 @@ def test_sentences(tmp_path):
     )
     with_them, without = read_results(tmp_path).trials
     assert read_sentences(without) == {}
-    found = read_sentences(with_them)
-    assert found.keys() == kept.keys()
+    sentences = read_sentences(with_them)
+    assert sentences.keys() == kept.keys()
     for name, values in kept.items():
-        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(sentences[name], values)
     (with_them.directory / "sentences.npz").write_bytes(b"PK\x03\x04cut")
     assert read_sentences(with_them) == {}
 

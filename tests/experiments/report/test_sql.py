@@ -149,7 +149,7 @@ def test_several_workdirs_are_one_table(workdirs):
 
 
 def test_column_types(workdirs):
-    found = dict(
+    types = dict(
         rows(workdirs, "select column_name, column_type from (describe trials)")
     )
     expected = {
@@ -159,7 +159,7 @@ def test_column_types(workdirs):
         "model.P_drop": "DOUBLE",
         "model.score": "VARCHAR",
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: types[name] for name in expected} == expected
 
 
 INFINITY = float("inf")

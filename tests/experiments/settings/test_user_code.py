@@ -99,11 +99,11 @@ def cosine(tmp_path):
 
 
 def test_the_settings_name_the_file_and_its_source(cosine):
-    found = tiny.resolve(model__score=f"{cosine}:Cosine(start=3)")
-    (outside,) = found.outside()
+    resolved = tiny.resolve(model__score=f"{cosine}:Cosine(start=3)")
+    (outside,) = resolved.outside()
     assert outside.source.decode() == COSINE
-    assert found.model.score == f"{cosine}:Cosine@{outside.sha256[:8]}(start=3)"
-    assert resolve(json.loads(json.dumps(found.to_dict()))) == found
+    assert resolved.model.score == f"{cosine}:Cosine@{outside.sha256[:8]}(start=3)"
+    assert resolve(json.loads(json.dumps(resolved.to_dict()))) == resolved
 
 
 def test_another_source_is_another_setting(cosine):
@@ -124,8 +124,8 @@ def test_a_path_from_here_is_the_same_file(cosine, monkeypatch):
 def test_a_module_that_can_be_imported(tmp_path, monkeypatch):
     (tmp_path / "my_scores_as_module.py").write_text(COSINE)
     monkeypatch.syspath_prepend(tmp_path)
-    found = tiny.resolve(model__score="my_scores_as_module:Cosine")
-    assert found.model.score.startswith("my_scores_as_module:Cosine@")
+    resolved = tiny.resolve(model__score="my_scores_as_module:Cosine")
+    assert resolved.model.score.startswith("my_scores_as_module:Cosine@")
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_runs_directory_does_not_start_code(tmp_path):
 
 def test_what_was_asked_for_is_run(cosine):
     settings.load_text(f"{cosine}:Cosine")
-    found = tiny.resolve(model__score=f"{cosine}:Cosine")
-    assert resolve(found.to_dict(), trusted=False) == found
+    resolved = tiny.resolve(model__score=f"{cosine}:Cosine")
+    assert resolve(resolved.to_dict(), trusted=False) == resolved
 
 
 def test_a_class_in_the_config_file_itself(tmp_path):
@@ -193,9 +193,9 @@ def test_a_class_in_the_config_file_itself(tmp_path):
 def test_positions_from_outside(tmp_path):
     path = tmp_path / "kerple.py"
     path.write_text(KERPLE)
-    found = tiny.resolve(model__positions=f"{path}:Kerple(slope=2)")
-    assert found.model.position_encoding.slope == 2.0
-    assert found.model.position_encoding.in_layers
+    resolved = tiny.resolve(model__positions=f"{path}:Kerple(slope=2)")
+    assert resolved.model.position_encoding.slope == 2.0
+    assert resolved.model.position_encoding.in_layers
 
 
 def test_a_corpus_from_outside(tmp_path, monkeypatch):

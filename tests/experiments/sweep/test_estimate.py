@@ -48,7 +48,7 @@ def test_parameters_are_those_of_the_whole_model(changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "temporaries"),
     [
         (dict(), 46_556_560),
         (dict(model__N=1), 25_420_960),
@@ -61,13 +61,13 @@ def test_parameters_are_those_of_the_whole_model(changes):
         (dict(data__vocabulary_size=1600), 50_242_960),
     ],
 )
-def test_memory_is_near_what_xla_needed(changes, found):
-    """`found`: temporaries of the compiled step by memory_analysis(), JAX 0.10.2 on a
+def test_memory_is_near_what_xla_needed(changes, temporaries):
+    """`temporaries`: those of the compiled step by memory_analysis(), JAX 0.10.2 on a
     CPU; gradients are among them."""
     settings = changed(quick.get_config(), **changes)
     assert cost.activation_memory(settings) + 4 * cost.parameters(
         settings
-    ) == pytest.approx(found, rel=0.1)
+    ) == pytest.approx(temporaries, rel=0.1)
 
 
 def test_memory_counts_what_the_optimizer_keeps():
@@ -113,11 +113,11 @@ def test_time_is_products_and_passes(monkeypatch):
         estimate, "_fastest", lambda function, *shapes, dtype: seconds[shapes]
     )
     settings = tiny.resolve()
-    wanted = (
+    expected = (
         cost.flops_of_a_step(settings) / (2 * 192 * 16 * 24)
         + 6.5 * cost.activation_memory(settings) / 2**21
     )
-    assert estimate.seconds_of_a_step(settings) == pytest.approx(wanted)
+    assert estimate.seconds_of_a_step(settings) == pytest.approx(expected)
     # Nothing is measured that might not fit.
     monkeypatch.setattr(
         estimate,
@@ -152,13 +152,13 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
         {"training.batch_size": 8},
         {"training.ema": 0.5},
     ]
-    found = list(
+    groups = list(
         map(
             estimate.estimate,
             group_trials(plan_trials(tiny_config.get_config(), points)),
         )
     )
-    assert [(one.rows, one.trials) for one in found] == [
+    assert [(one.rows, one.trials) for one in groups] == [
         (("base", "P_drop=0.3", "positions=learned steps=24"), 4),
         (("h=1", "h=1 learning_rate=3.0"), 2),
         (("pairs=400",), 1),
@@ -166,13 +166,13 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
         (("batch_size=8",), 1),
         (("ema=0.5",), 1),
     ]
-    first = found[0]
+    first = groups[0]
     assert first.work == first.step * (3 * 12 + 24)
-    assert first.parameters - found[2].parameters == 2 * 48 * 16
+    assert first.parameters - groups[2].parameters == 2 * 48 * 16
 
 
 def test_the_table_reads_at_a_glance():
-    found = [
+    groups = [
         estimate.Estimate(
             ("base", "(D) a", "[b]", "c"),
             18,
@@ -189,15 +189,15 @@ def test_the_table_reads_at_a_glance():
     ]
     console = rich.console.Console(width=160)
     with console.capture() as captured:
-        console.print(estimate.table(found, 2))
+        console.print(estimate.table(groups, 2))
     *_, first, second = captured.get().strip().splitlines()
     assert first.split("  ")[0].strip() == "base, (D) a, [b] and 1 more"
     assert first.split()[-10:] == "18 407,296 281 M 20.2 T 90 MiB 10.9 min".split()
     assert second.split() == "big 3 1,486,336 35 T 10.7 E 52.0 GiB 8,101.9 days".split()
-    assert estimate.totals(found[:1]).startswith(
+    assert estimate.totals(groups[:1]).startswith(
         "about 20.2 T FLOPs, 10.9 min of training steps on 1 × cpu,"
     )
-    assert estimate.totals(found[2:]).startswith("about 1 FLOPs, 1 s of")
+    assert estimate.totals(groups[2:]).startswith("about 1 FLOPs, 1 s of")
 
 
 MEMORY = 2**30
@@ -298,19 +298,19 @@ def test_a_search_needs_its_caches_at_least():
         (e.batch_size, length, m.d_ff),
         (e.batch_size, e.beam, settings.data.vocabulary_size),
     ]
-    wanted = (
+    expected = (
         4 * sum(math.prod(shape) for shape in shapes)
         + e.batch_size * e.beam * e.beam * e.max_length
     )
-    assert cost.decoding_memory(settings) - 4 * cost.parameters(settings) == wanted
+    assert cost.decoding_memory(settings) - 4 * cost.parameters(settings) == expected
 
 
 def test_this_machine_has_memory():
-    found = machine.here()
-    assert found == (
+    here = machine.here()
+    assert here == (
         jax.default_backend(),
         jax.local_device_count(),
         machine.cores(),
         machine.memory(),
     )
-    assert 2**28 < found.memory < 2**50
+    assert 2**28 < here.memory < 2**50

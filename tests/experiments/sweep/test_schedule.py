@@ -15,7 +15,7 @@ LAPTOP, SERVER, GPU, TPU = (
 
 
 @pytest.mark.parametrize(
-    ("machine", "trials", "wanted"),
+    ("machine", "trials", "expected"),
     [
         (LAPTOP, 1, [(1, 1)]),
         (LAPTOP, 3, [(2, 1), (1, 1), (1, 3)]),
@@ -29,10 +29,10 @@ LAPTOP, SERVER, GPU, TPU = (
         (Machine("cpu", 4, 2), 6, [(1, 8), (1, 4), (1, 1)]),
     ],
 )
-def test_layouts(machine, trials, wanted):
+def test_layouts(machine, trials, expected):
     assert [
         (layout.workers, layout.lanes) for layout in layouts(machine, trials)
-    ] == wanted
+    ] == expected
 
 
 def test_threads_share_the_cores():

@@ -43,8 +43,8 @@ def data(step):
     return dict(epoch=step // 5, part=2, batch=step % 5)
 
 
-def same(found, step):
-    jax.tree.map(np.testing.assert_array_equal, found, state(step))
+def same(actual, step):
+    jax.tree.map(np.testing.assert_array_equal, actual, state(step))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_every_flipped_bit_changes_the_checksum(array):
         % 2**32
     )
     assert int(checksum(jnp.asarray(array))) == by_hand
-    found = {int(by_hand)}
+    checksums = {int(by_hand)}
     for place, bit in [
         (i, b)
         for i in {0, words.size // 2, words.size - 1}
@@ -99,7 +99,7 @@ def test_every_flipped_bit_changes_the_checksum(array):
     ]:
         flipped = words.copy()
         flipped[place] ^= words.dtype.type(1 << bit)
-        found.add(
+        checksums.add(
             int(
                 checksum(
                     jnp.asarray(
@@ -109,7 +109,7 @@ def test_every_flipped_bit_changes_the_checksum(array):
             )
         )
     assert (
-        len(found)
+        len(checksums)
         == 1 + len({0, words.size // 2, words.size - 1}) * 8 * words.dtype.itemsize
     )
 
@@ -204,9 +204,9 @@ def test_damage_is_found_and_the_checkpoint_before_is_used(workdir, kind):
         and (workdir / "checkpoints/12").exists()
     )
     with Checkpoints(workdir, keep=3, say=said.append) as checkpoints:
-        found = checkpoints.restore(state(0))
-        same(found.state, 8)
-        assert (found.data, found.noted) == (
+        restored = checkpoints.restore(state(0))
+        same(restored.state, 8)
+        assert (restored.data, restored.noted) == (
             data(8),
             dict(metrics=dict(loss=[0.1, math.inf])),
         )
@@ -229,13 +229,13 @@ def test_an_average_leaves_out_what_is_damaged(workdir):
     flip(content(workdir, 8))
     said = []
     with Checkpoints(workdir, keep=3, say=said.append) as checkpoints:
-        found, steps = checkpoints.weights("average", state(12), 3)
+        average, steps = checkpoints.weights("average", state(12), 3)
     assert (
         steps == [4, 12]
         and "checkpoints/8 is damaged" in said[0]
         and (workdir / "damaged/8").is_dir()
     )
-    np.testing.assert_array_equal(found.params["w"], np.arange(300) + 8)
+    np.testing.assert_array_equal(average.params["w"], np.arange(300) + 8)
 
 
 def test_nothing_is_begun_anew_over_damaged_checkpoints(workdir):
@@ -264,9 +264,9 @@ def test_a_state_in_between_is_gone_on_from_and_not_averaged(workdir):
         checkpoints.save_between(13, state(13), data(13), dict(flops=3))
     with Checkpoints(workdir, keep=3) as checkpoints:
         assert checkpoints.latest() == 13
-        found = checkpoints.restore(state(0))
-        same(found.state, 13)
-        assert (found.data, found.noted) == (data(13), dict(flops=3))
+        restored = checkpoints.restore(state(0))
+        same(restored.state, 13)
+        assert (restored.data, restored.noted) == (data(13), dict(flops=3))
         assert checkpoints.average(state(0), 2)[1] == [8, 12]
         checkpoints.save(16, state(16), data(16))
     with Checkpoints(workdir, keep=3) as checkpoints:
@@ -284,29 +284,29 @@ def test_the_best_are_weights_alone_and_a_damaged_best_is_the_newest(workdir):
     said = []
     with Checkpoints(workdir, keep=3, say=said.append) as checkpoints:
         assert checkpoints.best_perplexity(state(0)) == 2.5
-        found, steps = checkpoints.weights("best", state(12), 0)
-        assert steps == [9] and int(found.step) == 12
-        same(found._replace(step=jnp.int32(9)), 9)
+        weights, steps = checkpoints.weights("best", state(12), 0)
+        assert steps == [9] and int(weights.step) == 12
+        same(weights._replace(step=jnp.int32(9)), 9)
         flip(
             max(
                 (workdir / "best/9/state/d").iterdir(),
                 key=lambda path: path.stat().st_size,
             )
         )
-        found, steps = checkpoints.weights("best", state(12), 0)
+        weights, steps = checkpoints.weights("best", state(12), 0)
         assert (
             steps == [12]
             and (workdir / "damaged/best-9").is_dir()
             and "newest weights" in said[-1]
         )
-        same(found, 12)
+        same(weights, 12)
     shutil.rmtree(workdir / "checkpoints")
     with Checkpoints(workdir, keep=3) as checkpoints:
         assert checkpoints.restore(state(0)) is None  # a lost best is no lost trial
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("template", "message"),
     [
         (
             state(0, 299),
@@ -322,12 +322,12 @@ def test_the_best_are_weights_alone_and_a_damaged_best_is_the_newest(workdir):
         ),
     ],
 )
-def test_a_checkpoint_of_another_shape_is_not_damaged(workdir, wanted, message):
+def test_a_checkpoint_of_another_shape_is_not_damaged(workdir, template, message):
     with (
         Checkpoints(workdir, keep=3) as checkpoints,
         pytest.raises(CheckpointError, match=message),
     ):
-        checkpoints.restore(wanted)
+        checkpoints.restore(template)
     assert not (workdir / "damaged").exists()
 
 
@@ -337,9 +337,9 @@ def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
             4, dict(state=state(4), data=dict(epoch=1, batch=2))
         )
     with Checkpoints(tmp_path, keep=None) as checkpoints:
-        found = checkpoints.restore(state(0)._replace(moments=()))
-        same(found.state._replace(moments=state(0).moments), 4)
-        assert found.data == {} and checkpoints.average(state(0), 3)[1] == [4]
+        restored = checkpoints.restore(state(0)._replace(moments=()))
+        same(restored.state._replace(moments=state(0).moments), 4)
+        assert restored.data == {} and checkpoints.average(state(0), 3)[1] == [4]
 
 
 def test_a_full_disk_leaves_what_was_saved(workdir):

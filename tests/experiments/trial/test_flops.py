@@ -65,7 +65,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     heads = SHAPE.h * (SHAPE.d_k + SHAPE.d_v)
     for n in (1, 2, 3, 5, 11):
         near = sum(products(i, j) for i in range(n) for j in range(n))
-        wanted = (
+        expected = (
             near * D**2 if kind == "convolution" else 2 * n * D * heads + near * heads
         )
         mixer = MIXERS[kind](radius=2)
@@ -75,7 +75,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
             flops.of_training(program(**mixing), *([1], [n]) if causal else ([n], [1]))
             for mixing in (design, {})
         ]
-        assert others[0] - others[1] == 6 * SHAPE.N * (wanted - full)
+        assert others[0] - others[1] == 6 * SHAPE.N * (expected - full)
 
 
 @pytest.mark.parametrize(
@@ -131,5 +131,7 @@ def test_matrices_are_the_models(changes, beside):
     ],
 )
 def test_peaks(kind, bfloat16, float32):
-    for precision, wanted in (("bfloat16", bfloat16), ("float32", float32)):
-        assert flops.peak(kind, precision) == (wanted and pytest.approx(wanted * 1e12))
+    for precision, expected in (("bfloat16", bfloat16), ("float32", float32)):
+        assert flops.peak(kind, precision) == (
+            expected and pytest.approx(expected * 1e12)
+        )

@@ -125,15 +125,15 @@ def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
     params = trainable["params"]
     batch = one_row(settings)
     params["cross_attention"]["baseline"] = at(baseline)
-    found = gradients(program, trainable, settings, batch, DRAWS)["cross_attention"][
-        "score"
-    ]["w"]
+    estimates = gradients(program, trainable, settings, batch, DRAWS)[
+        "cross_attention"
+    ]["score"]["w"]
     w = params["cross_attention"]["score"]["w"]
-    wanted = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(w)
-    error = found.std(0) / DRAWS**0.5
-    distance = np.abs(found.mean(0) - wanted) / np.maximum(error, 1e-12)
+    expected = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(w)
+    error = estimates.std(0) / DRAWS**0.5
+    distance = np.abs(estimates.mean(0) - expected) / np.maximum(error, 1e-12)
     assert (
-        (wanted / np.maximum(error, 1e-12)) ** 2
+        (expected / np.maximum(error, 1e-12)) ** 2
     ).mean() > 4  # a gradient of 0 would be seen
     assert distance.max() < 5 and (distance**2).mean() < 2
 
@@ -146,10 +146,10 @@ def test_a_baseline_that_foretells_makes_the_gradient_steadier():
     spread = []
     for c in (0.0, 6.0):
         trainable["params"]["cross_attention"]["baseline"] = at(c)
-        found = gradients(program, trainable, settings, batch, 500)["cross_attention"][
-            "score"
-        ]["w"]
-        spread.append(found.std(0).mean())
+        estimates = gradients(program, trainable, settings, batch, 500)[
+            "cross_attention"
+        ]["score"]["w"]
+        spread.append(estimates.std(0).mean())
     assert spread[1] < spread[0]
 
 
@@ -174,7 +174,7 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
         hidden[0], output_matrix(trainable["params"]), batch.target_out[0]
     )
     real = batch.target_segments[0] > 0
-    found = gradients(program, trainable, settings, batch, 1)["cross_attention"][
+    baseline = gradients(program, trainable, settings, batch, 1)["cross_attention"][
         "baseline"
     ]
     again = jax.jit(
@@ -188,7 +188,9 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
         rtol=1e-4,
     )
     assert (
-        found["w"].shape == (1, 16) and np.abs(found["w"]).max() > 0 and not real.all()
+        baseline["w"].shape == (1, 16)
+        and np.abs(baseline["w"]).max() > 0
+        and not real.all()
     )
 
     def baseline_value(params):
@@ -238,10 +240,10 @@ def test_entropy_is_worth_what_the_setting_says():
         )
         return jnp.where(row.target_segments > 0, policy["entropy"], 0).sum()
 
-    wanted = -0.5 * jax.jit(jax.grad(entropy))(
+    expected = -0.5 * jax.jit(jax.grad(entropy))(
         trainable["params"]["cross_attention"]["score"]["w"]
     )
-    np.testing.assert_allclose(difference, wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(difference, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "transformer"])

@@ -308,9 +308,9 @@ def test_bfloat16_and_the_moving_average(alone):
     each = [
         jax.tree.leaves(dict(params=s.params, positions=s.positions)) for s in states
     ]
-    for found, *values in zip(jax.tree.leaves(states[-1].ema), *each, strict=True):
+    for average, *values in zip(jax.tree.leaves(states[-1].ema), *each, strict=True):
         np.testing.assert_allclose(
-            found,
+            average,
             np.tensordot(weights / weights.sum(), values, axes=1),
             rtol=1e-5,
             atol=1e-6,

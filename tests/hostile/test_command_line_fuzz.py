@@ -1,0 +1,224 @@
+"""What a command is given against everything: flags, config files, presets, sweeps and
+points are taken, or refused in one line."""
+
+import random
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import ConfigDict
+
+from experiments.settings import SettingsError, resolve
+from experiments.sweep.plan import plan_trials
+from experiments.sweep.points import SweepError, expand
+from launch import command
+from tests.hostile.config_cases import base, fields, misspelled
+
+# ml_collections loads config files by it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning"),
+]
+
+
+def parsed(arguments, monkeypatch) -> ConfigDict:
+    """The config that a command is given, as launch.command parses its flags."""
+    values = flags.FlagValues()
+    monkeypatch.setattr(flags, "FLAGS", values)
+    monkeypatch.setattr(sys, "argv", ["x", *arguments])
+    sys.modules.pop("config_config", None)  # the config file before
+    command.define_config(values)
+    command._parse(sys.argv)
+    return values.config
+
+
+def refusal(arguments, monkeypatch, capsys) -> str:
+    """What is said of a mistake; "" for none."""
+    try:
+        resolve(parsed(arguments, monkeypatch))
+        return ""
+    except SettingsError as error:
+        return str(error)
+    except SystemExit as end:
+        code = end.code
+        said = capsys.readouterr().err
+    assert (code, said[:7], said.count("\n")) == (2, "error: ", 1)
+    return said
+
+
+CONFIG = "--config=experiments/configs/quick.py"
+TYPED = (
+    "two",
+    "",
+    "-1",
+    "0",
+    "1",
+    "1e400",
+    "nan",
+    "None",
+    "[1]",
+    "9" * 30,
+    "9" * 5000,
+    "a\nb",
+    "True",
+    "../x",
+    "0.5",
+)
+
+
+def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
+    rng = random.Random(0)
+    known = list(fields())
+    refused = 0
+    for i, (key, _) in enumerate(known * 2):
+        name = rng.choice(misspelled(key, rng)) if i % 5 == 0 else key
+        value = rng.choice(TYPED)
+        said = refusal([CONFIG, f"--config.{name}={value}"], monkeypatch, capsys)
+        assert not said or name.rpartition(".")[2] in said, (name, value, said)
+        refused += bool(said)
+    assert len(known) < refused < 2 * len(known)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("def get_config(:\n", [], "line 1: SyntaxError"),
+        (
+            "\nimport nowhere\n",
+            [],
+            "line 2: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
+            "def get_config():\n    return 1 / 0\n",
+            [],
+            "line 2: ZeroDivisionError: division by zero",
+        ),
+        (
+            "def get_config():\n    raise ValueError('a\\nb')\n",
+            [],
+            "line 2: ValueError: a b",
+        ),
+        (
+            "def get_config():\n    open('/nowhere/x')\n",
+            [],
+            "line 2: FileNotFoundError",
+        ),
+        (
+            "def get_config():\n    open('/nowhere/x')\n",
+            ["--config.model.h=2"],
+            "line 2: FileNotFoundError",
+        ),
+        (
+            "def get_config():\n    return {}['h']\n",
+            ["--config.model.h=2"],
+            "line 2: KeyError: 'h'",
+        ),
+        (
+            "def get_config():\n    return 3\n",
+            [],
+            "get_config() must return a ConfigDict, not int",
+        ),
+        (
+            "def get_config():\n    return 3\n",
+            ["--config.model.h=2"],
+            "Attribute <class 'int'>.model",
+        ),
+        (
+            "def get_config():\n    pass\n",
+            [],
+            "get_config() must return a ConfigDict, not NoneType",
+        ),
+        (
+            "def get_config():\n    return {'model': {'h': 2}}\n",
+            [],
+            "get_config() must return a ConfigDict, not dict",
+        ),
+        ("", [], "has no attribute 'get_config'"),
+        ("\0", [], "source code string cannot contain null bytes"),
+        (
+            "from ml_collections import ConfigDict\n"
+            "def get_config():\n    return ConfigDict({'model': 3})\n",
+            [],
+            "model must be a group of settings, not 3",
+        ),
+        (
+            "from ml_collections import ConfigDict\n"
+            "def get_config():\n    return ConfigDict({'model': {'hh': 3}})\n",
+            [],
+            "model.hh: no such setting; did you mean model.h?",
+        ),
+    ],
+)
+def test_a_config_file_that_is_none(
+    text, arguments, message, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "config.py"
+    path.write_text(text)
+    assert message in refusal([f"--config={path}", *arguments], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "experiments/configs/table3.py:smoll",
+            "unknown preset 'smoll'; known: base, small, tiny",
+        ),
+        (
+            "experiments/configs/quick.py:small",
+            "small: get_config() takes 0 positional arguments but 1 was given",
+        ),
+        ("experiments/configs", "experiments/configs: no such file"),
+        ("nowhere.py:x", "nowhere.py:x: no such file"),
+    ],
+)
+def test_a_preset_that_is_none(given, message, monkeypatch, capsys):
+    for arguments in ([f"--config={given}"], ["--config", given], [f"-config={given}"]):
+        assert message in refusal(arguments, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (
+            lambda: 1 / 0,
+            r"sweep 'x' gives no points: ZeroDivisionError: division by zero "
+            r"\(test_command_line_fuzz.py, line \d+\)",
+        ),
+        (lambda: [{"model.h": 1}, 3], "sweep 'x' gives no points: TypeError"),
+        (lambda: 3, "TypeError"),
+        (lambda a, b: [], "TypeError"),
+        (lambda: [{"label": 3}], "has the label 3, which is no text"),
+        (
+            lambda: ({"seed": i} for i in iter(int, 1)),
+            "'x' are more than 100,000 points",
+        ),
+    ],
+)
+def test_a_sweep_that_gives_no_points(points, message):
+    with pytest.raises(SweepError, match=message.replace("'x' are", "x are")):
+        expand({"x": points}, ["x"])
+
+
+@pytest.mark.parametrize(
+    "point",
+    [{3: 1}, {None: 1}, {"model.h": {}}, {"model": 3}, {"model.h.x": 1}, {"": 1}],
+)
+def test_a_point_that_is_none(point):
+    with pytest.raises(SettingsError, match=r"setting|must be int"):
+        plan_trials(base("quick"), [point])
+
+
+def test_a_point_on_a_config_that_has_no_such_group():
+    with pytest.raises(SettingsError, match="model must be a group of settings, not 3"):
+        resolve({"model": 3}, {"model.h": 2})
+    with pytest.raises(
+        SettingsError, match="a config must be a ConfigDict of settings, not None"
+    ):
+        resolve(None)
+
+
+def test_no_more_seeds_than_can_be_checked():
+    with pytest.raises(
+        SweepError, match="x times --seeds=1000000000 are more than 100,000 points"
+    ):
+        expand({"x": lambda: [{}]}, ["x"], seeds=10**9)
