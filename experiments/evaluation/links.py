@@ -33,7 +33,7 @@ class Link:
 def _logit_of(largest):
     def forward(values, sentences):
         # Half a sentence from a bound: a score at the bound would be infinitely far away.
-        least = 0.5 / max(sentences, 1)
+        least = 0.5 / max(sentences, 100)
         return special.logit(
             np.clip(np.asarray(values, float) / largest, least, 1 - least)
         )
@@ -65,6 +65,6 @@ LOG_CROSS_ENTROPY = Link(
 )
 """log log perplexity."""
 PERCENT = Link("logit", *_logit_of(100.0), lowest=0.0, highest=100.0)
-"""logit(x / 100), half a sentence from 0 and 100 at least."""
+"""logit(x / 100), half a sentence of 100 or more from 0 and 100."""
 SHARE = Link("logit", *_logit_of(1.0), lowest=0.0, highest=1.0)
-"""logit(x), half a sentence from 0 and 1 at least."""
+"""logit(x), half a sentence of 100 or more from 0 and 1."""

@@ -42,6 +42,9 @@ DRAWS = 20_000
 _FEWEST_ROWS = 4
 """Rows from which on the effects of seeds are taken out."""
 
+_LEAST_FREEDOM = 1.9
+"""Degrees of freedom below which a table says nothing of spreads: two runs of one row."""
+
 _CHUNK = 2_000
 
 
@@ -158,8 +161,8 @@ def _fit(column, base):
     tested[base] = False
     if not tested.any():
         return None
-    weights = present.any(1).astype(float)
     blocks = present.any(1).sum() >= _FEWEST_ROWS
+    weights = present.any(1).astype(float)
     # The second time, rows that vary less count more in the effects of seeds.
     for _ in range(2 if blocks else 1):
         solution = _least_squares(values, present, weights, blocks)
@@ -173,6 +176,8 @@ def _fit(column, base):
         pooled = (freedom * variances).sum() / max(freedom.sum(), 1e-9)
         moderated = (freedom * variances + 4 * pooled) / (freedom + 4)
         weights = np.where(present.any(1), 1 / np.maximum(moderated, 1e-300), 0.0)
+    if freedom.sum() < _LEAST_FREEDOM:
+        return None
     # Rounding leaves residuals where runs are equal.
     magnitude = np.nanmax(np.abs(np.where(present, values, np.nan))) + 1e-300
     variances = np.where(variances < (1e-12 * magnitude) ** 2, 0.0, variances)
@@ -363,9 +368,6 @@ def _without_chance(fit, base):
     mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
     magnitude = np.nanmax(np.abs(fit.column.values[np.isfinite(fit.column.values)]))
     mean = np.where(np.abs(mean) < 1e-12 * magnitude, 0.0, mean)
-    has_runs = fit.freedom.sum() > 0
-    if not has_runs:
-        return _nothing(len(mean))
     return Contrasts(
         base=float(fit.means[base] + _mean_seed(fit)),
         mean=mean,

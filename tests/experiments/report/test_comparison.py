@@ -69,7 +69,7 @@ BASE = row("base", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9), point={})
 GROUPS = [
     row("(A) h=1", (5.29, 5.25, 5.33), (23.80, 23.71, 23.89)),
     BASE,
-    row("(C) N=8", (5.20, 5.179, 5.231), (26.0, 26.01, 26.29)),
+    row("(C) N=8", (5.20, 5.179, 5.231), (25.7, 26.01, 26.1)),
     row("mine", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9)),
     row("(A) h=16", (5.20, 5.19, 5.22), (23.1, 23.0, 23.21)),
 ]
@@ -171,7 +171,6 @@ def test_a_row_within_the_interest_is_equal():
 def test_the_seeds_that_are_proposed_decide():
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.1, (12, 40))
-    spreads = [[0.0, 0.0, 0.0, 0.0, 0.17]]
 
     def table(seeds):
         bleu = 25 + noise[:, :seeds]
@@ -325,7 +324,8 @@ def test_else_chance_is_the_seeds_alone(why):
     difference = compared([BASE, good], sentences, [BLEU])["good"].differences["bleu"]
     # A row's own sentences are a floor to its spread, and no more.
     assert difference.mean == pytest.approx(seeds_alone.mean)
-    everything = compared([BASE, good], kept, [BLEU])["good"].differences["bleu"]
+    same = row("good", (6.0, 6.2, 6.1), (24.0, 24.3, 24.1))
+    everything = compared([BASE, same], kept, [BLEU])["good"].differences["bleu"]
     assert difference.high - difference.low < everything.high - everything.low
 
 
@@ -361,9 +361,10 @@ def test_a_difference_that_cannot_be_is_not_spoken_of():
 
 def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
     odd = row("odd", (5.0, math.inf, 5.2), (25.0, 24.9, 25.1))
+    two = row("y", (5.0, 5.1), (25.0, 25.2)).trials
     ended = Group(
         {"y": 1},
-        (*row("y", (5, 5.1), (25, 25.2)).trials, trial("y", 2, "diverged")),
+        (*two, trial("y", 2, "diverged")),
         "y",
     )
     rows = compared([*GROUPS, odd, ended])

@@ -17,7 +17,7 @@ def table(seed, rows, seeds, spread=1.0):
 
 
 def test_two_rows_of_one_spread_are_students_test():
-    values = table(0, 2, 6) + [[0.0], [1.3]]
+    values = table(0, 2, 6) + np.array([[0.0], [1.3]])
     (result,) = contrast([column(values)], base=0, usual_tau=0.0)
     expected = stats.ttest_ind(values[1], values[0])
     interval = expected.confidence_interval(0.95)
@@ -29,7 +29,7 @@ def test_two_rows_of_one_spread_are_students_test():
 
 
 def test_three_rows_of_one_spread_are_dunnetts_test():
-    values = table(3, 3, 5) + [[0.0], [1.0], [-2.0]]
+    values = table(3, 3, 5) + np.array([[0.0], [1.0], [-2.0]])
     (result,) = contrast([column(values)], base=0, usual_tau=0.0)
     expected = stats.dunnett(values[1], values[2], control=values[0], rng=0)
     np.testing.assert_allclose(result.p[1:], expected.pvalue, atol=0.01)
