@@ -1,7 +1,7 @@
-import dataclasses
 
 """report.tex, and the page that comes of it."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
