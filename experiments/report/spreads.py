@@ -57,15 +57,19 @@ def draw_spreads(
     # Quantiles of the prior, so that each has the same weight.
     taus = usual_tau * special.ndtri(0.5 + (np.arange(_TAUS) + 0.5) / (2 * _TAUS))
     likelihood = _likelihood(log_sigmas, variances, freedom)
-    log_weights, cumulative = _posterior(
-        log_sigmas, likelihood, ms, np.maximum(taus, 0.01)
-    )
-    weights = np.exp(log_weights - log_weights.max()).ravel()
+    prior = _prior(log_sigmas, ms, np.maximum(taus, 0.01))
+    # All rows' evidence for each m and τ at once; what is far off has a weight of 0.
+    evidence = np.maximum(prior @ likelihood.T, 1e-300)
+    log_weights = np.log(evidence).sum(1)
+    weights = np.exp(log_weights - log_weights.max())
     cells = rng.choice(weights.size, len(uniforms), p=weights / weights.sum())
-    m = ms[cells // _TAUS]
-    tau = taus[cells % _TAUS]
-    sigmas = np.exp(_quantiles(log_sigmas, cumulative, cells, uniforms))
-    return sigmas, m, tau
+    # Neighbours in order look up the same places, which is quicker.
+    order = np.argsort(cells)
+    logs = np.empty(uniforms.shape)
+    logs[order] = _quantiles(
+        log_sigmas, likelihood, prior, cells[order], uniforms[order]
+    )
+    return np.exp(logs), ms[cells // _TAUS], taus[cells % _TAUS]
 
 
 def _log_bias(freedom):
@@ -97,41 +101,33 @@ def _reach(freedom, usual_tau):
 
 
 def _likelihood(log_sigmas, variances, freedom):
-    """Returns log p(s²_i | σ) (K, G) up to what depends on s²_i alone."""
+    """Returns p(s²_i | σ) (K, G) up to what depends on s²_i alone; 1 at most."""
     ratios = variances[:, None] * np.exp(-2 * log_sigmas)
-    return freedom[:, None] * (-log_sigmas - ratios / 2)
+    logs = freedom[:, None] * (-log_sigmas - ratios / 2)
+    return np.exp(logs - logs.max(-1, keepdims=True))
 
 
-def _posterior(log_sigmas, likelihood, ms, taus):
-    """Returns log weights (M, T), and each row's cumulative distribution (M, T, K, G)."""
-    scaled = np.exp(likelihood - likelihood.max(-1, keepdims=True))
+def _prior(log_sigmas, ms, taus):
+    """Returns p(σ | m, τ) (M T, G) on the grid."""
     distances = (log_sigmas - ms[:, None, None]) / taus[:, None]
-    prior = np.exp(-0.5 * distances**2)
-    prior /= np.maximum(prior.sum(-1, keepdims=True), 1e-300)
-    joint = prior[:, :, None] * scaled
-    cumulative = np.cumsum(joint, -1)
-    evidence = np.maximum(cumulative[..., -1], 1e-300)
-    log_weights = np.log(evidence).sum(-1)
-    return log_weights, cumulative / evidence[..., None]
+    prior = np.exp(-0.5 * distances**2).reshape(-1, len(log_sigmas))
+    return prior / np.maximum(prior.sum(-1, keepdims=True), 1e-300)
 
 
-def _quantiles(log_sigmas, cumulative, cells, uniforms):
+def _quantiles(log_sigmas, likelihood, prior, cells, uniforms):
     """Returns (R, K): where each row's distribution in a draw's cell reaches its uniform."""
-    rows = uniforms.shape[1]
-    flat = cumulative.reshape(-1, rows, len(log_sigmas))
+    rows, size = likelihood.shape
     used, places = np.unique(cells, return_inverse=True)
-    flat = flat[used]
+    cumulative = np.cumsum(prior[used, None] * likelihood, -1)
+    cumulative /= np.maximum(cumulative[..., -1:], 1e-300)
     # Each distribution is moved by its place, so that one rising list holds all of them.
-    starts = np.arange(flat.shape[0] * rows).reshape(flat.shape[0], rows)
-    rising = (flat + starts[..., None]).ravel()
-    start = starts[places]
-    wanted = np.searchsorted(rising, uniforms + start)
-    wanted = np.minimum(wanted, rising.size - 1)
-    index = np.clip(wanted - start * len(log_sigmas), 0, len(log_sigmas) - 1)
-    above = rising[start * len(log_sigmas) + index] - start
-    below = np.where(
-        index > 0, rising[start * len(log_sigmas) + index - 1] - start, 0.0
-    )
+    places = places[:, None] * rows + np.arange(rows)
+    rising = cumulative.reshape(-1, size)
+    rising = (rising + np.arange(len(rising))[:, None]).ravel()
+    index = np.searchsorted(rising, uniforms + places) - places * size
+    index = np.clip(index, 0, size - 1)
+    above = rising[places * size + index] - places
+    below = np.where(index > 0, rising[places * size + index - 1] - places, 0.0)
     step = log_sigmas[1] - log_sigmas[0]
     # Within a step of the grid each place is as likely.
     share = (uniforms - below) / np.maximum(above - below, 1e-12)

@@ -1,4 +1,3 @@
-
 """report.tex, and the page that comes of it."""
 
 import dataclasses
