@@ -31,10 +31,11 @@ class Rows:
         self.config = config
         self.rows = rows
         self.overrides = overrides
-        if not any(row.label == "base" or not row.point for row in rows):
+        base = plan_trials(config, [{}], overrides)[0].settings
+        if not any(row.label == "base" or row.settings == base for row in rows):
             command.mistake(
                 "--seeds=auto compares rows with base, and no point is: label one of them "
-                "base, or have one that sets nothing"
+                "base, or have one that changes nothing"
             )
 
     @property
