@@ -2,11 +2,13 @@
 trials of several.
 
     python -m launch.report --workdir=runs/quick
+    python -m launch.report --workdir=runs/quick --interest=bleu:0.5,perplexity:0.01
     python -m launch.report --workdir=runs/quick,runs/mine --sql='select ...'
 
 The first prints the table and the paths of report.md, report.csv, report.tex and
-report.html, which stand in the workdir. The second writes nothing;
-experiments/report/sql.py lists the tables.
+report.html, which stand in the workdir. The second says of each row whether it is equal
+to base within what matters to you. The last writes nothing; experiments/report/sql.py
+lists the tables.
 """
 
 import os
@@ -39,6 +41,9 @@ _METRIC = flags.DEFINE_list(
 )
 
 
+_INTEREST = command.define_interest()
+
+
 def main():
     metrics = (*METRICS, *command.load_metrics(_METRIC.value))
     workdirs = split(_WORKDIR.value)
@@ -57,7 +62,9 @@ def main():
             f"--workdir names {len(workdirs)} directories and a report is of one: "
             "name one, or ask all of them with --sql='select ...'"
         )
-    written = write_report(workdirs[0], metrics)
+    written = write_report(
+        workdirs[0], metrics, command.read_interest(_INTEREST.value, metrics)
+    )
     print_table(written.table)
     if written.unwritten:
         print(written.unwritten)

@@ -5,13 +5,20 @@ put it into `METRICS`: the evaluation writes it and the report shows it.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sacrebleu
 import sacremoses
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
+
+from experiments.evaluation.links import (
+    IDENTITY,
+    LOG_CROSS_ENTROPY,
+    PERCENT,
+    SHARE,
+    Link,
+)
 
 Texts = Sequence[str]
 
@@ -41,8 +48,8 @@ class Metric:
     difference_decimals: int = 2
     scale: float = 1.0
     """The factor by which values are multiplied when they are shown."""
-    largest: float = math.inf
-    """The largest difference that two values can have."""
+    link: Link = IDENTITY
+    """The scale on which rows are compared, where they vary alike; it knows the bounds."""
     published: bool = False
     """Whether the paper's Table 3 prints it."""
     of_corpus: Callable[[Texts, Texts, str], float | None] | None = None
@@ -262,6 +269,7 @@ PERPLEXITY = Metric(
     higher_is_better=False,
     decimals=3,
     difference_decimals=3,
+    link=LOG_CROSS_ENTROPY,
     published=True,
     of_sums=perplexity_of_sums,
     columns=2,
@@ -272,7 +280,7 @@ PERPLEXITY = Metric(
 BLEU = Metric(
     key="bleu",
     heading="BLEU",
-    largest=100.0,
+    link=PERCENT,
     published=True,
     of_corpus=bleu_of_corpus,
     of_sentences=bleu_of_sentences,
@@ -283,7 +291,7 @@ BLEU = Metric(
 BLEU_DETOKENIZED = Metric(
     key="bleu_detokenized",
     heading="BLEU, detokenised",
-    largest=100.0,
+    link=PERCENT,
     of_corpus=detokenized_bleu,
 )
 """BLEU to be compared with other systems' where training data are Moses tokens."""
@@ -291,7 +299,7 @@ BLEU_DETOKENIZED = Metric(
 CHRF = Metric(
     key="chrf",
     heading="chrF",
-    largest=100.0,
+    link=PERCENT,
     of_corpus=chrf_of_corpus,
     of_sentences=chrf_of_sentences,
     of_sums=chrf_of_sums,
@@ -302,7 +310,7 @@ EXACT_MATCH = Metric(
     key="exact_match",
     heading="exact match, %",
     scale=100.0,
-    largest=1.0,
+    link=SHARE,
     of_corpus=exact_match_of_corpus,
     of_sentences=exact_match_of_sentences,
     of_sums=mean_of_sums,
@@ -314,7 +322,7 @@ ALIGNMENT_ERROR = Metric(
     heading="alignment error, %",
     higher_is_better=False,
     scale=100.0,
-    largest=1.0,
+    link=SHARE,
 )
 """Computed from attention (`alignment_error.alignment_error`), so only of some models."""
 

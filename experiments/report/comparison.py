@@ -3,8 +3,9 @@
 It also says which of the orderings that the paper printed our differences support.
 """
 
+import dataclasses
 import functools
-import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,24 +13,80 @@ import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import statistics
+from experiments.report.contrasts import Column, Contrasts, contrast
 from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
-from experiments.report.statistics import Difference, Group, Score
+from experiments.report.statistics import LEVEL, Group
+
+USUAL_SENTENCES = 1000
+"""The size of a test set that a run does not say."""
+
+MOST_SEEDS = 50
+"""More seeds than these are not proposed."""
+
+_OF_RANGE = 0.9
+"""A difference of this share of what the metric can have at all is as good as none shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Holds the difference row − base in a metric's own units."""
+
+    mean: float
+    low: float
+    high: float
+    """The interval; those of all rows and metrics hold at once with 95 % probability."""
+    p: float
+    """Two-sided, for no difference, corrected for all rows and metrics of the table."""
+    d: float
+    """Effect size: the difference, on the metric's scale, in standard deviations of a run."""
+    runs: int
+    detectable: float
+    """The true difference that such a table shows with probability 0.8; infinite where the
+    metric cannot differ so much."""
+    more_seeds: int | None
+    """About how many more seeds decide; None where that is more than MOST_SEEDS."""
+    from_seeds: float = 1.0
+    """The share of its variance that falls with the number of seeds."""
+    margin: float | None = None
+    """The smallest difference that matters; None where nobody said."""
+
+    def factor(self, runs: int) -> float:
+        """Returns by what the interval's width changes with so many runs."""
+        return math.sqrt(self.from_seeds * self.runs / runs + 1 - self.from_seeds)
+
+
+class Verdict(NamedTuple):
+    """Holds what to conclude of a row in one metric."""
+
+    words: str
+    """"better", "worse", "equal within 0.5", "undecided", "diverged in 1 of 3 runs"; ""."""
+    more_seeds: int | None = None
+    """For "undecided": about how many more seeds decide."""
+    detail: str = ""
+
+    @property
+    def is_decided(self) -> bool:
+        """Returns whether more seeds are of no use."""
+        return self.words != "undecided"
+
+    def __str__(self):
+        words = self.words
+        if self.more_seeds:
+            words += f": {seeds_text(self.more_seeds)}"
+        return "; ".join(filter(None, (words, self.detail)))
 
 
 class Row(NamedTuple):
     """Holds a group and how it compares with the base, each by the keys of the metrics.
 
-    The base, and a row that shares fewer than 2 seeds with it, have no differences.
+    The base has no differences.
     """
 
     label: str
     group: Group
     differences: Mapping[str, Difference]
-    adjusted: Mapping[str, float]
-    """p after Holm's correction over the rows."""
-    verdicts: Mapping[str, str]
-    """`statistics.verdict`."""
+    verdicts: Mapping[str, Verdict]
     published: Published | None
     """The paper's numbers for the row of this label."""
     ordering: Mapping[str, str]
@@ -41,12 +98,13 @@ class Row(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """Holds a group's finished trials as {metric key: {seed: …}}."""
+    """Holds a group's runs in one metric."""
 
-    values: Mapping[str, Mapping[int, float]]
-    """Results as they are."""
-    scores: Mapping[str, Mapping[int, Score]]
-    """Scores on resampled test sets, where the trials kept their sentences."""
+    values: Mapping[int, float]
+    """{seed: score}; infinite where the run diverged."""
+    tables: Mapping[int, np.ndarray]
+    """{seed: what each sentence contributes}, where the runs kept their sentences."""
+    sentences: int
     corpora: frozenset[str]
 
 
@@ -54,37 +112,55 @@ def compare(
     groups: Sequence[Group],
     sentences: Callable[[TrialResult], Mapping[str, np.ndarray]],
     metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+    level: float = LEVEL,
 ) -> list[Row]:
     """Compares each of `groups` with the base, and returns a Row for each in their order.
 
     `sentences(trial)` returns what its sentences.npz holds, {} for nothing. The base is the
     group with the label "base", else the one that changes nothing; without one nothing is
-    compared. Chance is that of seeds and sentences where both sides kept their sentences of
-    one corpus, else that of seeds.
-
-    `detectable` is at the level that Holm's correction leaves to every row, 5 % divided by
-    their number: such a difference is shown with probability 0.8 or more, whatever the other
-    rows are.
+    compared. `experiments.report.contrasts` says how. `interest` are {metric key: the
+    smallest difference, in the units of the table, that matters}: a row whose interval lies
+    within it on both sides is equal. A table that is judged several times gives each a
+    `level` of its own; p is then in proportion to it, so that p < 0.05 is a verdict.
     """
+    interest = interest or {}
     base = base_of(groups)
     # Without a base no sentences are read, which takes a while for many trials.
     if base is None:
-        return [_row(group, None, metrics, {}) for group in groups]
-    # One set of resamples for each number of sentences, so that scores can be paired.
-    draw = functools.cache(statistics.resamples)
-    others = {}
-    for i, group in enumerate(groups):
-        runs = _runs(group, sentences, metrics, draw)
-        if group is base:
-            of_base = runs
-        else:
-            others[i] = runs
-    tests = {metric: _differences(metric, others, of_base) for metric in metrics}
-    rows = []
-    for i, group in enumerate(groups):
-        results = {metric: tested[i] for metric, tested in tests.items() if i in tested}
-        rows.append(_row(group, base, metrics, results))
-    return rows
+        return [_row(group, None, {}, {}, metrics) for group in groups]
+    place = [group is base for group in groups].index(True)
+    stored = [
+        {trial.seed: sentences(trial) for trial in group.finished} for group in groups
+    ]
+    columns = []
+    compared = []
+    for metric in metrics:
+        runs = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
+        column = _column(runs, place, metric)
+        if column is not None:
+            columns.append(column)
+            compared.append((metric, runs))
+    results = contrast(columns, place, level=level)
+    differences = [{} for _ in groups]
+    verdicts = [{} for _ in groups]
+    for (metric, runs), column, contrasts in zip(
+        compared, columns, results, strict=True
+    ):
+        margin = interest.get(metric.key)
+        for i, group in enumerate(groups):
+            if i == place:
+                continue
+            difference = _difference(contrasts, i, metric, column, margin, level)
+            if difference is not None:
+                differences[i][metric.key] = difference
+            verdict = _verdict(difference, group, runs[i], metric, margin)
+            if verdict.words:
+                verdicts[i][metric.key] = verdict
+    return [
+        _row(group, base, differences[i], verdicts[i], metrics)
+        for i, group in enumerate(groups)
+    ]
 
 
 def base_of(groups: Iterable[Group]) -> Group | None:
@@ -95,15 +171,11 @@ def base_of(groups: Iterable[Group]) -> Group | None:
     return next((group for group in groups if group.label == "base"), unchanged)
 
 
-def _row(group, base, metrics, results):
-    """Returns the Row of a group from {metric: (difference, adjusted p)}."""
-    differences = {}
-    adjusted = {}
-    verdicts = {}
-    for metric, (difference, p) in results.items():
-        differences[metric.key] = difference
-        adjusted[metric.key] = p
-        verdicts[metric.key] = statistics.verdict(difference, p, metric)
+def seeds_text(seeds: int) -> str:
+    return f"about {seeds} more seed{'s' if seeds > 1 else ''}"
+
+
+def _row(group, base, differences, verdicts, metrics):
     published = TABLE_3.get(group.label)
     of_base = TABLE_3.get(base.label) if base else None
     ordering = {}
@@ -111,71 +183,232 @@ def _row(group, base, metrics, results):
         if not metric.published:
             continue
         ordering[metric.key] = ""
-        if published and of_base and metric in results:
+        if published and of_base and metric.key in differences:
             gap = getattr(published, metric.key) - getattr(of_base, metric.key)
-            ordering[metric.key] = _ordering(gap, *results[metric])
-    return Row(group.label, group, differences, adjusted, verdicts, published, ordering)
+            ordering[metric.key] = _ordering(gap, differences[metric.key])
+    return Row(group.label, group, differences, verdicts, published, ordering)
 
 
-def _ordering(published, difference, adjusted_p):
+def _ordering(published, difference):
     # Where the paper printed the same number twice, it has no ordering.
     if published == 0:
         return ""
-    if adjusted_p >= statistics.LEVEL:
+    if difference.p >= LEVEL:
         return "cannot tell"
     return "supported" if (published > 0) == (difference.mean > 0) else "contradicted"
 
 
-def _runs(group, sentences, metrics, draw):
-    trials = {trial.seed: trial for trial in group.finished}
-    stored = {seed: sentences(trial) for seed, trial in trials.items()}
+def _runs(group, stored, metric):
+    """Returns the group's _Runs in a metric."""
     values = {}
-    scores = {}
-    for metric in metrics:
-        results = {seed: trial.result.get(metric.key) for seed, trial in trials.items()}
-        values[metric.key] = {
-            seed: value for seed, value in results.items() if value is not None
-        }
-        tables = {seed: metric.statistics(arrays) for seed, arrays in stored.items()}
-        tables = {seed: table for seed, table in tables.items() if table is not None}
-        scores[metric.key] = _scores(metric, tables, draw)
-    corpora = {str(trial.record.get("corpus")) for trial in trials.values()}
-    return _Runs(values, scores, frozenset(corpora))
-
-
-def _scores(metric, tables, draw):
-    """Returns {seed: Score}; {} for several test sets, or one too small to resample."""
+    for trial in group.finished:
+        value = trial.result.get(metric.key)
+        # A metric may be newer than the run, or not apply to its corpus.
+        if value is not None:
+            values[trial.seed] = float(value) if math.isfinite(value) else math.inf
+    for trial in group.trials:
+        if trial.status == "diverged":
+            values[trial.seed] = math.inf
+    tables = {seed: metric.statistics(arrays) for seed, arrays in stored.items()}
+    tables = {seed: table for seed, table in tables.items() if table is not None}
     sizes = {len(table) for table in tables.values()}
-    # Resamples of one size serve one test set; seeds that were scored on two cannot be
-    # paired.
-    if metric.of_sums is None or len(sizes) != 1 or min(sizes) < 2:
-        return {}
-    return statistics.resampled_scores(metric, tables, draw(*sizes))
+    sizes |= {trial.result.get(f"{metric.split}_sentences") for trial in group.finished}
+    sizes = [size for size in sizes if type(size) is int and size > 0]
+    corpora = {str(trial.record.get("corpus")) for trial in group.finished}
+    sentences = sizes[0] if len(sizes) == 1 else USUAL_SENTENCES
+    return _Runs(values, tables, sentences, frozenset(corpora))
 
 
-def _differences(metric, rows, base):
-    """Returns {place of the row: (difference, p adjusted over all of them)}."""
-    tests = {i: _test(metric.key, row, base) for i, row in rows.items()}
-    tests = {i: test for i, test in tests.items() if test}
-    # The level that Holm's correction leaves to the smallest p-value of all rows.
-    differences = {
-        i: test(level=statistics.LEVEL / len(tests)) for i, test in tests.items()
-    }
-    adjusted = statistics.holm([difference.p for difference in differences.values()])
-    pairs = zip(differences.values(), adjusted, strict=True)
-    return dict(zip(differences, pairs, strict=True))
-
-
-def _test(key, row, base):
-    """Returns the test of a row, its level to be filled in; None where there is none."""
-    shared = row.values[key].keys() & base.values[key].keys()
-    if len(shared) < 2:
+def _column(runs, base, metric):
+    """Returns the Column of a metric; None where the base has no runs in it."""
+    seeds = sorted({seed for group in runs for seed in group.values})
+    shape = len(runs), len(seeds)
+    values = np.full(shape, np.nan)
+    at_bound = np.zeros(len(runs), bool)
+    for i, group in enumerate(runs):
+        finite = {
+            seed: value for seed, value in group.values.items() if math.isfinite(value)
+        }
+        for seed, value in finite.items():
+            values[i, seeds.index(seed)] = metric.link.forward(value, group.sentences)
+        bounds = {value for value in finite.values() if _is_bound(value, metric)}
+        at_bound[i] = bool(finite) and len(bounds) == 1 == len(set(finite.values()))
+    if not np.isfinite(values[base]).any():
         return None
-    scores = row.scores[key], base.scores[key]
-    all_scores = itertools.chain(*[side.values() for side in scores])
-    sizes = {score.sentences for score in all_scores}
-    # Sentences can be paired only if both sides were scored on the same ones.
-    is_one_test_set = len(row.corpora | base.corpora) == 1 and len(sizes) == 1
-    if is_one_test_set and all(shared <= side.keys() for side in scores):
-        return functools.partial(statistics.paired_scores, *scores)
-    return functools.partial(statistics.paired, row.values[key], base.values[key])
+    own, shared = _sentence_variances(runs, base, metric)
+    return Column(values, own, shared, at_bound)
+
+
+def _is_bound(value, metric):
+    return value <= metric.link.lowest or value >= metric.link.highest
+
+
+def _sentence_variances(runs, base, metric):
+    """Returns what sentences add to the variances of rows and of differences, 0 if unknown.
+
+    Scores on resampled test sets vary by sentences alone (the bootstrap of Koehn 2004,
+    "Statistical significance tests for machine translation evaluation"): the part that the
+    runs of a row do not share is its own, and what else a difference to base has is shared.
+    """
+    own = np.zeros(len(runs))
+    shared = np.zeros(len(runs))
+    scores = {i: _scores(metric, group) for i, group in enumerate(runs)}
+    for i, draws in scores.items():
+        if draws is not None and len(draws) > 1:
+            # The bootstrap's variance is (S − 1) / S of the right one.
+            unbiased = runs[i].sentences / (runs[i].sentences - 1)
+            apart = draws - draws.mean(0)
+            own[i] = unbiased * apart.var(1, ddof=1).sum() / (len(draws) - 1)
+    of_base = scores[base]
+    if of_base is None:
+        return own, shared
+    for i, draws in scores.items():
+        # Sentences can be paired only if both sides were scored on the same ones.
+        is_one_test_set = len(runs[i].corpora | runs[base].corpora) == 1
+        if i == base or draws is None or not is_one_test_set:
+            continue
+        if (
+            draws.shape[1:] != of_base.shape[1:]
+            or runs[i].sentences != runs[base].sentences
+        ):
+            continue
+        unbiased = runs[base].sentences / (runs[base].sentences - 1)
+        gap = unbiased * (draws.mean(0) - of_base.mean(0)).var(ddof=1)
+        shared[i] = max(gap - own[i] / len(draws) - own[base] / len(of_base), 0.0)
+    return own, shared
+
+
+# One set of resamples for each number of sentences, so that scores can be paired.
+_resamples = functools.lru_cache(maxsize=4)(statistics.resamples)
+
+
+def _scores(metric, runs):
+    """Returns (seeds, resamples) scores on the metric's scale; None where there are none.
+
+    Also for several test sets, or one too small to resample.
+    """
+    sizes = {len(table) for table in runs.tables.values()}
+    finite = {seed for seed, value in runs.values.items() if math.isfinite(value)}
+    if metric.of_sums is None or len(sizes) != 1 or min(sizes) < 2:
+        return None
+    if not finite or not finite <= runs.tables.keys():
+        return None
+    tables = {seed: runs.tables[seed] for seed in sorted(finite)}
+    scores = statistics.resampled_scores(metric, tables, _resamples(*sizes))
+    draws = np.stack([score.draws for score in scores.values()])
+    draws = metric.link.forward(draws, *sizes)
+    return draws if np.isfinite(draws).all() else None
+
+
+def _difference(contrasts: Contrasts, i, metric, column, margin, level):
+    """Returns the Difference of row i on the metric's own scale; None where there is none."""
+    if not contrasts.tested[i]:
+        return None
+    inverse = metric.link.inverse
+    base = float(inverse(contrasts.base))
+    moved = lambda by: float(inverse(contrasts.base + by)) - base
+    mean = moved(contrasts.mean[i])
+    low = moved(contrasts.low[i])
+    high = moved(contrasts.high[i])
+    detectable = _detectable(contrasts, i, metric, base, moved)
+    runs = int(np.isfinite(column.values[i]).sum())
+    more_seeds = _more_seeds(
+        contrasts, i, runs, (mean, low, high), _raw(margin, metric)
+    )
+    return Difference(
+        mean=mean,
+        low=low,
+        high=high,
+        p=min(1.0, float(contrasts.p[i]) * LEVEL / level),
+        d=float(contrasts.d[i]),
+        runs=runs,
+        detectable=detectable,
+        more_seeds=more_seeds,
+        from_seeds=float(contrasts.from_seeds[i]),
+        margin=_raw(margin, metric),
+    )
+
+
+def _raw(margin, metric):
+    return None if margin is None else margin / metric.scale
+
+
+def _detectable(contrasts, i, metric, base, moved):
+    """Returns the larger of the differences up and down that would have shown.
+
+    Infinite where it is nearly all that the metric leaves room for.
+    """
+    size = contrasts.detectable[i]
+    up = moved(size)
+    down = -moved(-size)
+    if not (math.isfinite(up) and math.isfinite(down)):
+        return math.inf
+    rooms = [metric.link.highest - base, base - metric.link.lowest]
+    widest = max(zip(rooms, (up, down), strict=True))
+    if widest[1] > _OF_RANGE * widest[0]:
+        return math.inf
+    return max(up, down)
+
+
+def _more_seeds(contrasts, i, runs, interval, margin):
+    """Returns about how many more seeds decide; None for more than MOST_SEEDS, or none needed.
+
+    The seeds' share of the variance falls with their number, the sentences' stays.
+    """
+    mean, low, high = interval
+    shares = []
+    if contrasts.detectable[i] > 0:
+        shares.append(abs(contrasts.mean[i]) / contrasts.detectable[i])
+    if margin is not None and high > low:
+        shares.append((margin - abs(mean)) / ((high - low) / 2))
+    counts = []
+    for share in shares:
+        room = share**2 - (1 - contrasts.from_seeds[i])
+        if share > 0 and room > 0:
+            counts.append(runs * contrasts.from_seeds[i] / room - runs)
+    if not counts or not math.isfinite(min(counts)):
+        return None
+    more = max(1, math.ceil(min(counts)))
+    return more if more <= MOST_SEEDS else None
+
+
+def _verdict(difference, group, runs, metric, margin):
+    """Returns the Verdict of a row in one metric."""
+    diverged = sum(math.isinf(value) for value in runs.values.values())
+    if diverged:
+        return Verdict(f"diverged in {diverged} of {len(runs.values)} runs")
+    at_bound = _at_bound_text(runs, metric)
+    if difference is None:
+        return Verdict("")
+    raw = _raw(margin, metric)
+    if raw is not None and -raw < difference.low and difference.high < raw:
+        return Verdict(f"equal within {margin:g}{_unit(metric)}", detail=at_bound)
+    if difference.p < LEVEL:
+        is_higher = difference.mean > 0
+        words = "better" if is_higher == metric.higher_is_better else "worse"
+        return Verdict(words, detail=at_bound)
+    return Verdict(
+        "undecided", difference.more_seeds, at_bound or _shown_text(difference, metric)
+    )
+
+
+def _at_bound_text(runs, metric):
+    values = set(runs.values.values())
+    if len(values) == 1 and _is_bound(*values, metric):
+        return f"all runs at {metric.scale * values.pop():g}{_unit(metric)}"
+    return ""
+
+
+def _shown_text(difference, metric):
+    if difference.detectable == 0:
+        return ""
+    if not math.isfinite(difference.detectable):
+        return "too few seeds to show any difference"
+    size = difference.detectable * metric.scale
+    # With .2g, 100 would be 1e+02.
+    number = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
+    return f"differences above {number}{_unit(metric)} would have shown"
+
+
+def _unit(metric):
+    return f" {metric.unit}" if metric.unit else ""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import statistics
 from experiments.report.comparison import Row
 from experiments.report.results import Results, look_up_setting
+from experiments.report.statistics import LEVEL
 from experiments.report.table import (
     Table,
     has_published,
@@ -237,7 +237,7 @@ def _latex_difference(row, metric):
         return "--"
     mean, interval = mean_and_interval(difference, metric)
     # After the correction, as the verdicts are.
-    is_significant = row.adjusted[metric.key] < statistics.LEVEL
+    is_significant = difference.p < LEVEL
     return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
 
 
@@ -250,8 +250,8 @@ def _latex_caption(results, table, has_differences, has_papers):
     sentences += [f"{note[0].upper()}{note[1:]}." for note in table.notes]
     if has_differences:
         sentences.append(
-            "− base: difference to base over pairs of runs with the same seed, with its "
-            "95 % interval; an asterisk: p < 0.05 after Holm’s correction over the rows."
+            "− base: difference to base with its interval; all intervals hold at once with "
+            "95 % probability, and those with an asterisk leave 0 out."
         )
     if has_papers:
         sentences.append("Paper: Table 3 of “Attention Is All You Need”, newstest2013.")

@@ -141,7 +141,7 @@ def _forest(table, rows, metric) -> tuple[str | None, str]:
     for label, row in zip(table.labels, rows, strict=True):
         if difference := row.differences.get(metric.key):
             text = " ".join(mean_and_interval(difference, metric))
-            lines.append((label, difference, row.verdicts[metric.key], text))
+            lines.append((label, difference, row.verdicts[metric.key].words, text))
     shown = lines[:MAX_POINTS]
     svg = differences.forest(shown, metric.heading, metric.scale)
     return svg, _first(MAX_POINTS, len(lines))

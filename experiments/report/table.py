@@ -9,9 +9,9 @@ from typing import Any
 from experiments.errors import one_line
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY, Metric
 from experiments.report import comparison
-from experiments.report.comparison import Row
+from experiments.report.comparison import Difference, Row, seeds_text
 from experiments.report.results import Results, flatten_settings, look_up_setting
-from experiments.report.statistics import Difference, Summary
+from experiments.report.statistics import Summary
 
 MISSING = "–"
 
@@ -74,17 +74,24 @@ def result_table(
 def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
     """Says in a few words how `row` stands to base.
 
-    "worse", or where metrics disagree "worse (BLEU); no difference shown (perplexity)".
+    "worse", or where metrics disagree "worse (BLEU); undecided (perplexity): about 2 more
+    seeds".
     """
     # By verdict, so that metrics which agree are said in one.
     names: dict[str, list[str]] = {}
     for metric in metrics:
-        # What follows the semicolon is in the tables of differences.
-        if words := row.verdicts.get(metric.key):
-            names.setdefault(words.partition(";")[0], []).append(metric.name)
-    if len(names) == 1:
-        return next(iter(names))
-    parts = [f"{words} ({', '.join(listed)})" for words, listed in names.items()]
+        if verdict := row.verdicts.get(metric.key):
+            names.setdefault(verdict.words, []).append(metric.name)
+    seeds = [
+        verdict.more_seeds for verdict in row.verdicts.values() if verdict.more_seeds
+    ]
+    parts = []
+    for words, listed in names.items():
+        part = words if len(names) == 1 else f"{words} ({', '.join(listed)})"
+        # The fewest, because the first metric that decides is news.
+        if words == "undecided" and seeds:
+            part += f": {seeds_text(min(seeds))}"
+        parts.append(part)
     return "; ".join(parts)
 
 
@@ -235,7 +242,7 @@ def _differences(metric, labels, rows):
     headings = ["", metric.heading]
     columns = [labels, _means(metric, rows)]
     if has_ours:
-        headings += ["difference", "95 % interval", "p", "d", "pairs", "verdict"]
+        headings += ["difference", "95 % interval", "p", "d", "runs", "verdict"]
         columns += zip(*(_difference_cells(metric, row) for row in rows), strict=True)
     if has_papers:
         headings += ["paper", "paper’s difference", "paper’s order"]
@@ -250,14 +257,15 @@ def _differences(metric, labels, rows):
 
 def _difference_cells(metric, row):
     difference = row.differences.get(metric.key)
+    verdict = row.verdicts.get(metric.key)
     if difference is None:
-        return (MISSING,) * 6
+        return *(MISSING,) * 5, str(verdict or MISSING)
     return (
         *mean_and_interval(difference, metric),
-        p_value(row.adjusted[metric.key]),
+        p_value(difference.p),
         number(difference.d, 2, "+"),
-        str(difference.n),
-        row.verdicts[metric.key],
+        str(difference.runs),
+        str(verdict),
     )
 
 
@@ -341,11 +349,12 @@ def _difference_notes(rows):
     notes = ()
     if any(row.differences for row in rows):
         notes += (
-            "difference: row − base, over pairs of runs with the same seed; 95 % interval "
-            "and p: over seeds and sentences together where the trials kept their "
-            "sentences, else over seeds; p: two-sided, after Holm’s correction over the "
-            "rows; d: mean of the pairs’ differences over their standard deviation; would "
-            "have shown: with probability 0.8 or more",
+            "difference: row − base; all intervals of this report hold at once with 95 % "
+            "probability, and p is two-sided and corrected for all rows and metrics: one "
+            "model of the whole table, over seeds and, where the trials kept them, "
+            "sentences; d: difference over the standard deviation of a run; would have "
+            "shown: with probability 0.8; more seeds: until a difference of this size is "
+            "shown, for this row and base",
         )
     if has_published(rows):
         notes += (

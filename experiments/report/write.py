@@ -5,11 +5,11 @@ sweep runs or years later.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import comparison, statistics
+from experiments.report import comparison, sequential, statistics
 from experiments.report.comparison import Row
 from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
@@ -33,16 +33,21 @@ class Report:
     unwritten: str = ""
 
 
-def write_report(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Report:
+def write_report(
+    workdir: str | Path,
+    metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+) -> Report:
     """Writes report.md, report.csv, report.tex and report.html into `workdir`.
 
     Each is written whole or not at all. Where this process may not write, as on a read-only
     file system, the table is still returned, with the reason in `unwritten`.
+    `interest` is that of `comparison.compare`.
 
     Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
-    rows = compare_rows(results, metrics)
+    rows = compare_rows(results, metrics, interest)
     table = result_table(results, rows, metrics)
     report = Report(
         table=table,
@@ -68,11 +73,18 @@ def write_report(workdir: str | Path, metrics: Sequence[Metric] = METRICS) -> Re
     return report
 
 
-def compare_rows(results: Results, metrics: Sequence[Metric] = METRICS) -> list[Row]:
+def compare_rows(
+    results: Results,
+    metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+) -> list[Row]:
     """Groups the trials over their seeds and compares each row with the base.
 
     Rows are in the order of the sweep.
     """
     groups = statistics.groups(results.trials, results.changes)
     sentences = lambda trial: read_sentences(trial, metrics)
-    return comparison.compare(groups, sentences, metrics)
+    interest = interest or results.interest
+    if results.looks is None:
+        return comparison.compare(groups, sentences, metrics, interest)
+    return sequential.judge(groups, sentences, results.looks, metrics, interest)

@@ -9,13 +9,15 @@ python -m launch.bench layers
 python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS]
 python -m launch.bench overhead --config=FILE
 python -m launch.bench data --config=FILE [--pairs=300000,1200000]
+python -m launch.bench verdicts [--tables=4000] [--cases=20-rows-2-seeds]
 
 The first three time attention, a training step and translation, in turns, and write
 tables and every timing; the fourth tries each line of attention's contract on each
 library, and says what it saw. fidelity holds the Transformer to torch.nn.Transformer
-of the same weights, and ends with status 1 where they differ. The last four are about
+of the same weights, and ends with status 1 where they differ. The others are about
 this project alone: the paper's Table 1, a sweep in different ways (--ways), what the
-runner costs beside the bare step, and text on its way to batches.
+runner costs beside the bare step, text on its way to batches, and how often a report's
+verdicts are right, by simulation.
 
 Each writes into --directory, by default runs/bench/NAME. --rounds sets the turns, and
 --tiny measures the smallest sizes, to see that all works. Other libraries take part
@@ -38,6 +40,7 @@ import launch.bench.runner.overhead
 import launch.bench.runner.sweeps
 import launch.bench.table1.command
 import launch.bench.training.command
+import launch.bench.verdicts.command
 from experiments.system import huge_pages
 from launch import command
 from launch.bench.harness import libraries
@@ -55,6 +58,7 @@ BENCHMARKS = {
         launch.bench.runner.overhead.BENCHMARK,
         launch.bench.runner.data.BENCHMARK,
         launch.bench.table1.command.BENCHMARK,
+        launch.bench.verdicts.command.BENCHMARK,
     )
 }
 WIDTH = 140

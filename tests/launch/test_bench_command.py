@@ -39,7 +39,7 @@ def bench(*arguments, **environment):
         (
             ["speed"],
             "COMMAND is attention or train or decode or conformance or fidelity or "
-            "sweep or overhead or data or layers",
+            "sweep or overhead or data or layers or verdicts",
         ),
         pytest.param(["overhead"], "--config=FILE is needed", marks=pytest.mark.ci),
         pytest.param(
@@ -67,6 +67,7 @@ SMALLEST = {
     "overhead": [CONFIG, "--rounds=1"],
     "data": [CONFIG, "--pairs=300"],
     "layers": ["--tiny", "--rounds=1"],
+    "verdicts": ["--tiny"],
 }
 OTHERS = {
     "attention": ("torch",),

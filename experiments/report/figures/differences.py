@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.report.comparison import Difference
 from experiments.report.figures.style import short_label, styled, to_svg
-from experiments.report.statistics import Difference
 
 # Two of Okabe and Ito's colours, which all eyes tell apart.
 _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}

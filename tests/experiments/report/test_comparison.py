@@ -1,11 +1,12 @@
+import dataclasses
 import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from experiments.evaluation.metrics import BLEU, EXACT_MATCH, PERPLEXITY
+from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
 from experiments.report import comparison, statistics
+from experiments.report.contrasts import Column, contrast
 from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
 from experiments.report.statistics import Group
@@ -68,253 +69,319 @@ BASE = row("base", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9), point={})
 GROUPS = [
     row("(A) h=1", (5.29, 5.25, 5.33), (23.80, 23.71, 23.89)),
     BASE,
-    row("(C) N=8", (5.20, 5.179, 5.231), (26.0, 26.01, 26.29)),
+    row("(C) N=8", (5.20, 5.179, 5.231), (25.7, 26.01, 26.1)),
     row("mine", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9)),
     row("(A) h=16", (5.20, 5.19, 5.22), (23.1, 23.0, 23.21)),
 ]
 
 
+def compared(groups, *arguments, **more):
+    """{label: Row}."""
+    rows = comparison.compare(groups, *arguments or [nothing_kept], **more)
+    return {row.label: row for row in rows}
+
+
+def words(row):
+    return {key: verdict.words for key, verdict in row.verdicts.items()}
+
+
 def test_rows_stand_against_the_group_labelled_base():
-    first, base, *others = comparison.compare(GROUPS, nothing_kept)
-    assert [one.group for one in (first, base, *others)] == GROUPS
-    assert [one.label for one in (first, base, *others)] == [
-        group.label for group in GROUPS
-    ]
-    assert first.differences["perplexity"].mean == pytest.approx(0.37 - 0.01 / 3)
-    assert first.differences["bleu"].mean == pytest.approx(-2.0)
-    assert base.differences == {}
-    assert (dict(base.adjusted), dict(base.verdicts), base.published) == (
-        {},
-        {},
-        Published(4.92, 25.8),
+    rows = comparison.compare(GROUPS, nothing_kept)
+    assert [row.group for row in rows] == GROUPS
+    first, base, _, mine, _ = rows
+    # Differences of means of log cross-entropies, shown as perplexities.
+    mean = lambda group: math.exp(
+        math.exp(
+            np.mean([math.log(math.log(t.result["perplexity"])) for t in group.trials])
+        )
     )
-    assert (
-        others[1].differences["perplexity"].mean == 0.0 and others[1].published is None
-    )
+    gap = mean(GROUPS[0]) - mean(BASE)
+    assert first.differences["perplexity"].mean == pytest.approx(gap)
+    assert gap == pytest.approx(0.37 - 0.01 / 3, abs=0.001)
+    assert first.differences["bleu"].mean == pytest.approx(-2.0, abs=0.001)
+    assert (base.differences, base.verdicts) == ({}, {})
+    assert base.published == Published(4.92, 25.8)
+    assert mine.differences["perplexity"].mean == pytest.approx(0.0, abs=1e-12)
+    assert mine.published is None
 
 
 def test_the_base_is_the_one_labelled_so_or_else_the_unchanged_one():
-    unchanged, labelled = row("", (1,), (1,), point={}), row("base", (1,), (1,))
+    unchanged = row("", (1,), (1,), point={})
+    labelled = row("base", (1,), (1,))
     assert comparison.base_of([GROUPS[0], unchanged, labelled]) is labelled
     assert comparison.base_of([GROUPS[0], unchanged]) is unchanged
-    assert comparison.base_of([GROUPS[0]]) is None and comparison.base_of([]) is None
-    without = comparison.compare(
-        [GROUPS[0], GROUPS[2]], pytest.fail
-    )  # no base: no sentence is read
-    assert [one.differences for one in without] == [{}, {}]
-    assert without[0].ordering == {
-        "perplexity": "",
-        "bleu": "",
-    }
+    assert comparison.base_of([GROUPS[0]]) is None
+    assert comparison.base_of([]) is None
+    # Without a base no sentence is read.
+    without = comparison.compare([GROUPS[0], GROUPS[2]], pytest.fail)
+    assert [row.differences for row in without] == [{}, {}]
+    assert without[0].ordering == {"perplexity": "", "bleu": ""}
     assert comparison.compare([], nothing_kept) == []
 
 
-def test_p_values_are_adjusted_over_the_rows_of_a_metric():
-    rows = [
-        one for one in comparison.compare(GROUPS, nothing_kept) if one.label != "base"
-    ]
-    values = np.array(
-        [
-            [[t.result[metric] for t in one.group.trials] for one in rows]
-            for metric in Published._fields
+def test_rows_and_metrics_are_one_family():
+    """Every p and interval is that of one call of `contrast` with all columns."""
+    columns = []
+    for metric in METRICS:
+        if metric.key not in BASE.trials[0].result:
+            continue
+        values = [
+            [metric.link.forward(t.result[metric.key], 1000) for t in group.trials]
+            for group in GROUPS
         ]
-    )
-    base = np.array(
-        [[t.result[metric] for t in BASE.trials] for metric in Published._fields]
-    )
-    for i, metric in enumerate(Published._fields):
-        p_values = [
-            stats.ttest_rel(own, base[i]).pvalue if (own != base[i]).any() else 1.0
-            for own in values[i]
-        ]
-        assert [one.differences[metric].p for one in rows] == pytest.approx(p_values)
-        assert [one.adjusted[metric] for one in rows] == pytest.approx(
-            statistics.holm(p_values)
-        )
-        alone = statistics.paired(
-            dict(enumerate(values[i][0])), dict(enumerate(base[i])), level=0.05 / 4
-        )
-        assert (
-            rows[0].differences[metric] == alone
-        )  # detectable at the level that Holm's correction always leaves
-    assert [one.verdicts["bleu"] for one in rows] == [
-        "worse",
-        rows[1].verdicts["bleu"],
-        "no difference shown",
-        "worse",
-    ]
-    assert rows[1].verdicts["bleu"].startswith("no difference shown; differences above")
-    assert (
-        rows[1].differences["bleu"].p < 0.05 < rows[1].adjusted["bleu"]
-    )  # so that the paper's ordering is not told from p alone
+        zeros = np.zeros(len(GROUPS))
+        columns.append(Column(np.array(values), zeros, zeros, zeros > 0))
+    expected = contrast(columns, base=1)
+    rows = comparison.compare(GROUPS, nothing_kept)
+    keys = ["perplexity", "bleu", "exact_match"]
+    for key, contrasts in zip(keys, expected, strict=True):
+        for i, row in enumerate(rows):
+            if i != 1:
+                assert row.differences[key].p == contrasts.p[i]
+    alone = comparison.compare(GROUPS, nothing_kept, [BLEU])
+    for row, single in zip(rows, alone, strict=True):
+        if row.differences:
+            both = row.differences["bleu"], single.differences["bleu"]
+            assert both[0].high - both[0].low > both[1].high - both[1].low
+
+
+def test_verdicts_say_what_to_conclude():
+    rows = compared(GROUPS)
+    assert words(rows["(A) h=1"])["perplexity"] == "worse"
+    assert words(rows["(A) h=1"])["bleu"] == "worse"
+    assert words(rows["mine"])["bleu"] == "undecided"
+    text = str(rows["mine"].verdicts["bleu"])
+    assert text.startswith("undecided; differences above 0.")
+    assert text.endswith(" would have shown")
+    # Without interest, no number of seeds shows a difference of 0.
+    assert rows["mine"].verdicts["bleu"].more_seeds is None
+
+
+def test_a_row_within_the_interest_is_equal():
+    interest = {"bleu": 2.0, "perplexity": 0.001}
+    rows = compared(GROUPS, nothing_kept, interest=interest)
+    assert str(rows["mine"].verdicts["bleu"]) == "equal within 2"
+    assert words(rows["mine"])["perplexity"] == "undecided"
+    assert words(rows["(A) h=16"])["bleu"] == "worse"
+    # In the units of the table: percent.
+    wide = compared(GROUPS, nothing_kept, interest={"exact_match": 1.0})
+    assert str(wide["mine"].verdicts["exact_match"]) == "equal within 1 %"
+
+
+def test_the_seeds_that_are_proposed_decide():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.1, (12, 40))
+
+    def table(seeds):
+        bleu = 25 + noise[:, :seeds]
+        bleu[1] += 0.18 - noise[1, :seeds].mean() + noise[0, :seeds].mean()
+        flat = (5.0,) * seeds
+        groups = [row("base", flat, bleu[0], point={})]
+        groups += [row(f"row {i}", flat, bleu[i]) for i in range(1, 12)]
+        return compared(groups, nothing_kept, [BLEU])["row 1"].verdicts["bleu"]
+
+    few = table(3)
+    assert few.words == "undecided" and few.more_seeds > 1
+    assert table(3 + 2 * few.more_seeds).words == "better"
+    assert str(few).startswith(f"undecided: about {few.more_seeds} more seeds; ")
 
 
 def test_the_papers_orderings():
-    orderings = {
-        one.label: one.ordering for one in comparison.compare(GROUPS, nothing_kept)
-    }
+    orderings = {label: row.ordering for label, row in compared(GROUPS).items()}
     assert orderings == {
         "(A) h=1": {"perplexity": "supported", "bleu": "supported"},
         "base": {"perplexity": "", "bleu": ""},
         "(C) N=8": {"perplexity": "contradicted", "bleu": "cannot tell"},
         "mine": {"perplexity": "", "bleu": ""},
+        # 25.8 is base's BLEU too: the paper has no ordering.
         "(A) h=16": {"perplexity": "contradicted", "bleu": ""},
-    }  # 25.8 is base's BLEU too: the paper has no ordering
-
-
-def test_a_row_with_too_few_seeds_has_no_difference_and_counts_for_nothing():
-    two = row("two", (5.0, 5.1), (24.0, 24.2))
-    one = Group(
-        {"x": 1},
-        (
-            trial("(A) h=4", 0),
-            trial("(A) h=4", 1, status="failed"),
-            trial("(A) h=4", 7),
-        ),
-        "(A) h=4",
-    )
-    rows = comparison.compare([BASE, two, one, row("none", (), ())], nothing_kept)
-    bleu = rows[1].differences["bleu"]
-    assert bleu.n == 2 and rows[1].adjusted["bleu"] == bleu.p
-    for empty in rows[2:]:
-        assert empty.differences == empty.adjusted == empty.verdicts == {}
-    assert rows[2].published == TABLE_3["(A) h=4"] and rows[2].ordering == {
-        "perplexity": "",
-        "bleu": "",
     }
 
 
-def test_a_metric_that_results_lack_is_not_compared():
-    rows = comparison.compare(
-        [BASE, row("no BLEU", (5.0, 5.2, 5.1), (None, None, None))], nothing_kept
+def test_a_row_of_one_seed_is_judged_by_the_spread_of_the_others():
+    one = Group(
+        {"x": 1}, (trial("(A) h=4", 0), trial("(A) h=4", 1, "failed")), "(A) h=4"
     )
-    compared = {"perplexity", "exact_match"}
-    assert rows[1].differences.keys() == compared
-    assert rows[1].adjusted.keys() == rows[1].verdicts.keys() == compared
+    rows = compared([*GROUPS, one, row("none", (), ())])
+    assert rows["(A) h=4"].differences["bleu"].runs == 1
+    many = rows["mine"].differences["bleu"]
+    few = rows["(A) h=4"].differences["bleu"]
+    assert few.high - few.low > many.high - many.low
+    assert (rows["none"].differences, rows["none"].verdicts) == ({}, {})
+
+
+def test_a_table_of_one_seed_has_no_differences():
+    groups = [row("base", (5.0,), (25.0,), point={}), row("x", (6.0,), (24.0,))]
+    rows = compared(groups)
+    assert (rows["x"].differences, rows["x"].verdicts) == ({}, {})
+
+
+def test_a_metric_that_results_lack_is_not_compared():
+    without = row("no BLEU", (5.0, 5.2, 5.1), (None, None, None))
+    rows = compared([*GROUPS, without])
+    keys = {"perplexity", "exact_match"}
+    assert rows["no BLEU"].differences.keys() == rows["no BLEU"].verdicts.keys() == keys
+
+
+def width(row, metric):
+    difference = row.differences[metric.key]
+    return difference.high - difference.low
 
 
 @pytest.mark.parametrize("metric", [PERPLEXITY, BLEU, EXACT_MATCH], ids=lambda m: m.key)
-def test_sentences_are_used_where_both_sides_kept_them(metric):
-    good = row("good", (1, 2, 3), (1, 2, 3))
-    (_, compared) = comparison.compare([BASE, good], kept)
-    weights = statistics.resamples(V if metric is PERPLEXITY else S)
-    sides = []
-    for group in (good, BASE):
-        tables = {trial.seed: metric.statistics(kept(trial)) for trial in group.trials}
-        sides.append(statistics.resampled_scores(metric, tables, weights))
-    assert compared.differences[metric.key] == statistics.paired_scores(*sides)
-    assert compared.verdicts[metric.key] == "better"
+def test_sentences_count_where_both_sides_kept_them(metric):
+    """Rows that differ by one sentence's worth in seeds differ by much over sentences."""
+    rows = [
+        row(
+            label,
+            (5 + bump, 5.01 + bump, 5.02),
+            (25 + bump, 25.1, 25.2 + bump),
+            exact_match=0.5,
+        )
+        for label, bump in (
+            ("base", 0.0),
+            ("good", 0.01),
+            ("third", 0.003),
+            ("fourth", 0.02),
+        )
+    ]
+    rows = [
+        Group(
+            group.point,
+            tuple(
+                dataclasses.replace(
+                    trial,
+                    result=trial.result
+                    | {"exact_match": 0.5 + 0.001 * trial.seed * (i + 1)},
+                )
+                for trial in group.trials
+            ),
+            group.label,
+        )
+        for i, group in enumerate(rows)
+    ]
+    with_sentences = compared(rows, kept)
+    without = compared(rows, nothing_kept)
+    assert width(with_sentences["good"], metric) > 3 * width(without["good"], metric)
+    # What a row has kept says nothing where the base has not.
+    of_base = lambda trial: {} if "base" in trial.name else kept(trial)
+    one_side = compared(rows, of_base)
+    assert width(one_side["good"], metric) < width(with_sentences["good"], metric)
 
 
-def test_a_metric_whose_sentences_an_old_run_lacks_is_compared_by_its_results():
-    base = [trial("base", seed, chrf=50.0 + seed) for seed in range(3)]
-    other = [trial("good", seed, chrf=52.0 + 2 * seed) for seed in range(3)]
-    groups = [Group({}, tuple(base), "base"), Group({"x": 1}, tuple(other), "good")]
-    compared = comparison.compare(groups, kept)[1]
-    expected = statistics.paired(
-        {0: 52.0, 1: 54.0, 2: 56.0}, {0: 50.0, 1: 51.0, 2: 52.0}
-    )
-    assert compared.differences["chrf"] == expected
+def test_sentences_of_all_seeds_alike_are_not_averaged_away():
+    """Of S sentences that are right or wrong in every run, the variance is known."""
+    rng = np.random.default_rng(3)
+    size = 400
+    right = {"base": rng.random(size) < 0.5, "x": rng.random(size) < 0.5}
+
+    def fixed(trial):
+        exact = right["base" if "base" in trial.name else "x"].copy()
+        # One sentence apart, so that something varies over seeds.
+        exact[trial.seed] = ~exact[trial.seed]
+        return {"test_exact": exact}
+
+    groups = []
+    for label in ("base", "x"):
+        name = f"{label}"
+        trials = [trial(name, seed, exact_match=0.0) for seed in range(8)]
+        trials = [
+            dataclasses.replace(
+                t, result=t.result | {"exact_match": fixed(t)["test_exact"].mean()}
+            )
+            for t in trials
+        ]
+        groups.append(Group({} if label == "base" else {"x": 1}, tuple(trials), label))
+    difference = compared(groups, fixed, [EXACT_MATCH])["x"].differences["exact_match"]
+    gap = right["x"].astype(float) - right["base"]
+    expected = 1.96 * gap.std() / math.sqrt(size)
+    half = (difference.high - difference.low) / 2
+    assert half == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    "why",
-    ["none kept", "one not kept", "other sentences", "other corpus", "one sentence"],
+    "why", ["one not kept", "other sentences", "other corpus", "one sentence"]
 )
 def test_else_chance_is_the_seeds_alone(why):
-    good = row(
-        "good",
-        (6.0, 6.2, 6.1),
-        (24.0, 24.3, 24.1),
-        corpus="other" if why == "other corpus" else "c0ffee",
-    )
+    corpus = "other" if why == "other corpus" else "c0ffee"
+    good = row("good", (6.0, 6.2, 6.1), (24.0, 24.3, 24.1), corpus=corpus)
 
     def sentences(trial):
-        if trial in good.trials and (
-            why == "none kept" or (why == "one not kept" and trial.seed == 1)
-        ):
+        is_good = trial in good.trials
+        if is_good and why == "one not kept" and trial.seed == 1:
             return {}
         size = (
-            1
-            if why == "one sentence"
-            else S - (why == "other sentences" and trial in good.trials)
+            1 if why == "one sentence" else S - (why == "other sentences" and is_good)
         )
+        arrays = kept(trial)
         return {
-            key: array[: size + (key[0] == "v" and size > 1)]
-            for key, array in kept(trial).items()
+            key: array[:size] for key, array in arrays.items() if key == "test_bleu"
         }
 
-    found = comparison.compare([BASE, good], sentences)[1]
-    expected = statistics.paired(
-        {0: 24.0, 1: 24.3, 2: 24.1}, {0: 25.8, 1: 25.7, 2: 25.9}
-    )
-    assert found.differences["bleu"] == expected
-    assert found.differences["perplexity"].mean == pytest.approx(6.1 - 4.92 - 0.01 / 3)
-
-
-def test_seeds_that_only_one_side_has_need_no_sentences():
-    base = Group({}, (*BASE.trials, trial("base", 3)), "base")
-    found = comparison.compare(
-        [base, row("good", (1, 2), (1, 2))], lambda t: {} if t.seed == 3 else kept(t)
-    )[1]
-    bleu = found.differences["bleu"]
-    # Of the sentences, not of the results 1 and 2.
-    assert bleu.n == 2 and bleu.mean > 10
+    seeds_alone = compared([BASE, good], nothing_kept, [BLEU])["good"].differences[
+        "bleu"
+    ]
+    difference = compared([BASE, good], sentences, [BLEU])["good"].differences["bleu"]
+    # A row's own sentences are a floor to its spread, and no more.
+    assert difference.mean == pytest.approx(seeds_alone.mean)
+    same = row("good", (6.0, 6.2, 6.1), (24.0, 24.3, 24.1))
+    everything = compared([BASE, same], kept, [BLEU])["good"].differences["bleu"]
+    assert difference.high - difference.low < everything.high - everything.low
 
 
 def test_test_sets_are_resampled_once_for_each_size_and_groups_scored_once(monkeypatch):
     sizes = []
     scored = []
-    resamples = statistics.resamples
     resampled_scores = statistics.resampled_scores
 
     def counted_resamples(size):
         sizes.append(size)
-        return resamples(size)
+        return statistics.resamples(size)
 
     def counted_scores(metric, tables, weights):
         scored.append((metric.key, len(tables)))
         return resampled_scores(metric, tables, weights)
 
-    monkeypatch.setattr(statistics, "resamples", counted_resamples)
     monkeypatch.setattr(statistics, "resampled_scores", counted_scores)
     good = row("good", (1, 2), (1, 2))
     bad = row("bad", (1, 2, 3), (1, 2, 3))
     comparison.compare([BASE, good, bad], kept)
-    assert sorted(sizes) == [S, V]
     assert [count for key, count in scored if key == "bleu"] == [3, 2, 3]
 
 
-def test_exact_match_is_told_in_percent():
-    other = Group(
-        {"x": 1},
-        tuple(trial("other", seed, exact_match=0.5 + 0.01 * seed) for seed in range(3)),
-    )
-    found = comparison.compare([BASE, other], nothing_kept)[1]
-    percent = f"{100 * found.differences['exact_match'].detectable:.2g} %"
-    assert (
-        found.verdicts["exact_match"]
-        == f"no difference shown; differences above {percent} would have shown"
-    )
+def test_a_difference_that_cannot_be_is_not_spoken_of():
+    wild = row("wild", (5.0, 5.5, 9.0), (1.0, 50.0, 99.0))
+    steady = row("base", (5.0, 5.1, 5.2), (2.0, 60.0, 98.0), point={})
+    bleu = compared([steady, wild])["wild"].verdicts["bleu"]
+    assert str(bleu) == "undecided; too few seeds to show any difference"
+    differences = compared([steady, wild])["wild"].differences["bleu"]
+    # No interval leaves what BLEU can be.
+    assert differences.low >= -100 and differences.high <= 100
 
 
-def test_a_difference_that_cannot_be_is_not_told_of():
-    other = row("other", (5.0, 5.5, 9.0), (0.0, 50.0, 100.0), exact_match=0.5)
-    verdicts = comparison.compare([BASE, other], nothing_kept)[1].verdicts
-    assert verdicts["bleu"] == "no difference shown; too few seeds to show any"
-    assert verdicts["perplexity"].endswith(" would have shown")
+def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
+    odd = row("odd", (5.0, math.inf, 5.2), (25.0, 24.9, 25.1))
+    two = row("y", (5.0, 5.1), (25.0, 25.2)).trials
+    ended = Group(
+        {"y": 1},
+        (*two, trial("y", 2, "diverged")),
+        "y",
+    )
+    rows = compared([*GROUPS, odd, ended])
+    assert str(rows["odd"].verdicts["perplexity"]) == "diverged in 1 of 3 runs"
+    assert set(words(rows["y"]).values()) == {"diverged in 1 of 3 runs"}
+    assert words(rows["(A) h=1"])["bleu"] == "worse"
 
 
-def test_a_diverged_value_shows_nothing_and_leaves_the_other_rows_alone():
-    rows = comparison.compare(
-        [*GROUPS, row("odd", (5.0, math.inf, 5.2), (25.0, math.nan, 25.1))],
-        nothing_kept,
-    )
-    assert (
-        rows[-1].adjusted["bleu"] == 1.0
-        and rows[-1].verdicts["perplexity"] == "no difference shown"
-    )
-    assert rows[0].verdicts["bleu"] == "worse"
+def test_rows_at_a_bound_say_so():
+    groups = [
+        row("base", (5.0, 5.1, 5.2), (20.0, 21.0, 20.5), point={}, exact_match=0.0),
+        row("low", (5.0, 5.1, 5.2), (0.0, 0.0, 0.0), exact_match=0.0),
+        row("mid", (5.0, 5.2, 5.2), (20.1, 20.2, 20.4), exact_match=0.0),
+    ]
+    rows = compared(groups)
+    assert str(rows["low"].verdicts["bleu"]) == "worse; all runs at 0"
+    assert "exact_match" not in rows["low"].differences
 
 
 def test_the_papers_table():

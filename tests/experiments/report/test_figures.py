@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import EXACT_MATCH, METRICS, PERPLEXITY
+from experiments.report.comparison import Difference
 from experiments.report.figures import (
     curves,
     differences,
@@ -13,7 +14,7 @@ from experiments.report.figures import (
     style,
 )
 from experiments.report.results import Example
-from experiments.report.statistics import Difference, Summary
+from experiments.report.statistics import Summary
 from tests.experiments import fakes
 
 
@@ -137,7 +138,7 @@ def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
 
 
 def difference(low, mean, high):
-    return Difference(mean, low, high, 0.01, 1.0, 3, 0.1)
+    return Difference(mean, low, high, 0.01, 1.0, 3, 0.1, None)
 
 
 def test_a_forest_has_every_row_and_its_numbers():

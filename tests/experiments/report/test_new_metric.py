@@ -115,7 +115,7 @@ def test_a_run_without_it_has_an_empty_cell(report, workdir):
 def test_differences_are_over_seeds_and_sentences(report, workdir):
     rows = compare_rows(read_results(workdir, WITH_TER), WITH_TER)
     good = next(row for row in rows if row.label == "good")
-    assert good.verdicts["edits"] == "better"
+    assert good.verdicts["edits"].words == "better"
     grid = report.table.differences["edits"]
     assert grid.title == "Edits, %: differences to base"
     assert [row[0] for row in grid.rows] == ["base", "good", "old"]

@@ -1,0 +1,385 @@
+"""Compares the rows of a table with one of them, all rows and metrics as one answer.
+
+A run of row i with seed j scores, on its metric's scale (`experiments.evaluation.links`),
+
+    y_ij = μ_i + b_j + e_ij,   e_ij ~ Normal(0, σ²_i):
+
+b_j is what a seed does to every row alike (the same order of batches), which is taken out by
+weighted least squares where there are 4 rows or more; σ_i is learned from the whole table
+(`experiments.report.spreads`). All runs are scored on one test set, and on another the
+sentences would favour other rows: that adds to every difference a variance that more seeds
+do not reduce, estimated on resampled test sets.
+
+The errors Z of all differences to base, of every row and metric, are drawn many times from
+this model, with the base's error shared by the rows, and the metrics of one run as
+correlated as their residuals are. With SE the root mean square of each difference's own
+draws, let c be the 95 % quantile of max |Z| / SE over rows and metrics. Then
+
+    d̂ ± c · SE
+
+are intervals that all hold at once with a probability of 95 %, p = P(max |Z| / SE ≥ |d̂| / SE)
+is corrected for all that a reader sees, and a difference is shown where its interval leaves 0
+out. For one metric, rows of one true spread and τ = 0 this is Dunnett's test (1955, "A
+multiple comparison procedure for comparing several treatments with a control").
+
+K rows, J seeds, R draws.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special
+
+from experiments.report.spreads import USUAL_TAU, draw_spreads
+from experiments.report.statistics import LEVEL
+
+# The usual convention: a real difference is missed once in five.
+POWER = 0.8
+
+DRAWS = 20_000
+
+_FEWEST_ROWS = 4
+"""Rows from which on the effects of seeds are taken out."""
+
+_LEAST_FREEDOM = 1.9
+"""Degrees of freedom below which a table says nothing of spreads: two runs of one row."""
+
+_CHUNK = 2_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Holds one metric of a table, on its scale."""
+
+    values: np.ndarray
+    """(K, J): the score of each row and seed; NaN where there is none."""
+    own: np.ndarray
+    """(K,): the variance of a run's score that its sentences alone give, those of its row's
+    other runs not sharing it; 0 where it is not known. No row's variance is less."""
+    shared: np.ndarray
+    """(K,): the variance of row − base that sentences give to all seeds alike."""
+    at_bound: np.ndarray
+    """(K,) bool: rows whose runs are all at the metric's bound, where spread says nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrasts:
+    """Holds the differences of one metric to base, (K,) each; NaN where there is none."""
+
+    base: float
+    """The base's estimated score."""
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+    d: np.ndarray
+    """The difference in standard deviations of a run (of row and base together)."""
+    detectable: np.ndarray
+    """The true difference that such a table shows with probability POWER."""
+    from_seeds: np.ndarray
+    """The share of each difference's variance that falls with the number of seeds."""
+
+    @property
+    def tested(self) -> np.ndarray:
+        return np.isfinite(self.mean)
+
+
+def contrast(
+    columns: Sequence[Column],
+    base: int,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    usual_tau: float = USUAL_TAU,
+) -> list[Contrasts]:
+    """Compares row `base` with all others in each of `columns`, as one family.
+
+    A row with a run that is not finite has no difference, nor has any row where the base has
+    such a run. Where nothing varies at all, an interval is one point, and p 0 or 1.
+    """
+    fits = [_fit(column, base) for column in columns]
+    # A fixed seed, so that the same files give the same report.
+    rng = np.random.default_rng(0)
+    varying = [fit for fit in fits if fit is not None and fit.total > 0]
+    errors = {}
+    if varying:
+        errors = dict(
+            zip(
+                map(id, varying),
+                _draw(varying, base, draws, usual_tau, rng),
+                strict=True,
+            )
+        )
+    scaled = [np.abs(z) / se for z, se, _ in errors.values()]
+    tested = [scale[:, fit.tested] for scale, fit in zip(scaled, varying, strict=True)]
+    largest = np.concatenate(tested, axis=1).max(1) if tested else np.zeros(1)
+    critical = float(np.quantile(largest, 1 - level))
+    largest.sort()
+    results = []
+    for column, fit in zip(columns, fits, strict=True):
+        if fit is None:
+            results.append(_nothing(len(column.values)))
+        elif id(fit) in errors:
+            results.append(_contrasts(fit, base, *errors[id(fit)], largest, critical))
+        else:
+            results.append(_without_chance(fit, base))
+    return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    column: Column
+    means: np.ndarray
+    """(K,) μ̂ up to a constant."""
+    residuals: np.ndarray
+    """(K, J), NaN where there is no run."""
+    variances: np.ndarray
+    freedom: np.ndarray
+    estimates: np.ndarray
+    """(K, K, J): how much each run adds to each row's difference to base."""
+    runs: np.ndarray
+    """(K,) numbers of runs."""
+    tested: np.ndarray
+    """(K,) bool."""
+
+    @property
+    def total(self) -> float:
+        """Degrees of freedom, 0 where nothing varies."""
+        known = self.variances > 0
+        return float(self.freedom[known].sum())
+
+
+def _fit(column, base):
+    """Returns the least squares of a column; None where the base cannot be compared."""
+    values = np.asarray(column.values, float)
+    runs = np.isfinite(values).sum(1)
+    is_bad = np.isinf(values).any(1) | (runs == 0)
+    if is_bad[base]:
+        return None
+    present = np.isfinite(values) & ~is_bad[:, None]
+    tested = ~is_bad
+    tested[base] = False
+    if not tested.any():
+        return None
+    blocks = present.any(1).sum() >= _FEWEST_ROWS
+    weights = present.any(1).astype(float)
+    # The second time, rows that vary less count more in the effects of seeds.
+    for _ in range(2 if blocks else 1):
+        solution = _least_squares(values, present, weights, blocks)
+        means, residuals, leverages = solution[:3]
+        freedom = np.where(present, 1 - leverages, 0).sum(1)
+        squares = np.nansum(residuals**2, 1)
+        freedom = np.where(
+            (runs > 1) & (freedom > 1e-9) & ~column.at_bound, freedom, 0.0
+        )
+        variances = np.where(freedom > 0, squares / np.maximum(freedom, 1e-9), 0.0)
+        pooled = (freedom * variances).sum() / max(freedom.sum(), 1e-9)
+        moderated = (freedom * variances + 4 * pooled) / (freedom + 4)
+        weights = np.where(present.any(1), 1 / np.maximum(moderated, 1e-300), 0.0)
+    if freedom.sum() < _LEAST_FREEDOM:
+        return None
+    # Rounding leaves residuals where runs are equal.
+    magnitude = np.nanmax(np.abs(np.where(present, values, np.nan))) + 1e-300
+    variances = np.where(variances < (1e-12 * magnitude) ** 2, 0.0, variances)
+    return _Fit(
+        column,
+        means,
+        residuals,
+        variances,
+        freedom,
+        solution[3],
+        np.where(is_bad, 0, runs),
+        tested,
+    )
+
+
+def _least_squares(values, present, weights, blocks):
+    """Returns means (K,), residuals (K, J), leverages (K, J), and contrasts' weights.
+
+    The last, (K, K, J), say how much each run adds to each row's mean.
+    """
+    rows, seeds = present.shape
+    row_of, seed_of = np.nonzero(present)
+    design = np.zeros((len(row_of), rows + seeds * blocks))
+    design[np.arange(len(row_of)), row_of] = 1
+    if blocks:
+        design[np.arange(len(row_of)), rows + seed_of] = 1
+    # Scaled so that the weights' unit does not matter to what counts as 0.
+    root = np.sqrt(weights[row_of] / weights.max())
+    inverse = np.linalg.pinv(root[:, None] * design, rcond=1e-7) * root
+    coefficients = inverse @ values[present]
+    residuals = np.full(values.shape, np.nan)
+    residuals[present] = values[present] - design @ coefficients
+    leverages = np.zeros(values.shape)
+    leverages[present] = (design * inverse.T).sum(1)
+    estimates = np.zeros((rows, rows, seeds))
+    estimates[:, row_of, seed_of] = inverse[:rows]
+    return coefficients[:rows], residuals, leverages, estimates
+
+
+def _draw(fits, base, draws, usual_tau, rng):
+    """Draws errors of all fits together.
+
+    Returns for each (errors (R, K), their root mean squares (K,), the ratios of a repeated
+    table's SE to this one's (R, K)).
+    """
+    rows, seeds = fits[0].residuals.shape
+    correlation = _correlation([_standardised(fit) for fit in fits])
+    of_runs = np.linalg.cholesky(correlation)
+    # Variances of correlated numbers are correlated by the square.
+    of_spreads = np.linalg.cholesky(correlation**2)
+    normals = rng.standard_normal((draws, rows, len(fits))) @ of_spreads.T
+    uniforms = special.ndtr(normals)
+    spreads = []
+    for i, fit in enumerate(fits):
+        sigmas, m, tau = draw_spreads(
+            fit.variances, fit.freedom, uniforms[..., i], rng, usual_tau
+        )
+        spreads.append((np.maximum(sigmas, np.sqrt(fit.column.own)), m, tau))
+    loads = [fit.estimates - fit.estimates[base] for fit in fits]
+    errors = [np.empty((draws, rows)) for _ in fits]
+    is_balanced = all(_is_balanced(fit) for fit in fits)
+    for start in range(0, draws, _CHUNK):
+        chunk = slice(start, min(start + _CHUNK, draws))
+        count = chunk.stop - start
+        # In a balanced table a row's runs come in by their mean alone.
+        shape = (count, rows) if is_balanced else (count, rows, seeds)
+        of_run = rng.standard_normal((*shape, len(fits))) @ of_runs.T
+        of_sentences = rng.standard_normal((count, rows, len(fits))) @ of_runs.T
+        for i, fit in enumerate(fits):
+            sigmas = spreads[i][0][chunk]
+            if is_balanced:
+                error = sigmas * of_run[..., i] / np.sqrt(np.maximum(fit.runs, 1))
+                error = error - error[:, base, None]
+            else:
+                scaled = (sigmas[..., None] * of_run[..., i]).reshape(count, -1)
+                error = scaled @ loads[i].reshape(rows, -1).T
+            errors[i][chunk] = error + np.sqrt(fit.column.shared) * of_sentences[..., i]
+    results = []
+    for fit, load, error, (sigmas, m, tau) in zip(
+        fits, loads, errors, spreads, strict=True
+    ):
+        squares = np.sqrt((error**2).mean(0))
+        squares[squares == 0] = 1.0
+        ratios = _repeated(fit, (load**2).sum(-1), sigmas, m, tau, rng)
+        results.append((error, squares, ratios))
+    return results
+
+
+def _is_balanced(fit):
+    present = np.isfinite(fit.residuals)
+    in_model = present.any(1)
+    return bool(present[in_model].all())
+
+
+def _standardised(fit):
+    """Returns residuals in units of their row's spread; NaN where there are none."""
+    pooled = (fit.freedom * fit.variances).sum() / max(fit.freedom.sum(), 1e-9)
+    variances = (fit.freedom * fit.variances + 4 * pooled) / (fit.freedom + 4)
+    known = np.where((fit.freedom > 0) & (fit.runs > 1), variances, np.nan)
+    return fit.residuals / np.sqrt(known)[:, None]
+
+
+def _correlation(residuals):
+    """Returns the correlation (M, M) of M metrics' residuals, drawn a little towards none."""
+    metrics = len(residuals)
+    correlation = np.eye(metrics)
+    for i in range(metrics):
+        for j in range(i):
+            both = np.isfinite(residuals[i]) & np.isfinite(residuals[j])
+            x = residuals[i][both]
+            y = residuals[j][both]
+            size = np.sqrt((x * x).sum() * (y * y).sum())
+            # Few pairs say little, and less correlation is the safer side.
+            found = (
+                (x * y).sum() / size * both.sum() / (both.sum() + 5)
+                if size > 0
+                else 0.0
+            )
+            correlation[i, j] = correlation[j, i] = found
+    values, vectors = np.linalg.eigh(correlation)
+    correlation = (vectors * np.maximum(values, 1e-3)) @ vectors.T
+    scale = np.sqrt(np.diag(correlation))
+    return correlation / scale / scale[:, None]
+
+
+def _repeated(fit, loads, sigmas, m, tau, rng):
+    """Draws SE of the same table run again, in units of this one's.
+
+    A row's spread is taken for a mean, in logs, of its own estimate and the table's. `loads`
+    (K, K) are the squared weights with which the rows' variances enter.
+    """
+    freedom = np.maximum(fit.freedom, 1e-3)
+    chance = special.polygamma(1, freedom / 2) / 4
+    weight = tau[:, None] ** 2 / (tau[:, None] ** 2 + chance)
+    bias = (special.digamma(freedom / 2) - np.log(freedom / 2)) / 2
+    again = sigmas**2 * rng.chisquare(freedom, sigmas.shape) / freedom
+    floor = np.maximum(fit.column.own, 1e-300)
+
+    def moderated(variances, m):
+        logs = 0.5 * np.log(np.maximum(variances, 1e-300)) - bias
+        return np.maximum(np.exp(2 * (weight * logs + (1 - weight) * m)), floor)
+
+    pooled = (fit.freedom * fit.variances).sum() / max(fit.freedom.sum(), 1e-9)
+    now = moderated(np.maximum(fit.variances, 1e-4 * pooled), m.mean())
+    # The repeated table estimates its m anew.
+    error = rng.standard_normal((len(m), 1)) / np.sqrt(2 * fit.freedom.sum())
+    then = moderated(again, m[:, None] + error)
+    now = now @ loads.T + fit.column.shared
+    then = then @ loads.T + fit.column.shared
+    return np.sqrt(then / np.maximum(now, 1e-300))
+
+
+def _contrasts(fit, base, errors, deviations, ratios, largest, critical):
+    mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
+    reach = critical * deviations
+    # The draws beyond, and this table itself.
+    beyond = len(largest) - np.searchsorted(largest, np.abs(mean) / deviations)
+    p = (beyond + 1) / (len(largest) + 1)
+    detectable = np.quantile(
+        np.abs(critical * deviations * ratios + errors), POWER, axis=0
+    )
+    seeds = np.clip(1 - fit.column.shared / deviations**2, 0, 1)
+    of_runs = np.sqrt(np.maximum(deviations**2 * seeds, 1e-300))
+    harmonic = 1 / (1 / np.maximum(fit.runs, 1) + 1 / fit.runs[base])
+    return Contrasts(
+        base=float(fit.means[base] + _mean_seed(fit)),
+        mean=mean,
+        low=mean - reach,
+        high=mean + reach,
+        p=np.where(fit.tested, np.minimum(p, 1.0), np.nan),
+        d=mean / (of_runs * np.sqrt(2 * harmonic)),
+        detectable=np.where(fit.tested, detectable, np.nan),
+        from_seeds=seeds,
+    )
+
+
+def _mean_seed(fit):
+    """Returns the mean effect of the base's seeds, so that its score is on the metric's scale."""
+    present = np.isfinite(fit.residuals)
+    fitted = np.where(
+        present, fit.column.values - fit.residuals - fit.means[:, None], np.nan
+    )
+    return float(np.nanmean(fitted))
+
+
+def _without_chance(fit, base):
+    """Returns contrasts of runs that do not vary at all."""
+    mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
+    magnitude = np.nanmax(np.abs(fit.column.values[np.isfinite(fit.column.values)]))
+    mean = np.where(np.abs(mean) < 1e-12 * magnitude, 0.0, mean)
+    return Contrasts(
+        base=float(fit.means[base] + _mean_seed(fit)),
+        mean=mean,
+        low=mean,
+        high=mean,
+        p=np.where(mean == 0, 1.0, np.where(fit.tested, 0.0, np.nan)),
+        d=np.where(mean == 0, 0.0, np.copysign(np.inf, mean)),
+        detectable=np.zeros_like(mean),
+        from_seeds=np.ones_like(mean),
+    )
+
+
+def _nothing(rows):
+    nan = np.full(rows, np.nan)
+    return Contrasts(np.nan, nan, nan, nan, nan, nan, nan, nan)

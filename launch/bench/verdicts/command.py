@@ -1,0 +1,137 @@
+"""Says by simulation how often a report's verdicts are false, and what they find.
+
+Cells are judged a few hundred tables at a time, in a process for each core.
+"""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import multiprocessing
+import os
+from collections.abc import Mapping
+
+from absl import flags
+
+from launch.bench.harness import record
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.table import Table, show
+from launch.bench.verdicts.simulation import Cell, Counts, simulate
+
+PART = 100
+"""Tables of each kind that a process judges at a time."""
+
+_SIZES = list(itertools.product((8, 20), (2, 3, 5)))
+
+CELLS = [
+    *(Cell(*size, spread, metrics=1) for spread in (0.0, 0.4, 0.8) for size in _SIZES),
+    *(Cell(*size, spread) for spread in (0.0, 0.4, 0.8) for size in _SIZES),
+    *(
+        Cell(*size, kind=kind)
+        for kind in ("blocks", "sentences", "tails", "odd")
+        for size in _SIZES
+    ),
+]
+
+TINY = [Cell(8, 2, metrics=1), Cell(8, 3, kind="sentences")]
+
+NOTES = {
+    "false": "tables without any difference that get a verdict of better or worse, for any row "
+    "and metric",
+    "all hold": "tables of which every interval holds the truth",
+    "each holds": "intervals that hold the truth",
+    "power": "rows that differ by 4 standard deviations and get the verdict, in one metric",
+    "in any": "the same, in any metric of the column",
+    "claims": "undecided rows that show the difference which would have shown, as the report "
+    "says, with probability 80 %, when the table is run again with it",
+}
+
+
+def define_flags() -> None:
+    """Defines --tables."""
+    flags.DEFINE_integer(
+        "tables",
+        4000,
+        "Tables without differences, and as many with, a cell",
+        lower_bound=1,
+    )
+
+
+def measure(request: Request) -> Outcome:
+    """Simulates the cells; shows and writes the table, a cell at a time."""
+    tables = 20 if request.cases == TINY else request.flags.tables
+    counts = {}
+    files = []
+    # Each process has one thread: the tables are small.
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(record.threads(), context) as pool:
+        for cell in request.cases:
+            with request.console.status(cell.name):
+                parts = [
+                    range(tables)[start : start + PART]
+                    for start in range(0, tables, PART)
+                ]
+                cells = itertools.repeat(cell)
+                sizes = [len(part) for part in parts]
+                results = pool.map(simulate, cells, sizes, range(len(parts)))
+                counts[cell] = sum(results, Counts())
+            # A run that is interrupted leaves the cells that it has done.
+            files = _write(request, counts)
+    show(table(counts), request.console)
+    return Outcome(files)
+
+
+def _write(request, counts):
+    return record.write(
+        request.directory,
+        "verdicts",
+        title="Verdicts of simulated tables",
+        tables=[table(counts)],
+        results={
+            "cells": [
+                {**dataclasses.asdict(cell), **dataclasses.asdict(count)}
+                for cell, count in counts.items()
+            ]
+        },
+    )
+
+
+def table(counts: Mapping[Cell, Counts]) -> Table:
+    """Returns the table, a row a cell."""
+    filled = Table("verdicts", ())
+    filled.headings = ("tables", *(filled.noted(*pair) for pair in NOTES.items()))
+    for cell, count in counts.items():
+        tables = count.nulls + count.tables
+        shares = (
+            (count.false, count.nulls),
+            (count.covered, tables),
+            (count.intervals_covered, count.intervals),
+            (count.shown, count.real),
+            (count.shown_in_any, count.real),
+            (count.claims_true, count.claims),
+        )
+        filled.rows.append(
+            (_description(cell), *(_percent(*share) for share in shares))
+        )
+    return filled
+
+
+def _description(cell):
+    metrics = "1 metric" if cell.metrics == 1 else f"{cell.metrics} metrics"
+    kind = "" if cell.kind == "plain" else f", {cell.kind}"
+    return f"{cell.rows} rows, {cell.seeds} seeds, {metrics}, e^{cell.spread:g}{kind}"
+
+
+def _percent(count, total):
+    return f"{100 * count / total:.1f} %" if total else "–"
+
+
+BENCHMARK = Benchmark(
+    name="verdicts",
+    cases=CELLS,
+    tiny=TINY,
+    run=measure,
+    table=table,
+    cases_flag=True,
+    define_flags=define_flags,
+)

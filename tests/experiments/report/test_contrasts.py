@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.report.contrasts import Column, contrast
+
+
+def column(values, own=0.0, shared=0.0, at_bound=()):
+    values = np.array(values, float)
+    rows = len(values)
+    bound = np.isin(np.arange(rows), at_bound)
+    return Column(values, np.full(rows, own), np.full(rows, shared), bound)
+
+
+def table(seed, rows, seeds, spread=1.0):
+    return spread * np.random.default_rng(seed).standard_normal((rows, seeds))
+
+
+def test_two_rows_of_one_spread_are_students_test():
+    values = table(0, 2, 6) + np.array([[0.0], [1.3]])
+    (result,) = contrast([column(values)], base=0, usual_tau=0.0)
+    expected = stats.ttest_ind(values[1], values[0])
+    interval = expected.confidence_interval(0.95)
+    assert result.mean[1] == pytest.approx(values[1].mean() - values[0].mean())
+    assert result.p[1] == pytest.approx(expected.pvalue, abs=0.006)
+    found = (result.low[1], result.high[1])
+    assert found == pytest.approx((interval.low, interval.high), abs=0.06)
+    assert np.isnan(result.mean[0])
+
+
+def test_three_rows_of_one_spread_are_dunnetts_test():
+    values = table(3, 3, 5) + np.array([[0.0], [1.0], [-2.0]])
+    (result,) = contrast([column(values)], base=0, usual_tau=0.0)
+    expected = stats.dunnett(values[1], values[2], control=values[0], rng=0)
+    np.testing.assert_allclose(result.p[1:], expected.pvalue, atol=0.01)
+    interval = expected.confidence_interval(0.95)
+    np.testing.assert_allclose(result.low[1:], interval.low, atol=0.06)
+    np.testing.assert_allclose(result.high[1:], interval.high, atol=0.06)
+
+
+def test_any_false_verdict_comes_in_one_null_table_of_twenty():
+    tables = 300
+    wrong = 0
+    rng = np.random.default_rng(0)
+    for _ in range(tables):
+        spreads = np.exp(0.4 * rng.standard_normal((8, 1)))
+        values = rng.standard_normal((8, 3)) * spreads
+        (result,) = contrast([column(values)], base=0, draws=2000)
+        wrong += np.nanmin(result.p) < 0.05
+    # 3.3 standard errors above 5 %.
+    assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
+
+
+def test_a_real_difference_is_shown_with_few_seeds():
+    values = table(1, 12, 3) + 8.0 * (np.arange(12) % 4 == 1)[:, None]
+    (result,) = contrast([column(values)], base=0)
+    shown = result.low > 0
+    assert shown.tolist() == [i % 4 == 1 for i in range(12)]
+
+
+def test_what_a_seed_does_to_all_rows_is_taken_out():
+    values = table(2, 8, 4)
+    with_blocks = values + 50 * np.random.default_rng(5).standard_normal(4)
+    (plain,) = contrast([column(values)], base=0)
+    (blocked,) = contrast([column(with_blocks)], base=0)
+    np.testing.assert_allclose(blocked.mean, plain.mean, atol=1e-9)
+    np.testing.assert_allclose(
+        blocked.high - blocked.low, plain.high - plain.low, rtol=1e-6
+    )
+
+
+def test_rows_of_other_seeds_are_compared_within_their_seeds():
+    blocks = np.array([0.0, 100.0, -50.0, 30.0, 10.0])
+    values = 0.1 * table(4, 6, 5) + blocks + np.arange(6)[:, None]
+    # Row 5 has the first two seeds alone, whose mean would be 52 and not 18.
+    values[5, 2:] = np.nan
+    (result,) = contrast([column(values)], base=0)
+    np.testing.assert_allclose(result.mean[1:], np.arange(1, 6), atol=0.5)
+    width = result.high - result.low
+    assert width[5] > 1.2 * width[1]
+
+
+def test_sentences_widen_intervals_however_many_seeds_there_are():
+    values = 0.01 * table(5, 6, 40)
+    (alone,) = contrast([column(values)], base=0)
+    (result,) = contrast([column(values, shared=1.0)], base=0)
+    assert np.nanmax(alone.high - alone.low) < 0.02
+    assert np.nanmin(result.high - result.low) > 2 * 1.96
+    assert result.from_seeds[1] < 0.01 < 0.99 < alone.from_seeds[1]
+
+
+def test_seeds_that_agree_by_luck_are_no_less_certain_than_their_sentences():
+    values = np.zeros((2, 2))
+    values[1] = [-0.29, -0.291]
+    values[0, 1] = 0.002
+    (lucky,) = contrast([column(values)], base=0)
+    (result,) = contrast([column(values, own=0.34**2)], base=0)
+    assert lucky.high[1] < 0 and result.high[1] > 0
+
+
+def test_a_metric_more_widens_the_intervals_less_the_more_it_agrees():
+    one = table(6, 8, 5)
+    other = table(7, 8, 5)
+    widths = []
+    for second in (None, one + 1e-3 * other, other):
+        columns = [column(values) for values in (one, second) if values is not None]
+        result = contrast(columns, base=0)[0]
+        widths.append(np.nanmean(result.high - result.low))
+    assert widths[0] < 1.03 * widths[1] and widths[1] < widths[2] < 1.25 * widths[0]
+
+
+def test_a_difference_of_the_detectable_size_is_shown_in_four_tables_of_five():
+    rng = np.random.default_rng(0)
+    shown = []
+    for _ in range(150):
+        (first,) = contrast([column(rng.standard_normal((8, 3)))], base=0, draws=2000)
+        again = rng.standard_normal((8, 3))
+        again[1:] += first.detectable[1:, None]
+        (second,) = contrast([column(again)], base=0, draws=2000)
+        shown.append(second.low[1:] > 0)
+    # 150 tables of 7 rows that share a base.
+    assert np.mean(shown) == pytest.approx(0.8, abs=0.08)
+
+
+def test_a_row_of_one_seed_is_judged_by_the_spread_of_the_others():
+    values = table(8, 6, 4)
+    values[3] = [30.0, np.nan, np.nan, np.nan]
+    (result,) = contrast([column(values)], base=0)
+    assert result.low[3] > 0
+    assert result.high[3] - result.low[3] > 1.2 * (result.high[2] - result.low[2])
+
+
+def test_nothing_varies():
+    (result,) = contrast([column([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])], base=0)
+    assert result.mean[1:] == pytest.approx([0.0, 1.0])
+    assert result.p[1:].tolist() == [1.0, 0.0]
+    assert (result.low == result.mean)[1:].all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1.0], [2.0]],
+        [[np.nan, np.nan], [1.0, 2.0]],
+        [[1.0, 2.0], [np.nan, np.nan]],
+        [[1.0, 2.0]],
+    ],
+    ids=["one seed", "no base", "no row", "base alone"],
+)
+def test_without_anything_to_compare_there_is_no_difference(values):
+    (result,) = contrast([column(values)], base=0)
+    assert not result.tested.any()
+
+
+def test_a_row_at_its_bound_tells_nothing_of_spread():
+    values = np.concatenate([table(9, 5, 3), np.full((3, 3), -6.0)])
+    (told,) = contrast([column(values, at_bound=(5, 6, 7))], base=0)
+    (without,) = contrast([column(values[:5])], base=0)
+    width = lambda result: (result.high - result.low)[1]
+    assert width(without) < width(told) < 1.4 * width(without)
+    assert told.high[5] < 0
+
+
+def test_the_same_table_gives_the_same_numbers():
+    values = table(10, 5, 3)
+    first = contrast([column(values)], base=0)[0]
+    second = contrast([column(values)], base=0)[0]
+    np.testing.assert_array_equal(first.low, second.low)

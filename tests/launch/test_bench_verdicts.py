@@ -1,0 +1,90 @@
+"""The simulation of tables whose true differences are known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from launch.bench.verdicts import command, simulation
+from launch.bench.verdicts.simulation import Cell, Counts, simulate
+
+CELL = Cell(8, 5, spread=0.0, metrics=1)
+
+
+def test_counts_are_of_the_tables():
+    counts = simulate(CELL, 16)
+    assert (counts.nulls, counts.tables) == (16, 16)
+    assert counts.intervals == 2 * 16 * 7
+    # 3 of 7 rows differ.
+    assert counts.real == 16 * 3
+    # With 5 seeds and equal spreads, 4 standard deviations are hard to miss.
+    assert counts.shown > 0.9 * counts.real
+    assert counts.false <= 4
+    assert counts.intervals_covered > 0.9 * counts.intervals
+    assert 0 < counts.claims_true <= counts.claims
+
+
+def test_parts_draw_other_tables_and_add_up():
+    first = simulate(CELL, 3, part=0)
+    second = simulate(CELL, 3, part=1)
+    assert first == simulate(CELL, 3, part=0)
+    assert first != second
+    total = dataclasses.asdict(sum([first, second], Counts()))
+    for name, value in total.items():
+        assert value == getattr(first, name) + getattr(second, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variance"), [("plain", 1.0), ("tails", 1.0), ("blocks", 1.0)]
+)
+def test_runs_vary_as_the_cell_says(kind, variance):
+    cell = Cell(2, 4000, spread=0.0, metrics=2, kind=kind)
+    table = simulation._Table(cell, np.ones(2), np.array([0.0, 4.0]))
+    columns = table.columns(np.random.default_rng(0))
+    gaps = columns[0].values[1] - columns[0].values[0]
+    assert gaps.mean() == pytest.approx(4.0, abs=0.1)
+    # What a seed adds to all rows is not in their differences.
+    assert gaps.var() == pytest.approx(2 * variance, rel=0.1)
+    base = columns[0].values[0], columns[1].values[0]
+    assert np.corrcoef(*base)[0, 1] == pytest.approx(0.8, abs=0.03)
+    expected = 2.0 if kind == "blocks" else 1.0
+    assert base[0].var() == pytest.approx(expected, rel=0.1)
+
+
+def test_sentences_are_half_of_a_differences_variance():
+    cell = Cell(2, 5, spread=0.0, metrics=1, kind="sentences")
+    rng = np.random.default_rng(0)
+    table = simulation._Table(cell, np.ones(2), np.zeros(2))
+    tables = [table.columns(rng)[0] for _ in range(4000)]
+    means = np.array([column.values.mean(1) for column in tables])
+    variance = (means[:, 1] - means[:, 0]).var()
+    assert variance == pytest.approx(2 * 2 / 5, rel=0.1)
+    said = np.mean([column.shared[1] for column in tables])
+    assert said == pytest.approx(variance / 2, rel=0.1)
+
+
+def test_one_row_varies_ten_times_as_much():
+    cell = Cell(8, 2, spread=0.0, kind="odd")
+    table = simulation._table(cell, True, np.random.default_rng(0))
+    assert table.spreads.tolist() == [1.0] * 7 + [10.0]
+
+
+def test_the_table_has_a_row_for_each_cell():
+    counts = Counts(nulls=200, false=10, tables=200, covered=392, real=100, shown=46)
+    filled = command.table({CELL: counts})
+    assert filled.headings[:2] == ("tables", "false [1]")
+    row = (
+        "8 rows, 5 seeds, 1 metric, e^0",
+        "5.0 %",
+        "98.0 %",
+        "–",
+        "46.0 %",
+        "0.0 %",
+        "–",
+    )
+    assert filled.rows == [row]
+
+
+def test_cells_have_names_of_their_own():
+    names = [cell.name for cell in command.CELLS]
+    assert len(set(names)) == len(names) == 60

@@ -1,0 +1,42 @@
+"""The report as a person asks for it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.experiments import fakes
+
+
+def report(*flags):
+    return subprocess.run(
+        [sys.executable, "-m", "launch.report", *flags],
+        capture_output=True,
+        encoding="utf-8",
+    )
+
+
+def test_rows_within_the_interest_are_equal(tmp_path):
+    fakes.table_3(tmp_path)
+    wide = report(f"--workdir={tmp_path}", "--interest=perplexity:9,bleu:50")
+    assert wide.returncode == 0, wide.stderr
+    (learned,) = [line for line in wide.stdout.splitlines() if "(E)" in line]
+    assert learned.endswith("; undecided (chrF, exact match)")
+    assert "equal within 9 (perplexity); equal within 50 (BLEU)" in learned
+
+
+@pytest.mark.parametrize(
+    ("interest", "message"),
+    [
+        ("ter:1", "'ter' is no metric; perplexity, bleu, chrf, exact_match are"),
+        ("bleu:a", "'a' is no number above 0; write bleu:0.5"),
+        ("bleu", "'' is no number above 0"),
+        ("bleu:-1", "'-1' is no number above 0"),
+    ],
+)
+def test_a_mistaken_interest_is_one_line(tmp_path, interest, message):
+    done = report(f"--workdir={tmp_path}", f"--interest={interest}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: --interest={interest}: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
