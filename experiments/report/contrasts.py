@@ -27,6 +27,7 @@ K rows, J seeds, R draws.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -100,27 +101,25 @@ def contrast(
     fits = [_fit(column, base) for column in columns]
     # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(0)
-    varying = [fit for fit in fits if fit is not None and fit.total > 0]
+    varying = [i for i, fit in enumerate(fits) if fit is not None and fit.total > 0]
     errors = {}
     if varying:
-        errors = dict(
-            zip(
-                map(id, varying),
-                _draw(varying, base, draws, usual_tau, rng),
-                strict=True,
-            )
-        )
-    scaled = [np.abs(z) / se for z, se, _ in errors.values()]
-    tested = [scale[:, fit.tested] for scale, fit in zip(scaled, varying, strict=True)]
-    largest = np.concatenate(tested, axis=1).max(1) if tested else np.zeros(1)
-    critical = float(np.quantile(largest, 1 - level))
+        drawn = _draw([fits[i] for i in varying], base, draws, usual_tau, rng)
+        errors = dict(zip(varying, drawn, strict=True))
+    scaled = [
+        np.abs(error.draws / error.size)[:, fits[i].tested]
+        for i, error in errors.items()
+    ]
+    largest = np.concatenate(scaled, axis=1).max(1) if scaled else np.zeros(draws)
     largest.sort()
+    # The smallest that leaves a p of the level, as `_contrasts` counts it.
+    critical = largest[-max(int(level * (draws + 1)), 1)]
     results = []
-    for column, fit in zip(columns, fits, strict=True):
+    for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
         if fit is None:
             results.append(_nothing(len(column.values)))
-        elif id(fit) in errors:
-            results.append(_contrasts(fit, base, *errors[id(fit)], largest, critical))
+        elif i in errors:
+            results.append(_contrasts(fit, base, errors[i], largest, critical))
         else:
             results.append(_without_chance(fit, base))
     return results
@@ -147,6 +146,17 @@ class _Fit:
         """Degrees of freedom, 0 where nothing varies."""
         known = self.variances > 0
         return float(self.freedom[known].sum())
+
+
+class _Errors(NamedTuple):
+    """Holds drawn errors of one metric's differences."""
+
+    draws: np.ndarray
+    """(R, K)"""
+    size: np.ndarray
+    """(K,) SE: the draws' root mean square, 1 for the base."""
+    repeated: np.ndarray
+    """(R, K): SE of the same table run again, in units of this one's."""
 
 
 def _fit(column, base):
@@ -198,6 +208,8 @@ def _least_squares(values, present, weights, blocks):
 
     The last, (K, K, J), say how much each run adds to each row's mean.
     """
+    if present[present.any(1)].all():
+        return _balanced_least_squares(values, present, weights * blocks)
     rows, seeds = present.shape
     row_of, seed_of = np.nonzero(present)
     design = np.zeros((len(row_of), rows + seeds * blocks))
@@ -217,25 +229,26 @@ def _least_squares(values, present, weights, blocks):
     return coefficients[:rows], residuals, leverages, estimates
 
 
-def _draw(fits, base, draws, usual_tau, rng):
-    """Draws errors of all fits together.
+def _balanced_least_squares(values, present, weights):
+    """Returns the same for rows that all have the same seeds; weights of 0 for no blocks."""
+    seeds = present.shape[1]
+    used = present.any(1)
+    means = np.where(used, np.where(present, values, 0.0).mean(1), 0.0)
+    residuals = np.where(present, values - means[:, None], np.nan)
+    shares = np.where(used, weights, 0.0)
+    shares = shares / max(shares.sum(), 1e-300)
+    residuals -= shares[used] @ residuals[used]
+    leverages = np.where(present, 1 / seeds + shares[:, None] * (1 - 1 / seeds), 0.0)
+    estimates = np.repeat(np.diag(used / seeds)[..., None], seeds, axis=-1)
+    return means, residuals, leverages, estimates
 
-    Returns for each (errors (R, K), their root mean squares (K,), the ratios of a repeated
-    table's SE to this one's (R, K)).
-    """
+
+def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
+    """Draws the errors of all fits together."""
     rows, seeds = fits[0].residuals.shape
     correlation = _correlation([_standardised(fit) for fit in fits])
     of_runs = np.linalg.cholesky(correlation)
-    # Variances of correlated numbers are correlated by the square.
-    of_spreads = np.linalg.cholesky(correlation**2)
-    normals = rng.standard_normal((draws, rows, len(fits))) @ of_spreads.T
-    uniforms = special.ndtr(normals)
-    spreads = []
-    for i, fit in enumerate(fits):
-        sigmas, m, tau = draw_spreads(
-            fit.variances, fit.freedom, uniforms[..., i], rng, usual_tau
-        )
-        spreads.append((np.maximum(sigmas, np.sqrt(fit.column.own)), m, tau))
+    spreads = _draw_spreads(fits, correlation, draws, usual_tau, rng)
     loads = [fit.estimates - fit.estimates[base] for fit in fits]
     errors = [np.empty((draws, rows)) for _ in fits]
     is_balanced = all(_is_balanced(fit) for fit in fits)
@@ -256,13 +269,27 @@ def _draw(fits, base, draws, usual_tau, rng):
                 error = scaled @ loads[i].reshape(rows, -1).T
             errors[i][chunk] = error + np.sqrt(fit.column.shared) * of_sentences[..., i]
     results = []
-    for fit, load, error, (sigmas, m, tau) in zip(
-        fits, loads, errors, spreads, strict=True
-    ):
-        squares = np.sqrt((error**2).mean(0))
-        squares[squares == 0] = 1.0
-        ratios = _repeated(fit, (load**2).sum(-1), sigmas, m, tau, rng)
-        results.append((error, squares, ratios))
+    for i, fit in enumerate(fits):
+        size = np.sqrt((errors[i] ** 2).mean(0))
+        # The base has no error against itself.
+        size[size == 0] = 1.0
+        repeated = _repeated(fit, (loads[i] ** 2).sum(-1), *spreads[i], rng)
+        results.append(_Errors(errors[i], size, repeated))
+    return results
+
+
+def _draw_spreads(fits, correlation, draws, usual_tau, rng):
+    """Draws (standard deviations (R, K), m (R,), τ (R,)) of each fit."""
+    rows = len(fits[0].residuals)
+    # Variances of correlated numbers are correlated by the square.
+    of_spreads = np.linalg.cholesky(correlation**2)
+    normals = rng.standard_normal((draws, rows, len(fits))) @ of_spreads.T
+    uniforms = special.ndtr(normals)
+    results = []
+    for i, fit in enumerate(fits):
+        known = fit.variances, fit.freedom, uniforms[..., i]
+        sigmas, m, tau = draw_spreads(*known, rng, usual_tau)
+        results.append((np.maximum(sigmas, np.sqrt(fit.column.own)), m, tau))
     return results
 
 
@@ -290,13 +317,10 @@ def _correlation(residuals):
             x = residuals[i][both]
             y = residuals[j][both]
             size = np.sqrt((x * x).sum() * (y * y).sum())
-            # Few pairs say little, and less correlation is the safer side.
-            found = (
-                (x * y).sum() / size * both.sum() / (both.sum() + 5)
-                if size > 0
-                else 0.0
-            )
-            correlation[i, j] = correlation[j, i] = found
+            if size > 0:
+                # Few pairs say little, and less correlation is the safer side.
+                trust = both.sum() / (both.sum() + 5)
+                correlation[i, j] = correlation[j, i] = trust * (x * y).sum() / size
     values, vectors = np.linalg.eigh(correlation)
     correlation = (vectors * np.maximum(values, 1e-3)) @ vectors.T
     scale = np.sqrt(np.diag(correlation))
@@ -330,15 +354,15 @@ def _repeated(fit, loads, sigmas, m, tau, rng):
     return np.sqrt(then / np.maximum(now, 1e-300))
 
 
-def _contrasts(fit, base, errors, deviations, ratios, largest, critical):
+def _contrasts(fit, base, errors, largest, critical):
+    deviations = errors.size
     mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
     reach = critical * deviations
     # The draws beyond, and this table itself.
     beyond = len(largest) - np.searchsorted(largest, np.abs(mean) / deviations)
     p = (beyond + 1) / (len(largest) + 1)
-    detectable = np.quantile(
-        np.abs(critical * deviations * ratios + errors), POWER, axis=0
-    )
+    again = np.abs(critical * deviations * errors.repeated + errors.draws)
+    detectable = np.quantile(again, POWER, axis=0)
     seeds = np.clip(1 - fit.column.shared / deviations**2, 0, 1)
     of_runs = np.sqrt(np.maximum(deviations**2 * seeds, 1e-300))
     harmonic = 1 / (1 / np.maximum(fit.runs, 1) + 1 / fit.runs[base])

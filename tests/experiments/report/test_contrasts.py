@@ -69,6 +69,27 @@ def test_what_a_seed_does_to_all_rows_is_taken_out():
     )
 
 
+def test_a_balanced_table_is_the_least_squares_of_an_unbalanced_one():
+    """One run less in one row, which by its weight hardly counts."""
+    values = table(11, 6, 12)
+    lacking = values.copy()
+    lacking[5] *= 1e6
+    (whole,) = contrast([column(lacking)], base=0)
+    lacking[5, 3] = np.nan
+    (result,) = contrast([column(lacking)], base=0)
+    np.testing.assert_allclose(result.mean[1:5], whole.mean[1:5], atol=1e-4)
+    np.testing.assert_allclose(result.low[1:5], whole.low[1:5], rtol=0.1, atol=0.05)
+
+
+def test_an_interval_leaves_0_out_just_where_p_is_below_the_level():
+    for seed in range(30):
+        values = table(seed, 6, 3) + 2.2 * (np.arange(6) == 2)[:, None]
+        for level in (0.05, 0.001):
+            (result,) = contrast([column(values)], base=0, draws=2000, level=level)
+            shown = (result.low > 0) | (result.high < 0)
+            assert (shown == (result.p <= level))[1:].all()
+
+
 def test_rows_of_other_seeds_are_compared_within_their_seeds():
     blocks = np.array([0.0, 100.0, -50.0, 30.0, 10.0])
     values = 0.1 * table(4, 6, 5) + blocks + np.arange(6)[:, None]
