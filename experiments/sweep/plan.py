@@ -103,9 +103,10 @@ def check_all(trials: list[Trial]) -> None:
         program = program_without_corpus(trial.settings)
         try:
             variable_shapes(program)
-            # The loss depends on the design, so one small size will do; but a rotation
-            # may be of a part of d_k.
-            small = Shape(N=1, d_model=2, d_ff=2, h=2, d_k=program.shape.d_k, d_v=2)
+            # The loss depends on the design, so a small size will do; but positions may
+            # not fit any width of the model or of a head.
+            own = program.shape
+            small = Shape(N=1, d_model=own.d_model, d_ff=2, h=2, d_k=own.d_k, d_v=2)
             _loss(program._replace(shape=small))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{trial.name} cannot be built: {error}") from error

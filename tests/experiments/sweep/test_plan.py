@@ -225,6 +225,11 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
     assert [d_ff for _, d_ff, _ in initialised] == [29, 2, 31]
 
 
+def test_positions_are_built_for_the_heads_own_width():
+    point = {"model.positions": "rotary(fraction=0.5)", "model.d_k": 4}
+    check_all(plan_trials(tiny_config.get_config(), [point]))
+
+
 def test_what_cannot_be_built_is_named(monkeypatch):
     def broken(program, *rest):
         raise TypeError(f"no d_k={program.shape.d_k}")
