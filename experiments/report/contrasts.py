@@ -39,6 +39,12 @@ from experiments.report.statistics import LEVEL
 POWER = 0.8
 
 DRAWS = 20_000
+"""Draws of each difference's error, and fewer in tables of more than 50 rows."""
+
+_NUMBERS = 4_000_000
+"""Numbers that are drawn, as long as each difference has FEWEST_DRAWS."""
+
+FEWEST_DRAWS = 4_000
 
 _FEWEST_ROWS = 4
 """Rows from which on the effects of seeds are taken out."""
@@ -89,7 +95,7 @@ class Contrasts:
 def contrast(
     columns: Sequence[Column],
     base: int,
-    draws: int = DRAWS,
+    draws: int | None = None,
     level: float = LEVEL,
     usual_tau: float = USUAL_TAU,
 ) -> list[Contrasts]:
@@ -99,6 +105,9 @@ def contrast(
     such a run. Where nothing varies at all, an interval is one point, and p 0 or 1.
     """
     fits = [_fit(column, base) for column in columns]
+    if draws is None:
+        differences = sum(len(column.values) for column in columns)
+        draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
     # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(0)
     varying = [i for i, fit in enumerate(fits) if fit is not None and fit.total > 0]

@@ -1,7 +1,7 @@
+"""report.html, and the report's files as a whole."""
+
 import base64
-import csv
 import html.parser
-import io
 import json
 import re
 import subprocess
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rich.console
 
 from experiments.report import page as report_page
 from experiments.report.figures import (
@@ -22,319 +21,15 @@ from experiments.report.figures import (
     sizes,
     style,
 )
-from experiments.report.formats import csv_scores, to_markdown
+from experiments.report.formats import csv_scores
 from experiments.report.page import Maps, attention_maps, render_page
 from experiments.report.results import read_examples, read_results
-from experiments.report.table import Grid, Table, result_table, short_names
-from experiments.report.terminal import print_table
 from experiments.report.write import compare_rows, write_report
 from experiments.system import files
 from tests.experiments import fakes
 
 EVIL = "--></script><script>alert(1)</script><img src=x onerror=alert(2)> |*`[red]&amp;"
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    """A written report over two points, one of them with one seed, a failed and an
-    unfinished trial."""
-    failed = {
-        "status": "failed",
-        "error": "loss is NaN\nat step 125",
-        "traceback": "...",
-    }
-    workdir = fakes.sweep(
-        tmp_path_factory.mktemp("sweep"),
-        [
-            (
-                {"seed": 0},
-                fakes.finished(
-                    1.10,
-                    96.0,
-                    97.5,
-                    0.92,
-                    seconds=20.5,
-                    beside={"raw": {"test": {"bleu": 96.0}}},
-                ),
-                {"pairs": fakes.PAIRS},
-            ),
-            (
-                {"seed": 1},
-                fakes.finished(1.20, 98.0, 98.5, 0.95),
-                {"started": "2026-11-22T01:00:00"},
-            ),
-            (
-                {"model.h": 2, "model.positions": "learned", "seed": 0},
-                fakes.finished(200_000.0, 5.04, 12.0, 0.004, parameters=1000),
-                {"pairs": fakes.PAIRS[:1]},
-            ),
-            ({"model.h": 2, "model.positions": "learned", "seed": 1}, failed, {}),
-            ({"model.h": 1, "seed": 0}, None, {}),
-            ({"model.h": 1, "seed": 1}, None, None),
-        ],
-    )
-    return write_report(workdir)
-
-
-def test_markdown(sweep):
-    assert (
-        sweep.markdown.read_text(encoding="utf-8")
-        == """\
-# quick: table × seed
-
-|  | seeds | parameters | perplexity | BLEU | chrF | exact match, % |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| base | 2 | 241,664 | 1.150 ± 0.071 | 97.0 ± 1.4 | 98.0 ± 0.7 | 93.5 ± 2.1 |
-| h=2, positions=learned | 1 of 2 | 1,000 | 2e+05 | 5.0 | 12.0 | 0.4 |
-| h=1 | 0 of 2 | – | – | – | – | – |
-
-base: h=4, positions=sinusoidal (experiments/configs/quick.py)
-
-perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences; ±: \
-sample standard deviation over seeds
-
-## Trials without a result
-
-| trial | status | why |
-| --- | --- | --- |
-| h=2 positions=learned seed=1 | failed | loss is NaN at step 125 |
-| h=1 seed=0 | unfinished | stopped or still running, last logged at step 50 of 750 |
-| h=1 seed=1 | unfinished | not started |
-
-## What ran
-
-- config: experiments/configs/quick.py
-- sweeps: table, seed
-- trials: 3 finished of 6
-- started: 2026-11-21T09:00:00 to 2026-11-22T01:00:00
-- git: 0a1b2c3d
-- device: 1 × cpu
-- corpus: c0ffee12
-- corpus counts: train 40000, dropped 12
-- vocabulary: 5eed5eed
-- python: 3.11.7
-- versions: jax 0.10.2, flax 0.12.8
-
-Figures, position encodings and attention maps: report.html; a line a trial: report.csv; \
-for LaTeX: report.tex.
-"""
-    )
-
-
-def test_results_say_how_a_row_stands_to_base(table_3):
-    results = table_3.table.results
-    assert results.headings[-1] == "against base"
-    assert {row[0]: row[-1] for row in results.rows} == {
-        "base": "",
-        "(A) h=1": "worse (perplexity, BLEU); undecided (chrF, exact match): about 12 more seeds",
-        "(B) d_k=16": "diverged in 1 of 3 runs",
-        "(E) learned positions": "undecided",
-        "big": "better (perplexity, BLEU); undecided (chrF, exact match): about 8 more seeds",
-    }
-    assert [row[1] for row in results.rows] == ["3", "3", "2 of 3", "3", "3"]
-    assert table_3.table.problems == (
-        ("(B) d_k=16, d_k=4 seed=2", "diverged", "loss is NaN at step 75"),
-    )
-
-
-def test_differences_stand_beside_the_papers(table_3):
-    perplexity, bleu, chrf, exact = table_3.table.differences.values()
-    assert [grid.title for grid in (perplexity, bleu, chrf, exact)] == [
-        "Perplexity: differences to base",
-        "BLEU: differences to base",
-        "chrF: differences to base",
-        "Exact match, %: differences to base",
-    ]
-    ours = ("difference", "95 % interval", "p", "d", "runs", "verdict")
-    paper = ("paper", "paper’s difference", "paper’s order")
-    assert [grid.headings[2:] for grid in (perplexity, bleu, chrf, exact)] == [
-        ours + paper,
-        ours + paper,
-        ours,
-        ours,
-    ]
-    rows = {row[0]: row[2:] for row in perplexity.rows}
-    assert rows["base"] == ("–",) * 6 + ("4.92", "–", "–")
-    assert re.fullmatch(r"\+\d\.\d{3}", rows["(A) h=1"][0]) and rows["(A) h=1"][4:] == (
-        "3",
-        "worse",
-        "5.29",
-        "+0.37",
-        "supported",
-    )
-    assert re.fullmatch(r"\[-\d\.\d{3}, -\d\.\d{3}\]", rows["big"][1]) and rows["big"][
-        -2:
-    ] == ("-0.59", "supported")
-    assert rows["(B) d_k=16"][4:6] == ("2", "diverged in 1 of 3 runs")
-    learned = rows["(E) learned positions"]
-    assert re.search(r"undecided.*; differences above \d", learned[5])
-    assert rows["(E) learned positions"][-3:] == (
-        "4.92",
-        "+0.00",
-        "–",
-    )  # the paper has none there
-    assert {row[0]: row[-1] for row in bleu.rows}["(A) h=1"] == "supported"
-
-
-def test_differences_are_near_those_of_means(table_3):
-    book = read_results(table_3.html.parent)
-    base = book.trials[:3]
-    row = book.trials[3:6]
-    assert {trial.label for trial in row} == {"(A) h=1"}
-    for metric, scale in (("bleu", 1), ("exact_match", 100)):
-        pairs = zip(row, base, strict=True)
-        gaps = [ours.result[metric] - theirs.result[metric] for ours, theirs in pairs]
-        shown = float(table_3.table.differences[metric].rows[1][2])
-        # Means are of logits, which are shown as what they stand for.
-        assert shown == pytest.approx(scale * np.mean(gaps), rel=0.05)
-
-
-def test_markdown_has_every_difference(table_3):
-    text = table_3.markdown.read_text(encoding="utf-8")
-    for grid in table_3.table.differences.values():
-        assert f"## {grid.title}\n" in text
-    assert (
-        text.count("| supported |") == 5
-        and "“Attention Is All You Need”" in text
-        and "corrected for all rows and metrics" in text
-    )
-
-
-def test_rows_of_one_seed_beside_the_paper(tmp_path):
-    book = read_results(fakes.table_3(tmp_path, seeds=1))
-    table = result_table(book, compare_rows(book))
-    assert [grid.headings[2:] for grid in table.differences.values()] == [
-        ("paper", "paper’s difference", "paper’s order")
-    ] * 2
-    assert [row[-2] for row in table.differences["bleu"].rows] == [
-        "–",
-        "-0.90",
-        "-0.70",
-        "-0.10",
-        "+0.60",
-    ]
-    assert [row[-1] for row in table.results.rows] == [
-        "",
-        "",
-        "diverged in 1 of 1 runs",
-        "",
-        "",
-    ]
-    assert "corrected for" not in to_markdown(book, table)
-
-
-def test_a_base_alone_does_not_stand_beside_the_paper(tmp_path):
-    book = read_results(
-        fakes.sweep(
-            tmp_path,
-            [
-                ({"label": "base"}, fakes.finished(), {}),
-                ({"label": "mine", "model.h": 2}, fakes.finished(), {}),
-            ],
-        )
-    )
-    rows = compare_rows(book)
-    assert rows[0].published and result_table(book, rows).differences == {}
-
-
-def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
-    lines = list(csv.DictReader(io.StringIO(sweep.csv.read_text(encoding="utf-8"))))
-    assert list(lines[0]) == [
-        "name",
-        "label",
-        "model.h",
-        "model.positions",
-        "seed",
-        "status",
-        "parameters",
-        "perplexity",
-        "bleu",
-        "bleu_detokenized",
-        "chrf",
-        "exact_match",
-        "alignment_error",
-        "test_perplexity",
-        "steps",
-        "seconds",
-    ]
-    assert [line["name"] for line in lines] == [
-        "seed=0",
-        "seed=1",
-        "h=2 positions=learned seed=0",
-        "h=2 positions=learned seed=1",
-        "h=1 seed=0",
-        "h=1 seed=1",
-    ]
-    assert [line["model.h"] for line in lines] == ["4", "4", "2", "2", "1", "1"]
-    assert [line["status"] for line in lines] == ["finished"] * 3 + ["failed"] + [
-        "unfinished"
-    ] * 2
-    assert list(lines[0].values())[4:] == [
-        "0",
-        "finished",
-        "241664",
-        "1.1",
-        "96.0",
-        "",
-        "97.5",
-        "0.92",
-        "",
-        "",
-        "750",
-        "20.5",
-    ]
-    assert set(list(lines[3].values())[6:]) == {""}
-
-
-def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
-    beside = {
-        name: {
-            "steps": [1],
-            "validation": {"perplexity": 1.5 + i, "bleu": 9.0},
-            "test": {"bleu": 30.0 + i, "chrf": 40.0, "exact_match": 0.5},
-        }
-        for i, name in enumerate(("raw", "ema"))
-    }
-    written = write_report(
-        fakes.sweep(
-            tmp_path,
-            [
-                (
-                    {"label": "base"},
-                    fakes.finished(bleu_detokenized=29.5, beside=beside),
-                    {},
-                ),
-                ({"label": "a, b", "model.h": 2}, fakes.DIVERGED, {}),
-            ],
-        )
-    )
-    base, other = csv.DictReader(io.StringIO(written.csv.read_text(encoding="utf-8")))
-    assert list(base)[-8:] == [
-        "raw.perplexity",
-        "raw.bleu",
-        "raw.chrf",
-        "raw.exact_match",
-        "ema.perplexity",
-        "ema.bleu",
-        "ema.chrf",
-        "ema.exact_match",
-    ]
-    assert [
-        base[name]
-        for name in (
-            "label",
-            "bleu_detokenized",
-            "raw.perplexity",
-            "ema.perplexity",
-            "ema.bleu",
-        )
-    ] == ["base", "29.5", "1.5", "2.5", "31.0"]
-    assert (other["label"], other["status"], other["ema.bleu"]) == (
-        "a, b",
-        "diverged",
-        "",
-    )
 
 
 class Page(html.parser.HTMLParser):
@@ -450,7 +145,9 @@ def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
                 drawn.update({name: len(rows)}) or "<svg></svg>"
             ),
         )
-    page = render_page(book, compare_rows(book), table_3.table)
+    page = render_page(
+        book, compare_rows(book, fakes.REPORTED), table_3.table, fakes.REPORTED
+    )
     assert drawn == {
         "forest": 3,
         "training_curves": 4,
@@ -562,7 +259,7 @@ def test_markup_in_what_trials_say_stays_text(tmp_path):
 def test_the_same_files_give_the_same_bytes(sweep):
     paths = (sweep.markdown, sweep.csv, sweep.latex, sweep.html)
     before = [path.read_bytes() for path in paths]
-    again = write_report(sweep.html.parent)
+    again = write_report(sweep.html.parent, fakes.REPORTED)
     assert again == sweep
     assert [path.read_bytes() for path in paths] == before
     assert not list(sweep.html.parent.glob(".report*"))
@@ -574,7 +271,7 @@ def test_a_failed_write_leaves_the_old_report(sweep, monkeypatch):
         files.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full"))
     )
     with pytest.raises(OSError, match="disk full"):
-        write_report(sweep.html.parent)
+        write_report(sweep.html.parent, fakes.REPORTED)
     assert sweep.markdown.read_bytes() == before
     assert not list(sweep.html.parent.glob(".report*"))
 
@@ -588,7 +285,7 @@ def test_a_single_run(tmp_path):
         name="quick",
         pairs=fakes.PAIRS[:1],
     )
-    written = write_report(tmp_path)
+    written = write_report(tmp_path, fakes.REPORTED)
     assert written.table.results.rows == (
         ("quick", "1", "241,664", "1.250", "nan", "95.0", "90.0"),
     )
@@ -605,65 +302,11 @@ def test_a_single_run(tmp_path):
     "trials", [[], [({}, None, None)], [({}, None, {"logged": ()})]]
 )
 def test_a_sweep_that_has_nothing_yet(tmp_path, trials):
-    written = write_report(fakes.sweep(tmp_path, trials))
+    written = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
     assert [row[:2] for row in written.table.results.rows] == [
         ("base", "0 of 1")
     ] * len(trials)
     assert "<figure" not in written.html.read_text()
-
-
-def test_short_names():
-    assert short_names(["model.h", "seed"]) == {"model.h": "h", "seed": "seed"}
-    known = ["evaluation.batch_size", "training.batch_size", "training.steps"]
-    assert short_names(["training.batch_size", "training.steps"], known) == {
-        "training.batch_size": "training.batch_size",
-        "training.steps": "steps",
-    }
-
-
-def shown(table, width, terminal):
-    console = rich.console.Console(
-        file=io.StringIO(), width=width, force_terminal=terminal, color_system=None
-    )
-    print_table(table, console)
-    return console.file.getvalue()
-
-
-def test_a_pipe_gets_plain_columns_that_never_wrap(sweep):
-    plain = shown(sweep.table, 40, terminal=False).splitlines()
-    assert plain[0].split() == ["seeds", "perplexity", "BLEU", "exact", "match,", "%"]
-    assert plain[1].split("  ", 1) == [
-        "base",
-        "                       2  1.150 ± 0.071  97.0 ± 1.4      93.5 ± 2.1",
-    ]
-    assert plain[-3] == "failed: h=2 positions=learned seed=1: loss is NaN at step 125"
-    assert len(plain) == 1 + 3 + 2 + 3
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_gets_a_drawn_table_that_fits(table_3, width):
-    drawn = shown(table_3.table, width, terminal=True)
-    assert "───" in drawn and max(map(len, drawn.splitlines())) <= width
-    for i, heading in enumerate(table_3.table.results.headings[1:-1], 1):
-        cell = table_3.table.results.rows[1][i]
-        assert (cell in drawn) == (heading not in ("parameters", "chrF"))
-    for word in (
-        "learned",
-        "worse",
-        "better",
-        "undecided",
-        "diverged: (B) d_k=16, d_k=4 seed=2: loss is NaN",
-    ):
-        assert word in drawn
-
-
-def test_labels_are_no_markup_in_a_terminal():
-    results = Grid("", ("", *"abcdef"), (("x=[red]", *"123456"),))
-    table = Table(results, ("[bold]",), {}, (), (("[a]", "failed", "[b]"),))
-    assert all(
-        text in shown(table, 100, terminal=True)
-        for text in ("x=[red]", "[bold]", "failed: [a]: [b]")
-    )
 
 
 def test_fifteen_trials_take_little_space(table_3):

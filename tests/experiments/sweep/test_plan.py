@@ -239,11 +239,6 @@ def test_what_cannot_be_built_is_named(monkeypatch):
         check_all(plan_trials(tiny_config.get_config(), [{"model.d_k": 37, "seed": 1}]))
 
 
-def test_a_rotation_of_a_part_of_d_k_can_be_built():
-    points = [{"model.d_k": 8, "model.positions": "rotary(fraction=0.5)"}]
-    check_all(plan_trials(tiny_config.get_config(), points))
-
-
 def test_directories_are_readable_distinct_and_stay_inside():
     directories = [p.directory for p in planned("heads", "positions", "seed")]
     assert len(set(directories)) == 8
