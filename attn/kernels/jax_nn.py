@@ -47,6 +47,10 @@ def jax_nn(
 
     It takes memory N·M, unless cuDNN serves.
     """
+    # What is not finite is taken out before the score sees it: a parameter's gradient
+    # would be 0 times infinity. What overflows there is taken out afterwards.
+    q, bad_query = _finite(q)
+    k, bad_key = _finite(k)
     q, k = _prepared(q, k, score)
     left, right = mask.reach()
     lengths = jnp.full(q.shape[0], k.shape[1], jnp.int32)
@@ -56,13 +60,13 @@ def jax_nn(
             lengths = jnp.minimum(lengths, part.lengths).astype(jnp.int32)
     first, last = _visible_range(q.shape[1], left, right, lengths)
 
-    # A masked NaN would reach the output, because its weight of 0 times NaN is NaN.
-    bad = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
-    k = jnp.where(bad[..., None], 0, k)
-    v = jnp.where(bad[..., None], 0, v)
-    # A query of NaN that sees nothing would make NaN of every key's gradient.
-    bad_query = ~jnp.isfinite(q).all(-1)
-    q = jnp.where(bad_query[..., None], 0, q)
+    # A masked NaN would reach the output, because its weight of 0 times NaN is NaN; and a
+    # query of NaN that sees nothing every key's gradient.
+    q, overflown_query = _finite(q)
+    k, overflown_key = _finite(k)
+    v, bad_value = _finite(v)
+    bad_query |= overflown_query
+    bad = bad_key | overflown_key | bad_value
     # The causal flag is kept apart, because cuDNN serves it and is given no window.
     causal = right == 0 and left is None
     window = None
@@ -87,6 +91,12 @@ def jax_nn(
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
     spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
     return jnp.where(spoiled[..., None], jnp.nan, out)
+
+
+def _finite(x):
+    """Returns x with 0 for each token and head that is not finite, and which these are."""
+    bad = ~jnp.isfinite(x).all(-1)
+    return jnp.where(bad[..., None], 0, x), bad
 
 
 def _prepared(q, k, score):

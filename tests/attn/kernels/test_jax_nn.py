@@ -106,6 +106,25 @@ def test_a_query_of_nan_that_sees_nothing_reaches_no_gradient(qkv):
     np.testing.assert_array_equal(np.isnan(seen).all(-1), np.isnan(bad).any(-1))
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["scale of each head", "bilinear"])
+def test_what_is_hidden_reaches_no_gradient_of_the_score(qkv, name, poison):
+    q, k, v = qkv
+    mask = Mask.padding(np.array([4, 7])) & Mask.causal(offset=-1)
+
+    def loss(score, q, k):
+        out = attention(q, k, v, score=score, mask=mask, implementation="jax_nn")
+        return (out**2).sum()
+
+    expected = jax.grad(loss)(SCORES[name], q, k)
+    # The first query sees nothing, and nobody sees the last key.
+    q = q.at[:, 0].set(poison)
+    k = k.at[:, -1].set(poison)
+    actual = jax.grad(loss)(SCORES[name], q, k)
+    for ours, theirs in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
