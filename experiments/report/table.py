@@ -10,6 +10,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY, Metric
 from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
+from experiments.report.convergence import improving_note
 from experiments.report.results import Results, flatten_settings, look_up_setting
 from experiments.report.statistics import Summary
 
@@ -54,7 +55,11 @@ def result_table(
     `rows` hold its trials grouped over their seeds, in the order of the sweep.
     """
     labels = _labels(results, rows)
-    notes = (_base_note(results), _metrics_note(results, rows, metrics))
+    notes = (
+        _base_note(results),
+        _metrics_note(results, rows, metrics),
+        improving_note(labels, [row.group for row in rows]),
+    )
     grids = {metric.key: _differences(metric, labels, rows) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
     problems = []
