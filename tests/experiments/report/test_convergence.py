@@ -27,9 +27,7 @@ def log_curve(trial_directory, curve):
 
 def sweep(workdir, rows, base=None):
     """Makes a sweep of rows [(point, curve, result)]."""
-    fakes.sweep(
-        workdir, [(point, result, {}) for point, _, result in rows], base=base
-    )
+    fakes.sweep(workdir, [(point, result, {}) for point, _, result in rows], base=base)
     for i, (_, curve, _) in enumerate(rows):
         log_curve(workdir / f"trials/{i:02d}", curve)
     return read_results(workdir)
