@@ -53,6 +53,23 @@ def ended_flat(trial: TrialResult) -> bool:
     return until == "flat" and (trial.result or {}).get("steps") != steps
 
 
+def steps_made(groups: Sequence[Group]) -> list[str] | None:
+    """Returns the steps of each row's finished runs, "1,150 to 1,300" where they differ.
+
+    None where all rows were trained for steps that their settings say.
+    """
+    trials = [trial for group in groups for trial in group.finished]
+    if not any(map(ended_flat, trials)):
+        return None
+    cells = []
+    for group in groups:
+        made = [trial.result.get("steps") for trial in group.finished]
+        made = sorted({steps for steps in made if steps is not None})
+        ends = dict.fromkeys(f"{steps:,.0f}" for steps in (*made[:1], *made[-1:]))
+        cells.append(" to ".join(ends))
+    return cells
+
+
 def row_share(group: Group) -> float | None:
     """Returns the mean of a row's finished runs; None where none says anything.
 

@@ -10,7 +10,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY, Metric
 from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
-from experiments.report.convergence import improving_note
+from experiments.report.convergence import improving_note, steps_made
 from experiments.report.results import Results, flatten_settings, look_up_setting
 from experiments.report.statistics import Summary
 
@@ -18,6 +18,8 @@ MISSING = "–"
 
 VERDICTS = "against base"
 """The heading of the column of verdicts."""
+
+STEPS = "steps"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +211,9 @@ def _results(labels, rows, metrics):
         "seeds": [_seeds(row.group) for row in rows],
         "parameters": [_parameters(row.group) for row in rows],
     }
+    # Only where runs ended when they were flat does a table need it.
+    if steps := steps_made([row.group for row in rows]):
+        columns[STEPS] = [made or MISSING for made in steps]
     for metric in metrics:
         columns[metric.heading] = _means(metric, rows)
     # Only corpora with known alignments have an alignment error.

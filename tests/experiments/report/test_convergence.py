@@ -144,5 +144,15 @@ def test_a_run_that_ended_flat_is_not_still_improving(tmp_path):
         ({"seed": 0}, LATE, fakes.finished(steps=600)),
         ({"model.h": 1, "seed": 0}, LATE, fakes.finished(steps=750)),
     ]
+    rows.append(({"seed": 1}, LATE, fakes.finished(steps=725)))
+    rows.append(({"model.h": 2, "seed": 0}, LATE, fakes.DIVERGED))
     groups = [row.group for row in compare_rows(sweep(tmp_path, rows, base))]
-    assert [row_share(group) for group in groups] == [0.0, pytest.approx(1 / 3)]
+    assert [row_share(group) for group in groups] == [0.0, pytest.approx(1 / 3), None]
+    grid = write_report(tmp_path).table.results
+    steps = grid.headings.index("steps")
+    assert [row[steps] for row in grid.rows] == ["600 to 725", "750", "–"]
+
+
+def test_a_table_of_equal_steps_has_no_column_for_them(tmp_path):
+    two_rows(tmp_path)
+    assert "steps" not in write_report(tmp_path).table.results.headings
