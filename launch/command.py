@@ -9,6 +9,7 @@ import contextlib
 import errno
 import importlib
 import logging
+import math
 import os
 import select
 import sys
@@ -189,6 +190,39 @@ def mistake(message: object, status: int = 2) -> None:
     """Says what is wrong and ends the process with this status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(status)
+
+
+def define_interest():
+    """Defines --interest, of which `read_interest` makes numbers."""
+    return flags.DEFINE_list(
+        "interest",
+        [],
+        "The smallest differences that matter, in the table's units, as bleu:0.5,chrf:1",
+    )
+
+
+def read_interest(entries: list[str], metrics) -> dict[str, float]:
+    """Returns {metric key: difference} of entries such as "bleu:0.5".
+
+    Ends with a usage error for another metric, or what is no number above 0.
+    """
+    interest = {}
+    known = [metric.key for metric in metrics]
+    for entry in entries:
+        key, _, text = entry.partition(":")
+        if key not in known:
+            mistake(f"--interest={entry}: {key!r} is no metric; {', '.join(known)} are")
+        try:
+            size = float(text)
+        except ValueError:
+            size = math.nan
+        if not 0 < size < math.inf:
+            mistake(
+                f"--interest={entry}: {text!r} is no number above 0; write {key}:0.5, in the "
+                "units of the table"
+            )
+        interest[key] = size
+    return interest
 
 
 def _help(module) -> str:

@@ -11,13 +11,11 @@ to base within what matters to you. The last writes nothing; experiments/report/
 lists the tables.
 """
 
-import math
 import os
-from collections.abc import Sequence
 
 from absl import flags
 
-from experiments.evaluation.metrics import METRICS, Metric
+from experiments.evaluation.metrics import METRICS
 from experiments.report.sql import QueryError, run_query, show_answer
 from experiments.report.terminal import print_table
 from experiments.report.write import write_report
@@ -43,11 +41,7 @@ _METRIC = flags.DEFINE_list(
 )
 
 
-_INTEREST = flags.DEFINE_list(
-    "interest",
-    [],
-    "The smallest differences that matter, in the table's units, as bleu:0.5,perplexity:0.01",
-)
+_INTEREST = command.define_interest()
 
 
 def main():
@@ -69,41 +63,13 @@ def main():
             "name one, or ask all of them with --sql='select ...'"
         )
     written = write_report(
-        workdirs[0], metrics, read_interest(_INTEREST.value, metrics)
+        workdirs[0], metrics, command.read_interest(_INTEREST.value, metrics)
     )
     print_table(written.table)
     if written.unwritten:
         print(written.unwritten)
     else:
         print(written.markdown, written.csv, written.latex, written.html, sep="\n")
-
-
-def read_interest(
-    entries: Sequence[str], metrics: Sequence[Metric]
-) -> dict[str, float]:
-    """Returns {metric key: difference} of entries such as "bleu:0.5".
-
-    Ends with a usage error for another metric, or what is no number above 0.
-    """
-    interest = {}
-    known = [metric.key for metric in metrics]
-    for entry in entries:
-        key, _, text = entry.partition(":")
-        if key not in known:
-            command.mistake(
-                f"--interest={entry}: {key!r} is no metric; {', '.join(known)} are"
-            )
-        try:
-            size = float(text)
-        except ValueError:
-            size = math.nan
-        if not 0 < size < math.inf:
-            command.mistake(
-                f"--interest={entry}: {text!r} is no number above 0; write {key}:0.5, in the "
-                "units of the table"
-            )
-        interest[key] = size
-    return interest
 
 
 def split(text: str) -> list[str]:

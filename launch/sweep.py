@@ -8,6 +8,12 @@ finishes what is left. SIGTERM and Ctrl-C save the trials that run and leave, wi
 status 75; a second one leaves at once. --seeds=5 runs each point with five seeds,
 --only='(A)' only the points with that in their label or name. --dry_run checks every
 point, shows what there is and estimates what it will take, and trains nothing.
+
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --seeds=auto
+--budget=80 --interest=bleu:0.5 --workdir=runs/auto
+
+gives each row two seeds, and more to those that are undecided, until all are decided or 80
+trials have run (--budget=2h: two hours of training, all trials together).
 """
 
 import os
@@ -48,9 +54,17 @@ _ONLY = flags.DEFINE_string(
     "",
     "Run the points with this text, or this regular expression, in label or name",
 )
-_SEEDS = flags.DEFINE_integer(
-    "seeds", None, "Run each point with so many seeds, from 0 on", lower_bound=1
+_SEEDS = flags.DEFINE_string(
+    "seeds",
+    None,
+    "Run each point with so many seeds, from 0 on; auto: with as many as decide",
 )
+_BUDGET = flags.DEFINE_string(
+    "budget",
+    None,
+    "For --seeds=auto: so many trials in all, or hours of training as 2h",
+)
+_INTEREST = command.define_interest()
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
@@ -60,6 +74,9 @@ _WORKERS = flags.DEFINE_integer(
 _LANES = flags.DEFINE_integer(
     "lanes", 0, "Trials side by side in a process; 0 chooses", lower_bound=0
 )
+
+AUTO = "auto"
+"""The value of --seeds that has the table choose."""
 
 SHOWN = 50
 """Points, and groups, that --dry_run prints."""
@@ -78,9 +95,9 @@ def main():
         jax.config.update("jax_platforms", "cpu")
     console = rich.console.Console()
     known = sweeps_of(load_config(command.config_path()))
-    points = select_points(
-        expand(known, _SWEEP.value, _CONFIG.value, _SEEDS.value), _ONLY.value
-    )
+    seeds = read_seeds(_SEEDS.value, _BUDGET.value)
+    expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)
+    points = select_points(expanded, _ONLY.value)
     overrides = command.overrides()
     keys = set().union(*points)
     # The sweep would win, and the flag be ignored in silence.
@@ -93,14 +110,64 @@ def main():
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"
         )
+    if _SEEDS.value == AUTO:
+        return run_auto(planned, overrides, keys, console)
     if _DRY_RUN.value:
         return dry_run(planned, console)
-    if _WORKDIR.value is None:
-        command.mistake("--workdir=DIR is needed, such as --workdir=runs/quick")
+    workdir = read_workdir()
     interruption = Interruption()
     # Before this nothing is lost when a signal ends the process.
     with interruption.listening():
-        failed = run(planned, Path(_WORKDIR.value), console, interruption)
+        failed = run(planned, workdir, console, interruption)
+    sys.exit(1 if failed else 0)
+
+
+def read_workdir() -> Path:
+    """Returns --workdir; ends with a usage error without it."""
+    if _WORKDIR.value is None:
+        command.mistake("--workdir=DIR is needed, such as --workdir=runs/quick")
+    return Path(_WORKDIR.value)
+
+
+def read_seeds(text: str | None, budget: str | None) -> int | None:
+    """Returns the number of seeds; None without one, and for auto."""
+    if budget is not None and text != AUTO:
+        command.mistake(
+            f"--budget={budget} is for --seeds=auto: give that too, or leave it out"
+        )
+    if text is None or text == AUTO:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        command.mistake(f"--seeds={text}: give a number from 1 on, or auto")
+    return int(text)
+
+
+def run_auto(planned, overrides, keys, console):
+    """Gives seeds to rows until they are decided, or the budget is spent."""
+    from launch import auto
+
+    if "seed" in keys | {*overrides}:
+        command.mistake(
+            f"--seeds={AUTO} chooses the seeds: leave seed out of the sweep and flags"
+        )
+    metrics = _metrics(planned)
+    interest = command.read_interest(_INTEREST.value, metrics)
+    rows = auto.Rows(_CONFIG.value, [*planned], overrides)
+    budget = auto.read_budget(_BUDGET.value, rows)
+    if _DRY_RUN.value:
+        dry_run(rows.trials(rows.first), console)
+        return auto.say_what_to_expect(rows, budget, metrics, console)
+    workdir = read_workdir()
+    interruption = Interruption()
+    with interruption.listening(), lock(workdir):
+        seeds = rows.first
+        already = None
+        while seeds:
+            trained, before = train(rows.trials(seeds), workdir, console, interruption)
+            already = before if already is None else already
+            question = auto.Question(budget, metrics, interest)
+            seeds = auto.next_seeds(rows, seeds, workdir, question, console)
+        failed = report(trained, already, workdir, console)
     sys.exit(1 if failed else 0)
 
 
@@ -157,29 +224,40 @@ def _print_rest(shown, what, console):
 def run(planned, workdir, console, interruption):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
-        planned = adopt_directories(workdir, planned)
-        todo = [trial for trial in planned if not is_finished(workdir, trial)]
-        already = len(planned) - len(todo)
-        if todo:
-            # Before the corpora are read, which may take minutes.
-            check_all(todo)
-            corpora = {trial.settings.data for trial in todo}
-            # Once, in this process: the workers open what it leaves in the cache.
-            prepared = {data: prepare(data) for data in corpora}
-        _list_trials(workdir, planned, bool(todo))
-        if todo:
-            _run(todo, already, prepared, workdir, console, interruption)
-        from experiments.report.terminal import print_table
-        from experiments.report.write import write_report
+        planned, already = train(planned, workdir, console, interruption)
+        return report(planned, already, workdir, console)
 
-        written = write_report(workdir, _metrics(planned))
+
+def train(planned, workdir, console, interruption):
+    """Runs what has not ended. Returns the trials, and how many had ended before."""
+    planned = adopt_directories(workdir, planned)
+    todo = [trial for trial in planned if not is_finished(workdir, trial)]
+    already = len(planned) - len(todo)
+    if todo:
+        # Before the corpora are read, which may take minutes.
+        check_all(todo)
+        corpora = {trial.settings.data for trial in todo}
+        # Once, in this process: the workers open what it leaves in the cache.
+        prepared = {data: prepare(data) for data in corpora}
+    _list_trials(workdir, planned, bool(todo))
+    if todo:
+        _run(todo, already, prepared, workdir, console, interruption)
+    return planned, already
+
+
+def report(planned, already, workdir, console):
+    """Writes the report and prints its table. Returns how many trials failed."""
+    from experiments.report.terminal import print_table
+    from experiments.report.write import write_report
+
+    written = write_report(workdir, _metrics(planned))
     print_table(written.table, console)
     console.print(
         f"\n{already} of {len(planned)} trials were finished before" if already else "",
         highlight=False,
     )
-    report = written.unwritten or written.html
-    console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+    place = written.unwritten or written.html
+    console.print(f"report: {place}", highlight=False, markup=False, soft_wrap=True)
     return sum(not is_finished(workdir, trial) for trial in planned)
 
 
@@ -190,7 +268,12 @@ def _list_trials(workdir, planned, is_needed):
     """
     try:
         open_workdir(
-            workdir, command.config_path(), _CONFIG.value, _SWEEP.value, planned
+            workdir,
+            command.config_path(),
+            _CONFIG.value,
+            _SWEEP.value,
+            planned,
+            is_auto=_SEEDS.value == AUTO,
         )
     except OSError as error:
         if is_needed or error.errno not in READ_ONLY:

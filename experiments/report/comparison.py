@@ -46,6 +46,14 @@ class Difference:
     metric cannot differ so much."""
     more_seeds: int | None
     """About how many more seeds decide; None where that is more than MOST_SEEDS."""
+    from_seeds: float = 1.0
+    """The share of its variance that falls with the number of seeds."""
+    margin: float | None = None
+    """The smallest difference that matters; None where nobody said."""
+
+    def factor(self, runs: int) -> float:
+        """Returns by what the interval's width changes with so many runs."""
+        return math.sqrt(self.from_seeds * self.runs / runs + 1 - self.from_seeds)
 
 
 class Verdict(NamedTuple):
@@ -56,6 +64,11 @@ class Verdict(NamedTuple):
     more_seeds: int | None = None
     """For "undecided": about how many more seeds decide."""
     detail: str = ""
+
+    @property
+    def is_decided(self) -> bool:
+        """Returns whether more seeds are of no use."""
+        return self.words != "undecided"
 
     def __str__(self):
         words = self.words
@@ -100,6 +113,7 @@ def compare(
     sentences: Callable[[TrialResult], Mapping[str, np.ndarray]],
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
+    level: float = LEVEL,
 ) -> list[Row]:
     """Compares each of `groups` with the base, and returns a Row for each in their order.
 
@@ -107,7 +121,8 @@ def compare(
     group with the label "base", else the one that changes nothing; without one nothing is
     compared. `experiments.report.contrasts` says how. `interest` are {metric key: the
     smallest difference, in the units of the table, that matters}: a row whose interval lies
-    within it on both sides is equal.
+    within it on both sides is equal. A table that is judged several times gives each a
+    `level` of its own; p is then in proportion to it, so that p < 0.05 is a verdict.
     """
     interest = interest or {}
     base = base_of(groups)
@@ -126,7 +141,7 @@ def compare(
         if column is not None:
             columns.append(column)
             compared.append((metric, runs))
-    results = contrast(columns, place)
+    results = contrast(columns, place, level=level)
     differences = [{} for _ in groups]
     verdicts = [{} for _ in groups]
     for (metric, runs), column, contrasts in zip(
@@ -136,7 +151,7 @@ def compare(
         for i, group in enumerate(groups):
             if i == place:
                 continue
-            difference = _difference(contrasts, i, metric, column, margin)
+            difference = _difference(contrasts, i, metric, column, margin, level)
             if difference is not None:
                 differences[i][metric.key] = difference
             verdict = _verdict(difference, group, runs[i], metric, margin)
@@ -285,7 +300,7 @@ def _scores(metric, runs):
     return draws if np.isfinite(draws).all() else None
 
 
-def _difference(contrasts: Contrasts, i, metric, column, margin):
+def _difference(contrasts: Contrasts, i, metric, column, margin, level):
     """Returns the Difference of row i on the metric's own scale; None where there is none."""
     if not contrasts.tested[i]:
         return None
@@ -304,11 +319,13 @@ def _difference(contrasts: Contrasts, i, metric, column, margin):
         mean=mean,
         low=low,
         high=high,
-        p=float(contrasts.p[i]),
+        p=min(1.0, float(contrasts.p[i]) * LEVEL / level),
         d=float(contrasts.d[i]),
         runs=runs,
         detectable=detectable,
         more_seeds=more_seeds,
+        from_seeds=float(contrasts.from_seeds[i]),
+        margin=_raw(margin, metric),
     )
 
 

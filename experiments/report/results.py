@@ -120,6 +120,10 @@ class Results:
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The sweep's settings before any point is applied, nested; empty for a single run."""
     sweeps: tuple[str, ...] = ()
+    looks: int | None = None
+    """How often a sweep with --seeds=auto has looked at its table; None for another."""
+    interest: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The differences that mattered to it."""
 
     def with_status(self, status: str) -> tuple[TrialResult, ...]:
         """Returns the trials that have one of STATUSES."""
@@ -309,14 +313,17 @@ def _read_sweep(workdir, metrics):
             point = {**entry["point"]}
             label = entry.get("label")
             trials.append(_read_trial(directory, name, point, base, metrics, label))
-    except (AttributeError, KeyError, TypeError, DamagedError) as error:
+        looks = sweep.get("looks", {})
+        count = None if not looks else int(looks["count"])
+        interest = {key: float(size) for key, size in looks.get("interest", {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError, DamagedError) as error:
         raise ResultsError(
             f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on "
             "this workdir again, which writes it anew and keeps the finished trials"
         ) from error
     # Texts of files are shown in terminals, which obey control characters.
     config = one_line(sweep.get("config"))
-    return Results(workdir, tuple(trials), config, base, tuple(sweeps))
+    return Results(workdir, tuple(trials), config, base, tuple(sweeps), count, interest)
 
 
 def _read_trial(directory, name, point, base, metrics, label=""):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import comparison, statistics
+from experiments.report import comparison, sequential, statistics
 from experiments.report.comparison import Row
 from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
@@ -84,4 +84,7 @@ def compare_rows(
     """
     groups = statistics.groups(results.trials, results.changes)
     sentences = lambda trial: read_sentences(trial, metrics)
-    return comparison.compare(groups, sentences, metrics, interest)
+    interest = interest or results.interest
+    if results.looks is None:
+        return comparison.compare(groups, sentences, metrics, interest)
+    return sequential.judge(groups, sentences, results.looks, metrics, interest)

@@ -1,5 +1,6 @@
 """Keeps sweep.json, the list of a sweep's trials, and says which of them have ended."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,16 @@ def read_sweep_file(workdir: Path) -> dict[str, Any] | None:
 
 
 def open_workdir(
-    workdir: Path, config_path: str, config, names: list[str], trials: list[Trial]
+    workdir: Path,
+    config_path: str,
+    config,
+    names: list[str],
+    trials: list[Trial],
+    is_auto: bool = False,
 ) -> None:
     """Writes sweep.json: the base config, and every trial that was ever asked for.
+
+    `is_auto` is true of a sweep that chooses its seeds, see `set_looks`.
 
     Raises WorkdirError where the workdir is another config's, or a single trial's.
     """
@@ -90,6 +98,22 @@ def open_workdir(
     entries += [e for e in before["trials"] if e["directory"] not in directories]
     sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
+    if is_auto:
+        sweep["looks"] = before.get("looks", dict(count=0, interest={}))
+    _write_sweep(workdir, sweep, before)
+
+
+def set_looks(workdir: Path, looks: int, interest: Mapping[str, float]) -> None:
+    """Notes in sweep.json how often a table was looked at, and what mattered.
+
+    A table that is looked at more than once is judged at each look.
+    """
+    before = read_sweep_file(workdir)
+    looked = dict(count=looks, interest=dict(interest))
+    _write_sweep(workdir, before | dict(looks=looked), before)
+
+
+def _write_sweep(workdir, sweep, before):
     if sweep == before:
         return
     # Of a writer that was killed; whoever calls this has the directory locked.

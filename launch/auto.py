@@ -1,0 +1,173 @@
+"""Runs a sweep whose seeds go where they decide: `launch.sweep --seeds=auto`."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import rich.console
+
+from experiments.evaluation.metrics import Metric
+from experiments.report import sequential
+from experiments.report.comparison import base_of
+from experiments.report.contrasts import Column, contrast
+from experiments.report.results import read_results, read_sentences
+from experiments.report.sequential import LOOKS, Budget
+from experiments.report.statistics import Group, groups
+from experiments.sweep.plan import Trial, plan_trials
+from experiments.sweep.workdir import adopt_directories, set_looks
+from launch import command
+
+TABLES = 20
+"""Simulated tables behind what a budget is expected to decide."""
+
+
+class Rows:
+    """Holds the rows of a sweep, each of which may have any number of seeds."""
+
+    def __init__(self, config, rows: Sequence[Trial], overrides: Mapping[str, Any]):
+        self.config = config
+        self.rows = rows
+        self.overrides = overrides
+        base = plan_trials(config, [{}], overrides)[0].settings
+        if not any(row.label == "base" or row.settings == base for row in rows):
+            command.mistake(
+                "--seeds=auto compares rows with base, and no point is: label one of them "
+                "base, or have one that changes nothing"
+            )
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The seeds of each row to begin with."""
+        return sequential.first_plan(len(self.rows)).seeds
+
+    def trials(self, seeds: Sequence[int]) -> list[Trial]:
+        """Returns the trials of the first `seeds` of each row."""
+        points = []
+        for row, count in zip(self.rows, seeds, strict=True):
+            label = {"label": row.label} if row.label else {}
+            points += [row.point | label | {"seed": seed} for seed in range(count)]
+        return plan_trials(self.config, points, self.overrides)
+
+
+class Question(NamedTuple):
+    """Holds what is to be decided, and what that may take."""
+
+    budget: Budget
+    metrics: Sequence[Metric]
+    interest: Mapping[str, float]
+
+
+def read_budget(text: str | None, rows: Rows) -> Budget:
+    """Returns --budget; ends with a usage error where it is too small to begin."""
+    least = sum(rows.first)
+    example = (
+        f"--budget={3 * least} for so many trials, or --budget=2h for hours of training"
+    )
+    if text is None:
+        command.mistake(f"--seeds=auto needs a budget: give {example}")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(h?)", text)
+    if not match or not 0 < float(match[1]) < math.inf:
+        command.mistake(f"--budget={text} is no budget: give {example}")
+    budget = Budget(float(match[1]), match[2] == "h")
+    if not budget.in_hours and budget.amount < least:
+        command.mistake(
+            f"--budget={text}: {LOOKS[0].seeds} seeds of each of {len(rows.rows)} rows are "
+            f"{least} trials; give {least} or more"
+        )
+    return budget
+
+
+def next_seeds(
+    rows: Rows,
+    seeds: Sequence[int],
+    workdir: Path,
+    question: Question,
+    console: rich.console.Console,
+) -> tuple[int, ...] | None:
+    """Looks at the results; returns the seeds that each row is to have, None for no more."""
+    found = _groups(rows, workdir, question.metrics)
+    # Each look reads the same files.
+    kept = {}
+
+    def sentences(trial):
+        if trial.directory not in kept:
+            kept[trial.directory] = read_sentences(trial, question.metrics)
+        return kept[trial.directory]
+
+    plan = sequential.next_plan(
+        found, sentences, question.budget, question.metrics, question.interest
+    )
+    is_complete = plan.seeds == tuple(seeds)
+    set_looks(workdir, plan.looks if is_complete else plan.looks - 1, question.interest)
+    if is_complete:
+        return None
+    more = sum(plan.seeds) - sum(seeds)
+    growing = sum(new > old for new, old in zip(plan.seeds, seeds, strict=True))
+    console.print(
+        f"after {LOOKS[plan.looks - 2].seeds} seeds: {growing} of {len(seeds)} rows get "
+        f"{LOOKS[plan.looks - 1].seeds} ({more} more trials)",
+        highlight=False,
+    )
+    return plan.seeds
+
+
+def say_what_to_expect(
+    rows: Rows, budget: Budget, metrics: Sequence[Metric], console: rich.console.Console
+) -> None:
+    """Prints what differences each look shows, as far as the budget reaches."""
+    count = len(rows.rows)
+    lines = []
+    for look in LOOKS:
+        trials = count * look.seeds
+        if not budget.in_hours and trials > budget.amount:
+            break
+        size = _expected(count, look, len(metrics))
+        lines.append(
+            f"{look.seeds} seeds of all rows ({trials} trials): differences of {size:.1f} "
+            "standard deviations of a run"
+        )
+    console.print("Expected to be shown, with probability 0.8:", highlight=False)
+    for line in lines:
+        console.print(f"  {line}", highlight=False)
+    console.print(
+        "Rows that are decided leave their seeds to the others, so these see more.",
+        highlight=False,
+    )
+
+
+def _expected(rows, look, metrics):
+    """Returns the difference that a look shows, in tables of equal rows."""
+    rng = np.random.default_rng(0)
+    correlation = np.full((metrics, metrics), 0.8)
+    np.fill_diagonal(correlation, 1)
+    shape = np.linalg.cholesky(correlation).T
+    nothing = np.zeros(rows)
+    sizes = []
+    for _ in range(TABLES):
+        values = rng.standard_normal((rows, look.seeds, metrics)) @ shape
+        columns = [
+            Column(values[..., i], nothing, nothing, nothing > 0)
+            for i in range(metrics)
+        ]
+        results = contrast(columns, base=0, draws=4_000, level=look.level)
+        sizes.append(np.nanmean([result.detectable for result in results]))
+    return float(np.mean(sizes))
+
+
+def _groups(rows, workdir, metrics) -> list[Group]:
+    """Returns the rows' trials as they stand in the workdir, in the rows' order."""
+    results = read_results(workdir, metrics)
+    found = groups(results.trials, results.changes)
+    by_directory = {
+        trial.directory.name: group for group in found for trial in group.trials
+    }
+    ordered = []
+    planned = adopt_directories(workdir, rows.trials(rows.first))
+    for trial in planned[:: LOOKS[0].seeds]:
+        ordered.append(by_directory[Path(trial.directory).name])
+    if base_of(ordered) is None:
+        command.mistake("no row of the sweep is its base: label one of them base")
+    return ordered
