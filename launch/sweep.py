@@ -206,6 +206,14 @@ def dry_run(planned, console):
         highlight=False,
         soft_wrap=True,
     )
+    until_flat = sum(trial.settings.training.until == "flat" for trial in planned)
+    if until_flat:
+        console.print(
+            f"{until_flat} of these trials end when their validation perplexity has stopped "
+            "falling (training.until=flat): FLOPs and time are the most they may take",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _print_rest(shown, what, console):

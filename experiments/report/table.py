@@ -10,6 +10,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY, Metric
 from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
+from experiments.report.convergence import improving_note, steps_made
 from experiments.report.results import Results, flatten_settings, look_up_setting
 from experiments.report.statistics import Summary
 
@@ -17,6 +18,8 @@ MISSING = "–"
 
 VERDICTS = "against base"
 """The heading of the column of verdicts."""
+
+STEPS = "steps"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,11 @@ def result_table(
     `rows` hold its trials grouped over their seeds, in the order of the sweep.
     """
     labels = _labels(results, rows)
-    notes = (_base_note(results), _metrics_note(results, rows, metrics))
+    notes = (
+        _base_note(results),
+        _metrics_note(results, rows, metrics),
+        improving_note(labels, [row.group for row in rows]),
+    )
     grids = {metric.key: _differences(metric, labels, rows) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
     problems = []
@@ -204,6 +211,9 @@ def _results(labels, rows, metrics):
         "seeds": [_seeds(row.group) for row in rows],
         "parameters": [_parameters(row.group) for row in rows],
     }
+    # Only where runs ended when they were flat does a table need it.
+    if steps := steps_made([row.group for row in rows]):
+        columns[STEPS] = [made or MISSING for made in steps]
     for metric in metrics:
         columns[metric.heading] = _means(metric, rows)
     # Only corpora with known alignments have an alignment error.

@@ -8,11 +8,11 @@ import rich.table
 import rich.text
 
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, CHRF
-from experiments.report.table import VERDICTS, Table
+from experiments.report.table import STEPS, VERDICTS, Table
 
 _COLOURS = {"failed": "red", "diverged": "red", "unfinished": "yellow"}
 
-_WIDE_ONLY = ("parameters", CHRF.heading, ALIGNMENT_ERROR.heading)
+_WIDE_ONLY = ("parameters", STEPS, CHRF.heading, ALIGNMENT_ERROR.heading)
 """Columns that a terminal of 80 characters has no room for; report.md has them."""
 
 

@@ -17,6 +17,10 @@ STRATEGIES = ("pmap", "shard_map")
 PRECISIONS = ("float32", "bfloat16")
 NONFINITE = ("stop", "skip")
 WEIGHTS = ("raw", "average", "ema", "best")
+UNTIL = ("steps", "flat")
+
+FLAT_EVALUATIONS = 6
+"""A trial that ends when flat has so many evaluations at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,11 @@ class Training:
     """Holds the settings of one trial's optimisation."""
 
     steps: int = fields.at_least(1, 100_000)
-    """Updates of the parameters; 1 to 2,147,483,647."""
+    """Updates of the parameters, with until=flat at most so many; 1 to 2,147,483,647."""
+    until: str = fields.one_of(UNTIL, "steps")
+    """What ends a trial. steps: all steps are made; flat: validation perplexity has
+    stopped falling, see training/flatness.py. No learning rate here depends on `steps`, so
+    a higher bound changes no step before it."""
     batch_size: int = fields.at_least(1, 16, 2**20)
     """Rows of a batch, over all devices; 1 to 1,048,576. A row holds several pairs."""
     sequence_length: int = fields.at_least(2, 64, 2**20)
@@ -84,6 +92,15 @@ class Training:
     """What follows a step whose loss or gradient is no number. stop: the trial ends as
     diverged; skip: its update is left out and counted, and the tenth in a row ends it."""
 
+    @property
+    def earliest_end(self) -> int:
+        """The first step at which a trial with until=flat may end."""
+        # What Adam gains while its rate still rises says nothing of how it goes on: the
+        # last third of the evaluations comes after the warm-up.
+        warmup = 0 if self.optimizer == "sgd" else self.warmup
+        within = -(-warmup // self.evaluate_every)
+        return self.evaluate_every * max(FLAT_EVALUATIONS, 3 * (within - 1) // 2 + 1)
+
     def check(self) -> None:
         """Raises SettingsError for settings that contradict each other."""
         require(
@@ -107,6 +124,23 @@ class Training:
             self.batch_size % self.accumulate == 0,
             f"training.batch_size={self.batch_size} must be divisible by "
             f"training.accumulate={self.accumulate}",
+        )
+        if self.until == "flat":
+            self._check_flat()
+
+    def _check_flat(self):
+        require(
+            self.evaluate_every % self.log_every == 0,
+            f"training.evaluate_every={self.evaluate_every} must be a multiple of "
+            f"training.log_every={self.log_every} with training.until=flat, for the last "
+            "steps of a trial to be logged wherever it ends",
+        )
+        require(
+            self.earliest_end < self.steps,
+            f"training.until=flat can end a trial at step {self.earliest_end} at the "
+            f"earliest ({FLAT_EVALUATIONS} evaluations, the last third of them after "
+            f"training.warmup={self.warmup}), and training.steps={self.steps} does before: "
+            "raise training.steps, or lower training.evaluate_every",
         )
 
 

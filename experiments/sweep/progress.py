@@ -78,9 +78,12 @@ class Progress:
     def ended(self, trial: Trial) -> None:
         """Prints one line for a trial that has its result."""
         self._ended += 1
-        steps = trial.settings.training.steps
-        self._steps_done += steps - self._before[trial.directory]
         result = read_json(self._workdir / trial.directory / "result.json") or {}
+        most = trial.settings.training.steps
+        # With training.until=flat it may have ended before, and no time goes to the rest.
+        steps = result.get("steps", most)
+        self._steps -= most - steps
+        self._steps_done += steps - self._before[trial.directory]
         if result.get("status") == "finished":
             scores = summary(result, self._metrics)
             text = f"{scores}  ({result['seconds']:.0f} s)"

@@ -14,6 +14,7 @@ from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
+from experiments.training.flatness import has_stopped_falling
 from experiments.training.metric_log import Board, Log
 from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.start_point import StartPoint, find_start
@@ -80,6 +81,8 @@ class TrialRun:
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
     """Closes the checkpoints and TensorBoard's file."""
+    perplexities: dict[int, float] = dataclasses.field(default_factory=dict)
+    """{step: validation perplexity} of all evaluations up to now."""
     attended: int = -1
     """The last step at which it was evaluated and saved as its settings say."""
 
@@ -93,8 +96,17 @@ class TrialRun:
 
     @property
     def ended(self) -> bool:
-        """Whether all steps are made."""
-        return self.step == self.training.steps
+        """Whether no step is to follow."""
+        return self.step == self.training.steps or self.is_flat
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is to end when perplexity has stopped falling, and that has."""
+        t = self.training
+        # Only where it was just evaluated: a checkpoint between evaluations goes on.
+        if t.until != "flat" or self.step not in self.perplexities:
+            return False
+        return self.step >= t.earliest_end and has_stopped_falling(self.perplexities)
 
     @property
     def evaluates(self) -> bool:
@@ -170,6 +182,7 @@ class TrialRun:
     def log_validation(self, scores: dict[str, float], state: State) -> None:
         """Logs the scores of `state`, of this step, and keeps it if it is the best."""
         self.log.validation(self.step, scores)
+        self.perplexities[self.step] = scores["perplexity"]
         best = self.best_perplexity
         if best is not None and scores["perplexity"] < best:
             self.best_perplexity = scores["perplexity"]
@@ -182,7 +195,12 @@ class TrialRun:
     def _noted(self):
         logged = self.run_dir.logged(self.step)
         # Steps in a row are counted on after an interruption.
-        return dict(self.log.noted(), bad=self.bad_steps, logged=logged)
+        noted = dict(self.log.noted(), bad=self.bad_steps, logged=logged)
+        if self.training.until == "flat":
+            # Not from metrics.jsonl, a line of which may be lost: the same run ends at
+            # the same step. JSON's keys are texts.
+            noted["perplexities"] = {str(k): v for k, v in self.perplexities.items()}
+        return noted
 
 
 class StartedRun(NamedTuple):
@@ -218,6 +236,9 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         step = int(state.step)
         noted = dict(restored.noted)
         logged = noted.pop("logged", {})
+        # Another trial's evaluations, perhaps with other settings, do not end this one.
+        perplexities = {} if origin else noted.get("perplexities", {})
+        noted.pop("perplexities", None)
         if origin:
             # So that the trial goes on from there whatever becomes of the other.
             checkpoints.save_between(step, restored.state, batches.get_state(), noted)
@@ -257,6 +278,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             bad_steps=restored.noted.get("bad", 0),
             # An error before this closes them; from here on the run does.
             resources=resources.pop_all(),
+            perplexities={int(k): v for k, v in perplexities.items()},
         )
     return StartedRun(run, state, hyper)
 

@@ -133,6 +133,36 @@ def test_a_killed_sweep_goes_on(tmp_path):
         assert steps == [4, 6, 8, 12, 12]
 
 
+UNTIL_FLAT = (
+    "--config.training.until=flat",
+    "--config.training.evaluate_every=4",
+    "--config.training.steps=60",
+    # It learns nothing, so its perplexity is flat from the beginning.
+    "--config.training.learning_rate=1e-20",
+)
+
+
+@pytest.mark.ci
+def test_train_and_sweep_until_flat(tmp_path):
+    done = command(
+        "train", f"--config={CONFIG}", f"--workdir={tmp_path / 'one'}", *UNTIL_FLAT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    line = "ended at step 24: validation perplexity has stopped falling"
+    assert line in done.stdout.splitlines()
+    done = sweep(tmp_path / "two", *UNTIL_FLAT, names="seed")
+    assert (done.returncode, done.stderr) == (0, "")
+    results = [
+        json.loads(path.read_text()) for path in trials(tmp_path / "two").values()
+    ]
+    assert [result["steps"] for result in results] == [24, 24]
+    done = sweep(tmp_path / "two", *UNTIL_FLAT, "--dry_run", names="seed")
+    assert done.stdout.endswith(
+        "2 of these trials end when their validation perplexity has stopped falling "
+        "(training.until=flat): FLOPs and time are the most they may take\n"
+    )
+
+
 def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
     config = tmp_path / "config.py"
     config.write_text(
