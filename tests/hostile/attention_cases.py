@@ -369,7 +369,8 @@ def _draw_bias_data(rng, pick, structure, words, plain):
         if special == "x 100":
             x = x * 100
         elif special == "-inf row" and x.ndim > 1:
-            x[..., 0, :] = -np.inf
+            # Of no queries there is no first one.
+            x[..., :1, :] = -np.inf
         elif special != "none":
             x = np.where(where, float(special.split()[0]), x)
         if special != "none":

@@ -272,6 +272,9 @@ def run_random(cases, seed, processes, minutes=None, say=print) -> Tally:
     with context.Pool(processes) if processes > 1 else _Here() as pool:
         for done, part in enumerate(pool.imap_unordered(job, groups), 1):
             tally.add(part)
+            # At once, so that a run which is cut off has told what it saw.
+            for kind, line, _ in part.failures:
+                say(f"FAIL {kind}: {line}", flush=True)
             seconds = time.monotonic() - start
             if minutes is not None and seconds > 60 * minutes:
                 say(f"stopped after {done}/{len(groups)} structures", flush=True)
