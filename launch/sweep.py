@@ -144,7 +144,7 @@ def read_seeds(text: str | None, budget: str | None) -> int | None:
 
 def run_auto(planned, overrides, keys, console):
     """Gives seeds to rows until they are decided, or the budget is spent."""
-    from launch import auto
+    from launch import auto_seeds
 
     if "seed" in keys | {*overrides}:
         command.mistake(
@@ -152,11 +152,11 @@ def run_auto(planned, overrides, keys, console):
         )
     metrics = _metrics(planned)
     interest = command.read_interest(_INTEREST.value, metrics)
-    rows = auto.Rows(_CONFIG.value, [*planned], overrides)
-    budget = auto.read_budget(_BUDGET.value, rows)
+    rows = auto_seeds.Rows(_CONFIG.value, [*planned], overrides)
+    budget = auto_seeds.read_budget(_BUDGET.value, rows)
     if _DRY_RUN.value:
         dry_run(rows.trials(rows.first), console)
-        return auto.say_what_to_expect(rows, budget, metrics, console)
+        return auto_seeds.say_what_to_expect(rows, budget, metrics, console)
     workdir = read_workdir()
     interruption = Interruption()
     with interruption.listening(), lock(workdir):
@@ -165,8 +165,8 @@ def run_auto(planned, overrides, keys, console):
         while seeds:
             trained, before = train(rows.trials(seeds), workdir, console, interruption)
             already = before if already is None else already
-            question = auto.Question(budget, metrics, interest)
-            seeds = auto.next_seeds(rows, seeds, workdir, question, console)
+            question = auto_seeds.Question(budget, metrics, interest)
+            seeds = auto_seeds.next_seeds(rows, seeds, workdir, question, console)
         failed = report(trained, already, workdir, console)
     sys.exit(1 if failed else 0)
 

@@ -89,7 +89,7 @@ def run(interruption):
     from experiments.evaluation.metrics import METRICS, summary
     from experiments.report.write import write_report
     from experiments.system import machine
-    from experiments.training import flatness, loop, multihost
+    from experiments.training import early_stopping, loop, multihost
     from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
@@ -124,7 +124,7 @@ def run(interruption):
         )
         sys.exit(1)
     if settings.training.until == "flat":
-        print(f"\n{flatness.ending(result['steps'], settings.training)}")
+        print(f"\n{early_stopping.ending(result['steps'], settings.training)}")
     metrics = (*METRICS, *settings.evaluation.own_metrics)
     validation = summary(result, [m for m in metrics if m.split == "validation"])
     test = summary(result, [m for m in metrics if m.split == "test"])

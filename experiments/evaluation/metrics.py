@@ -12,7 +12,7 @@ import sacrebleu
 import sacremoses
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
-from experiments.evaluation.links import (
+from experiments.evaluation.link_functions import (
     IDENTITY,
     LOG_CROSS_ENTROPY,
     PERCENT,

@@ -1,6 +1,6 @@
 """Compares the rows of a table with one of them, all rows and metrics as one answer.
 
-A run of row i with seed j scores, on its metric's scale (`experiments.evaluation.links`),
+A run of row i with seed j scores, on its metric's scale (`experiments.evaluation.link_functions`),
 
     y_ij = μ_i + b_j + e_ij,   e_ij ~ Normal(0, σ²_i):
 

@@ -1,8 +1,9 @@
 """Says which rows were still improving when their training ended.
 
-A row that was is compared before its time: its verdict is that of so many steps. On the scale
-on which rows are compared, the log of the cross-entropy (`evaluation.links`), this is the share
-of a run's fall from its first evaluation to its last that came in the last quarter of its steps.
+A row that was is compared before its time: its verdict is that of so many steps. On the
+scale on which rows are compared, the log of the cross-entropy (`evaluation.link_functions`),
+this is the share of a run's fall from its first evaluation to its last that came in the last
+quarter of its steps.
 
 While a model learns, its cross-entropy falls about as a power of the steps, which gives
 ln(4/3) / ln(n) with n evaluations, whatever the power is: 21 % with 4, 9 % with 24. One run of

@@ -31,7 +31,7 @@ class Training:
     """Updates of the parameters, with until=flat at most so many; 1 to 2,147,483,647."""
     until: str = fields.one_of(UNTIL, "steps")
     """What ends a trial. steps: all steps are made; flat: validation perplexity has
-    stopped falling, see training/flatness.py. No learning rate here depends on `steps`, so
+    stopped falling, see training/early_stopping.py. No learning rate here depends on `steps`, so
     a higher bound changes no step before it."""
     batch_size: int = fields.at_least(1, 16, 2**20)
     """Rows of a batch, over all devices; 1 to 1,048,576. A row holds several pairs."""

@@ -14,7 +14,7 @@ from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
-from experiments.training.flatness import has_stopped_falling
+from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Board, Log
 from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.start_point import StartPoint, find_start

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.settings import SettingsError, Training, resolve
 from experiments.system.signals import Interrupted, Interruption
-from experiments.training import flatness, loop
-from experiments.training.flatness import ending, has_stopped_falling
+from experiments.training import early_stopping, loop
+from experiments.training.early_stopping import ending, has_stopped_falling
 from experiments.training.start_point import StartPoint
 from experiments.trial.lanes import Lanes
 from tests.experiments import tiny
@@ -172,7 +172,7 @@ def first_flat(lines, earliest, last):
         step = evaluated[n - 1]["step"]
         window = sorted(losses[n - n // 3 : n])
         earlier = sorted(losses[: n - n // 3])
-        if step >= earliest and window[0] / earlier[0] >= 1 - flatness.TOLERANCE:
+        if step >= earliest and window[0] / earlier[0] >= 1 - early_stopping.TOLERANCE:
             return step
     return last
 
@@ -180,7 +180,7 @@ def first_flat(lines, earliest, last):
 @pytest.fixture
 def loose(monkeypatch):
     """The tiny trial of seed 0 falls by less from step 40 on, that of seed 2 never does."""
-    monkeypatch.setattr(flatness, "TOLERANCE", 0.006)
+    monkeypatch.setattr(early_stopping, "TOLERANCE", 0.006)
 
 
 @pytest.mark.ci

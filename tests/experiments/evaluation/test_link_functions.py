@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation.links import IDENTITY, LOG_CROSS_ENTROPY, PERCENT, SHARE
+from experiments.evaluation.link_functions import (
+    IDENTITY,
+    LOG_CROSS_ENTROPY,
+    PERCENT,
+    SHARE,
+)
 
 INSIDE = {
     LOG_CROSS_ENTROPY: (1.01, 1.1, 5.0, 1e5),
