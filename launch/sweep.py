@@ -86,7 +86,10 @@ _TUNE = flags.DEFINE_multi_string(
     "Values to choose from for each row, as training.learning_rate:0.5,1,2",
 )
 _TUNE_SEEDS = flags.DEFINE_integer(
-    "tune_seeds", 1, "Seeds to choose with, beside those compared", lower_bound=1
+    "tune_seeds",
+    None,
+    "For --tune: seeds to choose with, beside those compared; 1 if not given",
+    lower_bound=1,
 )
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
@@ -175,12 +178,17 @@ def read_seeds(text: str | None, budget: str | None) -> int | None:
 def read_tune() -> Tuning | None:
     """Returns what --tune gives to choose from; None without it."""
     if not _TUNE.value:
+        if _TUNE_SEEDS.value is not None:
+            command.mistake(
+                f"--tune_seeds={_TUNE_SEEDS.value} is for --tune: give that too, or leave "
+                "it out"
+            )
         return None
     if _SEEDS.value == AUTO:
         command.mistake(
             f"--tune and --seeds={AUTO} both choose what to train: give --seeds a number"
         )
-    return read_tuning(_TUNE.value, _TUNE_SEEDS.value)
+    return read_tuning(_TUNE.value, _TUNE_SEEDS.value or 1)
 
 
 def run_auto(planned, overrides, keys, console):
