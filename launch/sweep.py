@@ -14,6 +14,13 @@ python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --see
 
 gives each row two seeds, and more to those that are undecided, until all are decided or 80
 trials have run (--budget=2h: two hours of training, all trials together).
+
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --seeds=3
+--tune=training.learning_rate:0.2,0.35,0.7 --workdir=runs/tuned
+
+trains each row at its own learning rate and at these, on --tune_seeds seeds that are not
+compared; then its three seeds at the one of the lowest validation perplexity. Several --tune
+give the product of their values. The report has the rows at their own values beside it.
 """
 
 import os
@@ -32,6 +39,14 @@ from experiments.sweep.plan import check_all, group_trials, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.sweep.progress import Progress
 from experiments.sweep.schedule import asked_by_user
+from experiments.sweep.tuning import (
+    Tuning,
+    choices,
+    costliest,
+    plan_rows,
+    read_tuning,
+    trials_to_run,
+)
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.sweep.workers import Pools, run_all, schedules
 from experiments.system import huge_pages, machine
@@ -65,6 +80,17 @@ _BUDGET = flags.DEFINE_string(
     "For --seeds=auto: so many trials in all, or hours of training as 2h",
 )
 _INTEREST = command.define_interest()
+_TUNE = flags.DEFINE_multi_string(
+    "tune",
+    [],
+    "Values to choose from for each row, as training.learning_rate:0.5,1,2",
+)
+_TUNE_SEEDS = flags.DEFINE_integer(
+    "tune_seeds",
+    None,
+    "For --tune: seeds to choose with, beside those compared; 1 if not given",
+    lower_bound=1,
+)
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
@@ -110,15 +136,22 @@ def main():
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"
         )
+    tuning = read_tune()
     if _SEEDS.value == AUTO:
         return run_auto(planned, overrides, keys, console)
+    rows = []
+    if tuning:
+        rows = plan_rows(_CONFIG.value, planned, overrides, tuning)
     if _DRY_RUN.value:
-        return dry_run(planned, console)
+        return dry_run_tuned(rows, console) if rows else dry_run(planned, console)
     workdir = read_workdir()
     interruption = Interruption()
     # Before this nothing is lost when a signal ends the process.
     with interruption.listening():
-        failed = run(planned, workdir, console, interruption)
+        if rows:
+            failed = run_tuned(rows, tuning, workdir, console, interruption)
+        else:
+            failed = run(planned, workdir, console, interruption)
     sys.exit(1 if failed else 0)
 
 
@@ -140,6 +173,22 @@ def read_seeds(text: str | None, budget: str | None) -> int | None:
     if not text.isdecimal() or int(text) == 0:
         command.mistake(f"--seeds={text}: give a number from 1 on, or auto")
     return int(text)
+
+
+def read_tune() -> Tuning | None:
+    """Returns what --tune gives to choose from; None without it."""
+    if not _TUNE.value:
+        if _TUNE_SEEDS.value is not None:
+            command.mistake(
+                f"--tune_seeds={_TUNE_SEEDS.value} is for --tune: give that too, or leave "
+                "it out"
+            )
+        return None
+    if _SEEDS.value == AUTO:
+        command.mistake(
+            f"--tune and --seeds={AUTO} both choose what to train: give --seeds a number"
+        )
+    return read_tuning(_TUNE.value, _TUNE_SEEDS.value or 1)
 
 
 def run_auto(planned, overrides, keys, console):
@@ -171,14 +220,35 @@ def run_auto(planned, overrides, keys, console):
     sys.exit(1 if failed else 0)
 
 
-def dry_run(planned, console):
-    """Builds each trial by shape, and prints what there is and what it will take."""
+def dry_run_tuned(rows, console):
+    """Prints a tuned sweep; its compared trials are estimated at their costliest values."""
+    chosen = [None] * len(rows)
+    later = costliest(rows)
+    dry_run(trials_to_run(rows, chosen), console, later)
+    names = ", ".join(row.name for row in rows[:SHOWN])
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    console.print(
+        f"{len(later)} of them are compared trials, which depend on what the tuning trials "
+        f"choose, of {names}{more}; they are counted at the values that take longest, and a "
+        "row that is best at its own values needs none of them",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def dry_run(planned, console, later=()):
+    """Builds each trial by shape, and prints what there is and what it will take.
+
+    Trials that are not known yet stand in `later` for what they take.
+    """
     check_all(planned)
-    groups = group_trials(planned)
+    every = [*planned, *later]
+    groups = group_trials(every)
     estimates = list(map(estimate.estimate, groups))
     for trial in planned[:SHOWN]:
         console.print(
-            f"{trial.label or trial.name:40} {trial.point}",
+            f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -201,12 +271,12 @@ def dry_run(planned, console):
                 soft_wrap=True,
             )
     console.print(
-        f"{len(planned)} trials in {len(estimates)} groups, each builds; "
+        f"{len(every)} trials in {len(estimates)} groups, each builds; "
         f"{estimate.totals(estimates)}",
         highlight=False,
         soft_wrap=True,
     )
-    until_flat = sum(trial.settings.training.until == "flat" for trial in planned)
+    until_flat = sum(trial.settings.training.until == "flat" for trial in every)
     if until_flat:
         console.print(
             f"{until_flat} of these trials end when their validation perplexity has stopped "
@@ -214,6 +284,10 @@ def dry_run(planned, console):
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _role_text(trial):
+    return f"{trial.role}: " if trial.role else ""
 
 
 def _print_rest(shown, what, console):
@@ -228,7 +302,21 @@ def run(planned, workdir, console, interruption):
         return report(planned, already, workdir, console)
 
 
-def train(planned, workdir, console, interruption):
+def run_tuned(rows, tuning, workdir, console, interruption):
+    """Runs tuning trials, then what they choose. Returns how many trials failed."""
+    with lock(workdir):
+        planned = None
+        already = None
+        # A row's choice is known when its tuning trials have ended, perhaps in an earlier
+        # call; without new choices nothing is left.
+        while (now := trials_to_run(rows, choices(rows, workdir))) != planned:
+            planned = now
+            trained, before = train(planned, workdir, console, interruption, tuning)
+            already = before if already is None else already
+        return report(trained, already, workdir, console)
+
+
+def train(planned, workdir, console, interruption, tuning=None):
     """Runs what has not ended. Returns the trials, and how many had ended before."""
     planned = adopt_directories(workdir, planned)
     todo = [trial for trial in planned if not is_finished(workdir, trial)]
@@ -239,7 +327,7 @@ def train(planned, workdir, console, interruption):
         corpora = {trial.settings.data for trial in todo}
         # Once, in this process: the workers open what it leaves in the cache.
         prepared = {data: prepare(data) for data in corpora}
-    _list_trials(workdir, planned, bool(todo))
+    _list_trials(workdir, planned, bool(todo), tuning)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
     return planned, already
@@ -261,7 +349,7 @@ def report(planned, already, workdir, console):
     return sum(not is_finished(workdir, trial) for trial in planned)
 
 
-def _list_trials(workdir, planned, is_needed):
+def _list_trials(workdir, planned, is_needed, tuning):
     """Writes sweep.json; where nothing can be written only if that `is_needed`.
 
     So the table of a finished sweep can be shown from a read-only file system.
@@ -274,6 +362,7 @@ def _list_trials(workdir, planned, is_needed):
             _SWEEP.value,
             planned,
             is_auto=_SEEDS.value == AUTO,
+            tuning=tuning and tuning.to_json(),
         )
     except OSError as error:
         if is_needed or error.errno not in READ_ONLY:

@@ -18,6 +18,7 @@ from experiments.report.table import (
     report_title,
     varied,
 )
+from experiments.report.tuning import CHOSEN, UNTUNED, untuned_heading
 
 # Other scores of the same translations stand beside their metric.
 VARIANTS = {"bleu": ("bleu_detokenized",)}
@@ -51,7 +52,8 @@ def to_markdown(results: Results, table: Table) -> str:
     ]
     for note in table.notes:
         lines += [_markdown_text(note), ""]
-    for grid in table.differences.values():
+    tuning = [table.tuning] if table.tuning else []
+    for grid in (*tuning, *table.differences.values()):
         lines += [f"## {_markdown_text(grid.title)}", ""]
         lines += _markdown_grid(grid.headings, grid.rows)
     for note in table.difference_notes:
@@ -83,7 +85,8 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
     for kind in _weights(results):
         for metric in metrics:
             beside[f"{kind}.{metric.key}"] = ("beside", kind, metric.split, metric.key)
-    columns = ["name", "label", *keys, "seed", "status", *scores, *beside]
+    role = ["role"] if results.tuned else []
+    columns = ["name", "label", *role, *keys, "seed", "status", *scores, *beside]
     buffer = io.StringIO()
     # Lines end as those of our other files do, and not in csv's \r\n.
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -98,6 +101,8 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
             "seed": trial.seed,
             "status": trial.status,
         }
+        if results.tuned:
+            cells["role"] = trial.role
         for key in keys:
             # A point names only what it changes, so the rest is the base's.
             cells[key] = trial.point.get(key, look_up_setting(results.base, key))
@@ -121,7 +126,7 @@ def to_latex(
     95 % intervals. The table is shrunk to the width of a line.
     """
     has_papers = has_published(rows)
-    headings = ["", "seeds", "parameters"]
+    headings = ["", *([CHOSEN] if table.tuning else []), "seeds", "parameters"]
     columns = [table.results.headings.index(heading) for heading in headings]
     cells = []
     for row in table.results.rows:
@@ -132,6 +137,11 @@ def to_latex(
         column = table.results.headings.index(metric.heading)
         for line, texts in zip(cells, table.results.rows, strict=True):
             line.append(_latex_text(texts[column]))
+        if table.tuning:
+            headings.append(UNTUNED)
+            untuned = _untuned(table, metric)
+            for line, texts in zip(cells, table.results.rows, strict=True):
+                line.append(_latex_text(untuned[texts[0]]))
         if any(metric.key in row.differences for row in rows):
             headings.append("$-$ base")
             for line, row in zip(cells, rows, strict=True):
@@ -239,6 +249,12 @@ def _latex_difference(row, metric):
     # After the correction, as the verdicts are.
     is_significant = difference.p < LEVEL
     return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
+
+
+def _untuned(table, metric):
+    """Returns {row: its score at its own values}."""
+    column = table.tuning.headings.index(untuned_heading(metric))
+    return {row[0]: row[column] for row in table.tuning.rows}
 
 
 def _latex_published(row, metric):

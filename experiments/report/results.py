@@ -31,6 +31,9 @@ ENDS = ("finished", "failed", "diverged")
 
 STATUSES = (*ENDS, "unfinished")
 
+ROLES = ("compared", "untuned", "tuning")
+"""What a trial is for in a sweep with --tune, see `experiments.report.tuning`."""
+
 NUMBERS = (
     "parameters",
     "bleu_detokenized",
@@ -75,6 +78,8 @@ class TrialResult:
     """One of STATUSES."""
     label: str = ""
     """The sweep's name for this trial's row; empty for a row named by what it changes."""
+    role: str = ""
+    """One of ROLES in a sweep that was tuned; empty in another."""
 
     @property
     def error(self) -> str:
@@ -124,6 +129,8 @@ class Results:
     """How often a sweep with --seeds=auto has looked at its table; None for another."""
     interest: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The differences that mattered to it."""
+    tuned: tuple[str, ...] = ()
+    """The dotted keys whose values were chosen for each row, with --tune."""
 
     def with_status(self, status: str) -> tuple[TrialResult, ...]:
         """Returns the trials that have one of STATUSES."""
@@ -311,11 +318,17 @@ def _read_sweep(workdir, metrics):
             directory = inside(workdir, entry["directory"], path)
             name = entry["name"]
             point = {**entry["point"]}
-            label = entry.get("label")
-            trials.append(_read_trial(directory, name, point, base, metrics, label))
+            trial = _read_trial(
+                directory, name, point, base, metrics, entry.get("label")
+            )
+            role = entry.get("role")
+            trials.append(
+                dataclasses.replace(trial, role=role if role in ROLES else "")
+            )
         looks = sweep.get("looks", {})
         count = None if not looks else int(looks["count"])
         interest = {key: float(size) for key, size in looks.get("interest", {}).items()}
+        tuned = tuple(one_line(key) for key in sweep.get("tuning", {}).get("grid", {}))
     except (AttributeError, KeyError, TypeError, ValueError, DamagedError) as error:
         raise ResultsError(
             f"{path} is damaged ({one_line(error)}): remove it and call launch.sweep on "
@@ -323,7 +336,9 @@ def _read_sweep(workdir, metrics):
         ) from error
     # Texts of files are shown in terminals, which obey control characters.
     config = one_line(sweep.get("config"))
-    return Results(workdir, tuple(trials), config, base, tuple(sweeps), count, interest)
+    return Results(
+        workdir, tuple(trials), config, base, tuple(sweeps), count, interest, tuned
+    )
 
 
 def _read_trial(directory, name, point, base, metrics, label=""):

@@ -1,7 +1,8 @@
 """Answers SQL about trials: DuckDB tables of all trials and of their metrics.
 
-    trials   a row a trial: workdir, name, directory, label, seed, status, error; every setting
-             as a column, "model.h"; every number and text of result.json, as bleu or
+    trials   a row a trial: workdir, name, directory, label, seed, status, error, and role, which
+             is compared, untuned or tuning in a sweep with --tune; every setting as a column,
+             "model.h"; every number and text of result.json, as bleu or
              "beside.ema.test.bleu"; and of record.json, "versions.jax"
     metrics  a row a line of metrics.jsonl: workdir, name, directory, label, seed, step, split,
              loss, ...
@@ -31,7 +32,7 @@ from experiments.report.results import (
 )
 from experiments.report.terminal import drawn_table, plain_columns
 
-TRIAL = ("workdir", "name", "directory", "label", "seed", "status", "error")
+TRIAL = ("workdir", "name", "directory", "label", "role", "seed", "status", "error")
 
 LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
 
@@ -129,7 +130,8 @@ def _trial(results: Results, trial: TrialResult) -> dict[str, Any]:
         settings = flatten_settings(results.base) | dict(trial.point)
     result = flatten_settings(trial.result or {})
     record = flatten_settings(trial.record)
-    row = _identity(results, trial) | {"status": trial.status, "error": trial.error}
+    row = _identity(results, trial)
+    row |= {"role": trial.role, "status": trial.status, "error": trial.error}
     for values in (settings, result, record):
         for key, value in values.items():
             # Of two values of one name the first stands.

@@ -43,6 +43,8 @@ class Table:
     difference_notes: tuple[str, ...]
     problems: tuple[tuple[str, str, str], ...]
     """(name, status, one line why) of each trial without a result."""
+    tuning: Grid | None = None
+    """What --tune chose for each row, and the rows without it."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ def result_table(
 
     `rows` hold its trials grouped over their seeds, in the order of the sweep.
     """
-    labels = _labels(results, rows)
+    labels = row_labels(results, rows)
     notes = (
         _base_note(results),
         _metrics_note(results, rows, metrics),
@@ -100,6 +102,18 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
             part += f": {seeds_text(min(seeds))}"
         parts.append(part)
     return "; ".join(parts)
+
+
+def row_labels(results: Results, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Returns the names of rows: their labels, else what they change."""
+    # A short name must not be that of a setting which does not vary, either.
+    names = short_names(varied(results), flatten_settings(base_settings(results)))
+    unchanged = "base" if results.base else report_title(results)
+    labels = []
+    for row in rows:
+        changes = [f"{names[key]}={_value(v)}" for key, v in row.group.point.items()]
+        labels.append(row.group.label or ", ".join(changes) or unchanged)
+    return tuple(labels)
 
 
 def has_published(rows: Sequence[Row]) -> bool:
@@ -296,17 +310,6 @@ def _paper_cells(metric, rows):
             difference = f"{value - getattr(of_base, metric.key):+.2f}"
         cells.append((f"{value:g}", difference, row.ordering[metric.key] or MISSING))
     return cells
-
-
-def _labels(results, rows):
-    # A short name must not be that of a setting which does not vary, either.
-    names = short_names(varied(results), flatten_settings(base_settings(results)))
-    unchanged = "base" if results.base else report_title(results)
-    labels = []
-    for row in rows:
-        changes = [f"{names[key]}={_value(v)}" for key, v in row.group.point.items()]
-        labels.append(row.group.label or ", ".join(changes) or unchanged)
-    return tuple(labels)
 
 
 def _value(value):

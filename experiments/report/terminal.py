@@ -9,10 +9,26 @@ import rich.text
 
 from experiments.evaluation.metrics import ALIGNMENT_ERROR, CHRF
 from experiments.report.table import STEPS, VERDICTS, Table
+from experiments.report.tuning import (
+    CHOSEN,
+    TRIED,
+    UNTUNED_VERDICTS,
+    untuned_heading,
+)
+
+_TEXTS = (VERDICTS, CHOSEN, UNTUNED_VERDICTS)
+"""The headings of columns of words, beside the first."""
 
 _COLOURS = {"failed": "red", "diverged": "red", "unfinished": "yellow"}
 
-_WIDE_ONLY = ("parameters", STEPS, CHRF.heading, ALIGNMENT_ERROR.heading)
+_WIDE_ONLY = (
+    "parameters",
+    STEPS,
+    CHRF.heading,
+    ALIGNMENT_ERROR.heading,
+    TRIED,
+    untuned_heading(CHRF),
+)
 """Columns that a terminal of 80 characters has no room for; report.md has them."""
 
 
@@ -25,8 +41,9 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
         rich.text.Text(f"{status}: {name}: {why}", style=_COLOURS[status])
         for name, status, why in table.problems
     ]
-    shown = _drawn(table) if is_drawn else _plain(table)
-    for part in [shown, *notes, *problems]:
+    draw = _drawn if is_drawn else _plain
+    grids = [draw(grid) for grid in (table.results, table.tuning) if grid]
+    for part in [*grids, *notes, *problems]:
         # Other programs read a pipe by its lines, so these are not wrapped.
         console.print(part, soft_wrap=not is_drawn)
 
@@ -53,12 +70,12 @@ def drawn_table() -> rich.table.Table:
     )
 
 
-def _drawn(table) -> rich.table.Table:
+def _drawn(results) -> rich.table.Table:
     grid = drawn_table()
-    columns = _narrow_columns(table)
+    columns = _narrow_columns(results)
     for i in columns:
-        heading = table.results.headings[i]
-        is_text = i == 0 or heading == VERDICTS
+        heading = results.headings[i]
+        is_text = i == 0 or heading in _TEXTS
         grid.add_column(
             # The heading is wider than its numbers, and a terminal is narrow.
             heading.replace("exact match", "exact\nmatch"),
@@ -66,22 +83,22 @@ def _drawn(table) -> rich.table.Table:
             no_wrap=not is_text,
             min_width=10 if is_text else 0,
         )
-    for row in table.results.rows:
+    for row in results.rows:
         # As Text, a label such as [red] is no markup.
         grid.add_row(*(rich.text.Text(row[i]) for i in columns))
     return grid
 
 
-def _plain(table) -> rich.text.Text:
-    columns = _narrow_columns(table)
-    rows = (table.results.headings, *table.results.rows)
+def _plain(results) -> rich.text.Text:
+    columns = _narrow_columns(results)
+    rows = (results.headings, *results.rows)
     lines = []
     for row in rows:
         lines.append([row[i] for i in columns])
-    left = [i == 0 or table.results.headings[i] == VERDICTS for i in columns]
+    left = [i == 0 or results.headings[i] in _TEXTS for i in columns]
     return plain_columns(lines, left)
 
 
-def _narrow_columns(table) -> list[int]:
-    headings = enumerate(table.results.headings)
+def _narrow_columns(results) -> list[int]:
+    headings = enumerate(results.headings)
     return [i for i, heading in headings if heading not in _WIDE_ONLY]

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import comparison, sequential, statistics
+from experiments.report import comparison, sequential
 from experiments.report.comparison import Row
 from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
 from experiments.report.results import Results, read_results, read_sentences
 from experiments.report.table import Table, result_table
+from experiments.report.tuning import compared_groups, untuned_groups, with_tuning
 from experiments.system.files import READ_ONLY, write_text
 
 
@@ -49,6 +50,9 @@ def write_report(
     results = read_results(workdir, metrics)
     rows = compare_rows(results, metrics, interest)
     table = result_table(results, rows, metrics)
+    if results.tuned:
+        untuned = _compare(results, untuned_groups(results), metrics, interest)
+        table = with_tuning(table, results, rows, untuned, metrics)
     report = Report(
         table=table,
         markdown=results.workdir / "report.md",
@@ -82,7 +86,10 @@ def compare_rows(
 
     Rows are in the order of the sweep.
     """
-    groups = statistics.groups(results.trials, results.changes)
+    return _compare(results, compared_groups(results), metrics, interest)
+
+
+def _compare(results, groups, metrics, interest):
     sentences = lambda trial: read_sentences(trial, metrics)
     interest = interest or results.interest
     if results.looks is None:

@@ -34,6 +34,8 @@ class Trial(NamedTuple):
     settings: Settings
     label: str = ""
     """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
+    role: str = ""
+    """What it is for in a sweep that tunes, see `experiments.sweep.tuning`."""
 
 
 def plan_trials(

@@ -17,7 +17,7 @@ from experiments.system.files import (
 )
 from experiments.training.run_dir import ENDED, differences, read_result
 
-_ENTRY = dict(name=str, directory=str, point=dict, label=str)
+_ENTRY = dict(name=str, directory=str, point=dict, label=str, role=str)
 """The types of what sweep.json says of a trial."""
 
 
@@ -69,12 +69,15 @@ def open_workdir(
     names: list[str],
     trials: list[Trial],
     is_auto: bool = False,
+    tuning: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes sweep.json: the base config, and every trial that was ever asked for.
 
-    `is_auto` is true of a sweep that chooses its seeds, see `set_looks`.
+    `is_auto` is true of a sweep that chooses its seeds, see `set_looks`; `tuning` is what a
+    sweep with --tune chooses from, {"grid": {key: values}, "seeds": seeds}.
 
-    Raises WorkdirError where the workdir is another config's, or a single trial's.
+    Raises WorkdirError where the workdir is another config's, or a single trial's, or of a
+    sweep that was tuned in another way.
     """
     if (workdir / "config.json").exists():
         raise WorkdirError(
@@ -90,17 +93,66 @@ def open_workdir(
             f"{differences(before['base'], base)}. "
             "Choose another --workdir, or remove this one"
         )
+    _check_tuning(workdir, before, tuning)
     entries = []
     for trial in trials:
-        entries.append({name: getattr(trial, name) for name in _ENTRY})
+        entry = {name: getattr(trial, name) for name in _ENTRY}
+        if not trial.role:
+            del entry["role"]
+        entries.append(entry)
     # Trials of earlier calls stay listed, so that a report still shows them.
     directories = {trial.directory for trial in trials}
-    entries += [e for e in before["trials"] if e["directory"] not in directories]
+    earlier = [e for e in before["trials"] if e["directory"] not in directories]
+    entries += _with_roles(earlier, entries, tuning) if tuning else earlier
     sweeps = list(dict.fromkeys([*before.get("sweeps", []), *names]))
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
+    if tuning:
+        sweep["tuning"] = dict(tuning)
     if is_auto:
         sweep["looks"] = before.get("looks", dict(count=0, interest={}))
     _write_sweep(workdir, sweep, before)
+
+
+def _check_tuning(workdir, before, tuning):
+    """Raises WorkdirError for a sweep that an earlier call tuned in another way."""
+    earlier = before.get("tuning")
+    # A sweep that was not tuned may be tuned later: its trials are the untuned ones.
+    if earlier is None or earlier == tuning:
+        return
+    try:
+        flags = [
+            f"--tune={key}:{','.join(map(str, values))}"
+            for key, values in earlier["grid"].items()
+        ]
+        flags.append(f"--tune_seeds={len(earlier['seeds'])}")
+    except (AttributeError, KeyError, TypeError):
+        flags = ["what its sweep.json says under tuning"]
+    raise WorkdirError(
+        f"{workdir} belongs to a sweep with {' '.join(flags)}: give the same, or choose "
+        "another --workdir"
+    )
+
+
+def _with_roles(earlier, entries, tuning):
+    """Returns entries of earlier calls with the roles that they have beside `entries`."""
+    planned = {_row_and_seed(e, tuning) for e in entries if e["role"] != "tuning"}
+    updated = []
+    for entry in earlier:
+        role = entry.get("role")
+        if role == "compared" and _row_and_seed(entry, tuning) in planned:
+            # Its row has got other values since, as tuning trials were run anew.
+            role = "tuning"
+        if not role:
+            # Of a call that did not tune, and may have swept what is tuned now.
+            is_own = not tuning["grid"].keys() & entry["point"].keys()
+            role = "untuned" if is_own else "tuning"
+        updated.append(dict(entry, role=role))
+    return updated
+
+
+def _row_and_seed(entry, tuning):
+    point = entry["point"].items()
+    return frozenset((key, value) for key, value in point if key not in tuning["grid"])
 
 
 def set_looks(workdir: Path, looks: int, interest: Mapping[str, float]) -> None:
