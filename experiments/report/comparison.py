@@ -221,7 +221,9 @@ def _runs(group, stored, metric):
 
 def _column(runs, base, metric):
     """Returns the Column of a metric; None where the base has no runs in it."""
-    seeds = sorted({seed for group in runs for seed in group.values})
+    known = {seed for group in runs for seed in group.values}
+    # A run of which no seed is known is one more.
+    seeds = sorted(known, key=lambda seed: (seed is not None, seed or 0))
     shape = len(runs), len(seeds)
     values = np.full(shape, np.nan)
     at_bound = np.zeros(len(runs), bool)

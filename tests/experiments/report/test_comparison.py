@@ -373,6 +373,14 @@ def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
     assert words(rows["(A) h=1"])["bleu"] == "worse"
 
 
+def test_a_run_without_a_seed_is_one_of_its_row():
+    first = dataclasses.replace(BASE.trials[0], seed=None)
+    base = Group({}, (first, *BASE.trials[1:]), "base")
+    rows = compared([base, *GROUPS[2:], GROUPS[0]])
+    assert rows["(A) h=1"].differences["bleu"].runs == 3
+    assert words(rows["(A) h=1"])["bleu"] == "worse"
+
+
 def test_rows_at_a_bound_say_so():
     groups = [
         row("base", (5.0, 5.1, 5.2), (20.0, 21.0, 20.5), point={}, exact_match=0.0),
