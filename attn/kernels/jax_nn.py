@@ -69,11 +69,7 @@ def jax_nn(
     bad = bad_key | overflown_key | bad_value
     # The causal flag is kept apart, because cuDNN serves it and is given no window.
     causal = right == 0 and left is None
-    window = None
-    if not causal and (left is not None or right is not None):
-        # A window of jax.nn has no open side; this is farther than any key.
-        unbounded = k.shape[1] + q.shape[1]
-        window = tuple(unbounded if x is None else x for x in (left, right))
+    window = None if causal else _local_window(left, right, k.shape[1] + q.shape[1])
     out = jax.nn.dot_product_attention(
         q,
         k,
@@ -91,6 +87,13 @@ def jax_nn(
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
     spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
     return jnp.where(spoiled[..., None], jnp.nan, out)
+
+
+def _local_window(left, right, farthest):
+    """Returns the window that jax.nn takes, which has no open side; None for no bound."""
+    if left is None and right is None:
+        return None
+    return tuple(farthest if x is None else x for x in (left, right))
 
 
 def _finite(x):

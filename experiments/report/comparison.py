@@ -133,34 +133,35 @@ def compare(
     stored = [
         {trial.seed: sentences(trial) for trial in group.finished} for group in groups
     ]
-    columns = []
-    compared = []
+    runs = {}
+    columns = {}
     for metric in metrics:
-        runs = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
-        column = _column(runs, place, metric)
+        of_metric = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
+        column = _column(of_metric, place, metric)
         if column is not None:
-            columns.append(column)
-            compared.append((metric, runs))
-    results = contrast(columns, place, level=level)
-    differences = [{} for _ in groups]
-    verdicts = [{} for _ in groups]
-    for (metric, runs), column, contrasts in zip(
-        compared, columns, results, strict=True
-    ):
-        margin = interest.get(metric.key)
-        for i, group in enumerate(groups):
-            if i == place:
-                continue
-            difference = _difference(contrasts, i, metric, column, margin, level)
+            columns[metric] = column
+            runs[metric] = of_metric
+    results = contrast([*columns.values()], place, level=level)
+    contrasts = dict(zip(columns, results, strict=True))
+    rows = []
+    for i, group in enumerate(groups):
+        differences = {}
+        verdicts = {}
+        for metric, column in columns.items():
+            margin = interest.get(metric.key)
+            difference = _difference(
+                contrasts[metric], i, metric, column, margin, level
+            )
             if difference is not None:
-                differences[i][metric.key] = difference
-            verdict = _verdict(difference, group, runs[i], metric, margin)
-            if verdict.words:
-                verdicts[i][metric.key] = verdict
-    return [
-        _row(group, base, differences[i], verdicts[i], metrics)
-        for i, group in enumerate(groups)
-    ]
+                differences[metric.key] = difference
+            if i != place:
+                verdicts[metric.key] = _verdict(
+                    difference, runs[metric][i], metric, margin
+                )
+        # Without words there is nothing to conclude.
+        verdicts = {key: verdict for key, verdict in verdicts.items() if verdict.words}
+        rows.append(_row(group, base, differences, verdicts, metrics))
+    return rows
 
 
 def base_of(groups: Iterable[Group]) -> Group | None:
@@ -374,7 +375,7 @@ def _more_seeds(contrasts, i, runs, interval, margin):
     return more if more <= MOST_SEEDS else None
 
 
-def _verdict(difference, group, runs, metric, margin):
+def _verdict(difference, runs, metric, margin):
     """Returns the Verdict of a row in one metric."""
     diverged = sum(math.isinf(value) for value in runs.values.values())
     if diverged:

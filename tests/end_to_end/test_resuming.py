@@ -12,7 +12,7 @@ import pytest
 
 from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
-from experiments.system.signals import Interrupted, Interruption
+from experiments.system.signals import Interrupted
 from experiments.training import loop
 from experiments.training.device_data import DeviceData
 from experiments.training.start_point import StartPoint
@@ -30,19 +30,6 @@ from tests.experiments import tiny
 MORE = dict(training__ema=0.6, training__average=2, training__keep_best=True)
 SETTINGS = tiny.resolve(**MORE)
 CLOCKED = ("seconds", "tokens_per_second")
-
-
-class At(Interruption):
-    """Word to stop that comes at the n-th moment it is asked for, from 0 on."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.left = n
-
-    def check(self):
-        self.left -= 1
-        if self.left < 0:
-            raise Interrupted
 
 
 def run(workdir, settings=SETTINGS, **options):
@@ -87,7 +74,7 @@ def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tm
     at = []
     for n in (1, 2, 1, 3, 0, 1, 9, 15, 23):
         with pytest.raises(Interrupted):
-            run(tmp_path, interruption=At(n))
+            run(tmp_path, interruption=tiny.StopAt(n))
         steps = [
             int(path.name)
             for name in ("checkpoints", "interrupted")
@@ -122,7 +109,7 @@ def test_the_best_stays_where_what_follows_is_worse(tmp_path):
         training__evaluate_every=1,
     )
     with pytest.raises(Interrupted):
-        run(tmp_path, settings, interruption=At(25))
+        run(tmp_path, settings, interruption=tiny.StopAt(25))
     result = run(tmp_path, settings)
     perplexities = {
         line["step"]: line["perplexity"]
@@ -154,7 +141,7 @@ def test_a_damaged_checkpoint_costs_time_alone(finished, copied, capsys):
 def test_another_number_of_devices_and_strategy_goes_on(finished, tmp_path):
     """From four devices to two; numbers are the same to rounding."""
     with pytest.raises(Interrupted):
-        run(tmp_path, interruption=At(4))
+        run(tmp_path, interruption=tiny.StopAt(4))
     job = loop.Job(SETTINGS, tmp_path)
     (result,) = loop.run_all(
         [job], tiny.corpus(), Lanes(1, "shard_map", tuple(jax.local_devices()[:2]))
@@ -336,7 +323,7 @@ def test_steps_without_numbers_are_skipped_and_too_many_end_the_trial(tmp_path):
         training__learning_rate=1e30, training__nonfinite="skip", training__steps=16
     )
     with pytest.raises(Interrupted):
-        run(tmp_path, settings, interruption=At(4))
+        run(tmp_path, settings, interruption=tiny.StopAt(4))
     result = run(tmp_path, settings)
     assert result["status"] == "diverged" and 11 <= result["step"] <= 13
     assert result["error"].endswith(

@@ -6,6 +6,7 @@ import ml_collections
 
 from experiments import settings
 from experiments.data import dataset
+from experiments.system.signals import Interrupted, Interruption
 
 POINT = {
     "model.N": 1,
@@ -50,3 +51,16 @@ def config() -> ml_collections.ConfigDict:
 @functools.cache
 def corpus() -> dataset.Dataset:
     return dataset.prepare(resolve().data)
+
+
+class StopAt(Interruption):
+    """Asks to stop at the n-th moment that a trial looks, from 0 on."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def check(self):
+        self.left -= 1
+        if self.left < 0:
+            raise Interrupted

@@ -330,23 +330,24 @@ def test_else_chance_is_the_seeds_alone(why):
 
 
 def test_test_sets_are_resampled_once_for_each_size_and_groups_scored_once(monkeypatch):
-    sizes = []
     scored = []
     resampled_scores = statistics.resampled_scores
 
-    def counted_resamples(size):
-        sizes.append(size)
-        return statistics.resamples(size)
-
     def counted_scores(metric, tables, weights):
         scored.append((metric.key, len(tables)))
+        # The same array for all scores of one test set, so that they can be paired.
+        drawn.setdefault(weights.shape[1], weights)
+        assert drawn[weights.shape[1]] is weights
         return resampled_scores(metric, tables, weights)
+
+    drawn = {}
 
     monkeypatch.setattr(statistics, "resampled_scores", counted_scores)
     good = row("good", (1, 2), (1, 2))
     bad = row("bad", (1, 2, 3), (1, 2, 3))
     comparison.compare([BASE, good, bad], kept)
     assert [count for key, count in scored if key == "bleu"] == [3, 2, 3]
+    assert sorted(drawn) == [S, V]
 
 
 def test_a_difference_that_cannot_be_is_not_spoken_of():

@@ -72,7 +72,8 @@ def test_latex_of_any_labels_is_a_page_of_its_width(tmp_path, table_3):
     )
     for written in (table_3, write_report(tmp_path)):
         (written.latex.parent / "page.tex").write_text(
-            r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}\input{report}\end{document}"
+            r"\documentclass{article}\usepackage{booktabs,graphicx}"
+            r"\begin{document}\input{report}\end{document}"
         )
         done = subprocess.run(
             ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page"],

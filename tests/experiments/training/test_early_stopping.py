@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from experiments.settings import SettingsError, Training, resolve
-from experiments.system.signals import Interrupted, Interruption
+from experiments.system.signals import Interrupted
 from experiments.training import early_stopping, loop
 from experiments.training.early_stopping import ending, has_stopped_falling
 from experiments.training.start_point import StartPoint
@@ -206,7 +206,7 @@ def test_it_ends_where_the_rule_says_and_the_same_after_interruptions(loose, tmp
     again = tmp_path / "again"
     for n in (1, 3, 5, 9, 14, 20):
         with pytest.raises(Interrupted):
-            run(again, interruption=At(n))
+            run(again, interruption=tiny.StopAt(n))
     # A line that is lost changes no decision: checkpoints keep the evaluations too.
     path = again / "metrics.jsonl"
     kept = path.read_text().splitlines(keepends=True)
@@ -217,19 +217,6 @@ def test_it_ends_where_the_rule_says_and_the_same_after_interruptions(loose, tmp
     # As if killed at the very end.
     (again / "result.json").unlink()
     assert unclocked(run(again)) == unclocked(whole)
-
-
-class At(Interruption):
-    """Word to stop that comes at the n-th moment it is asked for, from 0 on."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.left = n
-
-    def check(self):
-        self.left -= 1
-        if self.left < 0:
-            raise Interrupted
 
 
 @pytest.mark.ci
