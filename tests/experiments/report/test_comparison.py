@@ -374,6 +374,35 @@ def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
     assert words(rows["(A) h=1"])["bleu"] == "worse"
 
 
+def test_a_runs_own_sentences_are_the_least_of_its_spread():
+    """Seeds that agree by luck, each with sentences of its own right and wrong."""
+    groups = [
+        row("base", (5, 5), (25, 25), point={}, exact_match=0.5),
+        row("x", (5, 5), (25, 25), exact_match=0.6),
+    ]
+    groups[0].trials[0].result["exact_match"] = 0.501
+    groups[1].trials[0].result["exact_match"] = 0.601
+
+    def sentences(trial):
+        exact = np.arange(100) < 50
+        seed = 10 * ("x" in trial.name) + trial.seed
+        return {"test_exact": np.random.default_rng(seed).permutation(exact)}
+
+    runs = [
+        comparison._runs(
+            group, {t.seed: sentences(t) for t in group.trials}, EXACT_MATCH
+        )
+        for group in groups
+    ]
+    own, _ = comparison._sentence_variances(runs, 0, EXACT_MATCH)
+    # The variance of a logit at a half is that of the share over (1/4)²: 16 / (4 · 100).
+    np.testing.assert_allclose(own, 0.04, rtol=0.4)
+    lucky = compared(groups, nothing_kept, [EXACT_MATCH])["x"]
+    honest = compared(groups, sentences, [EXACT_MATCH])["x"]
+    assert words(lucky)["exact_match"] == "better"
+    assert words(honest)["exact_match"] == "undecided"
+
+
 def test_a_run_without_a_seed_is_one_of_its_row():
     first = dataclasses.replace(BASE.trials[0], seed=None)
     base = Group({}, (first, *BASE.trials[1:]), "base")

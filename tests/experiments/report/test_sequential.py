@@ -7,6 +7,7 @@ import pytest
 
 from experiments.evaluation.metrics import BLEU, PERPLEXITY
 from experiments.report import sequential
+from experiments.report.comparison import compare
 from experiments.report.results import TrialResult
 from experiments.report.sequential import LOOKS, Budget, first_plan, judge, next_plan
 from experiments.report.statistics import LEVEL, Group
@@ -145,6 +146,17 @@ def test_a_verdict_once_given_stays_with_its_numbers():
     assert later.verdicts == first.verdicts
     assert later.differences == first.differences
     assert later.differences["bleu"].runs == 2
+
+
+def test_a_look_is_judged_at_its_level():
+    groups = table(runs(differences=(9, 2.0))[:, :2])
+    (_, _, looked, *_) = judge(groups, nothing_kept, 1, [BLEU])
+    (_, _, once, *_) = compare(groups, nothing_kept, [BLEU])
+    ours = looked.differences["bleu"]
+    theirs = once.differences["bleu"]
+    assert ours.high - ours.low > 1.1 * (theirs.high - theirs.low)
+    assert 0 < theirs.p < 0.15
+    assert ours.p == pytest.approx(min(1.0, theirs.p * LEVEL / LOOKS[0].level))
 
 
 def test_before_the_first_look_nothing_is_judged():
