@@ -18,7 +18,7 @@ from launch.bench.harness.table import Table, show
 from launch.bench.verdicts.simulation import Cell, Counts, simulate
 
 PART = 100
-"""Tables of each kind that a process judges at a time."""
+"""Tables without differences that a process judges at a time."""
 
 _SIZES = list(itertools.product((8, 20), (2, 3, 5)))
 
@@ -51,7 +51,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "tables",
         4000,
-        "Tables without differences, and as many with, a cell",
+        "Tables without differences a cell, and a quarter as many with",
         lower_bound=1,
     )
 
