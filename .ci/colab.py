@@ -3,8 +3,9 @@
 python .ci/colab.py LISTS COMMIT
 
 LISTS is a folder with pip-freeze.txt, pip-freeze.gpu.txt and pip-freeze.tpu.txt of the
-public repository googlecolab/backend-info, COMMIT their commit and its date. For each runtime .ci/colab/NAME.txt has exact
-versions: those that are there, and below them those that pip adds. Needs uv.
+public repository googlecolab/backend-info, COMMIT their commit and its date. For each
+runtime .ci/colab/NAME.txt has exact versions: those that are there, and below them those
+that pip adds. Needs uv.
 """
 
 import re
