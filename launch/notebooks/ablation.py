@@ -47,7 +47,7 @@ elif archives:
     subprocess.run([*install, str(archives[-1])], check=True)
     if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
         raise SystemExit("not ready yet: the line above says what to do")
-from launch.notebooks.environment import command, report_frame, start
+from launch.notebooks.environment import start
 
 devices = start(DEVICE)
 
@@ -59,6 +59,8 @@ devices = start(DEVICE)
 # will take.
 
 # %%
+from launch.notebooks.environment import command, report_frame
+
 config = """
 from experiments.configs import quick
 

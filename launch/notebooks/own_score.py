@@ -46,7 +46,7 @@ elif archives:
     subprocess.run([*install, str(archives[-1])], check=True)
     if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
         raise SystemExit("not ready yet: the line above says what to do")
-from launch.notebooks.environment import command, report_frame, start
+from launch.notebooks.environment import start
 
 devices = start(DEVICE)
 
@@ -58,6 +58,8 @@ devices = start(DEVICE)
 # reach them through every kernel. Change it, or write another.
 
 # %%
+from launch.notebooks.environment import command, report_frame
+
 folder = pathlib.Path("runs/notebook/own_score")
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "my_score.py").write_text("""

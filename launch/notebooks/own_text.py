@@ -45,7 +45,7 @@ elif archives:
     subprocess.run([*install, str(archives[-1])], check=True)
     if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
         raise SystemExit("not ready yet: the line above says what to do")
-from launch.notebooks.environment import command, report_frame, start
+from launch.notebooks.environment import start
 
 devices = start(DEVICE)
 
@@ -89,6 +89,7 @@ for path in sorted(FOLDER.iterdir()):
 
 # %%
 from experiments.configs import quick
+from launch.notebooks.environment import command, report_frame
 
 steps = 50 if SMALL else 400
 settings = [
