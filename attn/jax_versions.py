@@ -4,11 +4,17 @@ Each function says which version ends it: where attn needs that one, the functio
 """
 
 import inspect
+import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import jax
 import jax.experimental
 import jax.nn
+import jax.numpy as jnp
+
+VERSION = tuple(map(int, re.findall(r"\d+", jax.__version__)[:2]))
 
 
 def enable_x64(is_on: bool = True) -> AbstractContextManager:
@@ -19,6 +25,19 @@ def enable_x64(is_on: bool = True) -> AbstractContextManager:
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(is_on)
     return jax.experimental.enable_x64(is_on)
+
+
+def apply_linear(function: Callable, *arguments: Any) -> Any:
+    """Returns `function(*arguments)` of a linear function, such that it can be transposed.
+
+    It lets a rule of `jax.custom_jvp` have a scan over its tangents: JAX transposes only
+    scans that it has linearized itself. jax 0.10 ends it: `function(*arguments)`.
+    """
+    if VERSION >= (0, 10):
+        return function(*arguments)
+    zeros = jax.tree.map(jnp.zeros_like, arguments)
+    _, linear = jax.linearize(function, *zeros)
+    return linear(*arguments)
 
 
 def jax_nn_gives_lse() -> bool:
