@@ -62,23 +62,18 @@ def command(*words: str, text: str = "") -> None:
 
     `text` is its standard input. Raises RuntimeError where the command fails.
     """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", *words],
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    )
-    process.stdin.write(text)
-    process.stdin.close()
-    try:
+    ) as process:
+        process.stdin.write(text)
+        process.stdin.close()
         for line in process.stdout:
             print(line, end="")
-    except KeyboardInterrupt:
-        # The command has had it too, and saves what it has.
-        process.wait()
-        raise
-    if process.wait():
+    if process.returncode:
         raise RuntimeError(
             f"{words[0]} ended with status {process.returncode}; what it said is above"
         )
