@@ -1,13 +1,18 @@
-# make sweep   the quick ablation table, into runs/quick
-# make test    the tests
-# make wheel   a wheel of attn, into dist/: what a notebook on another machine installs
-# Each makes .venv from the lock file first, where that is not done yet. PYTHON=python3.12 picks the interpreter.
-PYTHON ?= python3
+# make sweep      the quick ablation table, into runs/quick
+# make test       the tests
+# make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
+# make notebooks  runs all notebooks, and stores them with what they show
+# Each installs the lock file, and attn itself, into .venv first, where that is not done yet. EXTRAS=cuda12 or
+# EXTRAS=cuda12,trackers adds to it, and is remembered; EXTRAS= forgets it. PYTHON=python3.12 picks the interpreter.
 VENV ?= .venv
+PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) python3)
+EXTRAS ?= $(shell cat $(VENV)/extras 2>/dev/null)
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-INSTALLED := $(VENV)/installed-$(VERSION)
+comma := ,
+INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep test wheel install lock notebooks
+.PHONY: sweep test wheel install lock colab notebooks
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -15,15 +20,20 @@ test: install
 	$(VENV)/bin/python -m pytest
 
 wheel: install
-	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 install: $(INSTALLED)
 
-# The stamp bears the version, so that another PYTHON builds another environment.
-$(INSTALLED): requirements.lock
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("attn needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name one with make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+# It installs over what is there, and removes nothing: the environment may hold packages of the user's own. The
+# extras have the versions of the lock where it names them.
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) .ci/check_install.py $(VENV) '$(EXTRAS)'
+	test -e $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --require-hashes --requirement requirements.lock
+	sed -e '/--hash=/d' -e 's/ \\$$//' requirements.lock > $(VENV)/constraints.txt
+	$(PIP) install --quiet --no-build-isolation --constraint $(VENV)/constraints.txt --editable '.[test$(if $(EXTRAS),$(comma)$(EXTRAS))]'
+	echo '$(EXTRAS)' > $(VENV)/extras
+	rm -f $(VENV)/installed-*
 	touch $@
 
 # How requirements.lock is made: one file for every Python from 3.11 on, without the address of any registry.
@@ -31,6 +41,11 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --extra test --generate-hashes --no-annotate --no-header \
 	  --output-file requirements.lock pyproject.toml
 
-# The notebooks, of their sources.
+# What a Colab runtime has of the packages that attn needs, of a folder with Colab's own lists:
+# make colab LISTS=FOLDER COMMIT="a7240792 of 2026-08-19"
+colab:
+	$(PYTHON) .ci/colab.py $(LISTS) '$(COMMIT)'
+
+# The notebooks, of their sources, with what they show.
 notebooks: install
-	$(VENV)/bin/jupytext --quiet --update --to ipynb launch/notebooks/attention_by_hand.py launch/notebooks/ablation.py launch/notebooks/own_text.py
+	$(VENV)/bin/python -m launch.notebooks.store

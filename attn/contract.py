@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn.attention import attention
+from attn.jax_versions import enable_x64
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
 from attn.models.design import Design, Shape
@@ -225,7 +226,7 @@ def _prepare(score):
         return score(q, k)
 
     # In float64 rounding cannot hide a difference between the formulas.
-    with jax.enable_x64(True):
+    with enable_x64(True):
         value = _make(score, jnp.float64)
         q, k, _ = _inputs(jnp.float64)
         direct = _one_head(lambda score, q, k: score(q, k), value, q[0], k[0])
@@ -253,7 +254,7 @@ def _kernels(score, mask, dtype):
     """Compares kernels in a precision with the reference in float64 of the same numbers."""
     mask = _masks()[mask]
     details = []
-    with jax.enable_x64(True):
+    with enable_x64(True):
         inputs = _inputs(dtype)
         value = _make(score, dtype)
         wide_inputs = [x.astype(jnp.float64) for x in inputs]
@@ -270,7 +271,7 @@ def _kernels(score, mask, dtype):
 
 
 def _long(score):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         inputs = _inputs(jnp.float64, LONG, LONG)
         call = functools.partial(
             attention, *inputs, score=_make(score, jnp.float64), mask=Mask.causal()
@@ -282,7 +283,7 @@ def _long(score):
 
 def _heads(score):
     """Compares all heads together with each head alone, with its own parameters."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         q, k, v = _inputs(jnp.float64)
         value = _make(score, jnp.float64)
         together = attention(q, k, v, score=value)
@@ -297,7 +298,7 @@ def _heads(score):
 
 
 def _gradients(score):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         inputs = _inputs(jnp.float64)
         value = _make(score, jnp.float64)
         leaves, tree = jax.tree.flatten(value)
@@ -323,7 +324,7 @@ def _gradients(score):
 
 
 def _cached(score):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         q, k, v = _inputs(jnp.float64)
         value = _make(score, jnp.float64)
         visible = np.arange(M)[None, None] < np.array([4, M])[:, None, None]

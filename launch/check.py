@@ -10,7 +10,6 @@ status is 1 where anything fails.
 
 import sys
 
-import rich.console
 import rich.markup
 import rich.table
 from absl import app, flags
@@ -18,6 +17,7 @@ from absl import app, flags
 from attn import contract
 from experiments.settings import OutsideError, SettingsError
 from experiments.settings.choices import MIXERS, POSITIONS, SCORES
+from experiments.system.console import stdout_console
 from launch import command
 
 CHECKS = (
@@ -29,7 +29,7 @@ CHECKS = (
 
 def main(names: list[str]) -> None:
     """Checks each of `names`, prints the tables, and exits with 1 where a row fails."""
-    console = rich.console.Console(highlight=False)
+    console = stdout_console(highlight=False)
     failures = 0
     for name in names:
         kind, rows = run(name)

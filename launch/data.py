@@ -17,12 +17,12 @@ import re
 import sys
 from pathlib import Path
 
-import rich.console
 from absl import flags
 
 from experiments.data import corpora, summary
 from experiments.data.dataset import prepare
 from experiments.settings import Settings, resolve
+from experiments.system.console import stdout_console
 from launch import command
 
 COMMANDS = ("describe", "build", "download")
@@ -43,7 +43,7 @@ def describe(settings: Settings) -> None:
     """Prints a corpus: sizes, lengths, what is repeated, samples, and how well it packs."""
     data = settings.data
     # A file has no width of its own, and 80 characters would cut the table.
-    console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = stdout_console(WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
     sides = (data.source, data.target) if data.has_translations else ("text",)

@@ -28,7 +28,6 @@ import sys
 from pathlib import Path
 
 import jax
-import rich.console
 from absl import flags
 
 from experiments.data.dataset import prepare
@@ -50,6 +49,7 @@ from experiments.sweep.tuning import (
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.sweep.workers import Pools, run_all, schedules
 from experiments.system import huge_pages, machine
+from experiments.system.console import stdout_console
 from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
 from experiments.trial import cost
@@ -119,7 +119,7 @@ def main():
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
-    console = rich.console.Console()
+    console = stdout_console()
     known = sweeps_of(load_config(command.config_path()))
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
     expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)

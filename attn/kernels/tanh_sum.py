@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from attn.jax_versions import apply_linear
+
 # A pass reads and writes all N·M sums, so several features share it.
 GROUP = 8
 """The number of features summed in one pass over the scores."""
@@ -58,7 +60,8 @@ def tanh_sum(
 
 @tanh_sum.defjvp
 def _tanh_sum_jvp(primals, tangents):
-    return tanh_sum(*primals), _tangent(*primals, *tangents)
+    tangent = apply_linear(functools.partial(_tangent, *primals), *tangents)
+    return tanh_sum(*primals), tangent
 
 
 def _tangent(a, b, v, d_a, d_b, d_v):

@@ -31,6 +31,7 @@ from experiments.report.results import (
     read_results,
 )
 from experiments.report.terminal import drawn_table, plain_columns
+from experiments.system.console import stdout_console
 
 TRIAL = ("workdir", "name", "directory", "label", "role", "seed", "status", "error")
 
@@ -92,7 +93,7 @@ def database(workdirs: Sequence[Results]) -> duckdb.DuckDBPyConnection:
 
 def show_answer(answer: Answer, console: rich.console.Console | None = None) -> None:
     """Prints rows; outside of a terminal numbers keep all their digits."""
-    console = console or rich.console.Console()
+    console = console or stdout_console()
     is_drawn = console.is_terminal
     lines = []
     for row in answer.rows:

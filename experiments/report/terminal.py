@@ -15,6 +15,7 @@ from experiments.report.tuning import (
     UNTUNED_VERDICTS,
     untuned_heading,
 )
+from experiments.system.console import stdout_console
 
 _TEXTS = (VERDICTS, CHOSEN, UNTUNED_VERDICTS)
 """The headings of columns of words, beside the first."""
@@ -34,7 +35,7 @@ _WIDE_ONLY = (
 
 def print_table(table: Table, console: rich.console.Console | None = None) -> None:
     """Prints the results, their notes, and the trials without a result."""
-    console = console or rich.console.Console()
+    console = console or stdout_console()
     is_drawn = console.is_terminal
     notes = [rich.text.Text(note, style="dim") for note in table.notes]
     problems = [

@@ -42,6 +42,7 @@ import launch.bench.table1.command
 import launch.bench.training.command
 import launch.bench.verdicts.command
 from experiments.system import huge_pages
+from experiments.system.console import stdout_console
 from launch import command
 from launch.bench.harness import libraries
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
@@ -71,7 +72,7 @@ def main(benchmark: Benchmark) -> None:
     # The libraries are compared on the CPU, where all of them run.
     jax.config.update("jax_platforms", "cpu")
     # A file has no width of its own, and 80 characters would cut the tables.
-    console = rich.console.Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = stdout_console(WIDTH)
     directory = Path(flags.FLAGS.directory)
     try:
         outcome = benchmark.run(request(benchmark, directory, console))

@@ -1,7 +1,8 @@
 """Notebooks: each a readable source NAME.py, in jupytext's percent format, and
-NAME.ipynb, made by `make notebooks`.
+NAME.ipynb, run and stored by `make notebooks`.
 
 attention_by_hand   from three tokens to multi-head attention
 ablation            a sweep on the devices at hand, with its report
+own_score           a score in eight lines, swept against d_k
 own_text            one's own parallel files, from the text to a translator
 """

@@ -45,7 +45,8 @@ if checkouts:
 elif archives:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*install, str(archives[-1])], check=True)
-    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
+    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
+        raise SystemExit("not ready yet: the line above says what to do")
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
@@ -58,6 +59,8 @@ devices = start(DEVICE)
 # will take.
 
 # %%
+from launch.notebooks.environment import command, report_frame
+
 config = """
 from experiments.configs import quick
 
@@ -78,7 +81,7 @@ def sweep_question():
 sizes = (
     dict(STEPS=50, WARMUP=25, SAVE=50, PAIRS=1000, HELDOUT=20)
     if SMALL
-    else dict(STEPS=300, WARMUP=100, SAVE=300, PAIRS=20000, HELDOUT=200)
+    else dict(STEPS=200, WARMUP=50, SAVE=200, PAIRS=20000, HELDOUT=200)
 )
 for name, value in sizes.items():
     config = config.replace(name, str(value))
@@ -86,23 +89,6 @@ folder = pathlib.Path("runs/notebook")
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "question.py").write_text(config)
 SEEDS = 1 if SMALL else 2
-
-
-def command(*words):
-    """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    for line in process.stdout:
-        print(line, end="")
-    if process.wait():
-        raise RuntimeError(
-            f"{words[0]} ended with status {process.returncode}; what it said is above"
-        )
-
 
 sweep = [
     "launch.sweep",
@@ -119,23 +105,40 @@ command(*sweep, "--dry_run")
 # machine. Stop this cell and run it again: it goes on where it was.
 
 # %%
-command(*sweep, f"--workdir={folder}/{'small' if SMALL else 'runs'}")
+workdir = folder / ("small" if SMALL else "runs")
+command(*sweep, f"--workdir={workdir}")
+
+# %% [markdown]
+# ## The picture
+#
+# Each dot is a trial: how far a row's seeds lie apart, beside how far the rows do.
+
+# %%
+import matplotlib.pyplot as plt
+
+from experiments.report.results import read_results
+
+trials = [trial for trial in read_results(workdir).trials if trial.result]
+figure, axes = plt.subplots(figsize=(7, 2.4))
+axes.plot(
+    [trial.result["perplexity"] for trial in trials],
+    [trial.label for trial in trials],
+    "o",
+    alpha=0.7,
+)
+axes.invert_yaxis()
+axes.set(xscale="log", xlabel="perplexity on the validation set")
+axes.grid(axis="y", alpha=0.3)
 
 # %% [markdown]
 # ## The report
 #
 # The table with each row's difference to base, training curves, and the attention of
-# every head: choose layer and head, and point at a cell.
+# every head: choose layer and head, and point at a cell. (A viewer that shows no frames,
+# as GitHub's, leaves it out; it is `report.html` in the sweep's folder.)
 
 # %%
-import html
-
-from IPython.display import HTML
-
-page = (folder / ("small" if SMALL else "runs") / "report.html").read_text()
-HTML(
-    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
-)
+report_frame(workdir)
 
 # %% [markdown]
 # ## Ask on
@@ -147,7 +150,7 @@ HTML(
 # %%
 command(
     "launch.report",
-    f"--workdir={folder}/{'small' if SMALL else 'runs'}",
+    f"--workdir={workdir}",
     "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, "
     "avg(exact_match) as exact_match, avg(seconds) as seconds "
     "from trials group by label order by perplexity",

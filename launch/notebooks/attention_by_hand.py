@@ -43,7 +43,8 @@ if checkouts:
 elif archives:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*install, str(archives[-1])], check=True)
-    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
+    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
+        raise SystemExit("not ready yet: the line above says what to do")
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
@@ -126,9 +127,50 @@ def show(weights, queries, keys, titles=None):
         )
         ax.tick_params(axis="x", rotation=60)
     figure.tight_layout()
+    plt.show()
 
 
 show(kept, tokens, tokens)
+
+# %% [markdown]
+# ## Temperature
+#
+# Scores may be divided by a temperature $T$ before the softmax. A small one sharpens the
+# weights towards the best key, and in the limit is hard attention; a large one makes them
+# equal, and each token gets the plain mean. $\sqrt{d_k}$ is such a temperature.
+
+
+# %%
+def at_temperature(T):
+    return softmax(scores / T)
+
+
+temperatures = (0.1, 0.5, 1.0, 2.0, 10.0)
+show(
+    [at_temperature(T) for T in temperatures],
+    tokens,
+    tokens,
+    [f"T = {T}" for T in temperatures],
+)
+np.testing.assert_allclose(at_temperature(1e3), 1 / 3, atol=2e-3)
+
+# %% [markdown]
+# With ipywidgets, which Colab has, move it yourself. From which temperature on does "love"
+# give its best key less than half of its attention?
+
+
+# %%
+def slide(draw, **ranges):
+    """Shows a slider or menu for each argument of `draw`, where ipywidgets is installed."""
+    try:
+        import ipywidgets
+    except ImportError:
+        print("no sliders here: pip install ipywidgets")
+    else:
+        ipywidgets.interact(draw, **ranges)
+
+
+slide(lambda T: show([at_temperature(T)], tokens, tokens), T=(0.1, 5.0, 0.1))
 
 # %% [markdown]
 # ## What may be seen
@@ -175,6 +217,8 @@ plt.xscale("log", base=2)
 plt.xlabel("d_k")
 plt.ylabel("largest weight, mean")
 plt.legend()
+plt.show()
+
 # %% [markdown]
 # ## Hard attention
 #
@@ -215,7 +259,26 @@ by_hand = np.concatenate(heads, axis=-1) @ np.asarray(p["w_o"]).reshape(
 
 out, kept = module.apply(variables, x, x, attn.Mask(), mutable=["weights"])
 np.testing.assert_allclose(out, by_hand, rtol=1e-4, atol=1e-5)
-show(kept["weights"]["weights"], tokens, tokens, [f"head {i + 1}" for i in range(h)])
+by_head = kept["weights"]["weights"]
+show(by_head, tokens, tokens, [f"head {i + 1}" for i in range(h)])
+
+# %% [markdown]
+# Choose a head, and what a token asks: its weights, and what it gets of each value.
+
+
+# %%
+def look(head, token):
+    i = tokens.index(token)
+    share = np.asarray(by_head[head - 1, i])
+    plt.figure(figsize=(4, 1.8))
+    plt.bar(tokens, share)
+    plt.ylim(0, 1)
+    plt.title(f"head {head}: what {token!r} looks at")
+    plt.show()
+
+
+look(1, "love")
+slide(look, head=range(1, h + 1), token=tokens)
 
 # %% [markdown]
 # ## Where a token stands

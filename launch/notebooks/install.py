@@ -1,49 +1,81 @@
-"""Installs what attn needs beside JAX, which it leaves as it is: a TPU or GPU runtime has its own.
+"""Installs what attn needs beside JAX, which it leaves as the runtime has it.
 
 python -m launch.notebooks.install        after attn itself was installed without its dependencies
+
+Where the runtime's JAX is older than attn can use, it installs that of attn's lock file
+for the runtime's device, and asks for a restart.
 """
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 
 JAX = ("jax", "jaxlib")
+EXTRA = "experiments"
 
 
 def main() -> None:
-    """Installs attn's dependencies, with the versions of JAX pinned to those that are here.
+    """Installs attn's dependencies.
 
-    Exits with one line where JAX is missing or too old, and where pip fails.
+    Exits with one line where pip fails, and where the runtime must be restarted.
     """
     needed = requirements()
-    installed = {name: version(name) for name in JAX}
-    jax = installed["jax"]
-    least = next(re.search(r">=([\d.]+)", line)[1] for line in needed if is_jax(line))
-    if jax is None or numbers(jax) < numbers(least):
-        sys.exit(
-            f"attn needs jax {least} or newer, and here is {jax or 'none'}. This installs no "
-            "JAX: choose a newer runtime, or install the JAX for your device yourself"
-        )
     others = [line for line in needed if not is_jax(line)]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as pinned:
-        for name, number in installed.items():
-            if number:
-                pinned.write(f"{name}=={number}\n")
-        pinned.flush()
-        pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-        done = subprocess.run([*pip, "--constraint", pinned.name, *others])
-    if done.returncode:
-        sys.exit(
-            f"pip could not install what attn needs beside jax {jax}; its own message is above"
-        )
+    least = next(re.search(r">=([\d.]+)", line)[1] for line in needed if is_jax(line))
+    there = version("jax")
+    if there is not None and numbers(there) >= numbers(least):
+        pinned = [f"{name}=={version(name)}" for name in JAX if version(name)]
+        return pip_install(others, pinned)
+    wanted = jax_of_device()
+    pip_install([wanted, *others], locked_jax())
+    sys.exit(
+        f"attn needs jax {least} or newer, and here was {there or 'none'}: {wanted} of attn's "
+        "lock file is installed now. Restart the runtime, then go on"
+    )
 
 
 def requirements() -> list[str]:
-    """Returns the requirements of the installed attn, those of extras left out."""
-    lines = importlib.metadata.requires("attn") or []
-    return [line for line in lines if "extra ==" not in line]
+    """Returns the requirements of the installed attn and of its experiments."""
+    chosen = []
+    for line in importlib.metadata.requires("attn") or []:
+        requirement, _, marker = line.partition(";")
+        extra = re.search(r"extra == ['\"](.+?)['\"]", marker)
+        if extra is None or extra[1] == EXTRA:
+            chosen.append(requirement.strip())
+    return chosen
+
+
+def jax_of_device() -> str:
+    """Returns the JAX that can use the runtime's device."""
+    if version("libtpu") is not None:
+        return "jax[tpu]"
+    return "jax[cuda12]" if shutil.which("nvidia-smi") else "jax"
+
+
+def locked_jax() -> list[str]:
+    """Returns the lines of the lock file that name JAX's versions, one for each Python."""
+    # The wheel has a copy beside this file, a checkout has the file itself.
+    folders = (Path(__file__).parent, Path(__file__).parents[2])
+    paths = [folder / "requirements.lock" for folder in folders]
+    path = next(path for path in paths if path.exists())
+    lines = path.read_text().splitlines()
+    return [line.rstrip(" \\") for line in lines if re.match(r"(jax|jaxlib)==", line)]
+
+
+def pip_install(wanted: Iterable[str], pinned: Iterable[str]) -> None:
+    """Installs `wanted` with the versions of `pinned`, or exits with one line."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.writelines(f"{line}\n" for line in pinned)
+        file.flush()
+        pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+        done = subprocess.run([*pip, "--constraint", file.name, *wanted])
+    if done.returncode:
+        sys.exit("pip could not install what attn needs; its own message is above")
 
 
 def version(name: str) -> str | None:

@@ -43,7 +43,8 @@ if checkouts:
 elif archives:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*install, str(archives[-1])], check=True)
-    subprocess.run([sys.executable, "-m", "launch.notebooks.install"], check=True)
+    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
+        raise SystemExit("not ready yet: the line above says what to do")
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
@@ -88,23 +89,7 @@ for path in sorted(FOLDER.iterdir()):
 
 # %%
 from experiments.configs import quick
-
-
-def command(*words, **more):
-    """Runs a command of attn, shows what it says, and stops the notebook where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        **more,
-    )
-    print(done.stdout, end="")
-    if done.returncode:
-        raise RuntimeError(
-            f"{words[0]} ended with status {done.returncode}; what it said is above"
-        )
-
+from launch.notebooks.environment import command, report_frame
 
 steps = 50 if SMALL else 400
 settings = [
@@ -141,18 +126,34 @@ command(
     "launch.translate",
     f"--workdir={workdir}",
     "--beam=4",
-    input="".join(line + "\n" for line in lines),
+    text="".join(line + "\n" for line in lines),
 )
 
 # %% [markdown]
-# ## The report
+# ## Where it looked
+#
+# The last layer's attention to the source, for one sentence of the test set: each row is
+# a token that the model wrote, each column one that it read; the mean over heads.
 
 # %%
-import html
+import matplotlib.pyplot as plt
 
-from IPython.display import HTML
+from experiments.report.results import read_examples, read_results
 
-page = pathlib.Path(workdir, "report.html").read_text()
-HTML(
-    f'<iframe srcdoc="{html.escape(page)}" width="100%" height="800" style="border: 0"></iframe>'
-)
+(trial,) = read_results(workdir).trials
+example = read_examples(trial)[0]
+written, read = example.axes("cross")
+figure, axes = plt.subplots(figsize=(6, 4))
+picture = axes.imshow(example.attention["cross"][-1].mean(0), cmap="Blues", vmin=0)
+axes.set_xticks(range(len(read)), read, rotation=60)
+axes.set_yticks(range(len(written)), written)
+figure.colorbar(picture, label="weight")
+
+# %% [markdown]
+# ## The report
+#
+# Scores, training curves, and the attention of every head. (A viewer that shows no
+# frames, as GitHub's, leaves it out; it is `report.html` in the run's folder.)
+
+# %%
+report_frame(workdir)

@@ -19,6 +19,7 @@ from attn import (
     sampled_attention,
 )
 from attn.arguments import is_never
+from attn.jax_versions import enable_x64
 from attn.masks import Padding
 
 B = 2
@@ -76,7 +77,7 @@ def test_the_smallest_example_is_right():
 
 def test_integers_are_integers_under_x64_too(qkv):
     q = np.ones(qkv[0].shape, np.int64)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         actual = attention(q, *qkv[1:])
     np.testing.assert_allclose(actual, attention(q.astype(np.float32), *qkv[1:]))
 

@@ -13,6 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Bilinear, Mask, attention
+from attn.jax_versions import enable_x64
 from attn.kernels.query_blocks import BLOCK
 from attn.map_heads import heads_at_once
 from tests.attn import oracle
@@ -184,7 +185,7 @@ def test_more_hidden_keys_change_nothing_but_rounding(qkv, kernel):
 @pytest.mark.parametrize("name", SCORES)
 def test_float64_is_float64_throughout(qkv, kernel, name):
     mask, visible = MASKS["causal & padding & dense"]
-    with jax.enable_x64(True):
+    with enable_x64(True):
         wide = [jnp.asarray(np.asarray(x, np.float64)) for x in qkv]
         score = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), SCORES[name][0])
         out, lse = attention(
@@ -225,7 +226,7 @@ def test_second_order_gradients_in_float64(qkv, name, mask):
     """Derivatives of the inputs, the bias and the score's own parameters; forward and reverse mode,
     of the kernel that has its own.
     """
-    with jax.enable_x64(True):
+    with enable_x64(True):
         q, k, v = (jnp.asarray(np.asarray(x[0, :, :2]), jnp.float64) for x in qkv)
         score = jax.tree.map(lambda x: jnp.asarray(x[:2], jnp.float64), SCORES[name][0])
         bias = jnp.asarray(np.random.default_rng(3).normal(size=(2, N, M)))

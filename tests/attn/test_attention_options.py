@@ -10,6 +10,7 @@ import pytest
 
 from attn import Mask, ScaledDot, attention
 from attn.attention import IMPLEMENTATIONS
+from attn.jax_versions import enable_x64
 from tests.attn.cases import LENGTHS, B, H, K, M, N, V, draw_qkv
 
 
@@ -136,7 +137,7 @@ def test_other_mistakes_are_named(qkv):
 
 def test_dropout_scales_in_float64():
     """Weights kept are multiplied by 1/(1 − rate), exact to float64's digits."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         q = jnp.zeros((5, 1, 2), jnp.float64)
         options = dict(dropout_rate=0.1, dropout_key=jax.random.key(0))
         _, weights = attention(q, q, q, return_weights="after", **options)

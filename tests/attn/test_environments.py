@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attn import Mask, attention
+from attn.jax_versions import VERSION
 from attn.positions.biases import ALiBiBias
 from tests.attn.cases import DENSE, LENGTHS, SCORES, B, K, M, N, V
 
@@ -37,6 +38,11 @@ CASES = [
     pytest.param("reference", "none", "scaled dot", marks=pytest.mark.ci),
     pytest.param("reference", "dense for all", "dot", marks=pytest.mark.ci),
 ]
+
+explicit_meshes = pytest.mark.skipif(
+    VERSION < (0, 10),
+    reason="JAX before 0.10 loses the mesh where it transposes what is differentiated",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,8 +122,18 @@ def test_strict_promotion_of_dtypes(kernel, mask, score):
     assert_alike(actual, expected_of(kernel, mask, score))
 
 
+bilinear_on_new_jax = pytest.param(
+    "reference",
+    "bilinear",
+    marks=pytest.mark.skipif(
+        VERSION < (0, 10),
+        reason="XLA for CPUs before 0.10 lacks a product of bfloat16 to float32",
+    ),
+)
+
+
 @pytest.mark.parametrize(
-    ("kernel", "score"), [("tiled", "additive"), ("reference", "bilinear")]
+    ("kernel", "score"), [("tiled", "additive"), bilinear_on_new_jax]
 )
 def test_strict_promotion_of_bfloat16_with_bias_and_dropout(kernel, score):
     bias = ALiBiBias(jnp.array([0.5, 0.25]))
@@ -155,6 +171,7 @@ def test_shard_map_over_the_batch(kernel, mask, score):
     assert_alike(actual, expected_of(kernel, mask, score))
 
 
+@explicit_meshes
 @pytest.mark.parametrize(
     "spec", [P("x"), P(None, None, "x")], ids=["over the batch", "over heads"]
 )
@@ -169,6 +186,7 @@ def test_explicit_sharding(kernel, mask, score, spec):
     assert_alike(actual, expected_of(kernel, mask, score))
 
 
+@explicit_meshes
 def test_explicit_sharding_of_dropout():
     mesh = two_devices(AxisType.Explicit)
     options = dict(dropout_rate=0.3, dropout_key=jax.random.key(1))
@@ -181,6 +199,7 @@ def test_explicit_sharding_of_dropout():
     assert_alike(actual, expected)
 
 
+@explicit_meshes
 def test_explicit_sharding_of_heads_that_wait_their_turn(monkeypatch):
     """One head at a time, as with long inputs."""
     expected = expected_of("tiled", "causal", "additive")

@@ -12,6 +12,7 @@ from jax.test_util import check_grads
 
 from attn import Dot, Mask, attention
 from attn.inspect import entropy, received, top_weights, weight_rows
+from attn.jax_versions import enable_x64
 from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
 from tests.attn import oracle
 from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
@@ -139,7 +140,7 @@ def test_gradients_equal_those_of_the_textbook(qk, name):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_entropy_has_derivatives_of_both_modes(qk):
-    with jax.enable_x64(True):
+    with enable_x64(True):
         q, k = (jnp.asarray(np.asarray(x[0, :, :1]), jnp.float64) for x in qk)
         bias = jnp.asarray(np.random.default_rng(3).normal(size=(N, M)))
         check_grads(

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
+from attn.jax_versions import enable_x64
 from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
 from tests.hostile import attention_oracle as oracle
 from tests.hostile.attention_cases import REPEATS, corners, draw_case, draw_structure
@@ -240,7 +241,7 @@ def run_group(seed, group, only=None, structure=None, name=None) -> Tally:
     warnings.simplefilter("ignore")
     tally = Tally()
     structure = structure or draw_structure(seed, group)
-    with jax.enable_x64(structure.dtype == "float64"):
+    with enable_x64(structure.dtype == "float64"):
         function = prepare(structure)
         numbers = range(group * REPEATS, (group + 1) * REPEATS)
         # What is refused is refused for its shapes.

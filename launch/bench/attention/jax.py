@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Additive, Bilinear, Mask, ScaledDot, attention
+from attn.jax_versions import enable_x64, jax_nn_gives_lse
 from launch.bench.attention import cases
 from launch.bench.attention.call import Call
 from launch.bench.harness.libraries import Unsupported
@@ -108,7 +109,7 @@ class Jax:
 
     def _run(self, function, call, dtype, *trees):
         # JAX makes float32 of float64 otherwise, without a word.
-        with jax.enable_x64(dtype == "float64"):
+        with enable_x64(dtype == "float64"):
             cast = jax.tree.map(lambda a: jnp.asarray(a, dtype), trees)
             return _jitted(function, self.attend, call)(*cast)
 
@@ -200,10 +201,14 @@ def jax_nn(x, call):
     _no_offset(call)
     if call.rate or call.seed is not None:
         raise Unsupported("no dropout")
+    if call.lse and not jax_nn_gives_lse():
+        raise Unsupported("no LSE before jax 0.8.1")
     lengths = call.lengths
     if lengths is not None:
         # It refuses integers of any other type.
         lengths = jnp.asarray(lengths, jnp.int32)
+    # Before jax 0.8.1 it has no such argument, not even for False.
+    residual = dict(return_residual=True) if call.lse else {}
     out = jax.nn.dot_product_attention(
         x["q"],
         x["k"],
@@ -213,7 +218,7 @@ def jax_nn(x, call):
         key_value_seq_lengths=lengths,
         is_causal=call.causal is not None,
         local_window_size=call.window,
-        return_residual=call.lse,
+        **residual,
     )
     return out if call.lse else (out, None)
 

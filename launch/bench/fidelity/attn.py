@@ -6,6 +6,7 @@ import numpy as np
 
 from attn import Design, Learned, Mask, Transformer
 from attn.io.torch import Names, from_torch, to_torch
+from attn.jax_versions import enable_x64
 from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
 
 NAMES = Names(transformer="transformer.")
@@ -18,7 +19,7 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Returns the logits of real tokens, and the gradients by PyTorch's names."""
     # JAX makes float32 of float64 otherwise, without a word.
-    with jax.enable_x64(dtype == np.float64):
+    with enable_x64(dtype == np.float64):
         arrays = {name: x.astype(dtype) for name, x in weights.items()}
         # Whether there are final LayerNorms is read from the arrays.
         design = Design(

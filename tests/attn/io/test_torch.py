@@ -10,6 +10,7 @@ import pytest
 
 from attn import T5, Design, Learned, Mask, NoPositions, Sinusoidal, Transformer
 from attn.io import Names, from_torch, to_torch
+from attn.jax_versions import enable_x64
 from tests.attn import numpy_transformer
 from tests.attn.io.random_transformer import SHAPE, D, F, H, L, N, Y, assert_same, build
 
@@ -159,7 +160,7 @@ def test_a_model_from_pytorch_gives_the_logits_and_gradients_of_numpy(norm):
             (x * w).sum() for x, w in zip(numpy_logits(arrays), pull, strict=True)
         )
 
-    with jax.enable_x64(dtype == np.float64):
+    with enable_x64(dtype == np.float64):
         model, variables = from_torch(
             arrays,
             H,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
+from attn.jax_versions import enable_x64
 
 B = 2
 N = 5
@@ -156,7 +157,7 @@ def test_says_why_it_cannot_serve(qkv, change, reason):
 @pytest.mark.parametrize("dtype", [np.int64, np.int8])
 def test_lengths_may_be_of_any_integers(qkv, dtype):
     expected = attention(*qkv, mask=Mask.padding(np.array([4, 6])))
-    with jax.enable_x64(True):
+    with enable_x64(True):
         mask = Mask.padding(np.array([4, 6], dtype))
         actual = attention(*qkv, mask=mask, implementation="jax_nn")
     np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
@@ -183,7 +184,7 @@ def test_widths_and_float64_are_refused(qkv):
     with pytest.raises(ValueError, match="d_v must equal d_k, not 2 and 11"):
         attention(q, k, v[..., :2], implementation="jax_nn")
     with (
-        jax.enable_x64(True),
+        enable_x64(True),
         pytest.raises(ValueError, match="float32, the inputs are float64"),
     ):
         attention(

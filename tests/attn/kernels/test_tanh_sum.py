@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Additive, attention
+from attn.jax_versions import enable_x64
 from attn.kernels import tanh_sum as module
 from tests.attn import oracle
 
@@ -104,7 +105,7 @@ def test_nan_stays_with_its_token():
 
 
 def test_two_derivatives_in_float64():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         a, b, v = (
             jnp.asarray(x[..., :3] if x.ndim > 1 else x, jnp.float64)
             for x in drawn(1, 3)

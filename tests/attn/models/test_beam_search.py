@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attn import Design, Transformer
+from attn.jax_versions import enable_x64
 from attn.models.beam_search import beam_search, greedy
 from tests.attn.models.slow_search import (
     BOS,
@@ -315,7 +316,7 @@ def test_the_penalty_is_as_precise_as_the_log_probabilities():
     model, variables = build()
     options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
     source, lengths = sentences(4)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         actual = beam_search(model, variables, source, lengths, beam=2, **options)
         best = greedy(model, variables, source, lengths, **options)
         counts = (np.asarray(actual.tokens) != PAD).sum(-1)

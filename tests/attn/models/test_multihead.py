@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attn import Additive, Bilinear, Mask, MultiHeadAttention
+from attn.jax_versions import enable_x64
 from tests.attn import oracle
 from tests.attn.models.multihead_cases import (
     CASES,
@@ -186,7 +187,7 @@ def test_the_gradient_reaches_the_parameters_of_the_score(name):
             * pull
         ).sum()
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         params = jax.tree.map(
             lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), params
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attn import RNN, SCORES, Mask
+from attn.jax_versions import enable_x64
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.recurrence import CELLS
 from attn.random_bits import cheap_key
@@ -69,7 +70,7 @@ def expected_logits(model, variables, source, target):
     }
 
     def score_by_its_class(u, h):
-        with jax.enable_x64(True):
+        with enable_x64(True):
             arrays = SCORES[model.score](**own), u[None], h[None]
             score, u, h = jax.tree.map(jnp.asarray, arrays)
             return np.asarray(score(u, h))[0, 0]

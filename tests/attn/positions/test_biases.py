@@ -13,6 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Mask, attention
+from attn.jax_versions import enable_x64
 from attn.positions import (
     ALiBiBias,
     BucketBias,
@@ -99,7 +100,7 @@ def kernel(request, monkeypatch):
 @pytest.fixture
 def qkv():
     """In float64, and so with all that is made from them."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield tuple(
             jnp.asarray(np.random.default_rng(1).normal(size=(n, H, K)))
             for n in (N, M, M)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attn import positions
+from attn.jax_versions import enable_x64
 
 rotary = jax.jit(positions.rotary, static_argnames="base")
 B = 2
@@ -43,7 +44,7 @@ def test_equals_complex_multiplication(x, base):
     np.testing.assert_allclose(
         rotary(x, jnp.asarray(near), base), turned(x, near, base), atol=3e-6
     )
-    with jax.enable_x64(True):
+    with enable_x64(True):
         exact = rotary(
             jnp.asarray(np.asarray(x, np.float64)), jnp.asarray(POSITIONS), base
         )
