@@ -31,9 +31,9 @@ import sys
 from absl import flags
 
 from experiments.system.signals import Interruption
-from launch import command
+from launch import command, config_flag
 
-_CONFIG = command.define_config()
+_CONFIG = config_flag.define_config()
 _WORKDIR = command.define_workdir()
 _TENSORBOARD = flags.DEFINE_boolean(
     "tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard"
@@ -67,10 +67,6 @@ def main():
 
 
 def run(interruption):
-    if _CONFIG.value is None:
-        command.mistake(
-            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
-        )
     # Now, as it is imported only when the corpus has been read.
     if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
         command.mistake(
@@ -151,7 +147,7 @@ def cli() -> None:
     """Runs the command `attn-train`."""
     # attn-train imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
-    command.start(main)
+    command.start(main, required=("config", "workdir"))
 
 
 if __name__ == "__main__":
