@@ -45,6 +45,8 @@ def describe(settings: Settings) -> None:
     sides = (data.source, data.target) if data.has_translations else ("text",)
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
+    for line in prepared.warnings():
+        print(line)
     print(
         f"{prepared.vocabulary().size:,} tokens; "
         f"batches of {settings.training.batch_size} rows of "

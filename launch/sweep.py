@@ -322,6 +322,8 @@ def train(planned, workdir, console, interruption, tuning=None):
         corpora = {trial.settings.data for trial in todo}
         # Once, in this process: the workers open what it leaves in the cache.
         prepared = {data: prepare(data) for data in corpora}
+        for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     _list_trials(workdir, planned, bool(todo), tuning)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)

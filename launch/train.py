@@ -102,6 +102,8 @@ def run(interruption):
             else lambda line: None
         )
         say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
+        for line in prepared.warnings():
+            say(line)
         result = loop.run(
             settings,
             prepared,
