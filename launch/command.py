@@ -18,6 +18,7 @@ from absl import app, flags
 
 from experiments.errors import UserError, one_line
 from experiments.system.signals import LINE, STATUS, Interrupted
+from experiments.training.trackers import mistake_in
 from launch import config_flag
 from launch.config_flag import shortened
 
@@ -124,6 +125,24 @@ def define_outside() -> flags.FlagHolder[list[str]]:
         [],
         "Classes from outside that the model may run, as path/to/scores.py:Cosine",
     )
+
+
+def define_tracker() -> flags.FlagHolder[list[str]]:
+    """Defines --tracker, and refuses what cannot be used."""
+    flag = flags.DEFINE_list(
+        "tracker",
+        [],
+        "Where numbers are shown too: tensorboard, wandb, mlflow, or several with commas",
+    )
+
+    def check(names):
+        # Before the corpus is read, as it is used only after that.
+        if names and (wrong := mistake_in(names)):
+            raise flags.ValidationError(wrong)
+        return True
+
+    flags.register_validator("tracker", check)
+    return flag
 
 
 def load_metrics(texts: list[str]) -> list:

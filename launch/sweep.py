@@ -93,6 +93,7 @@ _TUNE_SEEDS = flags.DEFINE_integer(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
+_TRACKER = command.define_tracker()
 _WORKERS = flags.DEFINE_integer(
     "workers", 0, "Worker processes; 0 chooses", lower_bound=0
 )
@@ -375,7 +376,7 @@ def _metrics(planned):
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
-    pools = Pools(prepared)
+    pools = Pools(prepared, tuple(_TRACKER.value))
     try:
         for group in group_trials(todo):
             # Before speeds are measured: what does not fit alone fits in no layout.

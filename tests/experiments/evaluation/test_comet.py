@@ -70,7 +70,7 @@ def test_a_call_that_fails_is_one_line(comet):
 def test_without_the_command_one_line_says_how(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delitem(sys.modules, NAME, raising=False)
-    with pytest.raises(SettingsError, match=r"COMET: COMET needs .* pipx install"):
+    with pytest.raises(SettingsError, match=r"COMET': COMET needs .* pipx install"):
         resolve({"evaluation": {"metric": f"{NAME}:COMET"}})
 
 
