@@ -66,7 +66,7 @@ def get_config(place=None):
     chosen = sizes(*lengths(text.files))
     config.data.update(chosen["data"])
     # Small texts are soon known by heart, against which dropout helps.
-    dropout = 0.3 if chosen["tokens"] < 1_000_000 else 0.1
+    dropout = 0.2 if chosen["tokens"] < 1_000_000 else 0.1
     config.model.update(N=3, d_model=128, d_ff=512, h=4, d_k=32, d_v=32, P_drop=dropout)
     config.training.update(chosen["training"])
     config.evaluation.update(
@@ -107,8 +107,8 @@ def sizes(pairs: int, longest: int, size: int) -> dict:
             until="flat",
             keep_best=True,
             warmup=warmup,
-            # A factor on the paper's schedule, which then rises to 0.002.
-            learning_rate=round(0.002 * (128 * warmup) ** 0.5, 3),
+            # A factor on the paper's schedule, which then rises to 0.004.
+            learning_rate=round(0.004 * (128 * warmup) ** 0.5, 3),
             batch_size=batch_size,
             sequence_length=sequence_length,
             log_every=25,
