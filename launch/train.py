@@ -1,6 +1,6 @@
 """Trains one trial.
 
-    python -m launch.train --config=FILE --config.model.h=2 --workdir=runs/one
+    python -m launch.train --config=quick --config.model.h=2 --workdir=runs/one
 
 The same command again goes on where an interrupted run stopped, and shows the result of
 a finished one. SIGTERM and Ctrl-C save and leave within seconds, with exit status 75,

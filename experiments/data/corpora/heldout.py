@@ -76,9 +76,9 @@ class Parts:
             if found < self._size:
                 raise CorpusError(
                     f"{self._names['train']}: of {len(split_of_pairs)} pairs only {found} can be "
-                    f"held out for {split}, as the others share sentences with most of the "
-                    f"text, and data.heldout={self._size} are wanted; lower it, or give "
-                    "validation and test texts of their own"
+                    f"held out for {split}, as half stay for training and pairs that share a "
+                    f"sentence stay together, and data.heldout={self._size} are wanted; lower "
+                    "it, or give validation and test texts of their own"
                 )
         return split_of_pairs
 
