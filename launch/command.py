@@ -5,24 +5,22 @@ where that is possible. Settings are imported where they are used: they know att
 JAX, which takes time that a mistake in the flags need not wait for.
 """
 
-import contextlib
 import errno
-import importlib
+import functools
 import logging
 import math
 import os
 import select
 import sys
-import traceback
-from typing import Any
+from collections.abc import Sequence
 
-import ml_collections
 from absl import app, flags
-from ml_collections import config_flags
-from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from experiments.errors import UserError, one_line
 from experiments.system.signals import LINE, STATUS, Interrupted
+from experiments.training.trackers import mistake_in
+from launch import config_flag
+from launch.config_flag import shortened
 
 DISK = {
     errno.ENOSPC: "make room there",
@@ -48,21 +46,22 @@ DISK = {
 STDOUT = 1
 """The file descriptor of standard output."""
 
-LONGEST_PATH = 200
-"""Characters of a path that a message shows."""
-
 HELP = {"--help", "-help", "-h", "-?"}
 
 
-def start(main) -> None:
-    """Runs `main()` after parsing the flags; turns a user's mistake into one line."""
+def start(main, required: Sequence[str] = ()) -> None:
+    """Runs `main()` after parsing the flags; turns a user's mistake into one line.
+
+    `required` are the names of flags that must be given.
+    """
     escape_output()
     quiet_jax()
     if HELP & set(sys.argv[1:]):
         # launch.data gives a partial, which has no module of its own.
         module = sys.modules[getattr(main, "func", main).__module__]
-        return without_traceback(lambda: print(_help(module)))
-    app.run(lambda _: without_traceback(main), flags_parser=_parse)
+        return without_traceback(lambda: print(_help(module, required)))
+    parse = functools.partial(_parse, required=required)
+    app.run(lambda _: without_traceback(main), flags_parser=parse)
 
 
 def escape_output() -> None:
@@ -81,50 +80,11 @@ def quiet_jax() -> None:
     logging.getLogger("jax").setLevel(logging.WARNING)
 
 
-def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
-    """Defines --config, and --config.key=value for every setting."""
-    flag = config_flags.DEFINE_config_file(
-        "config",
-        None,
-        "The experiment, as experiments/configs/quick.py",
-        flag_values=values,
-    )
-    # DEFINE_config_file takes no parser.
-    values["config"].parser = ConfigParser("config")
-    return flag
-
-
-class ConfigParser(ConfigFileFlagParser):
-    """Loads a config file so that flags may set what other kinds of models have too.
-
-    `--config.model.kind=rnn --config.model.cell=gru` is then possible on a Transformer's
-    config. `_parse` leaves out what does not belong to the kind in the end.
-    """
-
-    def parse(self, path):
-        """Returns the file's config with the settings of all kinds.
-
-        Raises UserError for a config that ends the program.
-        """
-        try:
-            # ml_collections warns of None, which is an error here.
-            with _silenced(logging.getLogger("absl")):
-                self.config = super().parse(path)
-        except SystemExit as error:
-            # The command would otherwise end with the config's status, and in silence.
-            raise UserError(f"it ends the program by exit({error.code})") from error
-        if not isinstance(self.config, ml_collections.ConfigDict):
-            return self.config
-        from experiments.settings import with_all_settings
-
-        return with_all_settings(self.config)
-
-
-def define_workdir() -> flags.FlagHolder[str]:
-    """Defines --workdir, which must be given."""
-    flag = flags.DEFINE_string(
-        "workdir", None, "The directory for everything that is written", required=True
-    )
+def define_workdir(
+    words: str = "The directory for everything that is written",
+) -> flags.FlagHolder[str]:
+    """Defines --workdir."""
+    flag = flags.DEFINE_string("workdir", None, words)
     check_directory("workdir")
     return flag
 
@@ -143,6 +103,12 @@ def _is_directory_name(value):
         return True
     if not value.strip():
         raise flags.ValidationError("it is empty; name a directory, . for this one")
+    if "://" in value:
+        # Locks, checkpoints and results need what only a file system promises.
+        raise flags.ValidationError(
+            "it must be on a file system, for locks and renames; mount the bucket or copy "
+            "the directory there afterwards"
+        )
     try:
         os.lstat(value)
     except OSError as error:
@@ -161,6 +127,24 @@ def define_outside() -> flags.FlagHolder[list[str]]:
     )
 
 
+def define_tracker() -> flags.FlagHolder[list[str]]:
+    """Defines --tracker, and refuses what cannot be used."""
+    flag = flags.DEFINE_list(
+        "tracker",
+        [],
+        "Where numbers are shown too: tensorboard, wandb, mlflow, or several with commas",
+    )
+
+    def check(names):
+        # Before the corpus is read, as it is used only after that.
+        if names and (wrong := mistake_in(names)):
+            raise flags.ValidationError(wrong)
+        return True
+
+    flags.register_validator("tracker", check)
+    return flag
+
+
 def load_metrics(texts: list[str]) -> list:
     """Returns the metrics that --metric names. Raises SettingsError for what is none."""
     from experiments.settings.choices import METRICS
@@ -174,16 +158,6 @@ def load_outside(texts: list[str]) -> None:
 
     for text in texts:
         load_text(text)
-
-
-def config_path() -> str:
-    """The config file's path, as given."""
-    return flags.FLAGS["config"].config_filename
-
-
-def overrides() -> dict[str, Any]:
-    """Returns what flags set: {"model.h": 2} for --config.model.h=2."""
-    return config_flags.get_override_values(flags.FLAGS["config"])
 
 
 def mistake(message: object, status: int = 2) -> None:
@@ -225,20 +199,39 @@ def read_interest(entries: list[str], metrics) -> dict[str, float]:
     return interest
 
 
-def _help(module) -> str:
-    """Returns the description of a command and its flags, those shared by commands first."""
+def _help(module, required) -> str:
+    """Returns the description of a command and its flags, those that it needs first."""
     values = flags.FLAGS
-    shared = [values[name] for name in ("config", "workdir") if name in values]
-    own = values.get_key_flags_for_module(module.__name__)
-    lines = [module.__doc__.strip(), "", "Flags:"]
-    for flag in {flag.name: flag for flag in [*shared, *own]}.values():
-        default = (
-            "" if flag.default in (None, "", False) else f" (default: {flag.default})"
+    known = {}
+    for name, own in values.flags_by_module_dict().items():
+        # The command's own module has the name of its file; others of ours define the
+        # flags that commands share. Libraries have flags too, which are not for users.
+        if name == sys.argv[0] or name.split(".")[0] == "launch":
+            known |= {flag.name: flag for flag in own}
+    # Tests of commands define the flags of several.
+    known = {name: flag for name, flag in known.items() if name in values}
+    needed = [name for name in required if name in known]
+    others = [name for name in known if name not in needed]
+    lines = [module.__doc__.strip()]
+    for title, names in (("Required:", needed), ("Flags:", others)):
+        if names:
+            lines += ["", title, *(_described(known[name]) for name in names)]
+    if "config" in known:
+        lines.append(
+            "  --config.GROUP.NAME=VALUE: any setting; python -m launch.settings lists them"
         )
-        lines.append(f"  --{flag.name}: {flag.help}{default}")
-    if "config" in values:
-        lines.append("  --config.GROUP.NAME=VALUE: any setting of the config")
     return "\n".join(lines)
+
+
+def _described(flag):
+    """Returns a line of help on a flag."""
+    default = flag.default
+    if isinstance(default, list):
+        default = ",".join(map(str, default))
+    shown = "" if default in (None, "", False) else f" (default: {default})"
+    # absl's own words for flags that may be given several times stand on lines of their own.
+    words = " ".join(flag.help.split())
+    return f"  --{flag.name}: {words}{shown}"
 
 
 def without_traceback(main):
@@ -281,44 +274,25 @@ def _message_of_disk(error):
     where = os.fsdecode(error.filename or workdir or os.getcwd())
     remedy = DISK.get(error.errno, "choose another place")
     return (
-        f"{_shortened(where)}: {error.strerror}; {remedy}, "
+        f"{shortened(where)}: {error.strerror}; {remedy}, "
         "and the same command goes on from here"
     )
 
 
-def _shortened(path):
-    """Returns a path, of a very long one its beginning and its end."""
-    if len(path) <= LONGEST_PATH:
-        return path
-    half = LONGEST_PATH // 2
-    return f"{path[:half]}…{path[-half:]}"
-
-
-@contextlib.contextmanager
-def _silenced(logger):
-    """Makes a logger log nothing in this `with` block."""
-    refuse = lambda record: False
-    logger.addFilter(refuse)
-    try:
-        yield
-    finally:
-        logger.removeFilter(refuse)
-
-
-def _parse(arguments):
+def _parse(arguments, required=()):
+    """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
+    arguments = config_flag.with_paths(arguments)
+    given = config_flag.given_config(arguments)
     try:
         # Before absl parses, whose messages leave out what is known.
-        _check_config_arguments(arguments)
+        config_flag.check_arguments(arguments, flags.FLAGS)
         left = flags.FLAGS(arguments)
-        _check_config(arguments)
-        if _config_given(arguments):
-            flag = flags.FLAGS["config"]
-            from experiments.settings import override
-
-            # From the file's config: the flag's own has the settings of all kinds.
-            flag.value = override(flag.parser.config, overrides())
+        # A config whose get_config() returns None is one that is given.
+        _check_required([name for name in required if name != "config" or not given])
+        if given is not None:
+            config_flag.apply_overrides(given)
     except Exception as error:  # a config file is a program, and may raise anything
-        mistake(_message_of(error, _config_given(arguments) or ""))
+        mistake(config_flag.message_of(error, given or ""))
     if len(left) > 1:
         mistake(
             f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
@@ -326,89 +300,21 @@ def _parse(arguments):
     return left
 
 
-def _check_config_arguments(arguments):
-    """Refuses a mistyped key with the keys that are known, which ml_collections leaves out."""
-    for argument in arguments[1:]:
-        name, _, _ = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name.startswith("config."):
-            from experiments.settings import check_key
-
-            check_key(name.removeprefix("config."))
-    given = _config_given(arguments)
-    if given is not None and not os.path.isfile(given.split(":")[0]):
-        raise UserError(f"--config={_shortened(given)}: no such file{_known_configs()}")
+EXAMPLES = {
+    "config": ("FILE", "quick"),
+    "workdir": ("DIR", "runs/one"),
+    "name": ("NAME", "news"),
+    "directory": ("DIR", "data"),
+}
+"""For flags that commands need: what they hold, and an example."""
 
 
-def _check_config(arguments):
-    """ml_collections lets get_config() return anything, and keeps an OSError in it for later."""
-    given = _config_given(arguments)
-    if given is None:
+def _check_required(names):
+    """Raises UserError that names all flags that are missing at once."""
+    missing = [name for name in names if flags.FLAGS[name].value is None]
+    if not missing:
         return
-    config = flags.FLAGS["config"].value
-    if not isinstance(config, ml_collections.ConfigDict):
-        # ml_collections keeps an OSError of the file and raises it at the first access.
-        getattr(config, "model", None)
-        kind = type(config).__name__
-        raise UserError(
-            f"--config={given}: get_config() must return a ConfigDict, not {kind}"
-        )
-
-
-def _config_given(arguments) -> str | None:
-    """Returns the value of --config, None where there is none."""
-    # By hand, as this is asked before absl has parsed, and after it has failed to.
-    values = [
-        following if argument.lstrip("-") == "config" else argument.partition("=")[2]
-        for argument, following in zip(
-            arguments[1:], [*arguments[2:], ""], strict=False
-        )
-        if argument.startswith("-")
-        and argument.lstrip("-").partition("=")[0] == "config"
-    ]
-    # absl takes the last of several too.
-    return values[-1] if values else None
-
-
-def _message_of(error, given) -> str:
-    """Returns one line that says what is wrong with the flags, or where in the config file."""
-    path = os.path.abspath(given.split(":")[0])
-    # ml_collections may have wrapped what the config file raised.
-    chain = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(before)
-    for link in chain:
-        if lines := _lines_in(path, link):
-            where = f"--config={given}: line {lines[-1]}"
-            return f"{where}: {type(link).__name__}: {link}"
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, RecursionError):
-        return f"--config={given}: the config holds itself, or is nested too deeply"
-    if "config file" in str(error):  # ml_collections' message is a whole traceback
-        return f"--config={given}: {chain[-1]}"
-    return (
-        str(error).strip()
-        if isinstance(error, flags.Error)
-        else f"--config={given}: {error}"
-    )
-
-
-def _lines_in(path, error):
-    """Returns the lines of the file `path` that an error passed through, the last one last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [
-        frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
-    ]
-    # A syntax error passes through no line of the file that has it.
-    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
-        lines.append(error.lineno)
-    return lines
-
-
-def _known_configs():
-    # Where it is installed by pip there is no checkout to look into.
-    folder = os.path.dirname(importlib.import_module("experiments.configs").__file__)
-    names = sorted(
-        n for n in os.listdir(folder) if n.endswith(".py") and n != "__init__.py"
-    )
-    return f" (in {os.path.relpath(folder)}: {', '.join(names)})"
+    needed = " and ".join(f"--{name}={EXAMPLES[name][0]}" for name in missing)
+    example = " ".join(f"--{name}={EXAMPLES[name][1]}" for name in missing)
+    verb = "are" if len(missing) > 1 else "is"
+    raise UserError(f"{needed} {verb} needed, such as {example} (--help says more)")

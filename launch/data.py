@@ -1,8 +1,8 @@
 """Looks at corpora, and makes data sets of them.
 
-python -m launch.data describe --config=FILE
-python -m launch.data build --config=FILE --name=NAME --directory=DIR
-python -m launch.data download --config=FILE
+    python -m launch.data describe --config=quick
+    python -m launch.data build --config=quick --name=phrases --directory=data
+    python -m launch.data download --config=wmt14_ende
 
 `describe` reads the config's corpus and shows how many pairs it has, how long they are,
 which are repeated or in the training set and the test set too, and some of them.
@@ -23,7 +23,7 @@ from experiments.data import corpora, summary
 from experiments.data.dataset import prepare
 from experiments.settings import Settings, resolve
 from experiments.system.console import stdout_console
-from launch import command
+from launch import command, config_flag
 
 COMMANDS = ("describe", "build", "download")
 WIDTH = 140
@@ -32,10 +32,6 @@ WIDTH = 140
 
 def main(name: str) -> None:
     config = flags.FLAGS["config"].value
-    if config is None:
-        command.mistake(
-            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
-        )
     {"describe": describe, "build": build, "download": download}[name](resolve(config))
 
 
@@ -49,6 +45,8 @@ def describe(settings: Settings) -> None:
     sides = (data.source, data.target) if data.has_translations else ("text",)
     console.print(summary.table(found, sides))
     console.print(summary.examples(found), soft_wrap=True)
+    for line in prepared.warnings():
+        print(line)
     print(
         f"{prepared.vocabulary().size:,} tokens; "
         f"batches of {settings.training.batch_size} rows of "
@@ -67,8 +65,6 @@ def build(settings: Settings) -> None:
             f"--name={name or ''}: a data set's name has small letters, digits and _, "
             "such as --name=news"
         )
-    if not directory:
-        command.mistake("--directory=DIR is needed, the folder for the data set")
     # Not at the top: TensorFlow Datasets takes time to import, and few need it.
     from experiments.data.corpora import tfds
 
@@ -93,9 +89,11 @@ def cli() -> None:
     """Runs the command `attn-data`; the first argument names what to do."""
     # absl parses flags only, so the name has to leave the command line first.
     name = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in COMMANDS else ""
-    command.define_config()
+    config_flag.define_config()
+    required = ("config",)
     # The other commands do not know these, and refuse them.
     if name == "build":
+        required += ("name", "directory")
         flags.DEFINE_string("name", None, "The name of the data set")
         flags.DEFINE_string(
             "directory", None, "The folder for data sets, TFDS's data_dir"
@@ -105,7 +103,7 @@ def cli() -> None:
         command.mistake(
             f"python -m launch.data COMMAND, where COMMAND is {' or '.join(COMMANDS)}"
         )
-    command.start(functools.partial(main, name))
+    command.start(functools.partial(main, name), required=required)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ _WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
     "The directory of a sweep or a run; with --sql, several with commas",
-    required=True,
 )
 _SQL = flags.DEFINE_string(
     "sql",
@@ -88,7 +87,7 @@ def split(text: str) -> list[str]:
 
 def cli() -> None:
     """Runs the command `attn-report`."""
-    command.start(main)
+    command.start(main, required=("workdir",))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from absl import flags
 
 from launch import command
 
-_WORKDIR = command.define_workdir()
+_WORKDIR = command.define_workdir("The directory of a trained language model")
 _OUTSIDE = command.define_outside()
 _COUNT = flags.DEFINE_integer(
     "count", 5, "How many texts", lower_bound=1, upper_bound=100_000
@@ -82,7 +82,7 @@ def cli() -> None:
     """Runs the command `attn-sample`."""
     # attn-sample imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
-    command.start(main)
+    command.start(main, required=("workdir",))
 
 
 if __name__ == "__main__":

@@ -54,13 +54,12 @@ from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
 from experiments.trial import cost
 from experiments.trial.lanes import check_batch_size
-from launch import command
+from launch import command, config_flag
 
-_CONFIG = command.define_config()
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "The directory for everything that is written"
+_CONFIG = config_flag.define_config()
+_WORKDIR = command.define_workdir(
+    "The directory for everything that is written; needed without --dry_run"
 )
-command.check_directory("workdir")
 _SWEEP = flags.DEFINE_list(
     "sweep", [], "Names of the config's sweeps; their product is run"
 )
@@ -94,6 +93,7 @@ _TUNE_SEEDS = flags.DEFINE_integer(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
+_TRACKER = command.define_tracker()
 _WORKERS = flags.DEFINE_integer(
     "workers", 0, "Worker processes; 0 chooses", lower_bound=0
 )
@@ -109,10 +109,6 @@ SHOWN = 50
 
 
 def main():
-    if _CONFIG.value is None:
-        command.mistake(
-            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
-        )
     if _DRY_RUN.value:
         # A sweep may run beside it on the same accelerator.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -120,11 +116,11 @@ def main():
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
     console = stdout_console()
-    known = sweeps_of(load_config(command.config_path()))
+    known = sweeps_of(load_config(config_flag.config_path()))
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
     expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)
     points = select_points(expanded, _ONLY.value)
-    overrides = command.overrides()
+    overrides = config_flag.overrides()
     keys = set().union(*points)
     # The sweep would win, and the flag be ignored in silence.
     if both := {*overrides} & keys:
@@ -327,6 +323,8 @@ def train(planned, workdir, console, interruption, tuning=None):
         corpora = {trial.settings.data for trial in todo}
         # Once, in this process: the workers open what it leaves in the cache.
         prepared = {data: prepare(data) for data in corpora}
+        for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     _list_trials(workdir, planned, bool(todo), tuning)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
@@ -357,7 +355,7 @@ def _list_trials(workdir, planned, is_needed, tuning):
     try:
         open_workdir(
             workdir,
-            command.config_path(),
+            config_flag.config_path(),
             _CONFIG.value,
             _SWEEP.value,
             planned,
@@ -378,7 +376,7 @@ def _metrics(planned):
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
-    pools = Pools(prepared)
+    pools = Pools(prepared, tuple(_TRACKER.value))
     try:
         for group in group_trials(todo):
             # Before speeds are measured: what does not fit alone fits in no layout.
@@ -425,7 +423,7 @@ def cli() -> None:
     """Runs the command `attn-sweep`."""
     # The workers inherit it; this process only plans.
     huge_pages.use_huge_pages()
-    command.start(main)
+    command.start(main, required=("config",))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Trains one trial.
 
-    python -m launch.train --config=FILE --config.model.h=2 --workdir=runs/one
+    python -m launch.train --config=quick --config.model.h=2 --workdir=runs/one
 
 The same command again goes on where an interrupted run stopped, and shows the result of
 a finished one. SIGTERM and Ctrl-C save and leave within seconds, with exit status 75,
 at which a scheduler may start the command again; a second one leaves at once. With
---tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
+--tracker=tensorboard the numbers of metrics.jsonl go to WORKDIR/tensorboard too.
 
 A trial begins, in this order, from the newest whole checkpoint in WORKDIR; from that of
 another trial with --resume=DIR, its optimizer and its place in the data included; from
@@ -25,19 +25,16 @@ if __name__ == "__main__":
     huge_pages.restart_with_huge_pages()
 
 import functools
-import importlib.util
 import sys
 
 from absl import flags
 
 from experiments.system.signals import Interruption
-from launch import command
+from launch import command, config_flag
 
-_CONFIG = command.define_config()
+_CONFIG = config_flag.define_config()
 _WORKDIR = command.define_workdir()
-_TENSORBOARD = flags.DEFINE_boolean(
-    "tensorboard", False, "Write metrics for TensorBoard, into WORKDIR/tensorboard"
-)
+_TRACKER = command.define_tracker()
 _RESUME = flags.DEFINE_string(
     "resume", None, "Another trial's directory: its newest checkpoint is gone on from"
 )
@@ -67,16 +64,6 @@ def main():
 
 
 def run(interruption):
-    if _CONFIG.value is None:
-        command.mistake(
-            "--config=FILE is needed, such as --config=experiments/configs/quick.py"
-        )
-    # Now, as it is imported only when the corpus has been read.
-    if _TENSORBOARD.value and importlib.util.find_spec("tensorboardX") is None:
-        command.mistake(
-            "--tensorboard needs tensorboardX; install it with "
-            ".venv/bin/pip install '.[tensorboard]'"
-        )
     if _RESUME.value and _INIT_FROM.value:
         command.mistake(
             "--resume and --init_from are both given: a trial begins from one other, or none"
@@ -106,13 +93,15 @@ def run(interruption):
             else lambda line: None
         )
         say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
+        for line in prepared.warnings():
+            say(line)
         result = loop.run(
             settings,
             prepared,
             _WORKDIR.value,
             start=StartPoint(_RESUME.value or "", _INIT_FROM.value or ""),
             say=say,
-            tensorboard=_TENSORBOARD.value,
+            trackers=_TRACKER.value,
             interruption=interruption,
         )
     if not multihost.first():
@@ -151,7 +140,7 @@ def cli() -> None:
     """Runs the command `attn-train`."""
     # attn-train imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
-    command.start(main)
+    command.start(main, required=("config", "workdir"))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from absl import flags
 
 from launch import command
 
-_WORKDIR = command.define_workdir()
+_WORKDIR = command.define_workdir("The directory of a trained model")
 _OUTSIDE = command.define_outside()
 _BEAM = flags.DEFINE_integer(
     "beam",
@@ -79,7 +79,7 @@ def cli() -> None:
     """Runs the command `attn-translate`."""
     # attn-translate imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
-    command.start(main)
+    command.start(main, required=("workdir",))
 
 
 if __name__ == "__main__":

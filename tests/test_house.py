@@ -30,7 +30,7 @@ EXPERIMENTS = {
     "sweep": {"training"},
     "inference": {"training"},
     "report": {"evaluation"},
-    "configs": {"settings"},
+    "configs": {"data"},
 }
 """The rooms of experiments/: each may import those it names and all that these may."""
 

@@ -36,7 +36,7 @@ from experiments.system.files import (
     write_bytes,
 )
 
-FORMAT = 3
+FORMAT = 4
 """Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
@@ -46,6 +46,9 @@ LONGEST = 2048
 """The most tokens of a held-out sentence, end mark included, as a model needs as many
 positions."""
 
+
+OVERLAPS = (("validation", "train"), ("test", "train"), ("test", "validation"))
+"""Pairs of sets of which the first should have no pair of the second."""
 
 _REMEDY = "the same command again makes it anew"
 
@@ -83,6 +86,21 @@ class Dataset(NamedTuple):
         for split in (self.validation, self.test):
             lengths += [_longest(side) for side in split.ids]
         return max(lengths)
+
+    def warnings(self) -> list[str]:
+        """Returns a line for each held-out set that has pairs of another set."""
+        sizes = dict(
+            validation=len(self.validation.text.source), test=len(self.test.text.source)
+        )
+        lines = []
+        for split, other in OVERLAPS:
+            if count := self.counts.get(f"{split}_in_{other}", 0):
+                lines.append(
+                    f"warning: {count:,} of {sizes[split]:,} {split} pairs are in {other} "
+                    "too, and scores on them say nothing of new text: remove them, or give "
+                    f"data.{split} other text"
+                )
+        return lines
 
     def __reduce__(self):
         return load, (self.directory,)
@@ -225,12 +243,18 @@ def _fill(source, data, directory):
             f"none of the {dropped} training pairs has at most "
             f"data.max_length={data.max_length} tokens a side; raise data.max_length"
         )
+    overlaps = _overlaps(survey.heldout, text_files)
     for path in text_files:
         path.unlink()
     write_bytes(directory / "vocabulary.model", model)
     about = dict(
         digest=survey.digest,
-        counts={**survey.counts, **source.counts(), "train_too_long": dropped},
+        counts={
+            **survey.counts,
+            **source.counts(),
+            "train_too_long": dropped,
+            **overlaps,
+        },
         # Of all files but about.json, which is written last and has its own.
         sha256={path.name: sha256(path) for path in sorted(directory.iterdir())},
         heldout=survey.heldout,
@@ -238,6 +262,23 @@ def _fill(source, data, directory):
         cut=cut,
     )
     write_sealed(directory / "about.json", about)
+
+
+def _overlaps(heldout, text_files) -> dict[str, int]:
+    """Counts the pairs of each held-out set that another set has, without those of none."""
+    pairs = {split: list(zip(*text, strict=True)) for split, text in heldout.items()}
+    wanted = {*pairs["validation"], *pairs["test"]}
+    # Block by block, because the training text need not fit into memory.
+    trained = set()
+    for block in zip(*map(_lines, text_files), strict=True):
+        trained |= wanted.intersection(zip(*block, strict=True))
+    others = dict(train=trained, validation=set(pairs["validation"]))
+    counts = {}
+    for split, other in OVERLAPS:
+        count = sum(pair in others[other] for pair in pairs[split])
+        if count:
+            counts[f"{split}_in_{other}"] = count
+    return counts
 
 
 def _workshop(directory):

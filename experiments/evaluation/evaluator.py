@@ -13,7 +13,12 @@ from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
-from experiments.evaluation.metrics import OF_TEXT, corpus_scores, sentence_arrays
+from experiments.evaluation.metrics import (
+    OF_TEXT,
+    corpus_scores,
+    sentence_arrays,
+    signatures,
+)
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
@@ -142,8 +147,13 @@ class Evaluator:
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
             references = heldout.text.target[:count]
+            metrics = [m for m in _metrics_of(settings) if m.while_training]
             scores[lane] |= corpus_scores(
-                ours, references, _tokens_of(settings), _metrics_of(settings)
+                ours,
+                references,
+                _tokens_of(settings),
+                metrics,
+                heldout.text.source[:count],
             )
         return scores
 
@@ -188,6 +198,12 @@ class Evaluator:
                 **of_attention[trial.lane],
                 beside=scores,
             )
+            if self.translates:
+                result["signatures"] = signatures(
+                    chosen["test"],
+                    _tokens_of(trial.settings),
+                    _metrics_of(trial.settings),
+                )
             results.append(result)
         return results
 
@@ -222,10 +238,18 @@ class Evaluator:
             tokens_of = _tokens_of(trial.settings)
             metrics = _metrics_of(trial.settings)
             of_validation = corpus_scores(
-                for_validation[lane], validation.text.target, tokens_of, metrics
+                for_validation[lane],
+                validation.text.target,
+                tokens_of,
+                metrics,
+                validation.text.source,
             )
             of_test = corpus_scores(
-                for_test[lane], test.text.target, tokens_of, metrics
+                for_test[lane],
+                test.text.target,
+                tokens_of,
+                metrics,
+                test.text.source,
             )
             scores[lane] = HeldoutScores(
                 dict(perplexity=float(perplexities[lane]), **of_validation),
@@ -348,7 +372,11 @@ class Evaluator:
             tokens_of = _tokens_of(trial.settings)
             arrays["test_source"] = _lengths(test)
             arrays |= sentence_arrays(
-                texts, test.text.target, tokens_of, _metrics_of(trial.settings)
+                texts,
+                test.text.target,
+                tokens_of,
+                _metrics_of(trial.settings),
+                test.text.source,
             )
         return arrays
 

@@ -66,6 +66,12 @@ class Metric:
     """
     columns: int = 1
     """k, the numbers that a sentence contributes."""
+    needs_source: bool = False
+    """Whether `of_corpus` and `of_sentences` take the source sentences as a fourth argument."""
+    while_training: bool = True
+    """Whether it is computed at each evaluation, or, as it takes long, at the end alone."""
+    signature: Callable[[str], str] | None = None
+    """Returns from tokens_of a text that says how the score is computed, for result.json."""
     stored_as: tuple[str, ...] = ()
     """Names in sentences.npz where they are others than "SPLIT_KEY"; their columns join."""
 
@@ -257,9 +263,19 @@ def mean_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
 
 
 def _bleu(translations, references, tokenize):
+    return _sacrebleu(tokenize).corpus_score(translations, [references]).score
+
+
+def _sacrebleu(tokenize):
     # sacreBLEU advises against text that ends in " .", as tokenised text does.
-    bleu = sacrebleu.BLEU(tokenize=tokenize, force=True)
-    return bleu.corpus_score(translations, [references]).score
+    return sacrebleu.BLEU(tokenize=tokenize, force=True)
+
+
+def _signature(metric) -> str:
+    """Returns the signature of a metric of sacreBLEU, as papers print it."""
+    # It knows the number of references only once it has scored something.
+    metric.corpus_score(["a"], [["a"]])
+    return metric.get_signature().format()
 
 
 PERPLEXITY = Metric(
@@ -282,6 +298,7 @@ BLEU = Metric(
     heading="BLEU",
     link=PERCENT,
     published=True,
+    signature=lambda tokens_of: _signature(_sacrebleu("none" if tokens_of else "13a")),
     of_corpus=bleu_of_corpus,
     of_sentences=bleu_of_sentences,
     of_sums=bleu_of_sums,
@@ -292,6 +309,7 @@ BLEU_DETOKENIZED = Metric(
     key="bleu_detokenized",
     heading="BLEU, detokenised",
     link=PERCENT,
+    signature=lambda tokens_of: _signature(_sacrebleu("13a")),
     of_corpus=detokenized_bleu,
 )
 """BLEU to be compared with other systems' where training data are Moses tokens."""
@@ -300,6 +318,7 @@ CHRF = Metric(
     key="chrf",
     heading="chrF",
     link=PERCENT,
+    signature=lambda tokens_of: _signature(sacrebleu.CHRF()),
     of_corpus=chrf_of_corpus,
     of_sentences=chrf_of_sentences,
     of_sums=chrf_of_sums,
@@ -343,20 +362,34 @@ def corpus_scores(
     references: Texts,
     tokens_of: str = "",
     metrics: Sequence[Metric] = OF_TEXT,
+    sources: Texts = (),
 ) -> dict[str, float]:
     """Computes {key: score} of translations against one reference each.
 
-    Metrics that do not apply to such text are left out. Raises ValueError where the
-    numbers of translations and references differ.
+    Metrics that do not apply to such text are left out. `sources` are for the metrics that
+    need them. Raises ValueError where the numbers of translations and references differ.
     """
     if len(translations) != len(references):
         counts = f"{len(translations)} translations for {len(references)} references"
         raise ValueError(counts)
-    scores = {
-        metric.key: metric.of_corpus(translations, references, tokens_of)
+    scores = {}
+    for metric in metrics:
+        more = (sources,) if metric.needs_source else ()
+        score = metric.of_corpus(translations, references, tokens_of, *more)
+        if score is not None:
+            scores[metric.key] = score
+    return scores
+
+
+def signatures(
+    scores: Mapping[str, float], tokens_of: str, metrics: Sequence[Metric] = OF_TEXT
+) -> dict[str, str]:
+    """Returns {key: signature} of the metrics among `scores` that have one."""
+    return {
+        metric.key: metric.signature(tokens_of)
         for metric in metrics
+        if metric.signature and metric.key in scores
     }
-    return {key: score for key, score in scores.items() if score is not None}
 
 
 def sentence_arrays(
@@ -364,6 +397,7 @@ def sentence_arrays(
     references: Texts,
     tokens_of: str = "",
     metrics: Sequence[Metric] = OF_TEXT,
+    sources: Texts = (),
 ) -> dict[str, np.ndarray]:
     """Computes what each sentence contributes, by the names that sentences.npz has."""
     arrays = {}
@@ -371,5 +405,8 @@ def sentence_arrays(
         # Metrics without it, as BLEU of detokenised text, are not resampled.
         if metric.of_sentences:
             (name,) = metric.arrays
-            arrays[name] = metric.of_sentences(translations, references, tokens_of)
+            more = (sources,) if metric.needs_source else ()
+            arrays[name] = metric.of_sentences(
+                translations, references, tokens_of, *more
+            )
     return arrays

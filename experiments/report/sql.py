@@ -1,16 +1,15 @@
 """Answers SQL about trials: DuckDB tables of all trials and of their metrics.
 
-    trials   a row a trial: workdir, name, directory, label, seed, status, error, and role, which
-             is compared, untuned or tuning in a sweep with --tune; every setting as a column,
+    trials   a row a trial: workdir, row, name, directory, label, seed, status, error, and role,
+             which is compared, untuned or tuning in a sweep with --tune; every setting as a column,
              "model.h"; every number and text of result.json, as bleu or
              "beside.ema.test.bleu"; and of record.json, "versions.jax"
-    metrics  a row a line of metrics.jsonl: workdir, name, directory, label, seed, step, split,
+    metrics  a row a line of metrics.jsonl: workdir, row, name, directory, label, seed, step, split,
              loss, ...
 
-The tables come from one workdir or many. A name with a dot is quoted in SQL. A mean over
-seeds is grouped by every setting that the sweep varies, else it is one of different models:
-select "model.h", "model.d_k", "model.positions", count(bleu) as seeds, avg(bleu)
-from trials group by all.
+The tables come from one workdir or many. A name with a dot, and row, which is a word of SQL,
+are quoted. "row" is the name of a trial's row in the report's table, so a mean over seeds is
+grouped by it: select "row", count(bleu) as seeds, avg(bleu) from trials group by all.
 """
 
 import json
@@ -32,10 +31,21 @@ from experiments.report.results import (
 )
 from experiments.report.terminal import drawn_table, plain_columns
 from experiments.system.console import stdout_console
+from experiments.report.tuning import row_names
 
-TRIAL = ("workdir", "name", "directory", "label", "role", "seed", "status", "error")
+TRIAL = (
+    "workdir",
+    "row",
+    "name",
+    "directory",
+    "label",
+    "role",
+    "seed",
+    "status",
+    "error",
+)
 
-LINE = ("workdir", "name", "directory", "label", "seed", "step", "split")
+LINE = ("workdir", "row", "name", "directory", "label", "seed", "step", "split")
 
 _LOCKED = {
     "enable_external_access": "false",
@@ -81,9 +91,10 @@ def database(workdirs: Sequence[Results]) -> duckdb.DuckDBPyConnection:
     trials = []
     lines = []
     for results in workdirs:
+        rows = row_names(results)
         for trial in results.trials:
-            trials.append(_trial(results, trial))
-            name = _identity(results, trial)
+            name = _identity(results, trial, rows[str(trial.directory)])
+            trials.append(_trial(results, trial, name))
             lines += [dict(line) | name for line in trial.metrics]
     tables = duckdb.connect(":memory:", config=_LOCKED)
     _fill(tables, "trials", TRIAL, trials)
@@ -110,9 +121,10 @@ def show_answer(answer: Answer, console: rich.console.Console | None = None) -> 
         console.print(text, soft_wrap=True)
 
 
-def _identity(results: Results, trial: TrialResult) -> dict[str, Any]:
+def _identity(results: Results, trial: TrialResult, row: str) -> dict[str, Any]:
     return {
         "workdir": str(results.workdir),
+        "row": row,
         "name": trial.name,
         "directory": str(trial.directory),
         "label": trial.label,
@@ -120,7 +132,9 @@ def _identity(results: Results, trial: TrialResult) -> dict[str, Any]:
     }
 
 
-def _trial(results: Results, trial: TrialResult) -> dict[str, Any]:
+def _trial(
+    results: Results, trial: TrialResult, name: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns a row of `trials`.
 
     A trial that has not started has the settings that the sweep gives it.
@@ -131,7 +145,7 @@ def _trial(results: Results, trial: TrialResult) -> dict[str, Any]:
         settings = flatten_settings(results.base) | dict(trial.point)
     result = flatten_settings(trial.result or {})
     record = flatten_settings(trial.record)
-    row = _identity(results, trial)
+    row = dict(name)
     row |= {"role": trial.role, "status": trial.status, "error": trial.error}
     for values in (settings, result, record):
         for key, value in values.items():

@@ -12,7 +12,7 @@ from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
 from experiments.report.convergence import improving_note, steps_made
 from experiments.report.results import Results, flatten_settings, look_up_setting
-from experiments.report.statistics import Summary
+from experiments.report.statistics import Group, Summary
 
 MISSING = "–"
 
@@ -106,13 +106,18 @@ def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
 
 def row_labels(results: Results, rows: Sequence[Row]) -> tuple[str, ...]:
     """Returns the names of rows: their labels, else what they change."""
+    return group_labels(results, [row.group for row in rows])
+
+
+def group_labels(results: Results, groups: Iterable[Group]) -> tuple[str, ...]:
+    """Returns the names of the rows of some groups of trials."""
     # A short name must not be that of a setting which does not vary, either.
     names = short_names(varied(results), flatten_settings(base_settings(results)))
     unchanged = "base" if results.base else report_title(results)
     labels = []
-    for row in rows:
-        changes = [f"{names[key]}={_value(v)}" for key, v in row.group.point.items()]
-        labels.append(row.group.label or ", ".join(changes) or unchanged)
+    for group in groups:
+        changes = [f"{names[key]}={_value(v)}" for key, v in group.point.items()]
+        labels.append(group.label or ", ".join(changes) or unchanged)
     return tuple(labels)
 
 

@@ -18,6 +18,7 @@ from experiments.report.table import (
     VERDICTS,
     Grid,
     Table,
+    group_labels,
     measured,
     number,
     row_labels,
@@ -45,6 +46,16 @@ def untuned_groups(results: Results) -> list[Group]:
     """
     untuned = (t for t in results.trials if t.role != "tuning" and _is_own(results, t))
     return groups(untuned, lambda trial: _row_of(results, trial))
+
+
+def row_names(results: Results) -> dict[str, str]:
+    """Returns {directory of a trial: the name of its row in the table}, for all trials."""
+    found = groups(results.trials, lambda trial: _row_of(results, trial))
+    labels = group_labels(results, found)
+    names = {}
+    for label, group in zip(labels, found, strict=True):
+        names |= {str(trial.directory): label for trial in group.trials}
+    return names
 
 
 def with_tuning(

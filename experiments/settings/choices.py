@@ -121,7 +121,10 @@ class Choices:
     @property
     def allowed(self) -> str:
         """The known names, for messages."""
-        return f"one of {', '.join(self.known)}, or one from outside, file.py:Name"
+        outside = "one from outside, file.py:Name"
+        return (
+            f"one of {', '.join(self.known)}, or {outside}" if self.known else outside
+        )
 
     def _choice(self, match):
         name = match["name"]
@@ -143,11 +146,11 @@ class Choices:
             raise SettingsError(f"must be {self.allowed}{_hint(name, self.known)}")
         else:
             cls = self.known[name]
-        parameters = self._parameters(cls)
+        parameters = self.parameters(cls)
         options = _checked_options(_read_options(match["options"] or ""), parameters)
         return Choice(_canonical(name, options, parameters), cls, options, loaded)
 
-    def _parameters(self, cls):
+    def parameters(self, cls):
         """Returns the parameters that are options of a class, in their order."""
         try:
             maker = self.maker(cls)

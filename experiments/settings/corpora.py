@@ -18,7 +18,8 @@ class Data:
     corpus: str
     """Where the text comes from: cldr, phrases that are generated; files, a text file for
     each language; tsv, files with columns; text, a text file without translations; tfds, a
-    data set of TensorFlow Datasets; module:Name or file.py:Name, one from outside."""
+    data set of TensorFlow Datasets; huggingface, one of Hugging Face's; module:Name or
+    file.py:Name, one from outside."""
     # Control tokens, single bytes and pairs of digits alone are 360 tokens.
     vocabulary_size: int = fields.at_least(400, 800, 10**6)
     """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
@@ -99,7 +100,11 @@ class FilesData(RealData):
     validation: str = fields.name("val")
     """Name of the validation files, without the language."""
     test: str = fields.name("test")
-    """Name of the test files, without the language."""
+    """Name of the test files, without the language; as validation, it may be that of
+    training, see heldout."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    """Pairs held out for validation, and as many for the test, where these have the name of
+    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
 
     def check(self) -> None:
         super().check()
@@ -118,7 +123,10 @@ class TsvData(RealData):
     validation: str = fields.name("val.tsv")
     """Name of the validation file."""
     test: str = fields.name("test.tsv")
-    """Name of the test file."""
+    """Name of the test file; as validation, it may be that of training, see heldout."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    """Pairs held out for validation, and as many for the test, where these have the name of
+    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
     source_column: str = fields.column("0")
     """Column of the source: its number from 0 on, or its name in the files' first line."""
     target_column: str = fields.column("1")
@@ -187,6 +195,36 @@ class TfdsData(RealData):
 
 
 @dataclasses.dataclass(frozen=True)
+class HuggingFaceData(RealData):
+    """Holds the settings of a data set of Hugging Face's `datasets`."""
+
+    corpus: str = fields.one_of(("huggingface",), "huggingface")
+    dataset: str = fields.directory("")
+    """Name of the data set on the hub, as wmt/wmt14, or path of a folder that save_to_disk
+    has written; it has no default. Its rows have a column translation, or one for each of
+    data.source and data.target."""
+    subset: str = fields.directory("")
+    """Name of a part of the data set, as de-en; "" for one that has no parts."""
+    train: str = fields.name("train")
+    """Split for training."""
+    validation: str = fields.name("validation")
+    """Split for validation."""
+    test: str = fields.name("test")
+    """Split for the test; as validation, it may be that of training, see heldout."""
+    heldout: int = fields.at_least(1, 500, 10**6)
+    """Pairs held out for validation, and as many for the test, where these have the name of
+    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.dataset,
+            f"data.dataset={self.dataset!r}: data.corpus=huggingface needs the name of a data "
+            "set, such as wmt/wmt14, or a folder",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class OutsideData(RealData):
     """Holds the settings of a corpus from outside, which may have options of its own.
 
@@ -208,6 +246,7 @@ CORPORA = {
     "tsv": TsvData,
     "text": TextData,
     "tfds": TfdsData,
+    "huggingface": HuggingFaceData,
 }
 """The corpora by name."""
 

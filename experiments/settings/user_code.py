@@ -17,6 +17,7 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.errors import UserError
 from experiments.settings.fields import SettingsError
 
 
@@ -230,5 +231,8 @@ def _failure(place, error):
     # Code that cannot be compiled has no frame in the traceback.
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
+    if isinstance(error, UserError):
+        # It is one line for people already.
+        return str(error)
     where = f":{lines[-1]}" if lines else ""
     return f"{place}{where}: {type(error).__name__}: {error}"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import rich.console
 import rich.live
-import rich.markup
-import rich.progress_bar
-import rich.table
+import rich.progress
+import rich.text
 
 from experiments.evaluation.metrics import METRICS, Metric, summary
 from experiments.sweep.plan import Trial
@@ -115,23 +114,27 @@ class Progress:
         waiting = len(self._todo) - self._ended - len(lines)
         return (
             f"{ended} of {self._already + len(self._todo)} trials done{failed}, "
-            f"{waiting} to come, {speed:,.0f} tokens/s, {left}"
+            f"{len(lines)} running, {waiting} to come, {speed:,.0f} tokens/s, {left}"
         )
 
     def _view(self, lines):
-        grid = rich.table.Table.grid(padding=(0, 2))
-        grid.add_row(self._summary(lines))
-        trials = rich.table.Table.grid(padding=(0, 2))
+        # A name may have brackets, which rich would otherwise read as its markup.
+        bars = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}", markup=False),
+            rich.progress.BarColumn(bar_width=24),
+            rich.progress.TextColumn("{task.fields[status]}", markup=False),
+            console=self._console,
+        )
         for trial, line in lines:
-            steps = trial.settings.training.steps
-            bar = rich.progress_bar.ProgressBar(
-                total=steps, completed=_step(line), width=24
+            bars.add_task(
+                trial.name,
+                total=trial.settings.training.steps,
+                completed=_step(line),
+                status=_status(trial, line),
             )
-            # A name may have brackets, which rich would read as its markup.
-            name = rich.markup.escape(trial.name)
-            trials.add_row(name, bar, _status(trial, line))
-        grid.add_row(trials)
-        return grid
+        return rich.console.Group(
+            rich.text.Text(self._summary(lines)), bars.get_renderable()
+        )
 
 
 def _status(trial, line):

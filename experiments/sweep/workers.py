@@ -40,8 +40,14 @@ _listening = contextlib.ExitStack()
 class Worker(Process):
     """Runs some trials at a time in a process that keeps what it compiled for the next."""
 
-    def __init__(self, threads: int, prepared: dict[Data, Dataset]):
+    def __init__(
+        self,
+        threads: int,
+        prepared: dict[Data, Dataset],
+        trackers: tuple[str, ...] = (),
+    ):
         super().__init__(_start, threads, prepared)
+        self._trackers = trackers
         # The program that it has compiled last, None before the first.
         self.program = None
 
@@ -65,7 +71,7 @@ class Worker(Process):
     def run(self, workdir: Path, trials: list[Trial], lanes: int) -> futures.Future:
         """Starts to run trials of one program, `lanes` at a time."""
         self.program = lane_key(trials[0].settings)
-        return self.submit(_run, workdir, trials, lanes)
+        return self.submit(_run, workdir, trials, lanes, self._trackers)
 
 
 class Share(NamedTuple):
@@ -80,12 +86,16 @@ class Share(NamedTuple):
 
 
 class Pools:
-    """Keeps workers by their number of threads, started when first asked for."""
+    """Keeps workers by their number of threads, started when first asked for.
 
-    def __init__(self, prepared: dict[Data, Dataset]):
+    Each trial's lines go to the `trackers` too.
+    """
+
+    def __init__(self, prepared: dict[Data, Dataset], trackers: tuple[str, ...] = ()):
         self._prepared = prepared
+        self._trackers = trackers
         # A worker says what the machine is: an accelerator is the workers' to open.
-        first = Worker(1, prepared)
+        first = Worker(1, prepared, trackers)
         self._pools = {1: [first]}
         self.machine = first.machine()
 
@@ -94,7 +104,7 @@ class Pools:
         threads = layout.threads(self.machine)
         pool = self._pools.setdefault(threads, [])
         while len(pool) < layout.workers:
-            pool.append(Worker(threads, self._prepared))
+            pool.append(Worker(threads, self._prepared, self._trackers))
         return pool[: layout.workers]
 
     def stop(self) -> None:
@@ -281,13 +291,14 @@ def _measure(settings, lanes):
         return None
 
 
-def _run(workdir, trials, lanes):
+def _run(workdir, trials, lanes, trackers=()):
     """Runs trials of one program; a failure is written to the result.json of its trials.
 
     No failure goes further: the other trials of a sweep run on. The directories are locked,
     so that no other process trains one of them at the same time.
     """
     from experiments.training import loop
+    from experiments.training.trackers import Tracking
     from experiments.trial.lanes import Lanes
 
     by_path = {workdir / trial.directory: trial for trial in trials}
@@ -315,6 +326,7 @@ def _run(workdir, trials, lanes):
                 jobs,
                 _prepared[settings.data],
                 Lanes(lanes, settings.training.strategy),
+                tracking=Tracking(trackers, workdir),
                 failed=failed,
                 interruption=_interruption,
             )

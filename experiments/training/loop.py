@@ -31,6 +31,7 @@ from experiments.training.population import (
 )
 from experiments.training.run_dir import RunDir
 from experiments.training.start_point import StartPoint
+from experiments.training.trackers import Tracking
 from experiments.training.trial_run import (
     MOST_SKIPS,
     Common,
@@ -57,7 +58,7 @@ def run(
     point: dict | None = None,
     start: StartPoint = StartPoint(),
     say: Callable[[str], None] = lambda line: None,
-    tensorboard: bool = False,
+    trackers: Sequence[str] = (),
     interruption: Interruption | None = None,
 ) -> dict[str, Any]:
     """Trains and evaluates one trial, and returns what `result.json` in `workdir` holds.
@@ -65,7 +66,7 @@ def run(
     Of several processes (`multihost`), the first does so; the others help, and return {}.
 
     `start` may name another trial to start from; `say` gets a line for each log and
-    evaluation; `tensorboard` puts their numbers into `workdir`/tensorboard too.
+    evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
 
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of
     another trial, LockedError for one that another process writes to, CheckpointError for
@@ -93,7 +94,7 @@ def run(
             prepared,
             lanes,
             say=say,
-            tensorboard=tensorboard,
+            tracking=Tracking(tuple(trackers), Path(workdir)),
             interruption=interruption,
         )
     return result
@@ -104,7 +105,7 @@ def run_all(
     prepared: Dataset,
     lanes: Lanes = Lanes(),
     *,
-    tensorboard: bool = False,
+    tracking: Tracking = Tracking(),
     say: Callable[[str], None] = lambda line: None,
     failed: Callable[[Job, Exception], None] | None = None,
     interruption: Interruption | None = None,
@@ -124,7 +125,7 @@ def run_all(
     with explained(settings, lanes.count, lanes.mesh.size):
         program = program_for(settings, prepared)
         init = train_functions(program, lanes).init
-        common = Common(prepared, program, lanes, init, say, tensorboard)
+        common = Common(prepared, program, lanes, init, say, tracking)
         loop = _Loop(jobs, common, failed, interruption or Interruption())
         return loop.train()
 
@@ -387,6 +388,8 @@ class _Loop:
 
     def _end(self, run, result):
         """Writes the last file of a trial, once all others are whole, and frees its lane."""
+        # First, as the run's files are closed when it leaves its lane.
+        run.log.result(result)
         self.population.remove(run)
         run.run_dir.finish(result)
         self.results.append(result)

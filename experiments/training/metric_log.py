@@ -1,14 +1,14 @@
-"""Metrics on their way out: to metrics.jsonl, to the screen, and to TensorBoard if asked."""
+"""Metrics on their way out: to metrics.jsonl, to the screen, and to trackers if asked."""
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from experiments.training.run_dir import RunDir
+from experiments.training.trackers import Trackers
 from experiments.trial.step import is_finite
 
 _TRAIN = (
@@ -23,7 +23,7 @@ class Log:
     """Writes one line for all the steps since the last: means, and speeds over that time.
 
     `clock()` gives the seconds of a line, `say` gets it as text; `peak` is what the devices
-    can do, in FLOP/s, or None where that is not known; `board` a `Board` or None; `noted`
+    can do, in FLOP/s, or None where that is not known; `trackers` get each line; `noted`
     what another log had `noted`. With `skip` a line counts the steps whose loss or gradient
     was not finite, and its means are of the others; without any others it waits.
     """
@@ -34,7 +34,7 @@ class Log:
         clock: Callable[[], float],
         say: Callable[[str], None],
         peak: float | None = None,
-        board: "Board | None" = None,
+        trackers: Trackers | None = None,
         noted: Mapping[str, Any] = MappingProxyType({}),
         skip: bool = False,
     ):
@@ -42,7 +42,7 @@ class Log:
         self._clock = clock
         self._say = say
         self._peak = peak
-        self._board = board
+        self._trackers = trackers
         self._skip = skip
         self._flops = noted.get("flops", 0)
         before = {
@@ -82,6 +82,11 @@ class Log:
         now = time.perf_counter()
         self._since += now - self._noted_at
         self._noted_at = now
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Tells trackers the numbers of a trial that ends; result.json has them."""
+        if self._trackers:
+            self._trackers.result(result, self._clock())
 
     def skipped(self) -> int:
         """Counts the steps, in all lines and since, whose updates were left out."""
@@ -126,40 +131,7 @@ class Log:
     def _write(self, line, text):
         line["seconds"] = self._clock()
         self._run_dir.append_metrics(line)
-        if self._board:
-            self._board.write(line)
+        if self._trackers:
+            self._trackers.write(line)
         mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
         self._say(text.format(**line) + mfu)
-
-
-class Board:
-    """Writes the lines of metrics.jsonl as TensorBoard's scalars, "train/loss" and so on.
-
-    `step` is the newest of `lines`, those written before: an event file that exists already
-    has them, and what it has of later steps, which a resumed run writes again, is
-    withdrawn. Needs tensorboardX.
-    """
-
-    def __init__(self, directory: Path, step: int, lines: list[dict]):
-        # An extra, which few install.
-        import tensorboardX
-
-        exists = any(directory.glob("events.*"))
-        # The step in the name: a run that resumes within the same second must not write
-        # over its own file.
-        self._writer = tensorboardX.SummaryWriter(
-            str(directory),
-            purge_step=step + 1 if exists else None,
-            filename_suffix=f".{step:09d}",
-        )
-        for line in () if exists else lines:
-            self.write(line)
-
-    def write(self, line: dict) -> None:
-        for name, value in line.items():
-            if name not in ("step", "split"):
-                self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()

@@ -54,6 +54,15 @@ FILES = (
 )
 """All files of a trial but result.json, whose checksums are kept at its end."""
 
+DATA_ORDER = (
+    "seed",
+    "training.batch_size",
+    "training.sequence_length",
+    "training.bucket_by_length",
+    "data.max_length",
+)
+"""The settings that the order of the data depends on, beside the data themselves."""
+
 RESULT_REMEDY = (
     "restore it, or remove it, and the same command makes it again from the checkpoints"
 )
@@ -88,7 +97,7 @@ class RunDir:
         elif theirs != ours:
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. "
-                "Choose another --workdir, or remove this one"
+                f"Choose another --workdir, or remove this one{self._other_way(theirs, ours)}"
             )
         # Of a writer that was killed; whoever calls this has the directory locked.
         names = (*FILES, "result.json", checksums.NAME)
@@ -103,6 +112,19 @@ class RunDir:
                 "can from the checkpoints"
             )
         return result
+
+    def _other_way(self, theirs, ours):
+        """Says how to go on from this trial with these settings, where that is possible."""
+        same = ("model", "data", *DATA_ORDER)
+        if any(look_up(theirs, key) != look_up(ours, key) for key in same):
+            return ""
+        steps = look_up(theirs, "training.steps")
+        if not isinstance(steps, int) or steps > ours["training"]["steps"]:
+            return ""
+        return (
+            "; to go on from its newest checkpoint with these settings, name another "
+            f"--workdir and give --resume={self.path}"
+        )
 
     def _changed(self):
         """Lists the files of an ended trial that are not what it wrote."""
@@ -374,6 +396,14 @@ def other_data(record: dict, prepared: Dataset) -> str:
 
 def _data(prepared):
     return dict(corpus=prepared.corpus_digest, vocabulary=prepared.vocabulary().digest)
+
+
+def look_up(config: dict | None, key: str) -> Any:
+    """Returns the value of a dotted key, None where the config lacks it."""
+    for name in key.split("."):
+        # A config.json may hold anything.
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
 
 
 def differences(theirs: dict, ours: dict, path: str = "") -> str:

@@ -9,17 +9,8 @@ from experiments.settings import Settings, resolve
 from experiments.system.files import read_json
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.checkpoints import Checkpoints, Restored
-from experiments.training.run_dir import not_a_trial, other_data
+from experiments.training.run_dir import DATA_ORDER, look_up, not_a_trial, other_data
 from experiments.trial.program import State, position_encoding
-
-DATA_ORDER = (
-    "seed",
-    "training.batch_size",
-    "training.sequence_length",
-    "training.bucket_by_length",
-    "data.max_length",
-)
-"""The settings that the order of the data depends on, beside the data themselves."""
 
 
 class StartPoint(NamedTuple):
@@ -69,8 +60,8 @@ def _resume(workdir, fresh, settings, prepared):
             "--init_from takes its weights alone"
         )
     for key in DATA_ORDER:
-        theirs = _look_up(config, key)
-        ours = _look_up(settings.to_dict(), key)
+        theirs = look_up(config, key)
+        ours = look_up(settings.to_dict(), key)
         if theirs != ours:
             raise WorkdirError(
                 f"--resume={workdir} has its data in another order: {key} is {theirs!r} "
@@ -135,9 +126,3 @@ def _read(workdir):
     if config is None or record is None:
         raise WorkdirError(not_a_trial(workdir))
     return config, record
-
-
-def _look_up(config, key):
-    for name in key.split("."):
-        config = (config or {}).get(name)
-    return config

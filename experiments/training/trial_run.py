@@ -12,12 +12,14 @@ import numpy as np
 
 from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
+from experiments.evaluation.metrics import METRICS
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.early_stopping import has_stopped_falling
-from experiments.training.metric_log import Board, Log
+from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.start_point import StartPoint, find_start
+from experiments.training.trackers import Tracked, Trackers, Tracking
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import Hyper, Program, State, hyper_of, initial_state
@@ -46,7 +48,7 @@ class Common(NamedTuple):
     """The compiled `initial_variables`."""
     say: Callable[[str], None]
     """Gets a line for each log and evaluation."""
-    tensorboard: bool
+    tracking: Tracking
 
 
 class DrawnBatches(NamedTuple):
@@ -80,7 +82,7 @@ class TrialRun:
     bad_steps: int
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
-    """Closes the checkpoints and TensorBoard's file."""
+    """Closes the checkpoints and trackers."""
     perplexities: dict[int, float] = dataclasses.field(default_factory=dict)
     """{step: validation perplexity} of all evaluations up to now."""
     attended: int = -1
@@ -253,16 +255,17 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         )
         # What another trial logged is not in this one's file.
         clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
-        board = None
-        if common.tensorboard:
-            board = Board(job.path / "tensorboard", step, run_dir.metrics())
-            resources.enter_context(contextlib.closing(board))
+        trackers = None
+        if common.tracking.names:
+            tracked = _tracked(job, common.tracking.root, run_dir.metrics())
+            trackers = Trackers(common.tracking.names, tracked)
+            resources.enter_context(contextlib.closing(trackers))
         log = Log(
             run_dir,
             clock,
             common.say,
             peak=_peak(t, common.lanes.count),
-            board=board,
+            trackers=trackers,
             noted=noted,
             skip=t.nonfinite == "skip",
         )
@@ -281,6 +284,19 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             perplexities={int(k): v for k, v in perplexities.items()},
         )
     return StartedRun(run, state, hyper)
+
+
+def _tracked(job, root, lines):
+    """Returns what trackers know of a trial."""
+    settings = {}
+    for group, values in job.settings.to_dict().items():
+        if isinstance(values, dict):
+            settings |= {f"{group}.{name}": value for name, value in values.items()}
+        else:
+            settings[group] = values
+    metrics = (*METRICS, *job.settings.evaluation.own_metrics)
+    keys = tuple(metric.key for metric in metrics)
+    return Tracked(root, job.path, job.name, settings, keys, lines)
 
 
 def batches_of(prepared: Dataset, training: Training, seed: int) -> Batches:

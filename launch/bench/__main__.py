@@ -43,7 +43,7 @@ import launch.bench.training.command
 import launch.bench.verdicts.command
 from experiments.system import huge_pages
 from experiments.system.console import stdout_console
-from launch import command
+from launch import command, config_flag
 from launch.bench.harness import libraries
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
 
@@ -64,7 +64,6 @@ BENCHMARKS = {
 }
 WIDTH = 140
 """Width of the tables where they are not drawn on a terminal."""
-EXAMPLE = "--config=experiments/configs/quick.py"
 
 
 def main(benchmark: Benchmark) -> None:
@@ -91,8 +90,6 @@ def request(
 ) -> Request:
     """Reads the flags; raises BenchError for names that are not known."""
     values = flags.FLAGS
-    if benchmark.config_flag and values.config is None:
-        command.mistake(f"--config=FILE is needed, such as {EXAMPLE}")
     chosen = {}
     if benchmark.libraries:
         chosen = libraries.select(values.peers, benchmark.libraries)
@@ -139,7 +136,7 @@ def define_flags(benchmark: Benchmark) -> None:
         help_text = "Turns of each library; slow cases take fewer"
         flags.DEFINE_integer("rounds", 7, help_text, lower_bound=1)
     if benchmark.config_flag:
-        command.define_config()
+        config_flag.define_config()
     benchmark.define_flags()
 
 
@@ -155,7 +152,10 @@ def cli() -> None:
     elif not any(word.startswith("--help") for word in sys.argv[1:]):
         known = " or ".join(BENCHMARKS)
         command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {known}")
-    command.start(lambda: main(BENCHMARKS[name]))
+    needs_config = name in BENCHMARKS and BENCHMARKS[name].config_flag
+    command.start(
+        lambda: main(BENCHMARKS[name]), required=("config",) if needs_config else ()
+    )
 
 
 if __name__ == "__main__":

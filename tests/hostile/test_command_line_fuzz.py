@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from experiments.settings import SettingsError, resolve
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import SweepError, expand
-from launch import command
+from launch import command, config_flag
 from tests.hostile.config_cases import base, fields, misspelled
 
 # ml_collections loads config files by it.
@@ -26,7 +26,7 @@ def parsed(arguments, monkeypatch) -> ConfigDict:
     monkeypatch.setattr(flags, "FLAGS", values)
     monkeypatch.setattr(sys, "argv", ["x", *arguments])
     sys.modules.pop("config_config", None)  # the config file before
-    command.define_config(values)
+    config_flag.define_config(values)
     command._parse(sys.argv)
     return values.config
 
@@ -165,7 +165,7 @@ def test_a_config_file_that_is_none(
         ),
         (
             "experiments/configs/quick.py:small",
-            "small: get_config() takes 0 positional arguments but 1 was given",
+            "quick.py takes no argument: leave out :small",
         ),
         ("experiments/configs", "experiments/configs: no such file"),
         ("nowhere.py:x", "nowhere.py:x: no such file"),

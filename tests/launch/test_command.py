@@ -1,15 +1,15 @@
 """What the commands refuse and how: in this process, because JAX takes seconds to import."""
 
 import errno
-import importlib
 import io
 import os
 import subprocess
 import sys
 
 import pytest
-from absl import flags
 
+from experiments.data.dataset import prepare
+from experiments.settings import resolve
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import load_config
 from experiments.system import files
@@ -21,34 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning
 
 CONFIG = "tests/experiments/tiny_config.py"
 LONG = "/tmp/" + "x" * 300
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Calls a command as a person types it; returns (status, stdout, stderr)."""
-    # The command would start this process again.
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    before = set(flags.FLAGS)
-
-    def call(name, *arguments):
-        # Every command defines its flags when it is imported.
-        for flag in set(flags.FLAGS) - before:
-            delattr(flags.FLAGS, flag)
-        sys.modules.pop(f"launch.{name}", None)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        module = importlib.import_module(f"launch.{name}")
-        status = 0
-        try:
-            module.cli()
-        except SystemExit as end:
-            status = end.code or 0
-        return status, *capsys.readouterr()
-
-    yield call
-    for flag in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, flag)
-    for name in ("train", "sweep", "report", "translate", "sample", "data"):
-        sys.modules.pop(f"launch.{name}", None)
 
 
 @pytest.fixture
@@ -306,6 +278,8 @@ def test_a_finished_sweep_is_shown_where_nothing_can_be_written(
     run, tmp_path, read_only
 ):
     points = [{"seed": 0}, {"seed": 1}]
+    # Into the cache, which is made before anything is trained.
+    prepare(resolve(tiny_config.get_config()).data)
     for trial in plan_trials(tiny_config.get_config(), points):
         directory = tmp_path / trial.directory
         files.write_json(directory / "config.json", trial.settings.to_dict())

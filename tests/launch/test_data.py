@@ -41,7 +41,7 @@ def test_a_corpus_is_described_and_made_a_data_set(tmp_path):
         (["describe"], "--config=FILE is needed"),
         (
             ["build", f"--config={CONFIG}", "--directory=x"],
-            "--name=: a data set's name has small letters",
+            "--name=NAME is needed",
         ),
         (
             ["build", f"--config={CONFIG}", "--name=News", "--directory=x"],

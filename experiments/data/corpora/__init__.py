@@ -1,5 +1,5 @@
 """Where text comes from: CLDR (the embedded default), parallel text files, files with
-columns, TensorFlow Datasets, text alone, and corpora from outside."""
+columns, TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
 
 import importlib
 from collections.abc import Iterator

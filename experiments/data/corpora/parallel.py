@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.data.corpora.heldout import Parts
 from experiments.settings import FilesData
 
 NAMES = (
@@ -29,6 +30,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Source:
     """Reads `<directory>/<train>.<source>`, `<train>.<target>` and so on, plain or .gz.
 
+    Validation or test with the name of the training files is held out from those, see
+    `heldout`.
+
     Raises:
       CorpusError: a missing or empty file, files of unequal length, invalid UTF-8, a NUL
         character. The message names the file, the line where there is one, and the remedy.
@@ -41,20 +45,25 @@ class Source:
                 f"{directory}: no such folder; data.directory must hold the text files"
             )
         self._paths = {}
-        for split, stem in zip(
-            SPLITS, (data.train, data.validation, data.test), strict=True
-        ):
+        names = dict(zip(SPLITS, (data.train, data.validation, data.test), strict=True))
+        for split, stem in names.items():
             self._paths[split] = [
                 find(directory, f"{stem}.{language}", NAMES)
                 for language in (data.source, data.target)
             ]
+        self._parts = Parts(self._read, names, data.heldout)
 
     def fingerprint(self) -> str:
-        """Returns a hash of all files."""
-        return fingerprint(itertools.chain.from_iterable(self._paths.values()))
+        """Returns a hash of all files, and of how they are divided."""
+        paths = itertools.chain.from_iterable(self._paths.values())
+        return fingerprint(paths, *self._parts.options)
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the pairs of a split."""
+        return self._parts.read(split)
+
+    def _read(self, split):
+        """Gives all pairs of a split's files."""
         paths = self._paths[split]
         totals = [0, 0]
         for sides in itertools.zip_longest(*map(blocks, paths), fillvalue=()):
@@ -71,7 +80,7 @@ class Source:
 
     def place(self, split: str, i: int) -> str:
         """Returns the source's file and line of a pair."""
-        return f"{self._paths[split][0]}:{i + 1}"
+        return f"{self._paths[split][0]}:{self._parts.number(split, i) + 1}"
 
     def counts(self) -> dict[str, int]:
         """Returns nothing, as every line is read."""

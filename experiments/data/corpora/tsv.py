@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.corpora import SPLITS, CorpusError, Pairs
+from experiments.data.corpora.heldout import Parts
 from experiments.data.corpora.parallel import blocks, find, fingerprint
 from experiments.settings import TsvData
 
@@ -17,6 +18,9 @@ NAMES = "data.train, data.validation and data.test name the files"
 
 class Source:
     """Reads the files `<directory>/<train>` and so on, perhaps with .gz after the name.
+
+    Validation or test with the name of the training file is held out from that, see
+    `heldout`.
 
     Raises:
       CorpusError: a missing or empty file, a missing column, invalid UTF-8, a NUL
@@ -36,17 +40,22 @@ class Source:
         # A name can only be looked up in a first line that has the names.
         self._has_header = not all(map(_is_number, self._columns.values()))
         self._paths = {}
-        for split, name in zip(
-            SPLITS, (data.train, data.validation, data.test), strict=True
-        ):
+        names = dict(zip(SPLITS, (data.train, data.validation, data.test), strict=True))
+        for split, name in names.items():
             self._paths[split] = find(directory, name, NAMES)
+        self._parts = Parts(self._read, names, data.heldout)
 
     def fingerprint(self) -> str:
-        """Returns a hash of all files and the columns."""
-        return fingerprint(self._paths.values(), *self._columns.values())
+        """Returns a hash of all files, the columns, and how the files are divided."""
+        options = (*self._columns.values(), *self._parts.options)
+        return fingerprint(self._paths.values(), *options)
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the pairs of a split."""
+        return self._parts.read(split)
+
+    def _read(self, split):
+        """Gives all pairs of a split's file."""
         path = self._paths[split]
         numbers = None
         before = 0
@@ -70,7 +79,8 @@ class Source:
 
     def place(self, split: str, i: int) -> str:
         """Returns the file and line of a pair."""
-        return f"{self._paths[split]}:{i + 1 + self._has_header}"
+        line = self._parts.number(split, i) + 1 + self._has_header
+        return f"{self._paths[split]}:{line}"
 
     def counts(self) -> dict[str, int]:
         """Returns nothing, as every row is read."""

@@ -17,7 +17,7 @@ from absl import flags
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.system.files import read_json
-from launch import command
+from launch import config_flag
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.libraries import BenchError
@@ -60,7 +60,7 @@ def define_flags() -> None:
 def measure(request: Request) -> Outcome:
     """Times the sweep that the flags name."""
     values = request.flags
-    known = sweeps_of(load_config(command.config_path()))
+    known = sweeps_of(load_config(config_flag.config_path()))
     points = expand(known, values.sweep, values.config, values.seeds)
     points = select_points(points, values.only)
     more = [f"--only={values.only}"]

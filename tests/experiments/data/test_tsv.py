@@ -56,9 +56,7 @@ def test_a_header_is_skipped_in_the_first_block_alone(folder, monkeypatch):
     monkeypatch.setattr(parallel, "BLOCK", 2)
     lines = ["de\ten", *(f"{i}\tline {i}" for i in range(5))]
     (folder / "train.tsv").write_text("\n".join(lines) + "\n")
-    source = opened(
-        folder, source_column="en", target_column="de", validation="train.tsv"
-    )
+    source = opened(folder, source_column="en", target_column="de")
     texts = []
     for pairs in source.read("train"):
         texts += pairs.source

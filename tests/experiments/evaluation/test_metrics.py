@@ -171,3 +171,16 @@ def test_a_metric_of_ones_own_is_scored_and_kept():
     stored = sentence_arrays(*texts, metrics=[mean_length])
     assert mean_length.statistics(stored).tolist() == [[2], [4]]
     assert stored.keys() == {"test_characters"}
+
+
+def test_signatures_say_how_scores_were_computed():
+    texts = (["ein Hund ."], ["ein Hund ."])
+    version = f"version:{sacrebleu.__version__}"
+    bleu = "nrefs:1|case:mixed|eff:no|tok:{}|smooth:exp|" + version
+    plain = metrics.signatures(metrics.corpus_scores(*texts), "")
+    assert plain.keys() == {"bleu", "chrf"}
+    assert plain["bleu"] == bleu.format("13a")
+    assert plain["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+    tokens = metrics.signatures(metrics.corpus_scores(*texts, "de"), "de")
+    assert tokens["bleu"] == bleu.format("none")
+    assert tokens["bleu_detokenized"] == bleu.format("13a")

@@ -336,3 +336,15 @@ def test_launch_reports_on_one_workdir_only(workdirs):
         and "--sql=" in done.stderr
     )
     assert done.stderr.count("\n") == 1
+
+
+def test_a_mean_over_seeds_is_grouped_by_the_row_of_the_table(tmp_path):
+    points = [
+        ({"label": "base", "seed": 0}, fakes.finished(1.1, 96.0), {}),
+        ({"label": "base", "seed": 1}, fakes.finished(1.1, 94.0), {}),
+        ({"model.h": 1, "seed": 0}, fakes.finished(1.2, 90.0), {}),
+        ({"model.h": 1, "seed": 1}, fakes.finished(1.2, 80.0), {}),
+    ]
+    sweep = fakes.sweep(tmp_path, points)
+    sql = 'select "row", count(bleu), avg(bleu) from trials group by all order by all'
+    assert rows([sweep], sql) == [("base", 2, 95.0), ("h=1", 2, 85.0)]

@@ -176,7 +176,8 @@ def test_an_rnn_has_no_heads():
                 "model": {"kind": "language"},
             },
             "data.tokenized",
-            "does not apply to data.corpus=text; it is of files, tsv, tfds, file.py:Name",
+            "does not apply to data.corpus=text; it is of files, tsv, tfds, huggingface, "
+            "file.py:Name",
         ),
     ],
 )

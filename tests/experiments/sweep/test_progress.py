@@ -30,5 +30,23 @@ def test_time_left_is_guessed_without_the_steps_that_were_not_needed(
     progress.ended(trials[0])
     progress.update(trials[1:2])
     # 120 steps are left at the most, at 2 seconds each.
-    assert "1 of 3 trials done, 1 to come" in printed.getvalue()
+    assert "1 of 3 trials done, 1 running, 1 to come" in printed.getvalue()
     assert "4 min left" in printed.getvalue()
+
+
+def test_a_terminal_shows_a_bar_for_each_running_trial(tmp_path):
+    points = [{"label": "[red]", "seed": seed} for seed in range(2)]
+    trials = plan_trials(tiny.config(), points)
+    directory = tmp_path / trials[0].directory
+    directory.mkdir(parents=True)
+    line = dict(step=6, split="train", loss=2.5, tokens_per_second=100)
+    (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    printed = io.StringIO()
+    console = rich.console.Console(file=printed, force_terminal=True, color_system=None)
+    with Progress(tmp_path, trials, 0, console) as progress:
+        progress.update(trials)
+        console.print(progress._live.renderable)
+    shown = printed.getvalue()
+    assert "2 running, 0 to come, 100 tokens/s" in shown
+    assert "step 6/12 loss 2.500" in shown and "compiling" in shown
+    assert "seed=1" in shown

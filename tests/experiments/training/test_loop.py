@@ -254,8 +254,8 @@ def test_a_finished_trial_is_not_run_again(finished, monkeypatch):
 def test_an_interrupted_trial_ends_the_same(finished, tmp_path, stop_at):
     workdir, result = finished
     with pytest.raises(Interrupted):
-        run(tmp_path, stop_at=stop_at, tensorboard=True)
-    again = run(tmp_path, tensorboard=True)
+        run(tmp_path, stop_at=stop_at, trackers=["tensorboard"])
+    again = run(tmp_path, trackers=["tensorboard"])
     unclocked = {"seconds", "tokens_per_second"}
     assert {k: v for k, v in again.items() if k not in unclocked} == {
         k: v for k, v in result.items() if k not in unclocked
@@ -268,7 +268,10 @@ def test_an_interrupted_trial_ends_the_same(finished, tmp_path, stop_at):
         json.loads(line)
         for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
     ]
-    assert scalars(tmp_path / "tensorboard") == [
+    shown = scalars(tmp_path / "tensorboard")
+    ended = [entry for entry in shown if entry[1].startswith("result/")]
+    assert (12, "result/bleu", pytest.approx(result["bleu"])) in ended
+    assert [entry for entry in shown if entry not in ended] == [
         (line["step"], f"{line['split']}/{name}", pytest.approx(value))
         for line in lines
         for name, value in line.items()

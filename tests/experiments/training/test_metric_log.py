@@ -1,4 +1,4 @@
-"""The log of metrics: its lines, what it skips, and TensorBoard."""
+"""The log of metrics: its lines, and what it skips."""
 
 import json
 
@@ -6,24 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.training import metric_log
-from experiments.training.metric_log import Board, Log
+from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir
-from tests.experiments.event_files import scalars
-
-
-def test_a_board_begun_later_has_what_was_before(tmp_path):
-    lines = [
-        dict(step=4, split="train", loss=2.5),
-        dict(step=6, split="validation", bleu=1.0),
-    ]
-    board = Board(tmp_path, 6, lines)
-    board.write(dict(step=8, split="train", loss=1.5))
-    board.close()
-    assert scalars(tmp_path) == [
-        (4, "train/loss", 2.5),
-        (6, "validation/bleu", 1.0),
-        (8, "train/loss", 1.5),
-    ]
 
 
 def test_utilisation_is_work_over_what_could_be_done(tmp_path):

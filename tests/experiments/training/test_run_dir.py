@@ -178,3 +178,21 @@ def test_what_a_killed_writer_left_is_removed(trial):
     run_dir.open(tiny.resolve())
     actual = {path.name for path in run_dir.path.glob(".*")}
     assert actual == {".own.json.7", ".metrics.jsonl.x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "can_resume"),
+    [
+        (dict(training__steps=40), True),
+        (dict(training__learning_rate=0.5, evaluation__beam=2), True),
+        (dict(training__steps=4), False),
+        (dict(training__batch_size=8), False),
+        (dict(seed=1), False),
+        (dict(model__h=1), False),
+    ],
+)
+def test_another_config_names_resume_where_that_goes_on(tmp_path, changes, can_resume):
+    RunDir(tmp_path).open(tiny.resolve(training__warmup=2))
+    with pytest.raises(WorkdirError, match="belongs to another config") as refused:
+        RunDir(tmp_path).open(tiny.resolve(**dict(training__warmup=2) | changes))
+    assert (f"--resume={tmp_path}" in str(refused.value)) == can_resume

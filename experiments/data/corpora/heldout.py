@@ -1,0 +1,162 @@
+"""Divides the pairs of one text into training, validation and test.
+
+Two pairs are connected if they share a source or a target sentence, and so are all that are
+connected with one of them. Connected pairs stay together, so that no held-out sentence was
+seen in training, on either side.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
+
+from experiments.data.corpora import SPLITS, CorpusError, Pairs
+
+TRAIN = SPLITS.index("train")
+
+
+class Parts:
+    """Reads splits, some of which may be parts of the training text.
+
+    `read(split)` gives the pairs of a split's own text. A split whose name in `names` is
+    that of training has `size` pairs of the training text, and training has the rest.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], Iterator[Pairs]],
+        names: Mapping[str, str],
+        size: int,
+    ):
+        self._read = read
+        self._names = names
+        self._size = size
+        self.shared = tuple(
+            split for split in SPLITS[1:] if names[split] == names["train"]
+        )
+        """The held-out splits that are parts of the training text."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What a corpus's fingerprint has of this; nothing where each split has its text."""
+        return (f"heldout {self._size} {self.shared}",) if self.shared else ()
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        """Gives the pairs of a split in their order."""
+        if not self._is_part(split):
+            yield from self._read(split)
+            return
+        before = 0
+        wanted = SPLITS.index(split)
+        for pairs in self._read("train"):
+            numbers = slice(before, before + len(pairs.source))
+            chosen = np.flatnonzero(self._split_of_pairs[numbers] == wanted)
+            before = numbers.stop
+            if len(chosen):
+                yield Pairs(*([side[i] for i in chosen] for side in pairs))
+
+    def number(self, split: str, i: int) -> int:
+        """Returns the number of a split's pair i in the text that it stands in."""
+        if not self._is_part(split):
+            return i
+        numbers = np.flatnonzero(self._split_of_pairs == SPLITS.index(split))
+        return int(numbers[i])
+
+    def _is_part(self, split):
+        return bool(self.shared) and split in ("train", *self.shared)
+
+    @functools.cached_property
+    def _split_of_pairs(self):
+        split_of_pairs = divide(self._read("train"), self.shared, self._size)
+        for split in self.shared:
+            found = int((split_of_pairs == SPLITS.index(split)).sum())
+            if found < self._size:
+                raise CorpusError(
+                    f"{self._names['train']}: of {len(split_of_pairs)} pairs only {found} can be "
+                    f"held out for {split}, as half stay for training and pairs that share a "
+                    f"sentence stay together, and data.heldout={self._size} are wanted; lower "
+                    "it, or give validation and test texts of their own"
+                )
+        return split_of_pairs
+
+
+def divide(text: Iterator[Pairs], heldout: tuple[str, ...], size: int) -> np.ndarray:
+    """Returns for each pair the number of its split in SPLITS (int8).
+
+    Each of `heldout` has `size` pairs where there are enough that are not connected with
+    most of the text. The choice depends on the text alone: the same sentences give the same
+    split. At least half of the pairs are left to training.
+    """
+    sides = [_hashes(side) for side in _columns(text)]
+    count = len(sides[0])
+    component = _components(*sides)
+    # A component's place in the queue is the smallest hash of its source sentences: it
+    # depends neither on the order of lines nor on chance.
+    place = np.full(component.max(initial=-1) + 1, np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(place, component, sides[0])
+    sizes = np.bincount(component)
+    split_of_component = np.full(len(sizes), TRAIN, np.int8)
+    # Pairs with an empty side are dropped later, and would be no test.
+    usable = np.ones(len(sizes), bool)
+    usable[component[(sides[0] == 0) | (sides[1] == 0)]] = False
+    room = {split: min(size, count // (2 * len(heldout))) for split in heldout}
+    for i in np.argsort(place, kind="stable"):
+        if not any(room.values()):
+            break
+        for split in heldout:
+            if usable[i] and sizes[i] <= room[split]:
+                split_of_component[i] = SPLITS.index(split)
+                room[split] -= sizes[i]
+                break
+    return split_of_component[component]
+
+
+def _columns(text):
+    sides = ([], [])
+    for pairs in text:
+        for side, sentences in zip(sides, pairs, strict=True):
+            side.append(_hash_all(sentences))
+    return sides
+
+
+def _hashes(blocks):
+    return np.concatenate(blocks) if blocks else np.zeros(0, np.uint64)
+
+
+def _hash_all(sentences):
+    """Returns 64 bits of each sentence, 0 for an empty one; equal in every process."""
+    digests = []
+    for sentence in sentences:
+        # Spaces at an end are no other sentence.
+        text = sentence.strip().encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest() if text else bytes(8)
+        digests.append(digest)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def _components(source, target):
+    """Returns the number of each pair's component."""
+    _, source_number = np.unique(source, return_inverse=True)
+    _, target_number = np.unique(target, return_inverse=True)
+    # Empty sentences connect nothing: each is a sentence of its own.
+    nodes = [
+        _apart(source_number, source == 0),
+        _apart(target_number, target == 0),
+    ]
+    first = int(nodes[0].max(initial=-1)) + 1
+    total = first + int(nodes[1].max(initial=-1)) + 1
+    edges = (np.ones(len(source), bool), (nodes[0], first + nodes[1]))
+    graph = scipy.sparse.coo_matrix(edges, shape=(total, total))
+    _, labels = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    # Numbered anew, because every component has a source sentence.
+    return np.unique(labels[nodes[0]], return_inverse=True)[1]
+
+
+def _apart(numbers, empty):
+    """Returns the numbers, with a new one for each empty sentence."""
+    changed = numbers.copy()
+    changed[empty] = numbers.max(initial=-1) + 1 + np.arange(int(empty.sum()))
+    return changed

@@ -1,0 +1,115 @@
+"""Lists every setting with its default, what it may be, and what it does.
+
+    python -m launch.settings
+    python -m launch.settings model.h positions
+    python -m launch.settings --markdown > experiments/settings/README.md
+
+Words after the command choose the settings with one of them in the name. A setting is
+given to other commands as --config.GROUP.NAME=VALUE, and in a config file as
+config.GROUP.NAME.
+"""
+
+import sys
+
+from absl import flags
+
+from experiments.settings import describe
+from launch import command
+
+_MARKDOWN = flags.DEFINE_bool(
+    "markdown", False, "Write the page experiments/settings/README.md"
+)
+
+GROUPS = {
+    "model": "The model",
+    "data": "The data",
+    "training": "Training",
+    "evaluation": "Evaluation",
+    "seed": "The seed",
+}
+"""The headings of the groups."""
+
+PAGE = """# Settings
+
+Made by `python -m launch.settings --markdown`, which prints them too; the sources are
+[model.py](model.py), [corpora.py](corpora.py) and [schema.py](schema.py). On the command
+line a setting is `--config.GROUP.NAME=VALUE`, such as `--config.model.h=2`, in a config file
+`config.model.h = 2`.
+"""
+
+
+def main(words: list[str]) -> None:
+    """Prints the settings, all or those with one of `words` in their names."""
+    if _MARKDOWN.value:
+        print(page(), end="")
+        return
+    chosen = [
+        setting
+        for setting in describe.settings()
+        if not words or any(word in setting.key for word in words)
+    ]
+    if not chosen:
+        command.mistake(
+            f"no setting has {' or '.join(map(repr, words))} in its name; without words "
+            "this command lists all"
+        )
+    print("\n\n".join(map(_text, chosen)))
+    if not words:
+        print("\nChoices, with their options:")
+        for option in describe.options():
+            print(f"\n  {option.written} ({option.key})\n    {option.words}")
+
+
+def page() -> str:
+    """Returns all settings as Markdown."""
+    parts = [PAGE]
+    for group, title in GROUPS.items():
+        rows = [
+            "| setting | default | may be | what it is |",
+            "| --- | --- | --- | --- |",
+        ]
+        for setting in describe.settings():
+            if setting.key.partition(".")[0] == group:
+                rows.append(_row(setting))
+        parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
+    rows = ["| choice | for | what it is |", "| --- | --- | --- |"]
+    for option in describe.options():
+        cells = (f"`{option.written}`", option.key, option.words)
+        rows.append(f"| {' | '.join(map(_cell, cells))} |")
+    parts.append("## Choices and their options\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _row(setting):
+    words = setting.words
+    if setting.kinds:
+        words = f"({', '.join(setting.kinds)}) {words}"
+    cells = (f"`{setting.key}`", f"`{setting.default}`", setting.allowed, words)
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text):
+    # A bar would end the cell.
+    return text.replace("|", "\\|")
+
+
+def _text(setting):
+    of = f" (of {', '.join(setting.kinds)})" if setting.kinds else ""
+    head = f"--config.{setting.key}={setting.default}{of}"
+    return f"{head}\n  {setting.allowed}\n  {setting.words}"
+
+
+def cli() -> None:
+    """Runs the command `attn-settings`."""
+    # The words are no flags, which `command.start` would refuse.
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    sys.argv[1:] = [word for word in sys.argv[1:] if word.startswith("-")]
+
+    def run():
+        main(words)
+
+    command.start(run)
+
+
+if __name__ == "__main__":
+    cli()

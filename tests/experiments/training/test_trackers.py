@@ -1,0 +1,151 @@
+"""Trackers: each has every line once, although a run is killed and goes on from earlier.
+
+W&B is tested offline, MLflow with a folder of files; both are skipped where they are missing.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.training.trackers import TRACKERS, Tracked, Trackers, mistake_in
+from tests.experiments.event_files import hyperparameters, scalars
+
+ROOT = Path(__file__).parents[3]
+LINES = [
+    dict(step=2, split="train", loss=3.0, seconds=1.0),
+    dict(step=4, split="train", loss=2.5, seconds=2.0),
+    dict(step=4, split="validation", perplexity=9.0, seconds=3.0),
+    dict(step=6, split="train", loss=2.0, seconds=4.0),
+    dict(step=8, split="train", loss=1.5, seconds=5.0),
+    dict(step=8, split="validation", perplexity=7.0, seconds=6.0),
+]
+RESULT = dict(status="finished", steps=8, bleu=50.0, beside={})
+EXPECTED = sorted(
+    (line["step"], f"{line['split']}/{name}", value)
+    for line in [*LINES, dict(step=8, split="result", bleu=50.0, seconds=7.0)]
+    for name, value in line.items()
+    if name not in ("step", "split")
+)
+"""(step, tag, value) of all lines."""
+
+PART = """
+import json, os, pathlib, signal, sys
+from tests.experiments.training.test_trackers import LINES, RESULT, open_trackers
+path, name, first, last = sys.argv[1:]
+trackers = open_trackers(name, pathlib.Path(path), LINES[: int(first)])
+for line in LINES[int(first) : int(last)]:
+    trackers.write(line)
+if int(last) < len(LINES):
+    os.kill(os.getpid(), signal.SIGKILL)
+trackers.result(RESULT, 7.0)
+trackers.close()
+"""
+
+
+def open_trackers(name, path, lines):
+    settings = {"model.h": 4, "seed": 0, "model.score": "dot"}
+    trial = Tracked(path, path, "a trial", settings, ("bleu",), lines)
+    return Trackers([name], trial)
+
+
+def log_records(data):
+    """Gives the records of W&B's file, which is a log of LevelDB's kind after seven bytes."""
+    place = 7
+    whole = b""
+    while place < len(data):
+        # No header stands across the border of a block of 32 KiB.
+        if (left := 2**15 - place % 2**15) < 7:
+            place += left
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        if size == kind == 0:
+            return
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        # 1 is a whole record; 2, 3 and 4 are its first, middle and last part.
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def of_wandb(path):
+    """The rows of the one offline run in a trial's directory."""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = path.glob("wandb/offline-run-*/*.wandb")
+    shown = []
+    for data in log_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record.FromString(data)
+        if record.WhichOneof("record_type") != "history":
+            continue
+        row = {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in record.history.item
+        }
+        shown += [(row["step"], tag, row[tag]) for tag in row if "/" in tag]
+    return sorted(shown)
+
+
+def of_mlflow(path):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=(path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("attn").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.info.status == "FINISHED" and run.info.run_name == "a trial"
+    assert run.data.params == {"model.h": "4", "seed": "0", "model.score": "dot"}
+    histories = [
+        client.get_metric_history(run.info.run_id, k) for k in run.data.metrics
+    ]
+    return sorted((m.step, m.key, m.value) for history in histories for m in history)
+
+
+READ = {
+    "tensorboard": lambda path: sorted(scalars(path / "tensorboard")),
+    "wandb": of_wandb,
+    "mlflow": of_mlflow,
+}
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_killed_run_neither_doubles_nor_loses_a_line(name, tmp_path, monkeypatch):
+    pytest.importorskip(TRACKERS[name].module)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(ROOT)}
+    # Killed after line 5, it goes on from a checkpoint at line 3, and then from one at 5.
+    for first, last, status in ((0, 5, -9), (3, 5, -9), (5, 6, 0)):
+        call = [sys.executable, "-c", PART, str(tmp_path), name, str(first), str(last)]
+        done = subprocess.run(call, env=environment, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert "left out" not in done.stderr
+    assert READ[name](tmp_path) == EXPECTED
+
+
+def test_tensorboard_knows_the_hyperparameters(tmp_path):
+    trackers = open_trackers("tensorboard", tmp_path, LINES)
+    trackers.result(RESULT, 7.0)
+    trackers.close()
+    given, metrics = hyperparameters(tmp_path / "tensorboard")
+    assert given == {"model.h": 4.0, "seed": 0.0, "model.score": "dot"}
+    assert metrics == ["result/bleu"]
+
+
+def test_a_tracker_that_fails_is_left_out(tmp_path, capsys):
+    # A file stands where its folder is to be.
+    (tmp_path / "tensorboard").touch()
+    trackers = open_trackers("tensorboard", tmp_path, LINES)
+    trackers.write(LINES[0])
+    trackers.close()
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("--tracker=tensorboard is left out") and said.count("\n") == 1
+    )
+
+
+def test_what_cannot_be_used_is_said():
+    assert mistake_in(["tensorboard"]) == ""
+    assert mistake_in(["aim"]).startswith("'aim' is no tracker; tensorboard, wandb")
