@@ -17,7 +17,7 @@ MOST_NAMED = 3
 
 SIDES = ("better", "worse")
 
-_LARGEST_BOUND = 0.5
+_LARGEST_BOUND = 0.25
 """A bound of more than this share of the metric itself is no news."""
 
 
@@ -70,7 +70,7 @@ def _decided(decided, named, metrics):
     shown = [(labels[id(row)], row) for row in decided[:MOST_NAMED]]
     parts = [_difference(label, row, metrics) for label, row in shown]
     if len(decided) <= MOST_NAMED:
-        return [f"{_start('; '.join(parts))}."]
+        return [f"{'; '.join(parts)}."]
     counts = []
     for side in SIDES:
         if count := sum(_sides(row) == {side} for row in decided):
@@ -85,7 +85,7 @@ def _decided(decided, named, metrics):
 
 
 def _difference(label, row, metrics):
-    """Says a row's first decided difference: "h=1: perplexity is 0.28 higher [...], worse"."""
+    """Says a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]"."""
     for metric in metrics:
         verdict = row.verdicts.get(metric.key)
         difference = row.differences.get(metric.key)
@@ -94,9 +94,9 @@ def _difference(label, row, metrics):
         size = number(abs(metric.scale * difference.mean), metric.difference_decimals)
         _, interval = mean_and_interval(difference, metric)
         way = "higher" if difference.mean > 0 else "lower"
-        text = f"with {label} {metric.name} is {size}{_unit(metric)} {way} {interval}"
+        text = f"{metric.name} is {size}{_unit(metric)} {way} {interval}"
         against = _against(row, verdict.words, metrics)
-        return f"{text}, {verdict.words}{against}"
+        return f"{label} is {verdict.words}: {text}{against}"
     return ""
 
 
@@ -175,7 +175,3 @@ def _amount(value, metric):
 
 def _unit(metric):
     return f" {metric.unit}" if metric.unit else ""
-
-
-def _start(text):
-    return text[:1].upper() + text[1:]

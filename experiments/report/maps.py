@@ -11,7 +11,7 @@ from experiments.report.comparison import Row
 from experiments.report.figures import heat_maps
 from experiments.report.results import KINDS, Example, TrialResult, read_examples
 
-MAX_MAPS = 40
+MAX_MAPS = 24
 """Rows whose attention maps the page holds, as long as they take less than MAPS_SIZE."""
 
 MAPS_SIZE = 16_000_000

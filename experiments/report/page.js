@@ -99,10 +99,11 @@ filter.oninput = narrow;
 filter.onsubmit = event => event.preventDefault();
 narrow();
 
-function open() {  // the runs of the row that a link names
-  const row = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (row instanceof HTMLDetailsElement) row.open = true;
-  row?.scrollIntoView();
+function reveal() {  // the runs of the row that a link names
+  const row = document.getElementById(location.hash.slice(1));
+  if (!(row instanceof HTMLDetailsElement)) return;
+  row.open = true;
+  row.scrollIntoView();
 }
-addEventListener("hashchange", open);
-open();
+addEventListener("hashchange", reveal);
+reveal();

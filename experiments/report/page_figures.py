@@ -143,10 +143,10 @@ def _products(results, rows, metrics) -> list[Figure]:
         "row’s own mean; base has none.",
         "Means over seeds; light is good.",
     )
-    titles = ("Over a setting", "Two settings")
     figures = []
     drawn = product_pictures(results, rows, metrics)
-    for title, picture, caption in zip(titles, drawn, captions, strict=False):
+    for picture, caption in zip(drawn, captions, strict=False):
+        title = picture.name[:1].upper() + picture.name[1:]
         figures.append(Figure(title, picture, caption))
     return figures
 

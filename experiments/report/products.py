@@ -10,7 +10,7 @@ from experiments.report.choice import notable
 from experiments.report.comparison import Row
 from experiments.report.figures import products as drawn
 from experiments.report.figures.products import Point
-from experiments.report.figures.style import LINES, Picture
+from experiments.report.figures.style import Picture
 from experiments.report.results import (
     LARGEST_DRAWN,
     Results,
@@ -18,6 +18,9 @@ from experiments.report.results import (
     look_up_setting,
 )
 from experiments.report.table import short_names, varied
+
+MOST_LINES = 12
+"""Lines of a figure; more cannot be told apart."""
 
 FEWEST = 3
 """Values of a setting below which a line over it says no more than the table does."""
@@ -109,13 +112,7 @@ def _text(value: Any) -> str:
 
 
 def _lines_picture(product, rows, metrics, names):
-    # Only so many lines can be told apart: those with the rows that matter most.
-    shown = list(product.lines)
-    if len(shown) > LINES:
-        wanted = set(notable(rows, 2 * LINES))
-        weight = lambda name: -len(wanted & set(product.lines[name].values()))
-        chosen = set(sorted(shown, key=weight)[:LINES])
-        shown = [name for name in shown if name in chosen]
+    shown = _notable_lines(product, rows)
     panels = {}
     for metric in metrics:
         lines = []
@@ -125,7 +122,19 @@ def _lines_picture(product, rows, metrics, names):
             lines.append((label, _points(product.lines[name], rows, metric)))
         if any(points for _, points in lines):
             panels[metric] = lines
-    return drawn.over_setting(panels, names[product.key], "over a setting")
+    setting = names[product.key]
+    return drawn.over_setting(panels, setting, f"over {setting}")
+
+
+def _notable_lines(product, rows):
+    """Returns the lines with most of the rows that matter, in the table's order."""
+    names = list(product.lines)
+    if len(names) <= MOST_LINES:
+        return names
+    wanted = set(notable(rows, 2 * MOST_LINES))
+    weight = lambda name: -len(wanted & set(product.lines[name].values()))
+    chosen = set(sorted(names, key=weight)[:MOST_LINES])
+    return [name for name in names if name in chosen]
 
 
 def _points(line, rows, metric):
@@ -161,9 +170,10 @@ def _map_picture(product, rows, metrics, names):
                     values[i, across.index(x)] = mean.mean
         if np.isfinite(values).any():
             maps[metric] = values
+    rows_of, columns_of = names[product.others[0]], names[product.key]
     return drawn.map_of_two(
         maps,
-        (names[product.others[0]], [name[0] for name in down]),
-        (names[product.key], [f"{x:g}" for x in across]),
-        "map of two settings",
+        (rows_of, [name[0] for name in down]),
+        (columns_of, [f"{x:g}" for x in across]),
+        f"{rows_of} by {columns_of}",
     )

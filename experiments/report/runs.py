@@ -14,7 +14,7 @@ from experiments.report.statistics import summarise
 from experiments.report.table import MISSING, Grid, measured
 from experiments.report.translations import read_texts, some
 
-FILES = ("metrics.jsonl", "config.json", "result.json", "translations.txt")
+FILES = ("metrics.jsonl", "translations.txt")
 """The files of a run that its row links to, where they are."""
 
 

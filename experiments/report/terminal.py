@@ -43,7 +43,9 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
     ]
     draw = _drawn if is_drawn else _plain
     grids = [draw(grid) for grid in (table.results, table.tuning) if grid]
-    for part in [*grids, *notes, *problems]:
+    # Last, where a reader's eye is.
+    finding = [rich.text.Text(table.finding, style="bold")] if table.finding else []
+    for part in [*grids, *notes, *problems, *finding]:
         # Other programs read a pipe by its lines, so these are not wrapped.
         console.print(part, soft_wrap=not is_drawn)
 

@@ -21,7 +21,7 @@ from experiments.report.figures.style import (
 from experiments.report.results import LARGEST_DRAWN
 from experiments.report.statistics import Summary
 
-LEAST_RATIO = 1.02
+LEAST_RATIO = 1.2
 """Rows whose largest and smallest value are closer than this are all alike."""
 
 _CHARACTER = 6.2

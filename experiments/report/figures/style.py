@@ -183,7 +183,7 @@ def finished(figure: Figure, name: str, spots: Sequence[Spot] = ()) -> Picture:
     return Picture(name, svg, tuple(placed), figure)
 
 
-def thinned(count: int, most: int = 60) -> list[int]:
+def thinned(count: int, most: int = 40) -> list[int]:
     """Returns the places of at most about `most` of `count` points, both ends among them."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
