@@ -38,6 +38,7 @@ class Side {
     this.follow(this.canvas, () => this.at);
     this.canvas.onkeydown = event => this.move(event);
     this.canvas.onblur = () => this.leave();
+    this.root.querySelector(".translation").after(saver(`attention-${name}`, () => this.picture()));
   }
 
   get trial() { return trials[this.select.value]; }
@@ -98,6 +99,21 @@ class Side {
     for (let i = 0; i < n * m; i++) image.data.set([...ink, this.map.bytes[first + i]], 4 * i);
     [canvas.width, canvas.height] = [m, n];
     canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+
+  picture() {  // the large map as an <svg>
+    const {queries, keys, bytes} = this.map, first = this.offset(...this.at), cell = 16, font = 10;
+    const left = 8 + .65 * font * Math.max(...queries.map(token => token.length)), top = 8 + .65 * font * Math.max(...keys.map(token => token.length));
+    const [width, height] = [left + cell * keys.length + 2, top + cell * queries.length + 2];
+    const svg = shape("svg", {viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "sans-serif", "font-size": font});
+    queries.forEach((token, i) => svg.append(shape("text", {x: left - 4, y: top + (i + .7) * cell, "text-anchor": "end"}, token)));
+    keys.forEach((token, j) => svg.append(shape("text", {transform: `translate(${left + (j + .7) * cell} ${top - 4}) rotate(-90)`}, token)));
+    queries.forEach((_, i) => keys.forEach((_, j) => {
+      const weight = (bytes[first + i * keys.length + j] / 255).toFixed(3);
+      svg.append(shape("rect", {x: left + j * cell, y: top + i * cell, width: cell, height: cell, fill: "#08407e", "fill-opacity": weight}));
+    }));
+    svg.append(shape("rect", {x: left, y: top, width: cell * keys.length, height: cell * queries.length, fill: "none", stroke: "#d9dee3"}));
+    return svg;
   }
 
   point(canvas, [layer, head], row, column) {  // says what one cell holds, beside it

@@ -67,8 +67,7 @@ def _decided(decided, named, metrics):
     if not decided:
         return []
     labels = {id(row): label for label, row in named}
-    shown = [(labels[id(row)], row) for row in decided[:MOST_NAMED]]
-    parts = [_difference(label, row, metrics) for label, row in shown]
+    parts = [_difference(labels[id(row)], row, metrics) for row in decided]
     if len(decided) <= MOST_NAMED:
         return [f"{'; '.join(parts)}."]
     counts = []
@@ -77,10 +76,14 @@ def _decided(decided, named, metrics):
             counts.append(f"{count} {side}")
     if mixed := sum(len(_sides(row)) > 1 for row in decided):
         counts.append(f"{mixed} better in one metric and worse in another")
-    differences = len(named) - 1
+    # The clearest of each side.
+    firsts = {}
+    for row, part in zip(decided, parts, strict=True):
+        firsts.setdefault(frozenset(_sides(row)), part)
+    rows = len(named) - 1
     return [
-        f"{len(decided)} of {differences} rows differ from base: {', '.join(counts)}.",
-        f"The clearest: {'; '.join(parts)}.",
+        f"{len(decided)} of {rows} rows differ from base: {', '.join(counts)}.",
+        f"The clearest: {'; '.join(firsts.values())}.",
     ]
 
 

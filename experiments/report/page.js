@@ -4,6 +4,13 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const tip = document.getElementById("tip");
 const make = (name, text = "", attributes = {}) => Object.assign(document.createElement(name), {textContent: text}, attributes);
 
+const shape = (name, attributes, text = "") => {  // an element of an SVG
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
+};
+
 function say(text, left, top) {  // beside a place of the window, and within it
   tip.textContent = text;
   tip.hidden = false;
@@ -56,9 +63,7 @@ function narrow() {  // shows the rows, in all tables, that are asked for
 }
 
 function pointed(figure, svg, spots) {  // says what stands next to the pointer
-  const ring = document.createElementNS(svg.namespaceURI, "circle");
-  ring.setAttribute("class", "spot");
-  ring.setAttribute("r", 5);
+  const ring = shape("circle", {class: "spot", r: 5});
   svg.onpointermove = svg.onpointerdown = event => {
     const matrix = svg.getScreenCTM(), at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
     let best, distance = 18 ** 2;
@@ -76,21 +81,23 @@ function pointed(figure, svg, spots) {  // says what stands next to the pointer
   const leave = svg.onpointerleave = () => { ring.remove(); tip.hidden = true; };
 }
 
-function save(figure, svg) {
-  const copy = svg.cloneNode(true);
-  copy.querySelectorAll(".spot").forEach(ring => ring.remove());
-  const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
-  const link = make("a", "", {href: URL.createObjectURL(file), download: `${figure.dataset.picture}.svg`});
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+function saver(name, picture) {  // a button that saves the <svg> that picture() returns
+  const button = make("button", "save as SVG", {type: "button", className: "save", ariaLabel: `save as SVG: ${name}`});
+  button.onclick = () => {
+    const copy = picture().cloneNode(true);
+    copy.querySelectorAll(".spot").forEach(ring => ring.remove());
+    const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
+    const link = make("a", "", {href: URL.createObjectURL(file), download: `${name}.svg`});
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  return button;
 }
 
 for (const figure of document.querySelectorAll("figure[data-picture]")) {
   const svg = figure.querySelector("svg"), spots = data.spots[figure.dataset.picture];
   if (spots.length) pointed(figure, svg, spots);
-  const button = make("button", "save as SVG", {type: "button", className: "save", ariaLabel: `save ${figure.dataset.picture} as SVG`});
-  button.onclick = () => save(figure, svg);
-  figure.querySelector("figcaption").append(button);
+  figure.querySelector("figcaption").append(saver(figure.dataset.picture, () => svg));
 }
 document.querySelectorAll("table.grid").forEach(sortable);
 // A few rows need no search.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, PERPLEXITY, Metric
 from experiments.report.choice import notable
-from experiments.report.comparison import Row
+from experiments.report.comparison import Row, base_of
 from experiments.report.costs import quality_and_cost
 from experiments.report.figures import curves, differences, heat_maps, lengths
 from experiments.report.figures import style as line_styles
@@ -15,7 +15,7 @@ from experiments.report.figures.scatter import Panel, scatter
 from experiments.report.figures.style import Picture
 from experiments.report.heads import Measured, head_tables, pictures
 from experiments.report.maps import MAX_MAPS, Maps, read_maps
-from experiments.report.products import product_pictures
+from experiments.report.products import MOST_LINES, product_pictures
 from experiments.report.results import (
     Results,
     TrialResult,
@@ -81,7 +81,10 @@ def draw_figures(
     # Maps come from finished trials, so other rows are not left out of them.
     finished = sum(bool(row.group.finished) for row in rows)
     heads = head_tables(table, rows)
+    base = base_of(row.group for row in rows)
+    # The base has the first style, which is black.
     lined = notable(rows, line_styles.LINES, metrics)
+    lined.sort(key=lambda i: rows[i].group is not base)
     figures = [
         *_products(results, rows, metrics),
         *_row_figures(table, rows, lined, metrics, cost),
@@ -140,7 +143,8 @@ def _forest(table, rows, metric, metrics) -> Figure | None:
 def _products(results, rows, metrics) -> list[Figure]:
     captions = (
         "Means over seeds. Bars are the intervals of the differences to base, about each "
-        "row’s own mean; base has none.",
+        f"row’s own mean; base has none. Of more than {MOST_LINES} lines those that change "
+        "least of the base are shown.",
         "Means over seeds; light is good.",
     )
     figures = []

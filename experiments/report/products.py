@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.choice import notable
 from experiments.report.comparison import Row
 from experiments.report.figures import products as drawn
 from experiments.report.figures.products import Point
@@ -45,7 +44,8 @@ def product_pictures(
     if product is None:
         return []
     names = short_names(varied(results), flatten_settings(results.base))
-    pictures = [_lines_picture(product, rows, metrics, names)]
+    shown = _nearest_lines(product, results)
+    pictures = [_lines_picture(product, shown, rows, metrics, names)]
     if len(product.others) == 1:
         pictures.append(_map_picture(product, rows, metrics, names))
     return [picture for picture in pictures if picture]
@@ -111,8 +111,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _lines_picture(product, rows, metrics, names):
-    shown = _notable_lines(product, rows)
+def _lines_picture(product, shown, rows, metrics, names):
     panels = {}
     for metric in metrics:
         lines = []
@@ -126,15 +125,12 @@ def _lines_picture(product, rows, metrics, names):
     return drawn.over_setting(panels, setting, f"over {setting}")
 
 
-def _notable_lines(product, rows):
-    """Returns the lines with most of the rows that matter, in the table's order."""
-    names = list(product.lines)
-    if len(names) <= MOST_LINES:
-        return names
-    wanted = set(notable(rows, 2 * MOST_LINES))
-    weight = lambda name: -len(wanted & set(product.lines[name].values()))
-    chosen = set(sorted(names, key=weight)[:MOST_LINES])
-    return [name for name in names if name in chosen]
+def _nearest_lines(product, results):
+    """Returns at most MOST_LINES lines, those that change least of the base's settings."""
+    base = [_text(look_up_setting(results.base, key)) for key in product.others]
+    changes = lambda name: sum(a != b for a, b in zip(name, base, strict=True))
+    nearest = sorted(product.lines, key=changes)[:MOST_LINES]
+    return [name for name in product.lines if name in nearest]
 
 
 def _points(line, rows, metric):

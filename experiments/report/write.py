@@ -29,6 +29,7 @@ class Report:
     """
 
     table: Table
+    rows: Sequence[Row]
     markdown: Path
     csv: Path
     latex: Path
@@ -64,6 +65,7 @@ def write_report(
         table = with_tuning(table, results, rows, untuned, metrics)
     report = Report(
         table=table,
+        rows=rows,
         markdown=results.workdir / "report.md",
         csv=results.workdir / "report.csv",
         latex=results.workdir / "report.tex",
