@@ -23,7 +23,7 @@ class Cost(NamedTuple):
         """Formats the mean over seeds with three digits."""
         value = self.scale * summary.mean
         # Large numbers are easier to compare with all their digits than as 1.23e+04.
-        return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
+        return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:#.3g}"
 
 
 COSTS = (

@@ -30,9 +30,10 @@ def finding(
     """
     named = list(zip(labels, rows, strict=True))
     base = base_of(row.group for row in rows)
-    if not any(row.verdicts for row in rows):
-        return _without_verdicts(named, base, metrics)
     others = [(label, row) for label, row in named if row.group is not base]
+    if not any(row.differences for row in rows):
+        sentences = [*_diverged(others), _without_differences(named, base, metrics)]
+        return " ".join(filter(None, sentences))
     decided = [rows[i] for i in by_size(rows) if _sides(rows[i])]
     sentences = [*_decided(decided, named, metrics), *_diverged(others)]
     rest = [row for _, row in others if row.differences and not _sides(row)]
@@ -40,7 +41,7 @@ def finding(
     return " ".join(sentences)
 
 
-def _without_verdicts(named, base, metrics):
+def _without_differences(named, base, metrics):
     """Names the best row, where there is something to compare."""
     for metric in metrics:
         means = [(row.group.summary(metric.key), label) for label, row in named]

@@ -86,6 +86,8 @@ function saver(name, picture) {  // a button that saves the <svg> that picture()
   button.onclick = () => {
     const copy = picture().cloneNode(true);
     copy.querySelectorAll(".spot").forEach(ring => ring.remove());
+    // The caption stays behind.
+    copy.removeAttribute("aria-labelledby");
     const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
     const link = make("a", "", {href: URL.createObjectURL(file), download: `${name}.svg`});
     link.click();

@@ -247,9 +247,11 @@ def _position_figures(results) -> list[Figure]:
         if kind not in kinds and read_positions(trial) is not None:
             kinds[kind] = trial
     figures = []
-    for kind, trial in kinds.items():
+    for i, (kind, trial) in enumerate(kinds.items(), 1):
         # Only learned tables differ from one trial to the next.
         title = f"{kind} ({trial.name})" if kind == "learned" else kind
-        picture = heat_maps.position_table(read_positions(trial), title)
-        figures.append(Figure(title, picture, ""))
+        table = read_positions(trial)
+        # Not named by its kind, which may be any text and is no name of a file.
+        picture = heat_maps.position_table(table, title, f"positions {i}")
+        figures.append(Figure(title, picture, f"Position encoding: {title}"))
     return figures

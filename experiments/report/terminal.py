@@ -74,7 +74,7 @@ def print_differences(
         if difference is not None:
             texts = mean_and_interval(difference, metric)
             drawn = _drawn_interval(bar) if bar else ""
-            verdict = str(row.verdicts[metric.key])
+            verdict = str(row.verdicts[metric.key]._replace(detail=""))
             lines.append((difference.mean, (label, *texts, drawn, verdict)))
     if not lines:
         text = f"{metric.name}: no row is compared; it takes a base, and two seeds of a row"

@@ -152,7 +152,8 @@ def trial(
         _examples(rng, directory, config["model"], pairs)
     if sentences:
         np.savez_compressed(directory / "sentences.npz", **sentences)
-        _texts(directory, sentences)
+        if "test_exact" in sentences:
+            _texts(directory, sentences)
 
 
 def table_3(workdir, seeds=3, count=200) -> Path:

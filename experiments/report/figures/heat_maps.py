@@ -95,7 +95,7 @@ def mean_entropy(weights: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(entropies, axis=0)
 
 
-def position_table(table: np.ndarray, title: str) -> Picture:
+def position_table(table: np.ndarray, title: str, name: str) -> Picture:
     """Draws a position encoding (L, d_model): positions down, dimensions across, 0 white."""
     table = np.nan_to_num(np.asarray(table, np.float32))
     with styled(axes__grid=False):
@@ -109,7 +109,7 @@ def position_table(table: np.ndarray, title: str) -> Picture:
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         add_colour_bar(figure, image, ax=axes, aspect=30, pad=0.02)
-        return finished(figure, title)
+        return finished(figure, name)
 
 
 def packed_weights(weights: np.ndarray) -> str:

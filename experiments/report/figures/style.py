@@ -2,8 +2,8 @@
 
 import contextlib
 import dataclasses
-import html
 import io
+import logging
 import math
 import re
 import warnings
@@ -16,6 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+# absl shows what libraries only note: every glyph of a PDF, and that a cache was made.
+for _library in ("fontTools", "matplotlib"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is left out, as
 # too faint on white.
@@ -150,10 +154,9 @@ class Picture:
     """(x, y, text) in the SVG's units: what stands where."""
     figure: Figure = dataclasses.field(repr=False, compare=False)
 
-    def with_alt(self, text: str) -> str:
-        """Returns the SVG with a text for those who do not see it."""
-        alt = html.escape(text)
-        return self.svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+    def labelled_by(self, name: str) -> str:
+        """Returns the SVG as an image that the element `name` says in words."""
+        return self.svg.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
 
     def pdf(self) -> bytes:
         """Returns the figure as a PDF file, with text that can be searched and edited."""
