@@ -36,7 +36,8 @@ def finding(
         return " ".join(filter(None, sentences))
     decided = [rows[i] for i in by_size(rows) if _sides(rows[i])]
     sentences = [*_decided(decided, named, metrics), *_diverged(others)]
-    rest = [row for _, row in others if row.differences and not _sides(row)]
+    rest = [row for _, row in others if row.differences]
+    rest = [row for row in rest if not _sides(row) and not _has_diverged(row)]
     sentences += _rest(rest, metrics, bool(decided))
     return " ".join(sentences)
 
@@ -118,14 +119,18 @@ def _against(row, words, metrics):
 def _diverged(others):
     labels = []
     for label, row in others:
-        words = [verdict.words for verdict in row.verdicts.values()]
-        if any(word.startswith("diverged") for word in words):
+        if _has_diverged(row):
             labels.append(label)
     if not labels:
         return []
     if len(labels) > MOST_NAMED:
         return [f"{len(labels)} rows diverged."]
     return [f"{listed(labels)} diverged in some runs."]
+
+
+def _has_diverged(row):
+    words = [verdict.words for verdict in row.verdicts.values()]
+    return any(word.startswith("diverged") for word in words)
 
 
 def _rest(rest, metrics, has_decided):

@@ -30,8 +30,10 @@ class Product(NamedTuple):
 
     key: str
     """The setting along the lines, dotted."""
+    along: tuple[str, ...]
+    """The settings that change with it one to one, as d_k with h where h·d_k is constant."""
     others: tuple[str, ...]
-    """The settings that differ between lines; those that go with `key` are not among them."""
+    """The settings that differ between lines."""
     lines: Mapping[tuple, Mapping[float, int]]
     """{values of the others: {value of `key`: place of the row}}."""
 
@@ -81,8 +83,10 @@ def _is_numeric(key, settings):
 
 def _along(key, keys, settings):
     """Returns the Product along one setting; None where it says too little."""
-    others = [other for other in keys if other != key]
-    others = [other for other in others if not _follows(other, key, settings)]
+    along = [
+        other for other in keys if other != key and _go_together(other, key, settings)
+    ]
+    others = [other for other in keys if other not in (key, *along)]
     lines: dict[tuple, dict[float, int]] = {}
     for i, values in enumerate(settings):
         line = lines.setdefault(tuple(_text(values[other]) for other in others), {})
@@ -98,13 +102,15 @@ def _along(key, keys, settings):
     ]
     places = [others.index(other) for other in different]
     named = {tuple(name[i] for i in places): line for name, line in lines.items()}
-    return Product(key, tuple(different), named)
+    return Product(key, tuple(along), tuple(different), named)
 
 
-def _follows(other, key, settings):
-    """Whether a setting is a function of `key`, as d_k of h where h·d_k is constant."""
-    pairs = {(values[key], _text(values[other])) for values in settings}
-    return len(pairs) == len({first for first, _ in pairs})
+def _go_together(other, key, settings):
+    """Whether two numbers say each other, in all rows."""
+    if not _is_numeric(other, settings):
+        return False
+    pairs = {(values[key], values[other]) for values in settings}
+    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
 def _text(value: Any) -> str:
@@ -122,7 +128,9 @@ def _lines_picture(product, shown, rows, metrics, names):
         if any(points for _, points in lines):
             panels[metric] = lines
     setting = names[product.key]
-    return drawn.over_setting(panels, setting, f"over {setting}")
+    along = ", ".join(names[key] for key in product.along)
+    title = f"{setting} (with {along})" if along else setting
+    return drawn.over_setting(panels, setting, title, f"over {setting}")
 
 
 def _nearest_lines(product, results):

@@ -42,11 +42,12 @@ Line = tuple[str, Sequence[Point]]
 
 
 def over_setting(
-    panels: Mapping[Metric, Sequence[Line]], setting: str, name: str
+    panels: Mapping[Metric, Sequence[Line]], setting: str, title: str, name: str
 ) -> Picture | None:
     """Draws each metric over a numeric setting, a line for each other setting.
 
-    All metrics have the same lines in the same order. None without any panel.
+    `title` stands below the axes. All metrics have the same lines in the same order. None
+    without any panel.
     """
     if not panels:
         return None
@@ -60,6 +61,7 @@ def over_setting(
         spots = []
         for axes, (metric, drawn) in zip(grid, panels.items(), strict=True):
             spots += _draw_lines(axes, metric, drawn, setting)
+            axes.set_xlabel(title)
         if any(labels):
             add_legend(figure, labels)
         return finished(figure, name, spots)
@@ -117,7 +119,7 @@ def _draw_lines(axes, metric, lines, setting):
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.set_xticks([], minor=True)
     unit = f", {metric.unit}" if metric.unit else ""
-    axes.set(title=f"{metric.name}{unit}", xlabel=setting)
+    axes.set(title=f"{metric.name}{unit}")
     return spots
 
 

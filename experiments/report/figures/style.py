@@ -156,7 +156,9 @@ class Picture:
 
     def labelled_by(self, name: str) -> str:
         """Returns the SVG as an image that the element `name` says in words."""
-        return self.svg.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
+        return self.svg.replace(
+            "<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1
+        )
 
     def pdf(self) -> bytes:
         """Returns the figure as a PDF file, with text that can be searched and edited."""
@@ -175,9 +177,11 @@ def finished(figure: Figure, name: str, spots: Sequence[Spot] = ()) -> Picture:
     # A page takes the element, but no XML declaration and no doctype.
     svg = text[text.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # Names of groups, to which nothing refers, are the same in all figures of a page.
+    svg = re.sub(r'<g id="[\w.]+_\d+"', "<g", svg)
     # Places are known now only: drawing has laid the axes out.
     points_per_pixel = 72 / figure.dpi
-    height = 72 * figure.get_figheight()
+    height = 72 * float(figure.get_figheight())
     placed = []
     for axes, x, y, text in spots:
         across, up = points_per_pixel * axes.transData.transform((x, y))

@@ -255,7 +255,7 @@ def test_what_a_reader_points_at_stands_where_it_is_drawn():
         ("b", Summary(9000.0, 0.0, 2), Summary(5.0, 0.0, 2)),
     ]
     picture = of_size(rows)
-    drawn = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill', picture.svg)
+    drawn = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', picture.svg)
     drawn = {(round(float(x), 1), round(float(y), 1)) for x, y in drawn}
     assert {(x, y) for x, y, _ in picture.spots} <= drawn
     assert [text for *_, text in picture.spots] == ["a: 2 at 1,000", "b: 5 at 9,000"]
@@ -273,7 +273,7 @@ def test_rows_of_about_one_size_have_no_figure():
 def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
     points = [products.Point(4, 30.0, 28.0, 31.0), products.Point(16, 40.0, 40.0, 40.0)]
     lines = {BLEU: [("score=dot", points), ("score=additive", points[1:])]}
-    picture = products.over_setting(lines, "d_k", "over d_k")
+    picture = products.over_setting(lines, "d_k", "d_k", "over d_k")
     assert [text for *_, text in picture.spots] == [
         "score=dot, d_k=4: 30 [28, 31]",
         "score=dot, d_k=16: 40",

@@ -162,9 +162,9 @@ def test_a_row_leads_to_its_runs_and_sentences(table_3):
         "trials/03",
         "translations.txt",
         "Sentences in which rows differ most",
-        "source 100 of 200",
     ):
         assert text in page.text
+    assert re.search(r"source \d+ of 200", page.text)
 
 
 def test_figures_are_written_where_they_are_asked_for(sweep):
@@ -210,8 +210,8 @@ def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
         "head_entropies": ["base"],
     }
     # A forest for each metric, each with its own rows.
-    assert page.count("Shown are 2 of 3 rows") == 4
-    assert page.count("Shown are 3 of 5 rows") == 2
+    assert page.count("Shown are 2 of 4 rows") == 4
+    assert page.count("Shown are 3 of 5 rows") == 3
     assert page.count('class="swatch"') == 3
     assert page.count('"translation": "') == 2  # one sentence of one run of two rows
 

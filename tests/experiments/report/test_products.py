@@ -55,13 +55,16 @@ def test_settings_that_go_together_are_one(tmp_path):
     points = [{"model.h": h, "model.d_k": 64 // h} for h in (1, 2, 8)]
     results, rows = product_of(tmp_path, [{}, *points], seeds=1)
     product = find_product(results, rows)
-    assert product.others == () and list(product.lines[()].values()) == [1, 2, 0, 3]
+    assert product.along == ("model.d_k",) and product.others == ()
+    assert list(product.lines[()].values()) == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize(
     "points",
     [
         [{}, {"model.h": 2}, {"model.positions": "none"}],
+        # Not along d_k, with which h changes only once.
+        [{}, {"model.d_k": 4}, {"model.h": 1, "model.d_k": 64}],
         grid(("model.positions", ("none", "learned"))),
     ],
 )
@@ -91,6 +94,8 @@ def test_cost_is_shown_where_it_is_asked_for(tmp_path):
     ]
     page = written.html.read_text()
     # All take as long and as much memory, so arithmetic alone has a panel.
-    figure = page[page.index("quality-and-cost") :].partition("</figure>")[0]
+    figure = page[page.index('id="figure-quality-and-cost"') :].partition("</figure>")[
+        0
+    ]
     assert "training TFLOPs</text>" in figure and "tokens/s</text>" not in figure
     assert "training TFLOPs" in written.latex.read_text()

@@ -231,6 +231,9 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "",
         "750",
         "20.5",
+        "31000.0",
+        "",
+        "",
     ]
     assert set(list(lines[3].values())[6:]) == {""}
 
@@ -325,16 +328,20 @@ def test_differences_are_drawn_a_line_a_row(table_3):
     assert headings.split() == ["BLEU", "−", "base", "95", "%", "interval", "verdict"]
     assert [line.split("  ")[0] for line in lines] == [
         "(A) h=1",
+        "(B) d_k=16",
         "(E) learned positions",
         "big",
     ]
-    worse, undecided, better = lines
+    worse, diverged, undecided, better = lines
     # The base is in the middle, a verdict's interval on its side.
     assert worse.index("●") < worse.index("┤") < worse.index("│")
     assert "├" in undecided and "○" in undecided and "│" not in undecided
     assert better.index("│") < better.index("├") < better.index("●")
     assert worse.endswith("  worse") and better.endswith("  better")
-    assert printed(is_sorted=True)[1:] == [worse, undecided, better]
+    assert printed(is_sorted=True)[1:] == sorted(
+        lines, key=lambda line: float(re.search(r"[+-][\d.]+", line)[0])
+    )
+    assert diverged.endswith("diverged in 1 of 3 runs")
 
 
 @pytest.mark.parametrize("width", [80, 120])
