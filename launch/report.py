@@ -3,12 +3,17 @@ trials of several.
 
     python -m launch.report --workdir=runs/quick
     python -m launch.report --workdir=runs/quick --interest=bleu:0.5,perplexity:0.01
+    python -m launch.report --workdir=runs/quick --differences=bleu --sort
+    python -m launch.report --workdir=runs/quick --cost --figures
     python -m launch.report --workdir=runs/quick,runs/mine --sql='select ...'
 
 The first prints the table and the paths of report.md, report.csv, report.tex and
 report.html, which stand in the workdir. The second says of each row whether it is equal
-to base within what matters to you. The last writes nothing; experiments/report/sql.py
-lists the tables.
+to base within what matters to you. The third prints the differences to base in one metric
+too, a line a row with its interval drawn, from the lowest to the highest. The fourth has
+columns of arithmetic, time and memory, a figure of quality against them, and writes every
+figure to the folder figures as SVG and PDF. The last writes nothing;
+experiments/report/sql.py lists the tables.
 """
 
 import os
@@ -17,7 +22,7 @@ from absl import flags
 
 from experiments.evaluation.metrics import METRICS
 from experiments.report.sql import QueryError, run_query, show_answer
-from experiments.report.terminal import print_table
+from experiments.report.terminal import print_differences, print_table
 from experiments.report.write import write_report
 from launch import command
 
@@ -43,6 +48,26 @@ _METRIC = flags.DEFINE_list(
 _INTEREST = command.define_interest()
 
 
+_COST = flags.DEFINE_bool(
+    "cost", False, "Shows training FLOPs, seconds, tokens per second and peak memory"
+)
+
+
+_FIGURES = flags.DEFINE_bool(
+    "figures", False, "Writes every figure to the folder figures, as SVG and as PDF"
+)
+
+
+_DIFFERENCES = flags.DEFINE_string(
+    "differences", None, "A metric whose differences to base are printed, as bleu"
+)
+
+
+_SORT = flags.DEFINE_bool(
+    "sort", False, "Prints --differences from the lowest to the highest"
+)
+
+
 def main():
     metrics = (*METRICS, *command.load_metrics(_METRIC.value))
     workdirs = split(_WORKDIR.value)
@@ -61,14 +86,38 @@ def main():
             f"--workdir names {len(workdirs)} directories and a report is of one: "
             "name one, or ask all of them with --sql='select ...'"
         )
+    listed = _differences_metric(metrics)
     written = write_report(
-        workdirs[0], metrics, command.read_interest(_INTEREST.value, metrics)
+        workdirs[0],
+        metrics,
+        command.read_interest(_INTEREST.value, metrics),
+        cost=_COST.value,
+        figures=_FIGURES.value,
     )
+    if listed:
+        print_differences(written.table.labels, written.rows, listed, _SORT.value)
     print_table(written.table)
     if written.unwritten:
         print(written.unwritten)
     else:
         print(written.markdown, written.csv, written.latex, written.html, sep="\n")
+        if written.figures:
+            print(written.figures)
+
+
+def _differences_metric(metrics):
+    """Returns the metric that --differences names, None without it."""
+    if _DIFFERENCES.value is None:
+        if _SORT.value:
+            command.mistake("--sort orders the lines of --differences=METRIC: name one")
+        return None
+    known = {metric.key: metric for metric in metrics}
+    if _DIFFERENCES.value not in known:
+        command.mistake(
+            f"--differences={_DIFFERENCES.value}: no such metric; there are "
+            f"{', '.join(known)}"
+        )
+    return known[_DIFFERENCES.value]
 
 
 def split(text: str) -> list[str]:

@@ -292,7 +292,7 @@ class Evaluator:
         return best
 
     def _write_files(self, trial, states, losses, texts) -> dict[str, float]:
-        """Writes a trial's translations, examples, heads and sentences.npz.
+        """Writes a trial's translations with the test set, examples, heads and sentences.npz.
 
         Returns scores of its attention, where the corpus has alignments.
         """
@@ -300,8 +300,11 @@ class Evaluator:
         nll = nll[trial.lane]
         state = take_lane(states, self.lanes.place(trial.lane))
         if self.translates:
-            lines = "".join(line + "\n" for line in texts)
-            trial.run_dir.write_text("translations.txt", lines)
+            test = self.prepared.test.text
+            trial.run_dir.write_text("translations.txt", _lines(texts))
+            # Beside it line by line, as other tools that score translations want them.
+            trial.run_dir.write_text("sources.txt", _lines(test.source))
+            trial.run_dir.write_text("references.txt", _lines(test.target))
         self._write_examples(trial, state, texts)
         error = self._alignment_error(trial, state)
         if trial.settings.evaluation.head_importance:
@@ -385,6 +388,11 @@ def _attention_batch(trial):
     """Returns the batch size of what looks at attention: that of the examples."""
     # So the function is compiled once for both.
     return max(1, trial.settings.evaluation.examples)
+
+
+def _lines(texts):
+    """Returns a text a line, whatever a text itself holds."""
+    return "".join(text.replace("\n", " ") + "\n" for text in texts)
 
 
 def _lengths(heldout):

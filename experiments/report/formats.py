@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.comparison import Row
+from experiments.report.costs import COSTS
 from experiments.report.results import Results, look_up_setting
 from experiments.report.statistics import LEVEL
 from experiments.report.table import (
@@ -27,7 +28,15 @@ VARIANTS = {"bleu": ("bleu_detokenized",)}
 FORMULA_MARKS = "=+-@＝＋－＠"
 """A spreadsheet computes a cell that begins with one of these, the full-width ones too."""
 
-OTHER_SCORES = ("alignment_error", "test_perplexity", "steps", "seconds")
+OTHER_SCORES = (
+    "alignment_error",
+    "test_perplexity",
+    "steps",
+    "seconds",
+    "tokens_per_second",
+    "training_flops",
+    "peak_memory",
+)
 """Columns of report.csv after those of the metrics."""
 
 
@@ -48,6 +57,7 @@ def to_markdown(results: Results, table: Table) -> str:
     lines = [
         f"# {_markdown_text(report_title(results))}",
         "",
+        *([_markdown_text(table.finding), ""] if table.finding else []),
         *_markdown_grid(table.results.headings, table.results.rows),
     ]
     for note in table.notes:
@@ -127,6 +137,7 @@ def to_latex(
     """
     has_papers = has_published(rows)
     headings = ["", *([CHOSEN] if table.tuning else []), "seeds", "parameters"]
+    headings += [c.heading for c in COSTS if c.heading in table.results.headings]
     columns = [table.results.headings.index(heading) for heading in headings]
     cells = []
     for row in table.results.rows:

@@ -6,8 +6,10 @@ import numpy as np
 
 from experiments.evaluation.head_importance import PLACES
 from experiments.report import statistics
+from experiments.report.choice import notable
 from experiments.report.comparison import Row
 from experiments.report.figures import heat_maps
+from experiments.report.figures.style import Picture
 from experiments.report.results import KINDS, read_heads
 from experiments.report.table import MISSING, Grid, Table, number, p_value
 
@@ -53,29 +55,29 @@ Measured = Mapping[str, np.ndarray]
 def head_tables(table: Table, rows: Sequence[Row]) -> list[tuple[str, Measured]]:
     """Reads (label, measures) of the first finished trial of each row that has any.
 
-    At most MAX_ROWS rows are returned.
+    At most MAX_ROWS rows are returned, those that matter most.
     """
     tables = []
-    for label, row in zip(table.labels, rows, strict=True):
-        if len(tables) == MAX_ROWS:
-            break
+    for i in notable(rows, MAX_ROWS):
         # Lazily: the heads of other seeds of the row are not read.
-        arrays = map(read_heads, row.group.finished)
+        arrays = map(read_heads, rows[i].group.finished)
         if measures := next(filter(None, arrays), None):
-            tables.append((label, measures))
+            tables.append((table.labels[i], measures))
     return tables
 
 
-def pictures(tables: Sequence[tuple[str, Measured]]) -> list[tuple[str, str, str]]:
-    """Draws (title, SVG, caption) of each of MEASURES that a trial has."""
+def pictures(
+    tables: Sequence[tuple[str, Measured]],
+) -> list[tuple[str, Picture, str]]:
+    """Draws (title, picture, caption) of each of MEASURES that a trial has."""
     figures = []
     for measure, title, unit, signed, caption in MEASURES:
         rows = [(label, _kinds(measures, measure)) for label, measures in tables]
         # A run may have measured attention without importance.
         rows = [(label, kinds) for label, kinds in rows if kinds]
         if rows:
-            svg = heat_maps.heads(rows, title.lower(), unit, signed)
-            figures.append((title, svg, caption + " One run of each row."))
+            picture = heat_maps.heads(rows, title.lower(), unit, signed)
+            figures.append((title, picture, caption + " One run of each row."))
     return figures
 
 

@@ -42,6 +42,8 @@ NUMBERS = (
     "steps",
     "seconds",
     "tokens_per_second",
+    "training_flops",
+    "peak_memory",
     "real_tokens",
     "test_sentences",
 )

@@ -11,6 +11,7 @@ from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY,
 from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
 from experiments.report.convergence import improving_note, steps_made
+from experiments.report.costs import COSTS, NOTE
 from experiments.report.results import Results, flatten_settings, look_up_setting
 from experiments.report.statistics import Group, Summary
 
@@ -45,6 +46,8 @@ class Table:
     """(name, status, one line why) of each trial without a result."""
     tuning: Grid | None = None
     """What --tune chose for each row, and the rows without it."""
+    finding: str = ""
+    """What the table shows, in a sentence or two."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -52,17 +55,22 @@ class Table:
 
 
 def result_table(
-    results: Results, rows: Sequence[Row], metrics: Sequence[Metric] = METRICS
+    results: Results,
+    rows: Sequence[Row],
+    metrics: Sequence[Metric] = METRICS,
+    cost: bool = False,
 ) -> Table:
     """Builds the ablation table of `results`, with a column for each metric.
 
-    `rows` hold its trials grouped over their seeds, in the order of the sweep.
+    `rows` hold its trials grouped over their seeds, in the order of the sweep. With `cost`
+    it has those of `experiments.report.costs` too.
     """
     labels = row_labels(results, rows)
     notes = (
         _base_note(results),
         _metrics_note(results, rows, metrics),
         improving_note(labels, [row.group for row in rows]),
+        NOTE if cost else "",
     )
     grids = {metric.key: _differences(metric, labels, rows) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
@@ -72,7 +80,7 @@ def result_table(
             names = filter(None, (trial.label, one_line(trial.name)))
             problems.append((", ".join(names), trial.status, trial.error))
     return Table(
-        results=_results(labels, rows, metrics),
+        results=_results(labels, rows, metrics, cost),
         notes=tuple(filter(None, notes)),
         differences=differences,
         difference_notes=_difference_notes(rows) if differences else (),
@@ -219,12 +227,18 @@ def mean_and_interval(difference: Difference, metric: Metric) -> tuple[str, str]
     return mean, f"[{low}, {high}]"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Returns "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _results(labels, rows, metrics):
-    """Returns the grid of means, with columns of alignment error and verdicts if any."""
+def _results(labels, rows, metrics, cost):
+    """Returns the grid of means, with columns of alignment error, cost and verdicts if any."""
     columns = {
         "": labels,
         "seeds": [_seeds(row.group) for row in rows],
@@ -238,6 +252,13 @@ def _results(labels, rows, metrics):
     # Only corpora with known alignments have an alignment error.
     if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
         columns[ALIGNMENT_ERROR.heading] = _means(ALIGNMENT_ERROR, rows)
+    for measure in COSTS if cost else ():
+        means = [row.group.summary(measure.key) for row in rows]
+        # Runs of earlier versions know less of their cost.
+        if any(means):
+            columns[measure.heading] = [
+                measure.text(mean) if mean else MISSING for mean in means
+            ]
     verdicts = [verdict(row, metrics) for row in rows]
     if any(verdicts):
         columns[VERDICTS] = verdicts
@@ -340,12 +361,12 @@ def _metrics_note(results, rows, metrics):
     parts = []
     if validation:
         unit = ", per token" if PERPLEXITY in metrics else ""
-        parts.append(f"{_listed(validation)}: validation{unit}")
+        parts.append(f"{listed(validation)}: validation{unit}")
     if test:
         # Old runs may lack the number, and runs on several corpora have several.
         count = _distinct(trial.result.get("test_sentences") for trial in finished)
         sentences = f"{count} test sentences" if count else "test sentences"
-        parts.append(f"{_listed(test)}: {sentences}")
+        parts.append(f"{listed(test)}: {sentences}")
     if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
         parts.append(
             "alignment error: how often the last layer’s attention to the source, in the "
@@ -355,12 +376,6 @@ def _metrics_note(results, rows, metrics):
     if any(len(row.group.finished) > 1 for row in rows):
         parts.append("±: sample standard deviation over seeds")
     return "; ".join(parts)
-
-
-def _listed(names):
-    """Returns "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _difference_notes(rows):

@@ -7,8 +7,11 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments.evaluation.metrics import ALIGNMENT_ERROR, CHRF
-from experiments.report.table import STEPS, VERDICTS, Table
+from experiments.evaluation.metrics import ALIGNMENT_ERROR, CHRF, Metric
+from experiments.report.comparison import Row
+from experiments.report.finding import SIDES
+from experiments.report.intervals import Bar, bars
+from experiments.report.table import STEPS, VERDICTS, Table, mean_and_interval
 from experiments.report.tuning import (
     CHOSEN,
     TRIED,
@@ -21,6 +24,9 @@ _TEXTS = (VERDICTS, CHOSEN, UNTUNED_VERDICTS)
 """The headings of columns of words, beside the first."""
 
 _COLOURS = {"failed": "red", "diverged": "red", "unfinished": "yellow"}
+
+_WIDTH = 33
+"""Characters of a drawn interval; odd, so that base is in the middle."""
 
 _WIDE_ONLY = (
     "parameters",
@@ -44,9 +50,57 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
     ]
     draw = _drawn if is_drawn else _plain
     grids = [draw(grid) for grid in (table.results, table.tuning) if grid]
-    for part in [*grids, *notes, *problems]:
+    # Last, where a reader's eye is.
+    finding = [rich.text.Text(table.finding, style="bold")] if table.finding else []
+    for part in [*grids, *notes, *problems, *finding]:
         # Other programs read a pipe by its lines, so these are not wrapped.
         console.print(part, soft_wrap=not is_drawn)
+
+
+def print_differences(
+    labels: Sequence[str],
+    rows: Sequence[Row],
+    metric: Metric,
+    is_sorted: bool = False,
+    console: rich.console.Console | None = None,
+) -> None:
+    """Prints a metric's differences to base, a line a row with its interval drawn.
+
+    They are in the table's order, or from the lowest difference to the highest.
+    """
+    console = console or rich.console.Console()
+    lines = []
+    for label, row, bar in zip(labels, rows, bars(rows, metric), strict=True):
+        difference = row.differences.get(metric.key)
+        if difference is not None:
+            texts = mean_and_interval(difference, metric)
+            drawn = _drawn_interval(bar) if bar else ""
+            verdict = str(row.verdicts[metric.key]._replace(detail=""))
+            lines.append((difference.mean, (label, *texts, drawn, verdict)))
+    if not lines:
+        text = f"{metric.name}: no row is compared; it takes a base, and two seeds of a row"
+        console.print(text, highlight=False)
+        return
+    if is_sorted:
+        lines.sort(key=lambda line: line[0])
+    headings = ("", f"{metric.name} − base", "95 % interval", "", "verdict")
+    cells = [headings, *(texts for _, texts in lines)]
+    left = (True, False, False, True, True)
+    console.print(plain_columns(cells, left), soft_wrap=not console.is_terminal)
+
+
+def _drawn_interval(bar: Bar) -> str:
+    """Draws an interval with characters: "   ├──●──┤ │"; a filled dot is a verdict."""
+    place = lambda value: round(value / 100 * (_WIDTH - 1))
+    line = [" "] * _WIDTH
+    line[place(50)] = "│"
+    low = place(bar.low)
+    high = place(bar.high)
+    line[low : high + 1] = "─" * (high + 1 - low)
+    line[low] = "◄" if bar.is_cut_low else "├"
+    line[high] = "►" if bar.is_cut_high else "┤"
+    line[place(bar.mean)] = "●" if bar.verdict in SIDES else "○"
+    return "".join(line)
 
 
 def plain_columns(

@@ -11,12 +11,14 @@ from pathlib import Path
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import comparison, sequential
 from experiments.report.comparison import Row
+from experiments.report.finding import finding
 from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
+from experiments.report.page_figures import draw_figures
 from experiments.report.results import Results, read_results, read_sentences
 from experiments.report.table import Table, result_table
 from experiments.report.tuning import compared_groups, untuned_groups, with_tuning
-from experiments.system.files import READ_ONLY, write_text
+from experiments.system.files import READ_ONLY, write_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +29,13 @@ class Report:
     """
 
     table: Table
+    rows: Sequence[Row]
     markdown: Path
     csv: Path
     latex: Path
     html: Path
+    figures: Path | None = None
+    """The folder of figures, where it was asked for."""
     unwritten: str = ""
 
 
@@ -38,37 +43,51 @@ def write_report(
     workdir: str | Path,
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
+    cost: bool = False,
+    figures: bool = False,
 ) -> Report:
     """Writes report.md, report.csv, report.tex and report.html into `workdir`.
 
     Each is written whole or not at all. Where this process may not write, as on a read-only
     file system, the table is still returned, with the reason in `unwritten`.
-    `interest` is that of `comparison.compare`.
+    `interest` is that of `comparison.compare`. With `cost` the table says what rows cost,
+    with `figures` every figure is written to the folder figures, as SVG and as PDF.
 
     Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
     rows = compare_rows(results, metrics, interest)
-    table = result_table(results, rows, metrics)
+    table = result_table(results, rows, metrics, cost)
+    said = finding(table.labels, rows, metrics)
+    table = dataclasses.replace(table, finding=said)
     if results.tuned:
         untuned = _compare(results, untuned_groups(results), metrics, interest)
         table = with_tuning(table, results, rows, untuned, metrics)
     report = Report(
         table=table,
+        rows=rows,
         markdown=results.workdir / "report.md",
         csv=results.workdir / "report.csv",
         latex=results.workdir / "report.tex",
         html=results.workdir / "report.html",
+        figures=results.workdir / "figures" if figures else None,
     )
-    texts = {
+    drawn = draw_figures(results, rows, table, metrics, cost)
+    files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(results, metrics),
         report.latex: to_latex(results, rows, table, metrics),
-        report.html: render_page(results, rows, table, metrics),
+        report.html: render_page(results, rows, table, drawn, metrics),
     }
+    if report.figures:
+        for figure in drawn.all():
+            files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
+            files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
     try:
-        for path, text in texts.items():
-            write_text(path, text)
+        for path, content in files.items():
+            write_bytes(
+                path, content if isinstance(content, bytes) else content.encode()
+            )
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise

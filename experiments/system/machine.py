@@ -5,7 +5,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +98,31 @@ def memory() -> int | None:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     # Version 1 without a limit says nearly 2⁶³, so the least counts.
     return min(limits, default=None)
+
+
+def peak_memory() -> int | None:
+    """Returns the most bytes that were in use; None where that is unknown.
+
+    On an accelerator they are those of the first device since this process began, on a CPU
+    those of this process since `reset_peak_memory`. Lanes share them.
+    """
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("peak_bytes_in_use")
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text()
+        if peak := re.search(r"^VmHWM:\s*(\d+) kB", status, re.M):
+            return 1024 * int(peak[1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, the others kibibytes.
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def reset_peak_memory() -> None:
+    """Makes `peak_memory` of a CPU begin anew, where Linux can."""
+    with contextlib.suppress(OSError):
+        # 5 is the kernel's word for "the peak is what is in use now".
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def here() -> Machine:

@@ -19,6 +19,7 @@ import numpy as np
 from experiments.data.dataset import Dataset
 from experiments.evaluation.evaluator import EndedTrial, Evaluator
 from experiments.settings import Settings
+from experiments.system import machine
 from experiments.system.files import lock
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import follower, multihost
@@ -118,6 +119,7 @@ def run_all(
     """
     jobs = list(jobs)
     settings = jobs[0].settings
+    machine.reset_peak_memory()
     for t in (job.settings.training for job in jobs):
         # A single trial's rows are split over the devices, a lane's are not.
         devices = lanes.mesh.size if lanes.count == 1 else 1
@@ -312,6 +314,8 @@ class _Loop:
                     test_sentences=len(self.common.prepared.test.text.target),
                     seconds=run.run_dir.last("validation")["seconds"],
                     tokens_per_second=run.run_dir.speed(),
+                    training_flops=run.run_dir.flops(),
+                    peak_memory=machine.peak_memory(),
                     real_tokens=run.batches.real_tokens,
                 )
                 if run.training.nonfinite == "skip":

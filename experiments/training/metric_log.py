@@ -118,6 +118,7 @@ class Log:
             learning_rate=float(steps["learning_rate"][-1]),
             grad_norm=float(steps["grad_norm"][-1]),
             tokens_per_second=float(tokens / seconds),
+            flops=int(self._flops),
         )
         if self._skip:
             line["skipped"] = int((~counted).sum())

@@ -47,6 +47,8 @@ FILES = (
     *BEGUN,
     "metrics.jsonl",
     "translations.txt",
+    "sources.txt",
+    "references.txt",
     "sentences.npz",
     "examples.npz",
     "examples.json",
@@ -295,6 +297,14 @@ class RunDir:
         lines = [line for line in self.metrics() if line["split"] == "train"]
         speeds = [line["tokens_per_second"] for line in lines]
         return float(np.median(speeds)) if speeds else None
+
+    def flops(self) -> int | None:
+        """Returns the FLOPs of all steps of this trial; None where a line does not say."""
+        lines = [line for line in self.metrics() if line["split"] == "train"]
+        # A run that an earlier version began has lines without.
+        if not lines or not all("flops" in line for line in lines):
+            return None
+        return int(sum(line["flops"] for line in lines))
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)

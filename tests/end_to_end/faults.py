@@ -27,7 +27,7 @@ import numpy as np
 
 from experiments.system.signals import STATUS
 
-CLOCKED = {"seconds", "tokens_per_second", "started", "mfu"}
+CLOCKED = {"seconds", "tokens_per_second", "peak_memory", "started", "mfu"}
 SAME_BYTES = ("translations.txt", "vocabulary.model", "config.json", "sentences.npz")
 TRIAL = (
     "--config.training.steps=1500",

@@ -29,7 +29,7 @@ from tests.experiments import tiny
 
 MORE = dict(training__ema=0.6, training__average=2, training__keep_best=True)
 SETTINGS = tiny.resolve(**MORE)
-CLOCKED = ("seconds", "tokens_per_second")
+CLOCKED = ("seconds", "tokens_per_second", "peak_memory")
 
 
 def run(workdir, settings=SETTINGS, **options):

@@ -152,6 +152,8 @@ def trial(
         _examples(rng, directory, config["model"], pairs)
     if sentences:
         np.savez_compressed(directory / "sentences.npz", **sentences)
+        if "test_exact" in sentences:
+            _texts(directory, sentences)
 
 
 def table_3(workdir, seeds=3, count=200) -> Path:
@@ -260,6 +262,23 @@ def _metrics(rng, logged):
                 "exact_match": 0.5,
                 "seconds": step / 35,
             }
+
+
+def _texts(directory, sentences):
+    """The test set with translations, which are right where the sentence is."""
+    exact = sentences["test_exact"]
+    sources = [f"source {i} of {len(exact)}" for i in range(len(exact))]
+    references = [f"Satz {i} von {len(exact)}" for i in range(len(exact))]
+    ours = [
+        text if right else text.replace("von", "vor")
+        for text, right in zip(references, exact, strict=True)
+    ]
+    for name, lines in (
+        ("sources", sources),
+        ("references", references),
+        ("translations", ours),
+    ):
+        (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _examples(rng, directory, model, pairs):

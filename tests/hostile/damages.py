@@ -32,7 +32,7 @@ from experiments.system.signals import Interrupted, Interruption
 from experiments.training import loop
 from tests.experiments import tiny
 
-CLOCKED = ("seconds", "tokens_per_second")
+CLOCKED = ("seconds", "tokens_per_second", "peak_memory")
 SEEDS = (0, 1)
 POINT = tiny.POINT | {
     "training.keep_best": True,

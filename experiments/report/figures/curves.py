@@ -8,12 +8,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.report.figures.style import (
+    Picture,
+    Spot,
     add_legend,
+    finished,
     legend_height,
     line_style,
+    short_label,
     styled,
     styled_line,
-    to_svg,
+    thinned,
     use_log_scale,
 )
 from experiments.report.results import TrialResult
@@ -24,7 +28,9 @@ _PANELS = {
 }
 
 
-def training_curves(rows: Sequence[tuple[str, Sequence[TrialResult]]]) -> str | None:
+def training_curves(
+    rows: Sequence[tuple[str, Sequence[TrialResult]]],
+) -> Picture | None:
     """Draws validation perplexity and training loss over steps, a colour for each row.
 
     A line is the mean over the seeds that logged a step, its band goes from their lowest to
@@ -38,11 +44,12 @@ def training_curves(rows: Sequence[tuple[str, Sequence[TrialResult]]]) -> str | 
         size = (11.8, legend_height(len(rows)))
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(_PANELS))
+        spots = []
         for axes, (curve, title) in zip(panels, _PANELS.items(), strict=True):
-            _draw_curves(axes, rows, *curve)
+            spots += _draw_curves(axes, rows, *curve)
             axes.set(title=title, xlabel="step")
         add_legend(figure, [label for label, _ in rows])
-        return to_svg(figure, "training curves")
+        return finished(figure, "training curves", spots)
 
 
 def over_seeds(
@@ -69,13 +76,20 @@ def _has_curve(trial):
 
 
 def _draw_curves(axes, rows, split, metric):
-    for row, (_, trials) in enumerate(rows):
+    """Draws a panel, and returns its spots."""
+    spots = []
+    for row, (label, trials) in enumerate(rows):
         curves = [trial.curve(split, metric) for trial in trials]
         steps, mean, low, high = over_seeds(curves)
         # Evaluations are few and each is a dot; a curve of one point would not show at all.
         dot = 2 if split == "validation" or len(steps) == 1 else 0
         options = dict(linewidth=1.1, marker="o", markersize=dot)
         axes.add_line(styled_line(steps, mean, row, **options))
+        for i in thinned(len(steps)):
+            text = f"{short_label(label)}, step {steps[i]:,}: {mean[i]:.4g}"
+            if high[i] > low[i]:
+                text += f" ({low[i]:.4g} to {high[i]:.4g})"
+            spots.append(Spot(axes, steps[i], mean[i], text))
         # One seed has no band.
         if np.any(high > low):
             colour, _ = line_style(row)
@@ -86,3 +100,4 @@ def _draw_curves(axes, rows, split, metric):
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if metric == "perplexity":
         use_log_scale(axes, "y")
+    return spots

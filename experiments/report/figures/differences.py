@@ -7,7 +7,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.report.comparison import Difference
-from experiments.report.figures.style import short_label, styled, to_svg
+from experiments.report.figures.style import (
+    Picture,
+    Spot,
+    finished,
+    short_label,
+    styled,
+)
 
 # Two of Okabe and Ito's colours, which all eyes tell apart.
 _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
@@ -15,7 +21,7 @@ _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
 
 def forest(
     rows: Sequence[tuple[str, Difference, str, str]], heading: str, scale: float = 1.0
-) -> str | None:
+) -> Picture | None:
     """Draws each row's difference to base as a dot with its 95 % interval.
 
     The dot is filled where the verdict takes a side. `rows` are (label, difference, verdict,
@@ -36,9 +42,12 @@ def forest(
         axes = figure.subplots()
         axes.axvline(0, color="#808080", linewidth=0.8)
         beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-        for y, (_, values, verdict, text) in enumerate(finite):
+        spots = []
+        for y, (label, values, verdict, text) in enumerate(finite):
             _draw_interval(axes, y, values, edge, verdict)
-            axes.text(1.02, y, text, **beside)
+            axes.text(1.02, y, f"{text}  {verdict}", **beside)
+            x = float(np.clip(values[1], -edge, edge))
+            spots.append(Spot(axes, x, y, f"{short_label(label)}: {text}, {verdict}"))
         axes.set(
             xlabel=f"{heading}, difference to base",
             xlim=(-edge, edge),
@@ -49,7 +58,7 @@ def forest(
         )
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
-        return to_svg(figure, f"forest {heading}")
+        return finished(figure, f"forest {heading}", spots)
 
 
 def _edge(intervals):

@@ -13,15 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.report.figures.style import (
+    Picture,
     add_colour_bar,
+    finished,
     short_label,
     styled,
-    to_svg,
 )
 from experiments.report.results import KINDS, Example
 
 
-def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> str | None:
+def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> Picture | None:
     """Draws how widely each head looks: −Σ w ln w in nats, see `heads`.
 
     It is the mean over queries, then over examples; 0 for a head that always looks at one
@@ -45,7 +46,7 @@ def heads(
     name: str,
     unit: str,
     signed: bool = False,
-) -> str | None:
+) -> Picture | None:
     """Draws a number of each head as heat maps, layer × head, for each kind of attention.
 
     `rows` are (label, {kind: (layers, heads)}) and stand one above the other; `signed`
@@ -76,7 +77,7 @@ def heads(
         aspect = 8 * figure.get_figheight()
         options = dict(ax=panels, aspect=aspect, pad=0.01, label=unit)
         add_colour_bar(figure, image, **options)
-        return to_svg(figure, name)
+        return finished(figure, name)
 
 
 def mean_entropy(weights: Sequence[np.ndarray]) -> np.ndarray:
@@ -94,7 +95,7 @@ def mean_entropy(weights: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(entropies, axis=0)
 
 
-def position_table(table: np.ndarray, title: str) -> str:
+def position_table(table: np.ndarray, title: str, name: str) -> Picture:
     """Draws a position encoding (L, d_model): positions down, dimensions across, 0 white."""
     table = np.nan_to_num(np.asarray(table, np.float32))
     with styled(axes__grid=False):
@@ -108,7 +109,7 @@ def position_table(table: np.ndarray, title: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         add_colour_bar(figure, image, ax=axes, aspect=30, pad=0.02)
-        return to_svg(figure, title)
+        return finished(figure, name)
 
 
 def packed_weights(weights: np.ndarray) -> str:

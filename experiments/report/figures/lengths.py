@@ -8,11 +8,17 @@ from matplotlib.figure import Figure
 
 from experiments.evaluation.metrics import METRICS, PERPLEXITY, Metric
 from experiments.report.figures.style import (
+    COLUMNS,
+    Picture,
+    Spot,
     add_legend,
+    add_panels,
+    finished,
     legend_height,
+    panel_lines,
+    short_label,
     styled,
     styled_line,
-    to_svg,
     use_log_scale,
 )
 
@@ -21,9 +27,6 @@ PARTS = (0.5, 1, 1.5, 2, 3, 4)
 
 BUCKETS = 6
 
-_COLUMNS = 2
-"""Panels beside each other."""
-
 Sentences = Mapping[str, np.ndarray]
 
 
@@ -31,7 +34,7 @@ def by_length(
     rows: Sequence[tuple[str, Sequence[Sentences]]],
     trained: int | None = None,
     metrics: Sequence[Metric] = METRICS,
-) -> str | None:
+) -> Picture | None:
     """Draws each metric in buckets of source length, a line for each row.
 
     Values are means over seeds. `rows` are (label, `results.read_sentences` of each seed).
@@ -51,18 +54,16 @@ def by_length(
     panels = [metric for metric in metrics if _is_drawn(metric, trials)]
     if not panels:
         return None
-    columns = min(len(panels), _COLUMNS)
-    lines = -(-len(panels) // _COLUMNS)
+    lines = panel_lines(len(panels))
+    width = 5.4 * min(len(panels), COLUMNS) + 1
     with styled():
-        size = (5.4 * columns + 1, lines * legend_height(len(rows) / lines))
+        size = (width, lines * legend_height(len(rows) / lines))
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(lines, columns, squeeze=False).flatten()
-        for axes in grid[len(panels) :]:
-            axes.set_visible(False)
-        for axes, metric in zip(grid, panels, strict=False):
-            _draw_panel(axes, metric, rows, buckets, trained)
+        spots = []
+        for axes, metric in zip(add_panels(figure, len(panels)), panels, strict=True):
+            spots += _draw_panel(axes, metric, rows, buckets, trained)
         add_legend(figure, [label for label, _ in rows])
-        return to_svg(figure, "by length")
+        return finished(figure, "by length", spots)
 
 
 def length_buckets(
@@ -121,7 +122,10 @@ def _is_drawn(metric, trials):
 
 
 def _draw_panel(axes, metric, rows, buckets, trained):
-    for row, (_, seeds) in enumerate(rows):
+    """Draws a panel, and returns its spots."""
+    names = [f"{a}–{b}" if a < b else str(a) for a, b in buckets]
+    spots = []
+    for row, (label, seeds) in enumerate(rows):
         if seeds:
             # Each seed by itself, because perplexity and BLEU are no means over
             # sentences.
@@ -129,6 +133,9 @@ def _draw_panel(axes, metric, rows, buckets, trained):
             mean = np.mean(values, axis=0)
             options = dict(linewidth=1.1, marker="o", markersize=3)
             axes.add_line(styled_line(range(len(buckets)), mean, row, **options))
+            for i, (name, value) in enumerate(zip(names, mean, strict=True)):
+                text = f"{short_label(label)}, {name} tokens: {value:.4g}"
+                spots.append(Spot(axes, i, value, text))
     axes.autoscale_view()
     if metric is PERPLEXITY:
         use_log_scale(axes, "y")
@@ -142,5 +149,6 @@ def _draw_panel(axes, metric, rows, buckets, trained):
         title=f"{metric.name} on the {metric.split} set{unit}",
         xlabel="tokens of the source, end mark included",
         xticks=range(len(buckets)),
-        xticklabels=[f"{a}–{b}" if a < b else str(a) for a, b in buckets],
+        xticklabels=names,
     )
+    return spots

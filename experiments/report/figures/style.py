@@ -1,17 +1,25 @@
 """Gives all pictures one style: colours, lines, scales, legends, and the SVG itself."""
 
 import contextlib
+import dataclasses
 import io
+import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+# absl shows what libraries only note: every glyph of a PDF, and that a cache was made.
+for _library in ("fontTools", "matplotlib"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is left out, as
 # too faint on white.
@@ -24,6 +32,9 @@ LINES = len(COLOURS) * len(DASHES)
 """How many rows have a line style of their own."""
 
 LONGEST_LABEL = 48
+
+COLUMNS = 2
+"""Panels beside each other."""
 
 _STYLE = {
     # Text stays text, so that a page's style sheet can set the font.
@@ -77,6 +88,21 @@ def legend_height(rows: int) -> float:
     return max(3.9, 0.9 + 0.21 * rows)
 
 
+def panel_lines(count: int) -> int:
+    """Returns the lines that so many panels take, COLUMNS beside each other."""
+    return -(-count // COLUMNS)
+
+
+def add_panels(figure: Figure, count: int) -> list[Axes]:
+    """Adds so many panels, COLUMNS beside each other."""
+    lines = panel_lines(count)
+    grid = figure.subplots(lines, min(count, COLUMNS), squeeze=False).flatten()
+    # The last line may have room for more.
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return list(grid[:count])
+
+
 def use_log_scale(axes: Axes, name: str) -> None:
     """Sets a log scale for the axis "x" or "y" if its values span a factor of 2 or more.
 
@@ -108,20 +134,73 @@ def short_label(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
 
 
-def to_svg(figure: Figure, salt: str) -> str:
-    """Returns the <svg> element alone.
+class Spot(NamedTuple):
+    """Holds what a reader sees who points at one place of a figure."""
 
-    `salt` keeps the ids of one figure apart from those of others on the page.
+    axes: Axes
+    x: float
+    y: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """Holds a drawn figure: as SVG for the page, and ready to be written as PDF."""
+
+    name: str
+    svg: str
+    """The <svg> element alone."""
+    spots: tuple[tuple[float, float, str], ...]
+    """(x, y, text) in the SVG's units: what stands where."""
+    figure: Figure = dataclasses.field(repr=False, compare=False)
+
+    def labelled_by(self, name: str) -> str:
+        """Returns the SVG as an image that the element `name` says in words."""
+        return self.svg.replace(
+            "<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1
+        )
+
+    def pdf(self) -> bytes:
+        """Returns the figure as a PDF file, with text that can be searched and edited."""
+        # The date would make other bytes of the same figure.
+        undated = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+        return _saved(self.figure, self.name, "pdf", undated)
+
+
+def finished(figure: Figure, name: str, spots: Sequence[Spot] = ()) -> Picture:
+    """Returns the drawn `figure`.
+
+    `name` keeps the ids of one figure apart from those of others on the page.
     """
-    buffer = io.StringIO()
-    # The date would make other bytes of the same figure.
-    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    # Without a salt, matplotlib makes ids at random.
-    with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
-        # Text stays text: the browser has the glyphs that the font for measuring lacks.
-        warnings.filterwarnings("ignore", "Glyph .* missing")
-        figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
-    text = buffer.getvalue()
+    undated = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    text = _saved(figure, name, "svg", undated).decode()
     # A page takes the element, but no XML declaration and no doctype.
     svg = text[text.index("<svg") :]
-    return re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # Names of groups, to which nothing refers, are the same in all figures of a page.
+    svg = re.sub(r'<g id="[\w.]+_\d+"', "<g", svg)
+    # Places are known now only: drawing has laid the axes out.
+    points_per_pixel = 72 / figure.dpi
+    height = 72 * float(figure.get_figheight())
+    placed = []
+    for axes, x, y, text in spots:
+        across, up = points_per_pixel * axes.transData.transform((x, y))
+        if math.isfinite(across) and math.isfinite(up):
+            placed.append((round(float(across), 1), round(height - float(up), 1), text))
+    return Picture(name, svg, tuple(placed), figure)
+
+
+def thinned(count: int, most: int = 40) -> list[int]:
+    """Returns the places of at most about `most` of `count` points, both ends among them."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+
+
+def _saved(figure, name, kind, metadata):
+    buffer = io.BytesIO()
+    # Without a salt, matplotlib makes ids at random. Type 42 keeps text as text in a PDF.
+    options = {"svg.hashsalt": name, "pdf.fonttype": 42}
+    with matplotlib.rc_context(_STYLE | options), warnings.catch_warnings():
+        # Text stays text: the browser has the glyphs that the font for measuring lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(buffer, format=kind, transparent=True, metadata=metadata)
+    return buffer.getvalue()

@@ -1,6 +1,7 @@
 """The report in a real browser: what its script draws, and what a reader's hand and keyboard find.
 
 The browser is that which CHROMIUM names, or one in the path; without any these tests are left out.
+AXE may name a copy of axe-core's axe.min.js, whose rules the page then meets.
 """
 
 import json
@@ -9,12 +10,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from experiments.report.write import write_report
 from experiments.training import loop
-from tests.experiments import tiny
+from tests.experiments import fakes, tiny
 
 NAMES = (
     "chromium",
@@ -40,38 +42,47 @@ def page(tmp_path_factory):
     return write_report(workdir).html
 
 
-def opened(page: Path, folder: Path, script: str) -> dict:
-    """What `script`, a function body that runs once the page has drawn itself, returns;
-    in a copy of the page that lets it run."""
-    text = re.sub(
-        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8")
-    )
-    tester = (
-        "<script>const wait = () => { "
-        "if (!document.querySelector('#heads canvas')) return setTimeout(wait, 20);"
-        f"let found; try {{ found = (() => {{ {script} }})(); }} "
-        "catch (error) { found = {error: String(error)}; }"
-        "const out = document.createElement('pre'); out.id = 'found'; "
-        "out.textContent = JSON.stringify(found);"
-        "document.body.append(out); }; wait();</script></body>"
-    )
-    (folder / "copy.html").write_text(text.replace("</body>", tester), "utf-8")
-    shown = subprocess.run(
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return write_report(fakes.table_3(tmp_path_factory.mktemp("table"))).html
+
+
+def shown(*options: str) -> str:
+    done = subprocess.run(
         [
             BROWSER,
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
             "--virtual-time-budget=8000",
-            "--dump-dom",
-            f"file://{folder}/copy.html",
+            *options,
         ],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    match = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.S)
-    assert match, shown.stderr[-2000:]
+    return done.stdout
+
+
+def opened(page: Path, folder: Path, script: str, *options: str):
+    """What `script`, a function body that runs once the page has drawn itself, returns;
+    in a copy of the page that lets it run."""
+    text = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8")
+    )
+    tester = (
+        "<script>const wait = async () => { "
+        "if (!document.querySelector('.heads canvas')) return setTimeout(wait, 20);"
+        f"let found; try {{ found = await (async () => {{ {script} }})(); }} "
+        "catch (error) { found = {error: String(error)}; }"
+        "const out = document.createElement('pre'); out.id = 'found'; "
+        "out.textContent = JSON.stringify(found);"
+        "document.body.append(out); }; wait();</script></body>"
+    )
+    (folder / "copy.html").write_text(text.replace("</body>", tester), "utf-8")
+    dom = shown(*options, "--dump-dom", f"file://{folder}/copy.html")
+    match = re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)
+    assert match, dom[-2000:]
     answer = json.loads(
         match[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
     )
@@ -79,17 +90,18 @@ def opened(page: Path, folder: Path, script: str) -> dict:
     return answer
 
 
-def test_every_layer_and_head_has_its_map(page, tmp_path):
+def test_every_layer_and_head_and_their_mean_has_its_map(page, tmp_path):
     answer = opened(
         page,
         tmp_path,
         """
-        return {buttons: [...document.querySelectorAll('#heads button')].map(b => b.value),
-                inked: [...document.querySelectorAll('#heads canvas')].map(c =>
+        return {buttons: [...document.querySelectorAll('#first .heads button')].map(b => b.value),
+                inked: [...document.querySelectorAll('#first .heads canvas')].map(c =>
                     c.getContext('2d').getImageData(0, 0, c.width, c.height)"""
         ".data.some(x => x))};",
     )
-    assert answer == {"buttons": ["0 0", "0 1", "1 0", "1 1"], "inked": [True] * 4}
+    buttons = ["0 0", "0 1", "0 2", "1 0", "1 1", "1 2"]
+    assert answer == {"buttons": buttons, "inked": [True] * 6}
 
 
 def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
@@ -99,27 +111,22 @@ def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
         page,
         tmp_path,
         """
-        document.querySelector("#heads button[value='1 1']").click();
-        const title = document.querySelector('#large h3').textContent, """
-        """canvas = document.querySelector('#large canvas');
+        document.querySelector("#first .heads button[value='1 2']").click();
+        const title = document.querySelector('#first h3').textContent, """
+        """canvas = document.querySelector('#first .large canvas');
         const box = canvas.getBoundingClientRect(), """
         """at = {clientX: box.left + 1, clientY: box.top + 1};
         canvas.dispatchEvent(new PointerEvent('pointermove', at));
         const tip = document.getElementById('tip'), said = tip.textContent, hidden = tip.hidden;
         const marked = document.querySelectorAll("""
-        """'#large .queries li.on, #large .keys li.on').length;
+        """'#first .queries li.on, #first .keys li.on').length;
         canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
         return {title, said, hidden, marked, below: tip.textContent};""",
     )
-    assert (
-        answer["title"] == "cross attention, layer 2, head 2"
-        and not answer["hidden"]
-        and answer["marked"] == 2
-    )
-    assert (
-        re.fullmatch(r".+ → .+   [01]\.\d\d", answer["said"])
-        and answer["below"] != answer["said"]
-    )
+    assert answer["title"].endswith("cross attention, layer 2, mean of heads")
+    assert not answer["hidden"] and answer["marked"] == 2
+    assert re.fullmatch(r".+ → .+   [01]\.\d\d", answer["said"])
+    assert answer["below"] != answer["said"]
 
 
 def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
@@ -130,32 +137,147 @@ def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
         const titles = [];
         for (const input of document.querySelectorAll('input[name=kind]')) {
           input.click();
-          titles.push(document.querySelector('#large h3').textContent.split(' ')[0]);
+          await new Promise(resolve => setTimeout(resolve, 100));
+          titles.push(document.querySelector('#first h3').textContent.split(': ')[1].split(' ')[0]);
         }
         return titles;""",
     )
     assert answer == ["encoder", "decoder", "cross"]
 
 
-def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page, tmp_path):
+def test_two_runs_stand_beside_each_other_on_one_sentence(table, tmp_path):
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        const titles = () => ['first', 'second'].map(side => document.querySelector(`#${side} h3`).textContent.split(':')[0]);
+        const before = titles(), second = document.getElementById('controls').second;
+        second.value = '';
+        second.dispatchEvent(new Event('change', {bubbles: true}));
+        return {before, hidden: document.getElementById('second').hidden};""",
+    )
+    assert answer["before"][0] == "base, seed 0"
+    assert answer["before"][1] in ("big, seed 0", "(A) h=1, seed 0")
+    assert answer["hidden"]
+
+
+def test_rows_are_sorted_searched_and_filtered(table, tmp_path):
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        const names = section => [...document.querySelectorAll(`#${section} tbody tr[data-row]`)]
+          .filter(row => !row.hidden).map(row => row.cells[0].textContent.trim());
+        const button = [...document.querySelectorAll('#results th button')].find(b => b.textContent === 'perplexity');
+        const orders = [];
+        for (let i = 0; i < 3; i++) { button.click(); orders.push([button.closest('th').ariaSort, names('results')]); }
+        const filter = document.getElementById('filter'), say = () => filter.dispatchEvent(new Event('input', {bubbles: true}));
+        filter.verdict.value = 'worse'; say();
+        const worse = names('results');
+        filter.verdict.value = ''; filter.text.value = 'POSITIONS'; say();
+        return {orders, worse, found: names('results'), differences: new Set(names('differences')).size,
+                runs: [...document.querySelectorAll('#runs details')].filter(run => !run.hidden).length,
+                said: filter.querySelector('output').textContent};""",
+    )
+    (up, lowest), (down, highest), (none, table_order) = answer["orders"]
+    assert (up, down, none) == ("ascending", "descending", None)
+    assert lowest[0] == highest[-1] == "big" and highest[0] == "(A) h=1"
+    assert table_order[0] == "base" and table_order[-1] == "big"
+    assert answer["worse"] == ["(A) h=1"]
+    assert answer["found"] == ["(E) learned positions"]
+    assert (answer["differences"], answer["runs"]) == (1, 1)
+    assert answer["said"] == "1 of 5 rows"
+
+
+def test_a_figure_says_its_values_and_is_saved(table, tmp_path):
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        const figure = document.getElementById('figure-training-curves'), svg = figure.querySelector('svg');
+        const spot = data.spots['training-curves'][3];
+        const place = new DOMPoint(spot[0] + 2, spot[1]).matrixTransform(svg.getScreenCTM());
+        svg.dispatchEvent(new PointerEvent('pointermove', {clientX: place.x, clientY: place.y}));
+        const said = tip.textContent;
+        let saved;
+        URL.createObjectURL = file => { saved = file; return '#'; };
+        figure.querySelector('.save').click();
+        return {said, expected: spot[2], saved: await saved.text(), type: saved.type};""",
+    )
+    assert answer["said"] == answer["expected"] and ", step " in answer["said"]
+    assert answer["type"] == "image/svg+xml"
+    saved = ElementTree.fromstring(answer["saved"])
+    assert saved.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "spot" not in answer["saved"]
+
+
+def test_a_link_opens_the_runs_of_its_row(table, tmp_path):
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        const before = document.getElementById('row-1').open;
+        document.querySelector('#results a[href="#row-1"]').click();
+        await new Promise(resolve => setTimeout(resolve, 100));
+        return [before, document.getElementById('row-1').open];""",
+    )
+    assert answer == [False, True]
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_nothing_sticks_out_of_the_page(table, tmp_path, width):
+    """Tables and figures that are wider scroll in a window of their own."""
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        document.querySelectorAll('details').forEach(details => details.open = true);
+        const scrolls = element => element.closest('.scroll, .wide, .large, .heads, pre');
+        return [...document.querySelectorAll('main *')].filter(element => element.checkVisibility()
+          && !scrolls(element) && element.getBoundingClientRect().right > innerWidth + 1).map(element => element.outerHTML.slice(0, 90));""",
+        f"--window-size={width},900",
+    )
+    assert answer == []
+
+
+def test_a_printed_page_has_all_of_its_columns(table, tmp_path):
+    """Nothing of a table lies beyond the paper: the widest fits between A4's margins."""
+    answer = opened(
+        table,
+        tmp_path,
+        """
+        const sheet = document.querySelector('style');
+        // As printed: the rules for paper hold, at the width of its text.
+        sheet.textContent = sheet.textContent.replace('@media print', '@media all').replace(/@media [^{]*max-width[^{]*/, '@media not all ');
+        document.body.style.width = '188mm';
+        const edge = document.body.getBoundingClientRect().right + 1;
+        return [...document.querySelectorAll('table')].filter(table => table.checkVisibility())
+          .filter(table => table.getBoundingClientRect().right > edge).map(table => table.parentElement.ariaLabel);""",
+    )
+    assert answer == []
+
+
+@pytest.mark.skipif("AXE" not in os.environ, reason="AXE names no axe.min.js")
+def test_the_page_meets_the_rules_of_axe(table, tmp_path):
+    rules = Path(os.environ["AXE"]).read_text("utf-8")
+    copy = tmp_path / "page.html"
+    # After its own script, so that the page is as a reader has it.
+    text = table.read_text("utf-8").replace(
+        "</body>", f"<script>{rules}</script></body>"
+    )
+    copy.write_text(text, "utf-8")
+    answer = opened(
+        copy,
+        tmp_path,
+        """const {violations} = await axe.run(document.querySelector('main'));
+        return violations.map(rule => [rule.id, rule.nodes[0].html.slice(0, 120)]);""",
+    )
+    assert answer == []
+
+
+def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page):
     """The page as it is, with its policy: the maps are there, and nothing in it names
     another place to load from."""
-    shown = subprocess.run(
-        [
-            BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=8000",
-            "--dump-dom",
-            f"file://{page}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (
-        shown.stdout.count('<button type="button"') == 4
-        or shown.stdout.count("<canvas") == 5
-    )
-    assert not re.search(r'(src|href)="https?://', shown.stdout)
+    dom = shown("--dump-dom", f"file://{page}")
+    assert dom.count("<canvas") == 2 + 6
+    assert not re.search(r'(src|href)="https?://', dom)

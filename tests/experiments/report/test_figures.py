@@ -3,14 +3,15 @@ import re
 import numpy as np
 import pytest
 
-from experiments.evaluation.metrics import EXACT_MATCH, METRICS, PERPLEXITY
+from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
 from experiments.report.comparison import Difference
 from experiments.report.figures import (
     curves,
     differences,
     heat_maps,
     lengths,
-    sizes,
+    products,
+    scatter,
     style,
 )
 from experiments.report.results import Example
@@ -18,8 +19,12 @@ from experiments.report.statistics import Summary
 from tests.experiments import fakes
 
 
-def texts(svg):
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+def texts(picture):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.svg)
+
+
+def of_size(rows):
+    return scatter.scatter([scatter.Panel("perplexity", "parameters", rows, 1.0)], "a")
 
 
 def test_line_styles_are_all_different_and_begin_with_ink():
@@ -106,7 +111,9 @@ def test_exact_match_by_length():
     assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
         texts(beyond)
     )
-    assert beyond.count("stroke-dasharray") == within.count("stroke-dasharray") + 2
+    assert (
+        beyond.svg.count("stroke-dasharray") == within.svg.count("stroke-dasharray") + 2
+    )
 
 
 def test_every_metric_that_all_trials_kept_has_a_panel():
@@ -149,10 +156,14 @@ def test_a_forest_has_every_row_and_its_numbers():
         ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
     ]
     svg = differences.forest(rows, "BLEU", 100)
-    assert [text for text in texts(svg) if "[" in text] == ["[1]", "[2]", "[3]"]
+    assert [text for text in texts(svg) if "[" in text] == [
+        "[1]  worse",
+        "[2]  none",
+        "[3]  better",
+    ]
     assert {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"} <= set(
         texts(svg)
-    ) and "lost" not in svg
+    ) and "lost" not in svg.svg
     ticks = [
         float(text.replace("−", "-"))
         for text in texts(svg)
@@ -172,14 +183,16 @@ def test_size_and_perplexity_labels_do_not_lie_on_each_other():
         ("none", None, None),
         ("nan", rows[0][1], Summary(np.nan, np.nan, 2)),
     ]
-    svg = sizes.size_and_perplexity(rows + others)
-    places = re.findall(r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row', svg)
+    svg = of_size(rows + others)
+    places = re.findall(
+        r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row', svg.svg
+    )
     places = [(side, float(y)) for side, y in places]
     assert len(places) == 8
     for i, (side, y) in enumerate(places):
         assert all(side != other or abs(y - beside) > 7 for other, beside in places[:i])
     assert "nan" not in texts(svg) and "1,000,000" in texts(svg)
-    assert sizes.size_and_perplexity(rows[:1]) is None
+    assert of_size(rows[:1]) is None
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,7 @@ def test_what_no_log_scale_has_is_left_out(size, perplexity):
             ("odd", size, perplexity),
         )
     ]
-    assert ("odd" in texts(sizes.size_and_perplexity(rows))) == (size == 1e99)
+    assert ("odd" in texts(of_size(rows))) == (size == 1e99)
 
 
 def test_head_entropies_show_rows_of_different_shapes():
@@ -224,7 +237,7 @@ def test_head_entropies_show_rows_of_different_shapes():
         labels
     ) and "nothing" not in labels
     assert (
-        labels.count("3") >= 1 and svg.count("<image") == 4
+        labels.count("3") >= 1 and svg.svg.count("<image") == 4
     )  # three heat maps and the scale
     assert heat_maps.head_entropies([("nothing", [])]) is None
 
@@ -233,3 +246,43 @@ def test_figures_are_the_same_bytes_again():
     kept = fakes.sentences(np.random.default_rng(0), 50, 0.0)
     drawn = [lengths.by_length([("a", [kept])]) for _ in range(2)]
     assert drawn[0] == drawn[1]
+    assert drawn[0].pdf() == drawn[1].pdf() and drawn[0].pdf().startswith(b"%PDF")
+
+
+def test_what_a_reader_points_at_stands_where_it_is_drawn():
+    rows = [
+        ("a", Summary(1000.0, 0.0, 2), Summary(2.0, 0.0, 2)),
+        ("b", Summary(9000.0, 0.0, 2), Summary(5.0, 0.0, 2)),
+    ]
+    picture = of_size(rows)
+    drawn = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', picture.svg)
+    drawn = {(round(float(x), 1), round(float(y), 1)) for x, y in drawn}
+    assert {(x, y) for x, y, _ in picture.spots} <= drawn
+    assert [text for *_, text in picture.spots] == ["a: 2 at 1,000", "b: 5 at 9,000"]
+
+
+def test_rows_of_about_one_size_have_no_figure():
+    rows = [
+        (f"row {i}", Summary(size, 0.0, 2), Summary(2.0 + i, 0.0, 2))
+        for i, size in enumerate((1000.0, 1100.0))
+    ]
+    assert of_size(rows) is None
+    assert of_size([*rows, ("more", Summary(1500.0, 0.0, 2), rows[0][2])])
+
+
+def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
+    points = [products.Point(4, 30.0, 28.0, 31.0), products.Point(16, 40.0, 40.0, 40.0)]
+    lines = {BLEU: [("score=dot", points), ("score=additive", points[1:])]}
+    picture = products.over_setting(lines, "d_k", "d_k", "over d_k")
+    assert [text for *_, text in picture.spots] == [
+        "score=dot, d_k=4: 30 [28, 31]",
+        "score=dot, d_k=16: 40",
+        "score=additive, d_k=16: 40",
+    ]
+    assert {"4", "16", "BLEU", "d_k", "score=dot"} <= set(texts(picture))
+    values = np.array([[10.0, np.nan], [30.0, 40.5]])
+    drawn = products.map_of_two(
+        {BLEU: values}, ("h", ["1", "2"]), ("d_k", ["4", "8"]), "h by d_k"
+    )
+    assert {"10.0", "30.0", "40.5"} <= set(texts(drawn)) and "nan" not in texts(drawn)
+    assert drawn.spots[-1][-1] == "h=2, d_k=8: 40.5"

@@ -12,17 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report import page as report_page
-from experiments.report.figures import (
-    curves,
-    differences,
-    heat_maps,
-    lengths,
-    sizes,
-    style,
-)
+from experiments.report import maps as report_maps
+from experiments.report import page_figures
+from experiments.report.figures import curves, differences, heat_maps, lengths, style
 from experiments.report.formats import csv_scores
-from experiments.report.page import Maps, attention_maps, render_page
+from experiments.report.maps import Maps, attention_maps
+from experiments.report.page import render_page, verdict_parts
+from experiments.report.page_figures import draw_figures
 from experiments.report.results import read_examples, read_results
 from experiments.report.write import compare_rows, write_report
 from experiments.system import files
@@ -65,7 +61,7 @@ def test_html_loads_nothing_from_elsewhere(sweep):
         assert tag not in ("link", "iframe", "object", "base", "img")
         for name in ("src", "href", "xlink:href", "action"):
             assert (attributes.get(name) or "").startswith(
-                ("#", "data:image/png;base64,")
+                ("#", "./trials/", "data:image/png;base64,")
             ) or name not in attributes
     assert not re.search(r"@import|url\((?!#)", sweep.html.read_text(encoding="utf-8"))
 
@@ -120,51 +116,103 @@ def test_html_shows_differences_and_figures(table_3):
         assert text in page.text
     drawn = [attributes["class"] for tag, attributes in page.tags if tag == "figure"]
     assert drawn == ["plot wide"] * 8 + ["plot"] * 2
-    assert "Shown are the first" not in page.text
+    assert "Shown are" not in page.text
 
 
-def test_a_long_table_is_cut_short_where_a_figure_could_not_be_read(
+def test_the_page_opens_with_its_finding_and_ends_with_what_ran(table_3):
+    page = table_3.html.read_text(encoding="utf-8")
+    finding = table_3.table.finding
+    assert finding.startswith("big is better: perplexity is 1.2")
+    places = [page.index(text) for text in (finding, 'id="results"', "c0ffee12")]
+    assert places == sorted(places)
+    assert page.index('id="runs"') < page.index("c0ffee12")
+
+
+def test_every_link_of_the_page_leads_somewhere(table_3):
+    page = Page(table_3.html)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    within = {link for link in links if link.startswith("#")}
+    assert {"#results", "#differences-bleu", "#row-4", "#sentences"} <= within
+    assert {link[1:] for link in within} <= set(ids)
+    files = [link for link in links if not link.startswith("#")]
+    assert "./trials/00/metrics.jsonl" in files
+    assert all((table_3.html.parent / link).exists() for link in files)
+
+
+def test_tables_have_headings_their_best_and_verdicts_in_words(table_3):
+    text = table_3.html.read_text(encoding="utf-8")
+    assert "<th></th>" not in re.sub(r"<th [^>]*>", "<th>", text)
+    results = text[text.index('id="results"') : text.index('id="differences"')]
+    best = re.findall(r"<strong>([^<]+)</strong>", results)
+    big = table_3.table.results.rows[-1]
+    assert best == list(big[3:7])
+    assert '<span class="worse">worse (perplexity, BLEU)</span>' in results
+    assert verdict_parts("worse (BLEU); undecided: about 2 more seeds") == [
+        ("worse", "worse (BLEU)"),
+        ("undecided", "undecided: about 2 more seeds"),
+    ]
+
+
+def test_a_row_leads_to_its_runs_and_sentences(table_3):
+    page = Page(table_3.html)
+    for text in (
+        "model.h: 4 → 1",
+        "trials/03",
+        "translations.txt",
+        "Sentences in which rows differ most",
+    ):
+        assert text in page.text
+    assert re.search(r"source \d+ of 200", page.text)
+
+
+def test_figures_are_written_where_they_are_asked_for(sweep):
+    written = write_report(sweep.html.parent, fakes.REPORTED, figures=True)
+    names = {path.name for path in written.figures.iterdir()}
+    assert {"training-curves.svg", "training-curves.pdf", "positions-2.pdf"} <= names
+    assert (written.figures / "training-curves.svg").read_text().startswith("<svg")
+    assert (written.figures / "training-curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
     table_3, monkeypatch
 ):
     book = read_results(table_3.html.parent)
     drawn = {}
-    for name, most in (("MAX_POINTS", 3), ("MAX_MAPS", 2), ("MAX_HEAT_MAPS", 1)):
-        monkeypatch.setattr(report_page, name, most)
-    monkeypatch.setattr(style, "LINES", 4)
+    monkeypatch.setattr(page_figures, "MAX_LINES", 2)
+    monkeypatch.setattr(page_figures, "MAX_HEAT_MAPS", 1)
+    monkeypatch.setattr(report_maps, "MAX_MAPS", 2)
+    monkeypatch.setattr(page_figures, "MAX_MAPS", 2)
+    monkeypatch.setattr(style, "LINES", 3)
     for module, name in (
         (differences, "forest"),
         (curves, "training_curves"),
-        (sizes, "size_and_perplexity"),
         (lengths, "by_length"),
         (heat_maps, "head_entropies"),
     ):
+        draw = getattr(module, name)
         monkeypatch.setattr(
             module,
             name,
-            lambda rows, *_, name=name: (
-                drawn.update({name: len(rows)}) or "<svg></svg>"
+            lambda rows, *rest, draw=draw, name=name: (
+                drawn.update({name: [row[0] for row in rows]}) or draw(rows, *rest)
             ),
         )
-    page = render_page(
-        book, compare_rows(book, fakes.REPORTED), table_3.table, fakes.REPORTED
-    )
+    rows = compare_rows(book, fakes.REPORTED)
+    figures = draw_figures(book, rows, table_3.table, fakes.REPORTED)
+    page = render_page(book, rows, table_3.table, figures, fakes.REPORTED)
+    # h=1 is far worse, big far better, and the two between them undecided or diverged.
     assert drawn == {
-        "forest": 3,
-        "training_curves": 4,
-        "size_and_perplexity": 3,
-        "by_length": 4,
-        "head_entropies": 1,
+        "forest": ["(A) h=1", "big"],
+        "training_curves": ["base", "(A) h=1", "big"],
+        "by_length": ["base", "(A) h=1", "big"],
+        "head_entropies": ["base"],
     }
-    assert (
-        page.count("Shown are the first 3 of 4 rows") == 4
-    )  # a forest for each metric, without base
-    assert [page.count(f"Shown are the first {n} of 5 rows") for n in (1, 2, 3, 4)] == [
-        1,
-        1,
-        1,
-        2,
-    ]
-    assert page.count('class="swatch"') == 4
+    # A forest for each metric, each with its own rows.
+    assert page.count("Shown are 2 of 4 rows") == 4
+    assert page.count("Shown are 3 of 5 rows") == 3
+    assert page.count('class="swatch"') == 3
     assert page.count('"translation": "') == 2  # one sentence of one run of two rows
 
 
@@ -178,12 +226,12 @@ def test_maps_take_a_limited_space(table_3, monkeypatch):
         for drawn in attention_maps(rows)[0]["examples"][0]["maps"].values()
     )
     for size, names in ((0, 1), (one, 1), (2 * one + 100, 2), (10 * one, 3)):
-        monkeypatch.setattr(report_page, "MAPS_SIZE", size)
+        monkeypatch.setattr(report_maps, "MAPS_SIZE", size)
         assert len(attention_maps(rows)) == names
 
 
 def test_html_holds_the_attention_of_every_layer_and_head(sweep):
-    trials = json.loads(Page(sweep.html).scripts[0])["trials"]
+    trials = json.loads(Page(sweep.html).scripts[0])["attention"]
     assert [trial["name"] for trial in trials] == [
         "base, seed 0",
         "h=2, positions=learned, seed 0",
@@ -237,7 +285,7 @@ def test_markup_in_what_trials_say_stays_text(tmp_path):
     assert not [
         tag for tag, attributes in page.tags if tag == "img" or "onerror" in attributes
     ]
-    assert json.loads(page.scripts[0])["trials"][0]["examples"][0]["source"] == EVIL
+    assert json.loads(page.scripts[0])["attention"][0]["examples"][0]["source"] == EVIL
     assert EVIL in page.text
     markdown = written.markdown.read_text(encoding="utf-8")
     assert "<" not in markdown

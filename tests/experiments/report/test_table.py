@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import rich.console
 
+from experiments.evaluation.metrics import BLEU
 from experiments.report.formats import to_markdown
 from experiments.report.results import read_results
 from experiments.report.table import Grid, Table, result_table, short_names
-from experiments.report.terminal import print_table
+from experiments.report.terminal import print_differences, print_table
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -21,6 +22,9 @@ def test_markdown(sweep):
         sweep.markdown.read_text(encoding="utf-8")
         == """\
 # quick: table × seed
+
+base has the lowest perplexity, 1.150; there are too few seeds, so nothing is said of which \
+differences are real.
 
 |  | seeds | parameters | perplexity | BLEU | chrF | exact match, % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -198,6 +202,9 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "test_perplexity",
         "steps",
         "seconds",
+        "tokens_per_second",
+        "training_flops",
+        "peak_memory",
     ]
     assert [line["name"] for line in lines] == [
         "seed=0",
@@ -224,6 +231,9 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "",
         "750",
         "20.5",
+        "31000.0",
+        "",
+        "",
     ]
     assert set(list(lines[3].values())[6:]) == {""}
 
@@ -302,8 +312,36 @@ def test_a_pipe_gets_plain_columns_that_never_wrap(sweep):
         "base",
         "                       2  1.150 ± 0.071  97.0 ± 1.4      93.5 ± 2.1",
     ]
-    assert plain[-3] == "failed: h=2 positions=learned seed=1: loss is NaN at step 125"
-    assert len(plain) == 1 + 3 + 2 + 3
+    assert plain[-4] == "failed: h=2 positions=learned seed=1: loss is NaN at step 125"
+    assert plain[-1] == sweep.table.finding
+    assert len(plain) == 1 + 3 + 2 + 3 + 1
+
+
+def test_differences_are_drawn_a_line_a_row(table_3):
+    def printed(is_sorted):
+        console = rich.console.Console(file=io.StringIO(), width=140)
+        labels = table_3.table.labels
+        print_differences(labels, table_3.rows, BLEU, is_sorted, console)
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+    headings, *lines = printed(is_sorted=False)
+    assert headings.split() == ["BLEU", "−", "base", "95", "%", "interval", "verdict"]
+    assert [line.split("  ")[0] for line in lines] == [
+        "(A) h=1",
+        "(B) d_k=16",
+        "(E) learned positions",
+        "big",
+    ]
+    worse, diverged, undecided, better = lines
+    # The base is in the middle, a verdict's interval on its side.
+    assert worse.index("●") < worse.index("┤") < worse.index("│")
+    assert "├" in undecided and "○" in undecided and "│" not in undecided
+    assert better.index("│") < better.index("├") < better.index("●")
+    assert worse.endswith("  worse") and better.endswith("  better")
+    assert printed(is_sorted=True)[1:] == sorted(
+        lines, key=lambda line: float(re.search(r"[+-][\d.]+", line)[0])
+    )
+    assert diverged.endswith("diverged in 1 of 3 runs")
 
 
 @pytest.mark.parametrize("width", [80, 120])

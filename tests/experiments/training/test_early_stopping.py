@@ -151,7 +151,7 @@ def metrics(workdir):
     lines = []
     for line in (workdir / "metrics.jsonl").read_text().splitlines():
         line = json.loads(line)
-        clocked = ("seconds", "tokens_per_second")
+        clocked = ("seconds", "tokens_per_second", "peak_memory")
         lines.append({key: x for key, x in line.items() if key not in clocked})
     return lines
 
@@ -160,7 +160,7 @@ def unclocked(result):
     return {
         key: value
         for key, value in result.items()
-        if key not in ("seconds", "tokens_per_second")
+        if key not in ("seconds", "tokens_per_second", "peak_memory")
     }
 
 

@@ -1,0 +1,101 @@
+"""Which lines and maps a report finds in the product of sweeps, and what rows cost."""
+
+import pytest
+
+from experiments.report.products import find_product, product_pictures
+from experiments.report.results import read_results
+from experiments.report.write import compare_rows, write_report
+from tests.experiments import fakes
+
+
+def product_of(folder, points, seeds=2):
+    trials = []
+    for i, point in enumerate(points):
+        for seed in range(seeds):
+            scores = fakes.finished(1.2 + 0.1 * i + 0.01 * seed, 90 - i, 95 - i)
+            cost = {"training_flops": (i + 1) * 10**12, "peak_memory": 2**28}
+            trials.append(({**point, "seed": seed}, scores | cost, {}))
+    results = read_results(fakes.sweep(folder, trials))
+    return results, compare_rows(results, fakes.REPORTED)
+
+
+def grid(*values):
+    """The points of a product, its first key slowest."""
+    points = [{}]
+    for key, settings in values:
+        points = [point | {key: value} for point in points for value in settings]
+    return points
+
+
+def test_a_line_for_each_score_along_d_k(tmp_path):
+    points = grid(("model.score", ("dot", "additive")), ("model.d_k", (16, 4, 64)))
+    results, rows = product_of(tmp_path, points)
+    product = find_product(results, rows)
+    assert (product.key, product.others) == ("model.d_k", ("model.score",))
+    assert product.lines == {
+        ("dot",): {4.0: 1, 16.0: 0, 64.0: 2},
+        ("additive",): {4.0: 4, 16.0: 3, 64.0: 5},
+    }
+    (picture,) = product_pictures(results, rows, fakes.REPORTED)
+    assert picture.name == "over d_k" and "score=additive" in picture.svg
+    said = [text for *_, text in picture.spots]
+    # The base's own difference has no interval, as it has none.
+    assert said[0].startswith("score=dot, d_k=4: 1.305") and len(said) == 4 * 6
+
+
+def test_two_numeric_settings_have_a_map_too(tmp_path):
+    points = grid(("model.d_ff", (64, 256)), ("model.d_k", (4, 16, 32)))
+    results, rows = product_of(tmp_path, points, seeds=1)
+    pictures = product_pictures(results, rows, fakes.REPORTED)
+    assert [picture.name for picture in pictures] == ["over d_k", "d_ff by d_k"]
+    assert pictures[1].spots[0][-1] == "d_ff=64, d_k=4: 1.200"
+
+
+def test_settings_that_go_together_are_one(tmp_path):
+    points = [{"model.h": h, "model.d_k": 64 // h} for h in (1, 2, 8)]
+    results, rows = product_of(tmp_path, [{}, *points], seeds=1)
+    product = find_product(results, rows)
+    assert product.along == ("model.d_k",) and product.others == ()
+    assert list(product.lines[()].values()) == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [{}, {"model.h": 2}, {"model.positions": "none"}],
+        # Not along d_k, with which h changes only once.
+        [{}, {"model.d_k": 4}, {"model.h": 1, "model.d_k": 64}],
+        grid(("model.positions", ("none", "learned"))),
+    ],
+)
+def test_rows_that_make_no_line_have_no_figure(tmp_path, points):
+    results, rows = product_of(tmp_path, points, seeds=1)
+    assert product_pictures(results, rows, fakes.REPORTED) == []
+
+
+def test_cost_is_shown_where_it_is_asked_for(tmp_path):
+    product_of(tmp_path, grid(("model.d_k", (4, 16, 64))))
+    without = write_report(tmp_path, fakes.REPORTED)
+    assert "seconds" not in without.table.results.headings
+    assert "Quality and cost" not in without.html.read_text()
+    written = write_report(tmp_path, fakes.REPORTED, cost=True)
+    headings = written.table.results.headings
+    costs = headings.index("training TFLOPs")
+    assert headings[costs : costs + 4] == (
+        "training TFLOPs",
+        "seconds",
+        "tokens/s",
+        "peak memory, MiB",
+    )
+    assert [row[costs : costs + 4] for row in written.table.results.rows] == [
+        ("1.00", "21.5", "31,000", "256"),
+        ("2.00", "21.5", "31,000", "256"),
+        ("3.00", "21.5", "31,000", "256"),
+    ]
+    page = written.html.read_text()
+    # All take as long and as much memory, so arithmetic alone has a panel.
+    figure = page[page.index('id="figure-quality-and-cost"') :].partition("</figure>")[
+        0
+    ]
+    assert "training TFLOPs</text>" in figure and "tokens/s</text>" not in figure
+    assert "training TFLOPs" in written.latex.read_text()
