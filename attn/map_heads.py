@@ -106,8 +106,8 @@ def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
 
 def heads_at_once(n, m, score):
     """Returns the number of heads to compute together, with n queries and m keys each."""
-    numbers = platforms.scores_at_once(score.is_product)
-    return max(1, numbers // max(1, 4 * min(n, BLOCK) * m))
+    size = platforms.bytes_of_scores(score.is_product)
+    return max(1, size // max(1, 4 * min(n, BLOCK) * m))
 
 
 def _map_leading(function, count, at_once, rows):

@@ -29,17 +29,16 @@ def compile_for(target: Platform | None) -> None:
     _target = target
 
 
-def scores_at_once(is_product: bool) -> int:
-    """Returns about how many scores a kernel computes together, over all of its heads.
+def bytes_of_scores(is_product: bool) -> int:
+    """Returns about how many bytes of float32 scores are made at once, of all heads.
 
-    On a CPU so many keep a block of scores in the caches, with its inputs; a score that is
-    no product keeps more beside it. On a TPU they are 8 MiB of its vector memory, on a GPU
-    of its cache, and small beside q where the sequence is long
-    (`launch/bench/accelerators.md`).
+    On a CPU so many stay in the caches, with what they are made of; a score that is no
+    product makes more. On a TPU they fit its vector memory, on a GPU its cache, and fewer
+    would leave parts of it idle.
     """
-    if platform() == "cpu" and not is_product:
-        return 2**19
-    return 2**21
+    if platform() == "cpu":
+        return 2**21 if is_product else 2**19
+    return 2**23
 
 
 def takes_cudnn(
