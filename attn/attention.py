@@ -12,12 +12,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
 from attn.arguments import checked, make_drop, nobody_meets
-from attn.kernels.jax_nn import jax_nn, why_not
+from attn.kernels.jax_nn import is_padded, jax_nn, why_not
 from attn.kernels.query_blocks import SAVED
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads
 from attn.masks import Mask
+from attn.platforms import takes_cudnn
 from attn.scores import ScaledDot
 
 IMPLEMENTATIONS = ("reference", "tiled", "jax_nn")
@@ -63,8 +64,9 @@ def attention(
       dropout_key: a random key, needed by and only by a dropout rate.
       implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory),
         "jax_nn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
-        float16 and bfloat16), or None: the first for short inputs and scores that are
-        matrix products, else the second.
+        float16 and bfloat16), or None: the third where cuDNN serves (without forward-mode
+        derivatives), else the first for short inputs and scores that are matrix products,
+        else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
       return_weights: also return the weights, (*B, H, N, M), float32 at least: those
         "before" dropout, which True means too, or "after" it.
@@ -87,23 +89,21 @@ def attention(
             "True or False"
         )
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    kernel = _choose(implementation, q, k, score, return_weights)
-    if kernel == "jax_nn":
-        reason = why_not(
-            q,
-            k,
-            v,
-            score=score,
-            mask=mask,
-            bias=bias,
-            drop=drop,
-            return_lse=return_lse,
-            return_weights=return_weights,
-        )
-        if reason:
-            raise ValueError(
-                f"implementation='jax_nn' cannot serve here: {reason}; 'tiled' can"
-            )
+    jax_nn_lacks = why_not(
+        q,
+        k,
+        v,
+        score=score,
+        mask=mask,
+        bias=bias,
+        drop=drop,
+        return_lse=return_lse,
+        return_weights=return_weights,
+    )
+    if implementation is None:
+        kernel = _fastest(q, k, v, score, mask, jax_nn_lacks, return_weights)
+    else:
+        kernel = _asked_for(implementation, jax_nn_lacks, return_weights)
     results = ["out"]
     if return_lse:
         results.append("lse")
@@ -120,19 +120,30 @@ def attention(
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _choose(implementation, q, k, score, return_weights):
-    """Returns the kernel to use.
+def _fastest(q, k, v, score, mask, jax_nn_lacks, return_weights):
+    """Returns the kernel to use where nobody asks for one."""
+    if jax_nn_lacks is None:
+        # Elsewhere jax.nn's own form takes N·M memory.
+        dtype = jnp.result_type(q, k, v)
+        if takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
+            return "jax_nn"
+    # Scores that are no product may make N·M·A numbers in the textbook form.
+    short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
+    return "reference" if return_weights or short else "tiled"
+
+
+def _asked_for(implementation, jax_nn_lacks, return_weights):
+    """Returns the kernel with this name.
 
     Raises ValueError for one that is unknown or cannot do what is asked, saying why.
     """
-    if implementation is None:
-        # jax_nn is taken by name only: cuDNN's has no forward mode. Scores that are no
-        # product may make N·M·A numbers in the textbook form.
-        short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
-        return "reference" if return_weights or short else "tiled"
     if implementation not in IMPLEMENTATIONS:
         known = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"unknown implementation {implementation!r}; known: {known}")
+    if implementation == "jax_nn" and jax_nn_lacks:
+        raise ValueError(
+            f"implementation='jax_nn' cannot serve here: {jax_nn_lacks}; 'tiled' can"
+        )
     if implementation == "tiled" and return_weights:
         raise ValueError(
             "implementation='tiled' never has all weights at once; "

@@ -9,6 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from attn import platforms
 from attn.kernels.query_blocks import BLOCK, SAVED
 from attn.kernels.tile import Taint
 from attn.masks import spread
@@ -104,14 +105,9 @@ def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
 
 
 def heads_at_once(n, m, score):
-    """Returns the number of heads to compute together, with n queries and m keys each.
-
-    On a CPU so many keep a block of scores in the caches, with its inputs.
-    """
-    numbers = 2**30
-    if jax.default_backend() == "cpu":
-        numbers = 2**21 if score.is_product else 2**19
-    return max(1, numbers // max(1, 4 * min(n, BLOCK) * m))
+    """Returns the number of heads to compute together, with n queries and m keys each."""
+    size = platforms.bytes_of_scores(score.is_product)
+    return max(1, size // max(1, 4 * min(n, BLOCK) * m))
 
 
 def _map_leading(function, count, at_once, rows):

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.masks import Band, Padding
+from attn.masks import Band, Mask, Padding
+from attn.platforms import takes_cudnn
 
 
 def why_not(
@@ -67,9 +68,13 @@ def jax_nn(
     v, bad_value = _finite(v)
     bad_query |= overflown_query
     bad = bad_key | overflown_key | bad_value
-    # The causal flag is kept apart, because cuDNN serves it and is given no window.
-    causal = right == 0 and left is None
-    window = None if causal else _local_window(left, right, k.shape[1] + q.shape[1])
+    padded = is_padded(mask)
+    on_cudnn = takes_cudnn(q.dtype, q.shape[-1], left, right, padded)
+    # cuDNN serves the causal flag, and a window with it alone.
+    causal = right == 0
+    window = None
+    if left is not None or not causal:
+        window = _local_window(left, right, k.shape[1] + q.shape[1])
     out = jax.nn.dot_product_attention(
         q,
         k,
@@ -78,8 +83,9 @@ def jax_nn(
         scale=1.0,
         is_causal=causal,
         local_window_size=window,
-        key_value_seq_lengths=lengths if len(mask.parts) > 0 else None,
-        implementation="cudnn" if _cudnn_can(q, window) else "xla",
+        # An example of no keys is put right below; its own gradient must not be NaN.
+        key_value_seq_lengths=jnp.maximum(lengths, 1) if padded else None,
+        implementation="cudnn" if on_cudnn else "xla",
     )
     # jax.nn gives the mean of all values to a query that sees nothing.
     sees_nothing = (last < first)[..., None]
@@ -87,6 +93,11 @@ def jax_nn(
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
     spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
     return jnp.where(spoiled[..., None], jnp.nan, out)
+
+
+def is_padded(mask: Mask) -> bool:
+    """Tells whether a part of the mask hides padding."""
+    return any(isinstance(part, Padding) for part in mask.parts)
 
 
 def _local_window(left, right, farthest):
@@ -137,11 +148,3 @@ def _any_between(bad, first, last):
         return jnp.take_along_axis(before, j, axis=1)
 
     return count_below(last + 1) > count_below(first)
-
-
-def _cudnn_can(q, window):
-    # cuDNN has windows to the left only, and heads wider than 128 from Hopper on.
-    on_gpu = jax.default_backend() == "gpu"
-    narrow = q.dtype in (jnp.float16, jnp.bfloat16)
-    width = q.shape[-1]
-    return on_gpu and window is None and narrow and width % 8 == 0 and width <= 128

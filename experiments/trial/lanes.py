@@ -108,26 +108,35 @@ def distribute(
     Raises DeviceError for an unknown strategy and for lanes that do not split over the
     devices.
     """
-    check_lanes(lanes.count, lanes.mesh.size)
-    single = lanes.count == 1
-    side_by_side = _side_by_side(
-        steps if single else _alone(steps), lanes, (0, 0, None, 0, None)
-    )
-    options = dict(donate_argnums=(0,) if donate else ())
-    if lanes.strategy == "pmap":
-        run = _pmap(side_by_side, lanes, options)
-    elif lanes.strategy == "shard_map":
-        run = _shard_map(side_by_side, lanes, options)
-    else:
-        known = ", ".join(STRATEGIES)
-        raise DeviceError(f"unknown strategy {lanes.strategy!r}; known: {known}")
+    run = on_devices(steps, lanes, donate=donate)
     own_devices = lanes.own.size
-    split = _split_rows if single else _split_lanes
+    split = _split_rows if lanes.count == 1 else _split_lanes
 
     def distributed(states, hypers, corpus, slots, count):
         return run(states, hypers, corpus, split(slots, own_devices), np.int32(count))
 
     return distributed
+
+
+def on_devices(
+    steps: Callable, lanes: Lanes = Lanes(), *, donate: bool = True
+) -> Callable:
+    """Returns what `distribute` does for slots that are split over the devices already.
+
+    They are (D, L / G, K, rows, S), each device's own rows of its lanes. Raises DeviceError
+    as `distribute` does.
+    """
+    check_lanes(lanes.count, lanes.mesh.size)
+    side_by_side = _side_by_side(
+        steps if lanes.count == 1 else _alone(steps), lanes, (0, 0, None, 0, None)
+    )
+    options = dict(donate_argnums=(0,) if donate else ())
+    if lanes.strategy == "pmap":
+        return _pmap(side_by_side, lanes, options)
+    if lanes.strategy == "shard_map":
+        return _shard_map(side_by_side, lanes, options)
+    known = ", ".join(STRATEGIES)
+    raise DeviceError(f"unknown strategy {lanes.strategy!r}; known: {known}")
 
 
 def _one_group(side_by_side):

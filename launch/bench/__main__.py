@@ -10,14 +10,16 @@ python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROW
 python -m launch.bench overhead --config=FILE
 python -m launch.bench data --config=FILE [--pairs=300000,1200000]
 python -m launch.bench verdicts [--tables=4000] [--cases=20-rows-2-seeds]
+python -m launch.bench compile [--for=v5e,v5e-4,h100] [--config=FILE --sweep=NAMES]
 
 The first three time attention, a training step and translation, in turns, and write
 tables and every timing; the fourth tries each line of attention's contract on each
 library, and says what it saw. fidelity holds the Transformer to torch.nn.Transformer
 of the same weights, and ends with status 1 where they differ. The others are about
 this project alone: the paper's Table 1, a sweep in different ways (--ways), what the
-runner costs beside the bare step, text on its way to batches, and how often a report's
-verdicts are right, by simulation.
+runner costs beside the bare step, text on its way to batches, how often a report's
+verdicts are right, by simulation, and what compilers for TPUs and GPUs, which need not
+be there, say of attention and of every config's programs.
 
 Each writes into --directory, by default runs/bench/NAME. --rounds sets the turns, and
 --tiny measures the smallest sizes, to see that all works. Other libraries take part
@@ -32,6 +34,7 @@ import rich.console
 from absl import flags
 
 import launch.bench.attention.command
+import launch.bench.compile.command
 import launch.bench.conformance.command
 import launch.bench.decoding.command
 import launch.bench.fidelity.command
@@ -60,6 +63,7 @@ BENCHMARKS = {
         launch.bench.runner.data.BENCHMARK,
         launch.bench.table1.command.BENCHMARK,
         launch.bench.verdicts.command.BENCHMARK,
+        launch.bench.compile.command.BENCHMARK,
     )
 }
 WIDTH = 140

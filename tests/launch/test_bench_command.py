@@ -39,9 +39,15 @@ def bench(*arguments, **environment):
         (
             ["speed"],
             "COMMAND is attention or train or decode or conformance or fidelity or "
-            "sweep or overhead or data or layers or verdicts",
+            "sweep or overhead or data or layers or verdicts or compile",
         ),
         pytest.param(["overhead"], "--config=FILE is needed", marks=pytest.mark.ci),
+        (["compile", "--for=v5e,v1"], "unknown device 'v1'; known: v5e, v5e-4, v6e,"),
+        pytest.param(
+            ["compile", "--for=v5e", "--sweep=heads"],
+            "--sweep needs --config=FILE",
+            marks=pytest.mark.ci,
+        ),
         pytest.param(
             ["sweep", CONFIG, "--sweep=heads", "--ways=fast"],
             "unknown way 'fast'",
@@ -68,6 +74,7 @@ SMALLEST = {
     "data": [CONFIG, "--pairs=300"],
     "layers": ["--tiny", "--rounds=1"],
     "verdicts": ["--tiny"],
+    "compile": ["--tiny", "--for=v5e"],
 }
 OTHERS = {
     "attention": ("torch",),
@@ -87,6 +94,8 @@ def test_every_benchmark_has_a_smallest_size():
 @pytest.mark.parametrize("name", SMALLEST)
 def test_each_runs_at_its_smallest_size(name, tmp_path):
     """Its own part runs, and the libraries that are missing are named."""
+    if name == "compile" and not installed("libtpu"):
+        pytest.skip("no compiler for TPUs: pip install '.[compile-tpu]'")
     flags = [*SMALLEST[name], f"--directory={tmp_path}"]
     # Programs this small run a few times: most of the test would be to optimise them.
     done = bench(name, *flags, JAX_DISABLE_MOST_OPTIMIZATIONS="1", NPROC="1")

@@ -1,0 +1,58 @@
+"""Says what programs are compiled for, and holds every choice that depends on it.
+
+A choice is made when a function is traced. It follows JAX's default backend, unless a
+process compiles for a device that it does not have.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+Platform = Literal["cpu", "gpu", "tpu"]
+
+_target: Platform | None = None
+
+
+def platform() -> str:
+    """Returns "cpu", "gpu" or "tpu": what is traced now is compiled for that."""
+    return _target or jax.default_backend()
+
+
+def compile_for(target: Platform | None) -> None:
+    """Has this process trace for another platform than JAX's own; None undoes that.
+
+    What was traced before is forgotten, because it was made for the other platform.
+    """
+    global _target
+    jax.clear_caches()
+    _target = target
+
+
+def bytes_of_scores(is_product: bool) -> int:
+    """Returns about how many bytes of float32 scores are made at once, of all heads.
+
+    On a CPU so many stay in the caches, with what they are made of; a score that is no
+    product makes more. On a TPU they fit its vector memory, on a GPU its cache, and fewer
+    would leave parts of it idle.
+    """
+    if platform() == "cpu":
+        return 2**21 if is_product else 2**19
+    return 2**23
+
+
+def takes_cudnn(
+    dtype, width: int, left: int | None, right: int | None, is_padded: bool
+) -> bool:
+    """Tells whether cuDNN computes plain products here, without N·M memory.
+
+    `width` is d_k = d_v; a query sees `left` keys before it and `right` after it, None for
+    all. cuDNN's kernels are of half precision, with heads wider than 128 from Hopper on
+    only. It has causal masks, and windows that end at the query; with padding too a window
+    may be empty, of which cuDNN promises nothing.
+    """
+    is_half = dtype in (jnp.float16, jnp.bfloat16)
+    is_window = right == 0 and left is not None and left >= 0 and not is_padded
+    has_mask = (left is None and right in (None, 0)) or is_window
+    fits = width % 8 == 0 and 0 < width <= 128
+    return platform() == "gpu" and is_half and has_mask and fits

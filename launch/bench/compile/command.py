@@ -1,0 +1,220 @@
+"""Compiles attention and the programs of every config for devices that are not here.
+
+Each target has a process of its own, with the compiler that it needs: libtpu for TPUs
+(`pip install '.[compile-tpu]'`), JAX's CUDA plugin for GPUs (`pip install
+'.[compile-cuda]'`).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+from absl import flags
+
+from experiments.sweep.plan import group_trials, plan_trials
+from experiments.sweep.points import expand, load_config, sweeps_of
+from launch import command
+from launch.bench.compile import compiler
+from launch.bench.compile.case import AttentionCase, ProgramCase
+from launch.bench.compile.compiler import Compiled
+from launch.bench.compile.configs import config_of, every_config
+from launch.bench.compile.targets import TARGETS
+from launch.bench.harness import record
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.libraries import BenchError, Library, installed
+from launch.bench.harness.process import Failed, Worker
+from launch.bench.harness.table import Table, mebibytes, number, show
+
+MODULE = "launch.bench.compile.compiler"
+NEEDS = {"tpu": ("libtpu",), "gpu": ("jax_cuda12_plugin",)}
+REMEDY = {"tpu": "compile-tpu", "gpu": "compile-cuda"}
+
+# In the order of ATTENTION's table: all forms at one length, then the longest ones.
+FORMS = [
+    AttentionCase(score, 2048, mask, direction)
+    for score, mask, direction in itertools.product(
+        ("scaled_dot", "additive"),
+        ("full", "causal", "window", "padding", "segments"),
+        ("forward", "gradient"),
+    )
+]
+CHOSEN = [
+    AttentionCase("scaled_dot", 2048, mask, direction, None)
+    for mask, direction in itertools.product(
+        ("full", "causal", "local", "padding"), ("forward", "gradient")
+    )
+]
+OTHERS = [
+    AttentionCase("scaled_dot", 2048, "causal", "gradient", "reference"),
+    AttentionCase("scaled_dot", 2048, "causal", "gradient", dtype="float32"),
+    AttentionCase("bilinear", 2048, "causal", "gradient"),
+    AttentionCase("additive", 1024, "full", "gradient", "reference", b=1),
+    AttentionCase("additive", 1024, "full", "gradient", b=1),
+]
+LONG = [
+    AttentionCase("scaled_dot", n, "causal", direction)
+    for n, direction in itertools.product((8192, 65_536), ("forward", "gradient"))
+]
+ATTENTION = [*FORMS, *CHOSEN, *OTHERS, *LONG]
+
+BFLOAT16 = (("training.precision", "bfloat16"),)
+
+
+def _programs():
+    """Returns a step of every config, and quick.py's in all ways."""
+    cases = [ProgramCase(config) for config in every_config()]
+    quick = "experiments/configs/quick.py"
+    cases += [ProgramCase(quick, part=part) for part in ("losses", "search")]
+    cases += [
+        ProgramCase(quick, strategy="shard_map"),
+        ProgramCase(quick, lanes=4),
+        ProgramCase(quick, BFLOAT16),
+        ProgramCase("experiments/configs/table3.py:tiny", lanes=16),
+        ProgramCase("experiments/configs/paper.py:base", BFLOAT16),
+        ProgramCase("experiments/configs/paper.py:big", BFLOAT16),
+    ]
+    return cases
+
+
+TINY = [
+    AttentionCase("scaled_dot", 256, "causal", "gradient", b=1, h=2),
+    AttentionCase("additive", 256, "full", "forward", b=1, h=2),
+]
+
+NOTES = {
+    "HBM": "MiB of a device beside arguments and results",
+    "in all": "MiB of a device with arguments, results and the program",
+    "donated": "of the results, which are written over arguments",
+    "cycles": "millions, as the compiler estimates; the body of a loop counts once",
+    "collectives": "operations in which devices exchange numbers",
+    "spills": "kernels whose registers do not suffice",
+}
+
+
+def define_flags() -> None:
+    """Defines --for, --config and --sweep."""
+    flags.DEFINE_list(
+        "for", ["v5e", "h100"], f"Devices to compile for, of {', '.join(TARGETS)}"
+    )
+    flags.DEFINE_string(
+        "config", None, "Compile this config's programs alone, not every config's"
+    )
+    flags.DEFINE_list("sweep", [], "With --config: sweeps whose groups are compiled")
+
+
+def measure(request: Request) -> Outcome:
+    """Compiles the cases for each target; shows and writes a table for each."""
+    names = request.flags["for"].value
+    for name in names:
+        if name not in TARGETS:
+            raise BenchError(f"unknown device {name!r}; known: {', '.join(TARGETS)}")
+    cases = _cases(request)
+    libraries = {name: _library(name) for name in names}
+    results = {}
+    files = []
+    tables = []
+    for name, library in libraries.items():
+        worker = Worker(library, name, record.threads())
+        try:
+            compiled = {}
+            for case in cases:
+                with request.console.status(f"{name}: {case.name}"):
+                    compiled[case] = _compile(worker, case)
+        finally:
+            worker.stop()
+        results[name] = compiled
+        tables.append(table(name, compiled))
+        files = _write(request, results, tables)
+        show(tables[-1], request.console)
+    return Outcome(files)
+
+
+def _library(name):
+    """Returns what compiles for a target; raises BenchError where it is not installed."""
+    platform = TARGETS[name].platform
+    library = Library(MODULE, NEEDS[platform])
+    if not installed(library):
+        raise BenchError(
+            f"no compiler for --for={name} is installed: pip install "
+            f"'.[{REMEDY[platform]}]'"
+        )
+    return library
+
+
+def _cases(request):
+    """Returns the cases that the flags ask for."""
+    values = request.flags
+    if values.config is None:
+        if values.sweep:
+            command.mistake(
+                "--sweep needs --config=FILE, the config whose sweeps it names"
+            )
+        return request.cases
+    points = expand(sweeps_of(load_config(values.config)), values.sweep, None)
+    trials = plan_trials(config_of(values.config), points)
+    # One trial stands for all that share its program.
+    groups = group_trials(trials)
+    return [
+        ProgramCase(values.config, tuple(group[0].point.items())) for group in groups
+    ]
+
+
+def _compile(worker, case):
+    try:
+        return worker.call(compiler.Compiler.compile, case)
+    except Failed as error:
+        return Compiled(why_not=str(error))
+
+
+def _write(request, results, tables):
+    return record.write(
+        request.directory,
+        "compile",
+        title="Compiled for accelerators",
+        tables=tables,
+        results={
+            name: {case.name: dataclasses.asdict(c) for case, c in cells.items()}
+            for name, cells in results.items()
+        },
+        packages=("libtpu", "jax-cuda12-plugin"),
+    )
+
+
+def table(target: str, results: Mapping) -> Table:
+    """Returns the table of one target, a row a case."""
+    filled = Table(target, ())
+    headings = [filled.noted(*pair) for pair in NOTES.items()]
+    filled.headings = (target, "lower, s", "compile, s", *headings)
+    for case, compiled in results.items():
+        if compiled.why_not:
+            shown = filled.noted("no", compiled.why_not)
+            filled.rows.append((case.name, "", shown, *[""] * len(NOTES)))
+            continue
+        filled.rows.append((case.name, *_cells(compiled)))
+    return filled
+
+
+def _cells(compiled):
+    donated = compiled.donated_bytes / max(1, compiled.output_bytes)
+    cycles = "" if compiled.cycles is None else number(compiled.cycles / 1e6)
+    return (
+        number(compiled.lowering_seconds),
+        number(compiled.seconds),
+        mebibytes(compiled.temporary_bytes),
+        mebibytes(compiled.bytes),
+        f"{donated:.0%}",
+        cycles,
+        str(compiled.collectives),
+        "" if compiled.spills is None else str(compiled.spills),
+    )
+
+
+BENCHMARK = Benchmark(
+    name="compile",
+    cases=[*ATTENTION, *_programs()],
+    tiny=TINY,
+    run=measure,
+    table=table,
+    cases_flag=True,
+    define_flags=define_flags,
+)
