@@ -1,6 +1,8 @@
 """A translator of your own text, with sizes chosen from the text itself.
 
     python -m launch.train --config=experiments/configs/files.py:PLACE --workdir=runs/own
+    python -m launch.sweep --config=experiments/configs/files.py:PLACE --sweep=heads --seeds=3 \
+      --workdir=runs/own-heads
 
 PLACE is one of
 
@@ -73,6 +75,18 @@ def get_config(place=None):
         max_length=chosen["data"]["max_length"], sentences=200, beam=4, weights="best"
     )
     return config
+
+
+def sweep_heads(config):
+    """h at constant h·d_k."""
+    width = config.model.h * config.model.d_k
+    for h in (1, 2, 4, 8):
+        yield {"model.h": h, "model.d_k": width // h, "model.d_v": width // h}
+
+
+def sweep_positions():
+    for positions in ("sinusoidal", "learned", "rotary", "none"):
+        yield {"model.positions": positions}
 
 
 def sizes(pairs: int, longest: int, size: int) -> dict:

@@ -235,7 +235,7 @@ def test_two_sweeps_at_once_into_one_workdir(tmp_path):
         (
             "train",
             ["--config=nowhere.py", "--workdir=x"],
-            "--config=nowhere.py: no such file (in experiments/configs: ",
+            "--config=nowhere.py: no such file (the project's own, by name: ",
         ),
         (
             "train",

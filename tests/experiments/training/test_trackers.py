@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,33 @@ def test_a_killed_run_neither_doubles_nor_loses_a_line(name, tmp_path, monkeypat
         assert done.returncode == status, done.stderr
         assert "left out" not in done.stderr
     assert READ[name](tmp_path) == EXPECTED
+
+
+def test_wandb_online_gets_what_its_server_lacks(tmp_path, monkeypatch):
+    """A stand-in for W&B, whose server has the first three lines of this run."""
+    logged = []
+    run = types.SimpleNamespace(
+        step=3,
+        offline=False,
+        define_metric=lambda *_, **__: None,
+        log=lambda values, step: logged.append((step, values)),
+        finish=lambda: logged.append("finished"),
+    )
+    asked = []
+    module = types.SimpleNamespace(
+        init=lambda **options: asked.append(options) or run, Settings=dict
+    )
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    for _ in range(2):
+        trackers = open_trackers("wandb", tmp_path, LINES[:2])
+        for line in LINES[2:]:
+            trackers.write(line)
+        trackers.close()
+    first, second = asked
+    assert first["id"] == second["id"] and first["resume"] == "allow"
+    expected = [(3, {"train/loss": 2.0, "train/seconds": 4.0, "step": 6})]
+    assert logged[:1] == expected
+    assert [entry[0] for entry in logged[:3]] == [3, 4, 5] and logged[3] == "finished"
 
 
 def test_tensorboard_knows_the_hyperparameters(tmp_path):
