@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.report.figures import curves, differences, heat_maps, lengths, sizes
+from experiments.report import page_figures
+from experiments.report.figures import curves, differences, heat_maps, lengths
 from experiments.report.results import ResultsError, read_results
 from experiments.report.sql import run_query
 from experiments.report.write import write_report
@@ -30,12 +31,13 @@ def undrawn(monkeypatch):
     for module, name in (
         (differences, "forest"),
         (curves, "training_curves"),
-        (sizes, "size_and_perplexity"),
+        (page_figures, "scatter"),
         (lengths, "by_length"),
         (heat_maps, "head_entropies"),
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
-    monkeypatch.setattr(heat_maps, "position_table", lambda *_: "")
+    monkeypatch.setattr(page_figures, "product_pictures", lambda *_: [])
+    monkeypatch.setattr(page_figures, "_position_figures", lambda _: [])
 
 
 FILES = (
