@@ -9,6 +9,7 @@ import pytest
 
 from experiments.report import page_figures
 from experiments.report.figures import curves, differences, heat_maps, lengths
+from experiments.report.figures.style import Picture
 from experiments.report.results import ResultsError, read_results
 from experiments.report.sql import run_query
 from experiments.report.write import write_report
@@ -37,7 +38,8 @@ def undrawn(monkeypatch):
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr(page_figures, "product_pictures", lambda *_: [])
-    monkeypatch.setattr(page_figures, "_position_figures", lambda _: [])
+    blank = Picture("positions", "<svg></svg>", (), None)
+    monkeypatch.setattr(heat_maps, "position_table", lambda *_: blank)
 
 
 FILES = (
