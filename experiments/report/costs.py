@@ -33,12 +33,13 @@ COSTS = (
     Cost("peak_memory", "peak memory, MiB", 2**-20),
 )
 """FLOPs are the arithmetic that the model needs (`experiments.trial.flops`), seconds those of
-training and its evaluations, memory that of the process or device, which lanes share."""
+training and its evaluations, memory that of the process or device: lanes share it, and a
+process that trains trials one after another keeps some of what the first ones took."""
 
 NOTE = (
     "cost: means over seeds; training TFLOPs: what the model’s arithmetic needs, forward and "
     "backward; seconds: training with its evaluations; peak memory: of the device or, on a "
-    "CPU, of the process, shared by the trials that it trains side by side"
+    "CPU, of the process, with the trials side by side in it and what those before left there"
 )
 
 

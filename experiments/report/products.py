@@ -152,6 +152,8 @@ def _points(line, rows, metric):
             # The interval of the difference, about the row's own mean.
             low += difference.low - difference.mean
             high += difference.high - difference.mean
+            low = max(low, metric.link.lowest)
+            high = min(high, metric.link.highest)
         points.append(Point(x, mean.mean, low, high))
     return points
 

@@ -82,6 +82,8 @@ class TrialResult:
     """The sweep's name for this trial's row; empty for a row named by what it changes."""
     role: str = ""
     """One of ROLES in a sweep that was tuned; empty in another."""
+    log_damage: str = ""
+    """What is wrong with metrics.jsonl."""
 
     @property
     def error(self) -> str:
@@ -338,9 +340,8 @@ def _read_sweep(workdir, metrics):
         ) from error
     # Texts of files are shown in terminals, which obey control characters.
     config = one_line(sweep.get("config"))
-    return Results(
-        workdir, tuple(trials), config, base, tuple(sweeps), count, interest, tuned
-    )
+    listed = tuple(trials)
+    return Results(workdir, listed, config, base, tuple(sweeps), count, interest, tuned)
 
 
 def _read_trial(directory, name, point, base, metrics, label=""):
@@ -358,6 +359,7 @@ def _read_trial(directory, name, point, base, metrics, label=""):
         if isinstance(value, (dict, list)):
             message = f"{directory}: its point has {key}={value!r}, which is no setting"
             raise ResultsError(message)
+    log = read_metrics(directory / "metrics.jsonl")
     # A point without a seed has that of its config, or of the sweep's base.
     seed = point.get("seed", config.get("seed", base.get("seed")))
     status = result.get("status")
@@ -368,11 +370,12 @@ def _read_trial(directory, name, point, base, metrics, label=""):
         directory=directory,
         config=config,
         record=record,
-        metrics=_latest(read_metrics(directory / "metrics.jsonl").lines),
+        metrics=_latest(log.lines),
         result=result or None,
         # No result yet, or one that was cut short, is an unfinished trial.
         status=status if status in ENDS else "unfinished",
         label=one_line(label),
+        log_damage=log.damage,
     )
 
 
@@ -412,9 +415,9 @@ def _name_damages(results, say):
                 f"{trial.directory}/result.json is not what the trial wrote: restore it, "
                 "or remove it and train there again, which makes it from the checkpoints"
             )
-        if damage := read_metrics(trial.directory / "metrics.jsonl").damage:
+        if trial.log_damage:
             changed = [name for name in changed if name != "metrics.jsonl"]
-            changed.append(f"metrics.jsonl ({damage})")
+            changed.append(f"metrics.jsonl ({trial.log_damage})")
         if changed:
             names = one_line(", ".join(changed))
             say(f"{trial.directory}: changed since the trial wrote it: {names}")

@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments.report.figures import curves, differences, heat_maps, lengths, sizes
+from experiments.report import page_figures
+from experiments.report.figures import curves, differences, heat_maps, lengths
+from experiments.report.figures.style import Picture
 from experiments.report.results import ResultsError, read_results
 from experiments.report.sql import run_query
 from experiments.report.write import write_report
@@ -30,12 +32,14 @@ def undrawn(monkeypatch):
     for module, name in (
         (differences, "forest"),
         (curves, "training_curves"),
-        (sizes, "size_and_perplexity"),
+        (page_figures, "scatter"),
         (lengths, "by_length"),
         (heat_maps, "head_entropies"),
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
-    monkeypatch.setattr(heat_maps, "position_table", lambda *_: "")
+    monkeypatch.setattr(page_figures, "product_pictures", lambda *_: [])
+    blank = Picture("positions", "<svg></svg>", (), None)
+    monkeypatch.setattr(heat_maps, "position_table", lambda *_: blank)
 
 
 FILES = (

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from experiments.evaluation.metrics import PERPLEXITY, Metric
 from experiments.report.figures.style import (
@@ -100,13 +101,18 @@ def _draw_lines(axes, metric, lines, setting):
         options = dict(linewidth=1.2, marker="o", markersize=3.5)
         line = styled_line(xs, ys, row, **options)
         axes.add_line(line)
+        # Bars of several lines at one value stand beside each other.
+        points_aside = 2.5 * (row - (len(lines) - 1) / 2)
+        inches = axes.figure.dpi_scale_trans
+        beside = ScaledTranslation(points_aside / 72, 0, inches)
         for x, y, point in zip(xs, ys, points, strict=True):
             low = metric.scale * point.low
             high = metric.scale * point.high
             text = f"{short_label(label)}, " if label else ""
             text += f"{setting}={x:g}: {y:.4g}"
             if high > low:
-                axes.vlines(x, low, high, color=line.get_color(), linewidth=0.9)
+                bar = dict(color=line.get_color(), linewidth=0.9)
+                axes.vlines(x, low, high, transform=axes.transData + beside, **bar)
                 text += f" [{low:.4g}, {high:.4g}]"
             spots.append(Spot(axes, x, y, text))
     axes.autoscale_view()

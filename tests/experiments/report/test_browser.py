@@ -95,10 +95,10 @@ def test_every_layer_and_head_and_their_mean_has_its_map(page, tmp_path):
         page,
         tmp_path,
         """
-        return {buttons: [...document.querySelectorAll('#first .heads button')].map(b => b.value),
-                inked: [...document.querySelectorAll('#first .heads canvas')].map(c =>
-                    c.getContext('2d').getImageData(0, 0, c.width, c.height)"""
-        ".data.some(x => x))};",
+        const all = name => [...document.querySelectorAll(`#first .heads ${name}`)];
+        const pixels = c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        return {buttons: all('button').map(button => button.value),
+                inked: all('canvas').map(canvas => pixels(canvas).some(x => x))};""",
     )
     buttons = ["0 0", "0 1", "0 2", "1 0", "1 1", "1 2"]
     assert answer == {"buttons": buttons, "inked": [True] * 6}
@@ -138,7 +138,8 @@ def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
         for (const input of document.querySelectorAll('input[name=kind]')) {
           input.click();
           await new Promise(resolve => setTimeout(resolve, 100));
-          titles.push(document.querySelector('#first h3').textContent.split(': ')[1].split(' ')[0]);
+          const title = document.querySelector('#first h3').textContent;
+          titles.push(title.split(': ')[1].split(' ')[0]);
         }
         return titles;""",
     )
@@ -150,8 +151,9 @@ def test_two_runs_stand_beside_each_other_on_one_sentence(table, tmp_path):
         table,
         tmp_path,
         """
-        const titles = () => ['first', 'second'].map(side => document.querySelector(`#${side} h3`).textContent.split(':')[0]);
-        const before = titles(), second = document.getElementById('controls').second;
+        const title = side => document.querySelector(`#${side} h3`).textContent;
+        const before = ['first', 'second'].map(side => title(side).split(':')[0]);
+        const second = document.getElementById('controls').second;
         second.value = '';
         second.dispatchEvent(new Event('change', {bubbles: true}));
         return {before, hidden: document.getElementById('second').hidden};""",
@@ -166,17 +168,24 @@ def test_rows_are_sorted_searched_and_filtered(table, tmp_path):
         table,
         tmp_path,
         """
-        const names = section => [...document.querySelectorAll(`#${section} tbody tr[data-row]`)]
+        const all = selector => [...document.querySelectorAll(selector)];
+        const names = section => all(`#${section} tbody tr[data-row]`)
           .filter(row => !row.hidden).map(row => row.cells[0].textContent.trim());
-        const button = [...document.querySelectorAll('#results th button')].find(b => b.textContent === 'perplexity');
+        const buttons = all('#results th button');
+        const button = buttons.find(button => button.textContent === 'perplexity');
         const orders = [];
-        for (let i = 0; i < 3; i++) { button.click(); orders.push([button.closest('th').ariaSort, names('results')]); }
-        const filter = document.getElementById('filter'), say = () => filter.dispatchEvent(new Event('input', {bubbles: true}));
+        for (let i = 0; i < 3; i++) {
+          button.click();
+          orders.push([button.closest('th').ariaSort, names('results')]);
+        }
+        const filter = document.getElementById('filter');
+        const say = () => filter.dispatchEvent(new Event('input', {bubbles: true}));
         filter.verdict.value = 'worse'; say();
         const worse = names('results');
         filter.verdict.value = ''; filter.text.value = 'POSITIONS'; say();
-        return {orders, worse, found: names('results'), differences: new Set(names('differences')).size,
-                runs: [...document.querySelectorAll('#runs details')].filter(run => !run.hidden).length,
+        return {orders, worse, found: names('results'),
+                differences: new Set(names('differences')).size,
+                runs: all('#runs details').filter(run => !run.hidden).length,
                 said: filter.querySelector('output').textContent};""",
     )
     (up, lowest), (down, highest), (none, table_order) = answer["orders"]
@@ -194,10 +203,11 @@ def test_a_figure_says_its_values_and_is_saved(table, tmp_path):
         table,
         tmp_path,
         """
-        const figure = document.getElementById('figure-training-curves'), svg = figure.querySelector('svg');
-        const spot = data.spots['training-curves'][3];
+        const figure = document.getElementById('figure-training-curves');
+        const svg = figure.querySelector('svg'), spot = data.spots['training-curves'][3];
         const place = new DOMPoint(spot[0] + 2, spot[1]).matrixTransform(svg.getScreenCTM());
-        svg.dispatchEvent(new PointerEvent('pointermove', {clientX: place.x, clientY: place.y}));
+        const at = {clientX: place.x, clientY: place.y};
+        svg.dispatchEvent(new PointerEvent('pointermove', at));
         const said = tip.textContent;
         let saved;
         URL.createObjectURL = file => { saved = file; return '#'; };
@@ -233,8 +243,11 @@ def test_nothing_sticks_out_of_the_page(table, tmp_path, width):
         """
         document.querySelectorAll('details').forEach(details => details.open = true);
         const scrolls = element => element.closest('.scroll, .wide, .large, .heads, pre');
-        return [...document.querySelectorAll('main *')].filter(element => element.checkVisibility()
-          && !scrolls(element) && element.getBoundingClientRect().right > innerWidth + 1).map(element => element.outerHTML.slice(0, 90));""",
+        const right = element => element.getBoundingClientRect().right;
+        return [...document.querySelectorAll('main *')]
+          .filter(element => element.checkVisibility() && !scrolls(element))
+          .filter(element => right(element) > innerWidth + 1)
+          .map(element => element.outerHTML.slice(0, 90));""",
         f"--window-size={width},900",
     )
     assert answer == []
@@ -248,11 +261,14 @@ def test_a_printed_page_has_all_of_its_columns(table, tmp_path):
         """
         const sheet = document.querySelector('style');
         // As printed: the rules for paper hold, at the width of its text.
-        sheet.textContent = sheet.textContent.replace('@media print', '@media all').replace(/@media [^{]*max-width[^{]*/, '@media not all ');
+        sheet.textContent = sheet.textContent.replace('@media print', '@media all')
+          .replace(/@media [^{]*max-width[^{]*/, '@media not all ');
         document.body.style.width = '188mm';
         const edge = document.body.getBoundingClientRect().right + 1;
-        return [...document.querySelectorAll('table')].filter(table => table.checkVisibility())
-          .filter(table => table.getBoundingClientRect().right > edge).map(table => table.parentElement.ariaLabel);""",
+        return [...document.querySelectorAll('table')]
+          .filter(table => table.checkVisibility())
+          .filter(table => table.getBoundingClientRect().right > edge)
+          .map(table => table.parentElement.ariaLabel);""",
     )
     assert answer == []
 

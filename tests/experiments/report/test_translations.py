@@ -35,6 +35,16 @@ def test_sentences_are_those_of_the_largest_difference(rows):
         assert before != after
 
 
+def test_the_largest_difference_comes_first(rows):
+    pairs = differing(labels_of(rows), rows, fakes.REPORTED)
+    assert {pair.metric.key for pair in pairs} == {"chrf"}
+    for pair in pairs:
+        sizes = [abs(after - before) for *_, before, after in pair.sentences]
+        assert (
+            len(sizes) == 6 and sizes == sorted(sizes, reverse=True) and sizes[-1] > 0
+        )
+
+
 def test_without_a_base_or_texts_no_sentences_are_compared(rows):
     assert differing(labels_of(rows[1:4]), rows[1:4], [EXACT_MATCH]) == []
     texts = rows[1].group.trials[0].directory / "sources.txt"

@@ -1,9 +1,11 @@
-"""Where the cache of this machine is."""
+"""Where the cache of this machine is, and how much memory was in use."""
 
 import os
 import pwd
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.system import machine
@@ -29,3 +31,16 @@ def test_a_user_without_a_home_is_asked_for_the_variable(monkeypatch):
     with pytest.raises(machine.CacheError, match="set XDG_CACHE_HOME") as refused:
         machine.cache()
     assert str(refused.value).startswith(f"user {os.getuid()} has no home directory")
+
+
+def test_peak_memory_begins_anew():
+    before = machine.peak_memory()
+    # A process as small as this one needs memory, and no machine has a pebibyte.
+    assert 2**22 < before < 2**50
+    held = np.ones(2**26 // 8)
+    assert machine.peak_memory() >= before
+    with_array = machine.peak_memory()
+    del held
+    machine.reset_peak_memory()
+    if sys.platform == "linux":
+        assert machine.peak_memory() < with_array

@@ -82,6 +82,13 @@ def test_lines_are_logged_when_settings_say_so(finished):
 
 def test_every_test_sentence_is_translated(finished):
     lines = (finished[0] / "translations.txt").read_text().splitlines()
+    test = tiny.corpus().test.text
+    assert (finished[0] / "sources.txt").read_text().splitlines() == test.source
+    assert (finished[0] / "references.txt").read_text().splitlines() == test.target
+    logged = (finished[0] / "metrics.jsonl").read_text().splitlines()
+    arithmetic = sum(json.loads(line).get("flops", 0) for line in logged)
+    assert finished[1]["training_flops"] == arithmetic > 0
+    assert finished[1]["peak_memory"] > 0
     assert len(lines) == 12
 
 

@@ -37,17 +37,18 @@ def test_time_of_an_evaluation_is_no_time_of_steps(tmp_path, monkeypatch):
     }
     # Two steps of a second, with an evaluation of ten seconds in between and after.
     now = 1.0
-    log.steps(1, metrics, 0, due=False)
+    log.steps(1, metrics, 70, due=False)
     now = 11.0
     log.validation(1, dict(perplexity=2.0))
     now = 12.0
-    log.steps(2, metrics, 0, due=True)
+    log.steps(2, metrics, 30, due=True)
     now = 22.0
     log.validation(2, dict(perplexity=2.0))
     now = 24.0
     log.steps(3, metrics, 0, due=True)
     lines = [line for line in directory.metrics() if line["split"] == "train"]
     assert [line["tokens_per_second"] for line in lines] == [6, 3]
+    assert [line["flops"] for line in lines] == [100, 0] and directory.flops() == 100
 
 
 def test_a_log_counts_what_is_skipped(tmp_path):
