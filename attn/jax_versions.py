@@ -4,7 +4,6 @@ Each function says which version ends it: where attn needs that one, the functio
 """
 
 import inspect
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +13,7 @@ import jax.experimental
 import jax.nn
 import jax.numpy as jnp
 
-VERSION = tuple(map(int, re.findall(r"\d+", jax.__version__)[:2]))
+VERSION = jax.__version_info__[:2]
 
 
 def enable_x64(is_on: bool = True) -> AbstractContextManager:

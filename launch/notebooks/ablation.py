@@ -127,7 +127,7 @@ axes.plot(
     alpha=0.7,
 )
 axes.invert_yaxis()
-axes.set(xscale="log", xlabel="perplexity on the validation set")
+axes.set(xlabel="perplexity on the validation set")
 axes.grid(axis="y", alpha=0.3)
 
 # %% [markdown]

@@ -119,9 +119,10 @@ def get_config():
 
 
 def sweep_score():
-    for score in ("scaled_dot", "MY_SCORE"):
+    for name, score in (("scaled dot", "scaled_dot"), ("cosine", "MY_SCORE")):
         for d_k in WIDTHS:
-            yield {"model.score": score, "model.d_k": d_k}
+            label = f"{name}, d_k={d_k}"
+            yield {"label": label, "model.score": score, "model.d_k": d_k}
 """
 for name, value in {**sizes, "MY_SCORE": SCORE}.items():
     config = config.replace(name, str(value))
@@ -165,7 +166,7 @@ for score in ("scaled_dot", SCORE):
     axes.plot(*zip(*dots), "o", color=line.get_color(), alpha=0.6)
 axes.set(xlabel="d_k", ylabel="perplexity on the validation set")
 axes.set_xscale("log", base=2)
-axes.set_yscale("log")
+axes.set_xticks(sizes["WIDTHS"], sizes["WIDTHS"])
 axes.legend()
 plt.show()
 

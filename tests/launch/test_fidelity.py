@@ -46,8 +46,10 @@ def measured(monkeypatch, tmp_path):
     """Returns a function that runs the command, with or without PyTorch's numbers."""
 
     def measure(torch):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: torch)
-        monkeypatch.setattr(importlib, "import_module", lambda name: torch)
+        # Its own importlib: JAX imports parts of itself by the common one.
+        util = types.SimpleNamespace(find_spec=lambda name: torch)
+        stand_in = types.SimpleNamespace(util=util, import_module=lambda name: torch)
+        monkeypatch.setattr(fidelity, "importlib", stand_in)
         console = rich.console.Console(width=140, record=True, quiet=True)
         request = Request(directory=tmp_path, console=console, cases=CASES[:1])
         outcome = fidelity.measure(request)
