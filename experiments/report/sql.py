@@ -30,8 +30,8 @@ from experiments.report.results import (
     read_results,
 )
 from experiments.report.terminal import drawn_table, plain_columns
-from experiments.system.console import stdout_console
 from experiments.report.tuning import row_names
+from experiments.system.console import stdout_console
 
 TRIAL = (
     "workdir",
