@@ -144,7 +144,7 @@ def _products(results, rows, metrics) -> list[Figure]:
     captions = (
         "Means over seeds. Bars are the intervals of the differences to base, about each "
         f"row’s own mean; base has none. Of more than {MOST_LINES} lines those that change "
-        "least of the base are shown.",
+        "least of the base are shown; a bar that ends at the edge goes on.",
         "Means over seeds; light is good.",
     )
     figures = []

@@ -29,6 +29,10 @@ _MOST_NUMBERS = 80
 """Cells of a map that have their number written in them."""
 
 
+_ROOM = 3
+"""Bars may take so many times the range of the means; longer ones end at the axes' edge."""
+
+
 class Point(NamedTuple):
     """Holds a row's mean in one metric, with the ends of its interval."""
 
@@ -115,7 +119,7 @@ def _draw_lines(axes, metric, lines, setting):
                 axes.vlines(x, low, high, transform=axes.transData + beside, **bar)
                 text += f" [{low:.4g}, {high:.4g}]"
             spots.append(Spot(axes, x, y, text))
-    axes.autoscale_view()
+    _make_room(axes, metric, [point for _, points in lines for point in points])
     # Values that double are evenly apart on a log scale.
     if min(values) > 0 and max(values) >= 4 * min(values):
         axes.set_xscale("log")
@@ -127,6 +131,16 @@ def _draw_lines(axes, metric, lines, setting):
     unit = f", {metric.unit}" if metric.unit else ""
     axes.set(title=f"{metric.name}{unit}")
     return spots
+
+
+def _make_room(axes, metric, points):
+    """Scales the axes to the bars, or to the means alone where bars would hide them."""
+    means = [metric.scale * point.y for point in points]
+    ends = [metric.scale * end for point in points for end in (point.low, point.high)]
+    if np.ptp(ends) <= _ROOM * np.ptp(means):
+        xs = [point.x for point in points]
+        axes.update_datalim([(min(xs), min(ends)), (max(xs), max(ends))])
+    axes.autoscale_view()
 
 
 def _draw_map(figure, axes, metric, values, rows, columns):
