@@ -46,3 +46,11 @@ def jax_nn_gives_lse() -> bool:
     """
     signature = inspect.signature(jax.nn.dot_product_attention)
     return "return_residual" in signature.parameters
+
+
+def jax_nn_takes_window() -> bool:
+    """Returns whether `jax.nn.dot_product_attention` heeds a window with no other mask.
+
+    jax 0.10 ends it: before, such a window had no effect, without a word.
+    """
+    return VERSION >= (0, 10)

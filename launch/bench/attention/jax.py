@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Additive, Bilinear, Mask, ScaledDot, attention
-from attn.jax_versions import enable_x64, jax_nn_gives_lse
+from attn.jax_versions import enable_x64, jax_nn_gives_lse, jax_nn_takes_window
 from launch.bench.attention import cases
 from launch.bench.attention.call import Call
 from launch.bench.harness.libraries import Unsupported
@@ -203,6 +203,8 @@ def jax_nn(x, call):
         raise Unsupported("no dropout")
     if call.lse and not jax_nn_gives_lse():
         raise Unsupported("no LSE before jax 0.8.1")
+    if call.window is not None and not jax_nn_takes_window():
+        raise Unsupported("ignores a window without another mask before jax 0.10")
     lengths = call.lengths
     if lengths is not None:
         # It refuses integers of any other type.
