@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from experiments.data.dataset import prepare
+from experiments.report import write
 from experiments.settings import resolve
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import load_config
@@ -256,9 +257,10 @@ def read_only(monkeypatch):
             ),
         )
         # open() of Python does not call os.open.
-        monkeypatch.setattr(
-            files, "write_bytes", lambda path, content: refuse(path), raising=True
-        )
+        for module in (files, write):
+            monkeypatch.setattr(
+                module, "write_bytes", lambda path, content: refuse(path), raising=True
+            )
 
     return make
 
