@@ -172,7 +172,11 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
     result = run(
         tmp_path / "resumed", longer
     )  # its own checkpoint comes first, without the other
-    assert result == straight and result["beside"]["average"]["steps"] == [12, 16]
+    assert result["beside"]["average"]["steps"] == [12, 16]
+    # A trial has the FLOPs of its own steps: 4 of 16.
+    own = result.pop("training_flops")
+    assert 0.2 < own / straight.pop("training_flops") < 0.3
+    assert result == straight
     assert metrics(tmp_path / "resumed") == [
         line
         for line in metrics(tmp_path / "straight")
