@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn.jax_versions import jax_nn_takes_window
 from attn.masks import Band, Mask, Padding
 from attn.platforms import takes_cudnn
 
@@ -69,6 +70,8 @@ def jax_nn(
     bad_query |= overflown_query
     bad = bad_key | overflown_key | bad_value
     padded = is_padded(mask)
+    # A window alone has no effect in earlier versions of JAX, with lengths it has.
+    needs_lengths = padded or not jax_nn_takes_window()
     on_cudnn = takes_cudnn(q.dtype, q.shape[-1], left, right, padded)
     # cuDNN serves the causal flag, and a window with it alone.
     causal = right == 0
@@ -84,7 +87,7 @@ def jax_nn(
         is_causal=causal,
         local_window_size=window,
         # An example of no keys is put right below; its own gradient must not be NaN.
-        key_value_seq_lengths=jnp.maximum(lengths, 1) if padded else None,
+        key_value_seq_lengths=jnp.maximum(lengths, 1) if needs_lengths else None,
         implementation="cudnn" if on_cudnn else "xla",
     )
     # jax.nn gives the mean of all values to a query that sees nothing.
