@@ -35,10 +35,9 @@ def map_heads(
       function: gives arrays with a row for each query, (N, …).
       q, k, v: queries (*B, N, H, K), keys and values.
       score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
-      at_once: so many heads are computed together, all of them by default; the others
-        wait their turn, unless the examples or heads are sharded over explicit axes.
-      saved: derivatives keep the arrays of that name, and make all else again, the
-        transposed copies of the arguments too.
+      at_once: at most so many heads are computed together, all of them by default; the
+        others wait their turn, except along an axis that is sharded explicitly.
+      saved: derivatives keep the arrays of that name, and make all else again.
 
     Returns:
       The function's results as (*B, N, H, …).
@@ -55,14 +54,9 @@ def map_heads(
     mask = mask.flat(batch)
     score = _parameters(score)
     _check_axes(count, h, mask=mask, bias=bias, score=score)
-    arrays = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
+    qkv = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
     drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
-
-    def one_example(q, k, v, *rest):
-        # Within the map and its checkpoint, so that no transposed batch is kept.
-        heads_first = (jnp.moveaxis(x, -2, 0) for x in (q, k, v))
-        results = _map_leading(one_head, h, at_once, (*heads_first, *rest))
-        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
+    rest = (score, mask, bias, drop)
 
     def one_head(q, k, v, score, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
@@ -75,13 +69,21 @@ def map_heads(
         # Where there is no key, no query sees anything.
         return _spoiled(results, q, k, v) if m else results
 
-    # The outer checkpoint is there for the transposed copies: made again, not kept.
+    def one_part(size, first, qkv, rest):
+        """Computes the heads of `size` = (examples, heads) from `first` on."""
+        qkv = [_cut_rows(x, first, size) for x in qkv]
+        rest = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), rest)
+        rows = (*(jnp.moveaxis(x, 2, 1) for x in qkv), *rest)
+        results = _map_leading(lambda *rows: _map_leading(one_head, rows), rows)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2), results)
+
+    # Around the slices too: they are made again, not kept.
     if saved is not None:
         keep = jax.checkpoint_policies.save_only_these_names(saved)
-        one_head = jax.checkpoint(one_head, policy=keep, prevent_cse=False)
-        one_example = jax.checkpoint(one_example, policy=keep, prevent_cse=False)
-    rows = (*arrays, score, mask, bias, drop)
-    results = _map_leading(one_example, count, max(1, at_once // max(1, h)), rows)
+        one_part = jax.checkpoint(
+            one_part, policy=keep, prevent_cse=False, static_argnums=0
+        )
+    results = _in_turn(one_part, _part_size(count, h, at_once, qkv, rest), qkv, rest)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
@@ -110,10 +112,94 @@ def heads_at_once(n, m, score):
     return max(1, size // max(1, 4 * min(n, BLOCK) * m))
 
 
-def _map_leading(function, count, at_once, rows):
+def _part_size(count, h, at_once, qkv, rest):
+    """Returns how many examples and heads make a part: divisors of all, so parts are equal.
+
+    Devices share an axis that is sharded explicitly: JAX has no loop over it.
+    """
+    heads = _divisor(h, at_once)
+    examples = _divisor(count, at_once // max(1, h))
+    if any(_is_sharded(x, 0) for x in (*qkv, *jax.tree.leaves(rest))):
+        examples = count
+    if any(_is_sharded(x, 2) for x in qkv) or any(
+        _is_sharded(x, 1) for x in jax.tree.leaves(rest)
+    ):
+        heads = h
+    return examples, heads
+
+
+def _divisor(whole, most):
+    """Returns the largest divisor up to `most`, 1 at least."""
+    most = min(whole, max(1, most))
+    # Of nothing there is no divisor to find.
+    return next((d for d in range(most, 0, -1) if whole % d == 0), whole)
+
+
+def _is_sharded(x, axis):
+    return jax.typeof(x).sharding.spec[axis] is not None
+
+
+def _in_turn(one_part, size, qkv, rest):
+    """Computes all parts, one after another; returns the results (B, N, H, …) of all."""
+    whole = qkv[0].shape[0], qkv[0].shape[2]
+    if whole == size:
+        return one_part(size, (0, 0), qkv, rest)
+    columns = whole[1] // size[1]
+    parts = whole[0] // size[0] * columns
+
+    def of_whole():
+        results = one_part(size, (0, 0), qkv, rest)
+        more = {axis: whole[i] - size[i] for i, axis in enumerate((0, 2))}
+        return jax.tree.map(lambda x: _padded(x, more), results)
+
+    def step(done, part):
+        row, column = jnp.divmod(part, columns)
+        first = row * size[0], column * size[1]
+        results = one_part(size, first, qkv, rest)
+        return jax.tree.map(lambda x, y: _added(x, y, first), done, results), None
+
+    # A scan's results must begin with the type that they end with.
+    start = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_whole))
+    return jax.lax.scan(step, start, jnp.arange(parts))[0]
+
+
+def _cut(x, axes, first, size):
+    """Returns a part of x along two axes; all parts share an axis of length 1."""
+    for axis, start, length in zip(axes, first, size, strict=True):
+        if x.shape[axis] not in (1, length):
+            x = jax.lax.dynamic_slice_in_dim(x, start, length, axis)
+    return x
+
+
+def _cut_rows(x, first, size):
+    """Returns the tokens (b, N, h, K) of a part."""
+    part = _cut(x, (0, 2), first, size)
+    return x if part is x else platforms.rows_together(part)
+
+
+def _added(whole, part, first):
+    """Adds a part (b, N, h, …) to the whole, from the example and head `first` on.
+
+    The compiler makes a write of it, and of the transpose of `_cut` too: so results and
+    gradients need no copy with heads first. To replace zeros in place of adding would
+    cost the transpose a copy of the cotangent.
+    """
+    at = [0] * whole.ndim
+    at[0], at[2] = first
+    zeros = jnp.zeros_like(whole)
+    return whole + jax.lax.dynamic_update_slice(zeros, part, at)
+
+
+def _padded(x, more):
+    """Returns x with so many zeros behind, by axis."""
+    widths = [(0, more.get(axis, 0), 0) for axis in range(x.ndim)]
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
+
+
+def _map_leading(function, rows):
     """Maps over the leading axis of every leaf of `rows`; all share one of length 1."""
     leaves, tree = jax.tree.flatten(rows)
-    is_mapped = [leaf.shape[0] == count for leaf in leaves]
+    is_mapped = [leaf.shape[0] != 1 for leaf in leaves]
 
     def one(mapped):
         mapped = iter(mapped)
@@ -124,12 +210,9 @@ def _map_leading(function, count, at_once, rows):
         return function(*tree.unflatten(every))
 
     mapped = [x for x, varies in zip(leaves, is_mapped, strict=True) if varies]
-    mapped = _leading_alike(mapped)
-    # Devices share an axis that is sharded explicitly: JAX has no loop over it.
-    is_shared = any(jax.typeof(x).sharding.spec[0] is not None for x in mapped)
-    if at_once >= count or is_shared:
-        return jax.vmap(one)(mapped)
-    return jax.lax.map(one, mapped, batch_size=at_once if at_once > 1 else None)
+    if not mapped:
+        return jax.tree.map(lambda x: x[None], one(()))
+    return jax.vmap(one)(_leading_alike(mapped))
 
 
 def _leading_alike(arrays):

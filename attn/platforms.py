@@ -8,6 +8,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array
 
 Platform = Literal["cpu", "gpu", "tpu"]
 
@@ -39,6 +41,18 @@ def bytes_of_scores(is_product: bool) -> int:
     if platform() == "cpu":
         return 2**21 if is_product else 2**19
     return 2**23
+
+
+def rows_together(x: Array) -> Array:
+    """Returns the array with its last axis contiguous in memory, where that saves copies.
+
+    A GPU's compiler would else transpose the whole that x is cut from. A TPU's compiler
+    finds the better layout itself.
+    """
+    if platform() != "gpu":
+        return x
+    order = tuple(range(x.ndim))
+    return with_layout_constraint(x, Layout(major_to_minor=order))
 
 
 def takes_cudnn(

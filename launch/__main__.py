@@ -9,6 +9,9 @@ from launch import command
 COMMANDS = (
     "train",
     "sweep",
+    "status",
+    "cancel",
+    "collect",
     "report",
     "translate",
     "sample",

@@ -49,10 +49,10 @@ STDOUT = 1
 HELP = {"--help", "-help", "-h", "-?"}
 
 
-def start(main, required: Sequence[str] = ()) -> None:
+def start(main, required: Sequence[str] = (), unless: str | None = None) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line.
 
-    `required` are the names of flags that must be given.
+    `required` are the names of flags that must be given, but where the flag `unless` is.
     """
     escape_output()
     quiet_jax()
@@ -60,8 +60,18 @@ def start(main, required: Sequence[str] = ()) -> None:
         # launch.data gives a partial, which has no module of its own.
         module = sys.modules[getattr(main, "func", main).__module__]
         return without_traceback(lambda: print(_help(module, required)))
-    parse = functools.partial(_parse, required=required)
+    parse = functools.partial(_parse, required=required, unless=unless)
     app.run(lambda _: without_traceback(main), flags_parser=parse)
+
+
+def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the words that are neither flags nor the value of --workdir, and the others."""
+    words = []
+    others = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        is_value = before in ("-workdir", "--workdir")
+        (others if is_value or word.startswith("-") else words).append(word)
+    return words, others
 
 
 def escape_output() -> None:
@@ -124,6 +134,13 @@ def define_outside() -> flags.FlagHolder[list[str]]:
         "outside",
         [],
         "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+    )
+
+
+def define_mixed_code() -> flags.FlagHolder[bool]:
+    """Defines --mixed_code, for what merges the trials of several workdirs."""
+    return flags.DEFINE_bool(
+        "mixed_code", False, "Takes trials of different commits of the code together"
     )
 
 
@@ -271,6 +288,8 @@ def _is_unread(number):
 def _message_of_disk(error):
     """Says at which path the file system failed, and what to do."""
     workdir = flags.FLAGS["workdir"].value if "workdir" in flags.FLAGS else None
+    if isinstance(workdir, list):
+        workdir = workdir[0]
     where = os.fsdecode(error.filename or workdir or os.getcwd())
     remedy = DISK.get(error.errno, "choose another place")
     return (
@@ -279,7 +298,7 @@ def _message_of_disk(error):
     )
 
 
-def _parse(arguments, required=()):
+def _parse(arguments, required=(), unless=None):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
     arguments = config_flag.with_paths(arguments)
     given = config_flag.given_config(arguments)
@@ -287,6 +306,8 @@ def _parse(arguments, required=()):
         # Before absl parses, whose messages leave out what is known.
         config_flag.check_arguments(arguments, flags.FLAGS)
         left = flags.FLAGS(arguments)
+        if unless and flags.FLAGS[unless].value:
+            required = ()
         # A config whose get_config() returns None is one that is given.
         _check_required([name for name in required if name != "config" or not given])
         if given is not None:

@@ -5,6 +5,7 @@ trials of several.
     python -m launch.report --workdir=runs/quick --interest=bleu:0.5,perplexity:0.01
     python -m launch.report --workdir=runs/quick --differences=bleu --sort
     python -m launch.report --workdir=runs/quick --cost --figures
+    python -m launch.report --workdir=runs/a,runs/b --out=runs/both
     python -m launch.report --workdir=runs/quick,runs/mine --sql='select ...'
 
 The first prints the table and the paths of report.md, report.csv, report.tex and
@@ -12,8 +13,9 @@ report.html, which stand in the workdir. The second says of each row whether it 
 to base within what matters to you. The third prints the differences to base in one metric
 too, a line a row with its interval drawn, from the lowest to the highest. The fourth has
 columns of arithmetic, time and memory, a figure of quality against them, and writes every
-figure to the folder figures as SVG and PDF. The last writes nothing;
-experiments/report/sql.py lists the tables.
+figure to the folder figures as SVG and PDF. The fifth is the report of several workdirs as one
+sweep, by the rules of launch.collect; without --out its table is printed and no file written.
+The last writes nothing; experiments/report/sql.py lists the tables.
 """
 
 import os
@@ -21,16 +23,22 @@ import os
 from absl import flags
 
 from experiments.evaluation.metrics import METRICS
+from experiments.report.merge import distinct, read_merged
 from experiments.report.sql import QueryError, run_query, show_answer
 from experiments.report.terminal import print_differences, print_table
-from experiments.report.write import write_report
+from experiments.report.write import write_results
 from launch import command
 
-_WORKDIR = flags.DEFINE_string(
+_WORKDIR = flags.DEFINE_multi_string(
     "workdir",
     None,
-    "The directory of a sweep or a run; with --sql, several with commas",
+    "The directory of a sweep or a run; several, with commas or given again, are one sweep",
 )
+_OUT = flags.DEFINE_string(
+    "out", None, "The directory of the report, where it is not the workdir"
+)
+command.check_directory("out")
+_MIXED_CODE = command.define_mixed_code()
 _SQL = flags.DEFINE_string(
     "sql",
     None,
@@ -70,27 +78,23 @@ _SORT = flags.DEFINE_bool(
 
 def main():
     metrics = (*METRICS, *command.load_metrics(_METRIC.value))
-    workdirs = split(_WORKDIR.value)
-    if not all(map(str.strip, workdirs)):
-        command.mistake(
-            f"--workdir={_WORKDIR.value}: an empty name; name a directory, . for this one"
-        )
+    workdirs = distinct(_read_workdirs())
     # An empty query is a question too, and must not write a report.
     if _SQL.value is not None:
         try:
             return show_answer(run_query(workdirs, _SQL.value))
         except QueryError as error:
             command.mistake(f"--sql: {error}")
-    if len(workdirs) > 1:
-        command.mistake(
-            f"--workdir names {len(workdirs)} directories and a report is of one: "
-            "name one, or ask all of them with --sql='select ...'"
-        )
+    out = _OUT.value or (workdirs[0] if len(workdirs) == 1 else None)
+    if _FIGURES.value and out is None:
+        command.mistake("--figures are files: --out=DIR names a directory for them")
     listed = _differences_metric(metrics)
-    written = write_report(
-        workdirs[0],
+    interest = command.read_interest(_INTEREST.value, metrics)
+    written = write_results(
+        read_merged(workdirs, metrics, _MIXED_CODE.value),
+        out,
         metrics,
-        command.read_interest(_INTEREST.value, metrics),
+        interest,
         cost=_COST.value,
         figures=_FIGURES.value,
     )
@@ -103,6 +107,19 @@ def main():
         print(written.markdown, written.csv, written.latex, written.html, sep="\n")
         if written.figures:
             print(written.figures)
+
+
+def _read_workdirs():
+    """Returns the directories that --workdir names; ends with a usage error for ""."""
+    workdirs = []
+    for text in _WORKDIR.value:
+        names = split(text)
+        if not all(map(str.strip, names)):
+            command.mistake(
+                f"--workdir={text}: an empty name; name a directory, . for this one"
+            )
+        workdirs += names
+    return workdirs
 
 
 def _differences_metric(metrics):

@@ -7,7 +7,9 @@ Finished trials are skipped and interrupted ones go on, so the same command agai
 finishes what is left. SIGTERM and Ctrl-C save the trials that run and leave, with exit
 status 75; a second one leaves at once. --seeds=5 runs each point with five seeds,
 --only='(A)' only the points with that in their label or name. --dry_run checks every
-point, shows what there is and estimates what it will take, and trains nothing.
+point, shows what there is and estimates what it will take, and trains nothing;
+--device=v5e-4 with it compiles each group for that device, which need not be there, and
+says how many trials of it fit.
 
 python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --seeds=auto
 --budget=80 --interest=bleu:0.5 --workdir=runs/auto
@@ -21,10 +23,17 @@ python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --see
 trains each row at its own learning rate and at these, on --tune_seeds seeds that are not
 compared; then its three seeds at the one of the lowest validation perplexity. Several --tune
 give the product of their values. The report has the rows at their own values beside it.
+
+python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed
+--part=3/20 --workdir=runs/quick-3
+
+runs the third of twenty parts of the plan, about equal in work, on machines that share no
+directory; launch.collect brings their workdirs together.
 """
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -32,29 +41,33 @@ from absl import flags
 
 from experiments.data.dataset import prepare
 from experiments.evaluation.metrics import METRICS
-from experiments.settings import SettingsError
-from experiments.sweep import estimate
-from experiments.sweep.plan import check_all, group_trials, plan_trials
+from experiments.sweep.claims import Others, Presence, planner_lives
+from experiments.sweep.joiner import CancelledError, begin
+from experiments.sweep.parts import read_part, trials_of
+from experiments.sweep.plan import check_all, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.sweep.progress import Progress
-from experiments.sweep.schedule import asked_by_user
 from experiments.sweep.tuning import (
     Tuning,
     choices,
-    costliest,
     plan_rows,
     read_tuning,
     trials_to_run,
 )
-from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
-from experiments.sweep.workers import Pools, run_all, schedules
-from experiments.system import huge_pages, machine
+from experiments.sweep.watch import Watch, follow
+from experiments.sweep.workdir import (
+    adopt_directories,
+    is_finished,
+    open_workdir,
+    read_sweep_file,
+    read_trials,
+)
+from experiments.system import huge_pages
 from experiments.system.console import stdout_console
 from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
-from experiments.trial import cost
-from experiments.trial.lanes import check_batch_size
-from launch import command, config_flag
+from launch import command, config_flag, executor_flags
+from launch.dry_run import Target, dry_run, dry_run_tuned
 
 _CONFIG = config_flag.define_config()
 _WORKDIR = command.define_workdir(
@@ -93,19 +106,25 @@ _TUNE_SEEDS = flags.DEFINE_integer(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
-_TRACKER = command.define_tracker()
-_WORKERS = flags.DEFINE_integer(
-    "workers", 0, "Worker processes; 0 chooses", lower_bound=0
+_PART = flags.DEFINE_string(
+    "part",
+    None,
+    "Run one part of the trials, as 3/20, in a --workdir of its own",
 )
-_LANES = flags.DEFINE_integer(
-    "lanes", 0, "Trials side by side in a process; 0 chooses", lower_bound=0
+_DEVICE = flags.DEFINE_string(
+    "device",
+    None,
+    "For --dry_run: say what fits this device, as v5e, v5e-4, v6e, v6e-4 or h100",
 )
+
+
+executor_flags.define_flags()
+
+PAUSE = 5.0
+"""Seconds until one who joins looks for trials that were planned since."""
 
 AUTO = "auto"
 """The value of --seeds that has the table choose."""
-
-SHOWN = 50
-"""Points, and groups, that --dry_run prints."""
 
 
 def main():
@@ -115,7 +134,46 @@ def main():
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
+    executor_flags.check()
     console = stdout_console()
+    if executor_flags.value("join"):
+        return join(console)
+    planned, overrides, keys = plan(console)
+    tuning = read_tune()
+    part = read_own_part()
+    whole = planned if part else []
+    if part:
+        planned = trials_of(part, planned)
+    if part and not planned:
+        return console.print(
+            f"part {_PART.value} has no trials: the sweep has {len(whole)}, each in one part"
+        )
+    if _SEEDS.value == AUTO:
+        return run_auto(planned, overrides, keys, console)
+    rows = []
+    if tuning:
+        rows = plan_rows(_CONFIG.value, planned, overrides, tuning)
+    if _DRY_RUN.value:
+        if rows:
+            return dry_run_tuned(rows, console, target())
+        return dry_run(planned, console, target=target())
+    workdir = read_workdir()
+    interruption = Interruption()
+    # Before this nothing is lost when a signal ends the process.
+    with interruption.listening():
+        if rows:
+            failed = run_tuned(rows, tuning, workdir, console, interruption)
+        else:
+            failed = run(planned, workdir, console, interruption, whole)
+    sys.exit(1 if failed else 0)
+
+
+def plan(console):
+    """Returns the trials that the flags ask for, what flags set, and what points set."""
+    if _DEVICE.value is not None and not _DRY_RUN.value:
+        command.mistake(
+            f"--device={_DEVICE.value} is for --dry_run: give that too, or leave it out"
+        )
     known = sweeps_of(load_config(config_flag.config_path()))
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
     expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)
@@ -132,23 +190,54 @@ def main():
         console.print(
             f"{equal} of {len(points)} points have the settings of another and run once with it\n"
         )
-    tuning = read_tune()
-    if _SEEDS.value == AUTO:
-        return run_auto(planned, overrides, keys, console)
-    rows = []
-    if tuning:
-        rows = plan_rows(_CONFIG.value, planned, overrides, tuning)
-    if _DRY_RUN.value:
-        return dry_run_tuned(rows, console) if rows else dry_run(planned, console)
+    return planned, overrides, keys
+
+
+def join(console):
+    """Trains what is free of a sweep that another call has planned."""
+    for flag in (_SWEEP, _ONLY, _SEEDS, _BUDGET, _TUNE, _PART, _DRY_RUN):
+        if flag.value:
+            command.mistake(
+                f"--join takes the trials that are planned: leave --{flag.name} out"
+            )
+    command.load_outside(executor_flags.value("outside"))
     workdir = read_workdir()
     interruption = Interruption()
-    # Before this nothing is lost when a signal ends the process.
+    others = Others(workdir, executor_flags.value("silence"))
+    listed = None
     with interruption.listening():
-        if rows:
-            failed = run_tuned(rows, tuning, workdir, console, interruption)
-        else:
-            failed = run(planned, workdir, console, interruption)
-    sys.exit(1 if failed else 0)
+        while True:
+            before, listed = listed, read_sweep_file(workdir)
+            if listed != before or listed is None:
+                planned = read_trials(workdir)
+                try:
+                    train_free(planned, workdir, console, interruption)
+                except CancelledError as error:
+                    # No failure: a scheduler must not start this process again.
+                    return console.print(f"{error}", highlight=False, markup=False)
+            elif not planner_lives(workdir, others):
+                break
+            else:
+                time.sleep(PAUSE)
+    left = sum(not is_finished(workdir, trial) for trial in planned)
+    console.print(
+        f"nothing is left to take; {left} of {len(planned)} trials have no result yet"
+        if left
+        else f"all {len(planned)} trials have ended: "
+        f"python -m launch.report --workdir={workdir}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def train_free(planned, workdir, console, interruption):
+    """Trains what nobody else does, as a guest of the process that planned it."""
+    todo = [trial for trial in planned if not is_finished(workdir, trial)]
+    if todo:
+        prepared = prepare_all(todo, console)
+        already = len(planned) - len(todo)
+        _run(todo, already, prepared, workdir, console, interruption)
 
 
 def read_workdir() -> Path:
@@ -187,6 +276,19 @@ def read_tune() -> Tuning | None:
     return read_tuning(_TUNE.value, _TUNE_SEEDS.value or 1)
 
 
+def read_own_part():
+    """Returns the part that --part names; None without it."""
+    if _PART.value is None:
+        return None
+    if _TUNE.value or _SEEDS.value == AUTO:
+        other = "--tune" if _TUNE.value else f"--seeds={AUTO}"
+        command.mistake(
+            f"--part={_PART.value}: {other} decides by the whole table, which no part has: "
+            "leave one of them out"
+        )
+    return read_part(_PART.value)
+
+
 def run_auto(planned, overrides, keys, console):
     """Gives seeds to rows until they are decided, or the budget is spent."""
     from launch import auto_seeds
@@ -200,11 +302,16 @@ def run_auto(planned, overrides, keys, console):
     rows = auto_seeds.Rows(_CONFIG.value, [*planned], overrides)
     budget = auto_seeds.read_budget(_BUDGET.value, rows)
     if _DRY_RUN.value:
-        dry_run(rows.trials(rows.first), console)
+        dry_run(rows.trials(rows.first), console, target=target())
         return auto_seeds.say_what_to_expect(rows, budget, metrics, console)
     workdir = read_workdir()
     interruption = Interruption()
-    with interruption.listening(), lock(workdir):
+    # Who joins waits for what is planned after a look.
+    with (
+        interruption.listening(),
+        lock(workdir),
+        Presence(workdir, plans=True),
+    ):
         seeds = rows.first
         already = None
         while seeds:
@@ -216,91 +323,16 @@ def run_auto(planned, overrides, keys, console):
     sys.exit(1 if failed else 0)
 
 
-def dry_run_tuned(rows, console):
-    """Prints a tuned sweep; its compared trials are estimated at their costliest values."""
-    chosen = [None] * len(rows)
-    later = costliest(rows)
-    dry_run(trials_to_run(rows, chosen), console, later)
-    names = ", ".join(row.name for row in rows[:SHOWN])
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    console.print(
-        f"{len(later)} of them are compared trials, which depend on what the tuning trials "
-        f"choose, of {names}{more}; they are counted at the values that take longest, and a "
-        "row that is best at its own values needs none of them",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def dry_run(planned, console, later=()):
-    """Builds each trial by shape, and prints what there is and what it will take.
-
-    Trials that are not known yet stand in `later` for what they take.
-    """
-    check_all(planned)
-    every = [*planned, *later]
-    groups = group_trials(every)
-    estimates = list(map(estimate.estimate, groups))
-    for trial in planned[:SHOWN]:
-        console.print(
-            f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    _print_rest(planned, "points", console)
-    if not console.is_terminal:
-        # A file has no width, and 80 characters would cut the table.
-        console.width = 160
-    console.print(estimate.table(estimates, SHOWN))
-    _print_rest(estimates, "groups", console)
-    for group in groups[:SHOWN]:
-        try:
-            # Only said: the sweep may be meant for another machine.
-            cost.check_memory(group[0].settings, machine.here())
-        except SettingsError as error:
-            console.print(
-                f"not here: {group[0].label or group[0].name}: {error}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-    console.print(
-        f"{len(every)} trials in {len(estimates)} groups, each builds; "
-        f"{estimate.totals(estimates)}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    until_flat = sum(trial.settings.training.until == "flat" for trial in every)
-    if until_flat:
-        console.print(
-            f"{until_flat} of these trials end when their validation perplexity has stopped "
-            "falling (training.until=flat): FLOPs and time are the most they may take",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _role_text(trial):
-    return f"{trial.role}: " if trial.role else ""
-
-
-def _print_rest(shown, what, console):
-    if len(shown) > SHOWN:
-        console.print(f"… and {len(shown) - SHOWN} more {what}", highlight=False)
-
-
-def run(planned, workdir, console, interruption):
+def run(planned, workdir, console, interruption, whole=()):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
-        planned, already = train(planned, workdir, console, interruption)
+        planned, already = train(planned, workdir, console, interruption, whole=whole)
         return report(planned, already, workdir, console)
 
 
 def run_tuned(rows, tuning, workdir, console, interruption):
     """Runs tuning trials, then what they choose. Returns how many trials failed."""
-    with lock(workdir):
+    with lock(workdir), Presence(workdir, plans=True):
         planned = None
         already = None
         # A row's choice is known when its tuning trials have ended, perhaps in an earlier
@@ -312,23 +344,30 @@ def run_tuned(rows, tuning, workdir, console, interruption):
         return report(trained, already, workdir, console)
 
 
-def train(planned, workdir, console, interruption, tuning=None):
-    """Runs what has not ended. Returns the trials, and how many had ended before."""
+def train(planned, workdir, console, interruption, tuning=None, whole=()):
+    """Runs what has not ended. Returns the trials, and how many had ended before.
+
+    `whole` are the trials of all parts where `planned` are one.
+    """
     planned = adopt_directories(workdir, planned)
     todo = [trial for trial in planned if not is_finished(workdir, trial)]
     already = len(planned) - len(todo)
     if todo:
         # Before the corpora are read, which may take minutes.
         check_all(todo)
-        corpora = {trial.settings.data for trial in todo}
-        # Once, in this process: the workers open what it leaves in the cache.
-        prepared = {data: prepare(data) for data in corpora}
-        for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    _list_trials(workdir, planned, bool(todo), tuning)
+        prepared = prepare_all(todo, console)
+    _list_trials(workdir, planned, bool(todo), tuning, whole)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
     return planned, already
+
+
+def prepare_all(todo, console):
+    """Returns the corpora of trials: the workers open what this process leaves in the cache."""
+    prepared = {data: prepare(data) for data in {t.settings.data for t in todo}}
+    for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return prepared
 
 
 def report(planned, already, workdir, console):
@@ -347,7 +386,7 @@ def report(planned, already, workdir, console):
     return sum(not is_finished(workdir, trial) for trial in planned)
 
 
-def _list_trials(workdir, planned, is_needed, tuning):
+def _list_trials(workdir, planned, is_needed, tuning, whole):
     """Writes sweep.json; where nothing can be written only if that `is_needed`.
 
     So the table of a finished sweep can be shown from a read-only file system.
@@ -361,6 +400,7 @@ def _list_trials(workdir, planned, is_needed, tuning):
             planned,
             is_auto=_SEEDS.value == AUTO,
             tuning=tuning and tuning.to_json(),
+            whole=whole,
         )
     except OSError as error:
         if is_needed or error.errno not in READ_ONLY:
@@ -376,54 +416,34 @@ def _metrics(planned):
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
-    pools = Pools(prepared, tuple(_TRACKER.value))
+    say = lambda line: console.print(
+        line, highlight=False, markup=False, soft_wrap=True
+    )
+    if not executor_flags.value("join"):
+        begin(workdir, todo)
+    outside = {f"{c.place}:{c.name}" for t in todo for c in t.settings.outside()}
+    executor = executor_flags.executor_for(
+        workdir, prepared, say, interruption, sorted(outside)
+    )
+    progress = Progress(workdir, todo, already, console, _metrics(todo))
     try:
-        for group in group_trials(todo):
-            # Before speeds are measured: what does not fit alone fits in no layout.
-            cost.check_memory(group[0].settings, pools.machine)
-        chosen = schedules(
-            pools,
-            todo,
-            lambda group: estimate.estimate(group).seconds,
-            _wish(pools.machine),
-            lambda line: console.print(
-                line, highlight=False, markup=False, soft_wrap=True
-            ),
-        )
-        for group, schedule in chosen:
-            cost.check_memory(
-                group[0].settings,
-                pools.machine,
-                workers=schedule.layout.workers,
-                lanes=schedule.layout.lanes,
-            )
-            # Here, or trials would fail one by one in their workers.
-            devices = pools.machine.devices if schedule.layout.lanes == 1 else 1
-            for trial in group:
-                training = trial.settings.training
-                check_batch_size(training.batch_size, devices, training.accumulate)
-        metrics = _metrics(todo)
-        with Progress(workdir, todo, already, console, metrics) as progress:
-            interruption.unsaved = True  # the workers have it
-            for trial in run_all(pools, workdir, chosen, progress.update, interruption):
-                progress.ended(trial)
+        executor.submit(todo)
+        follow(executor, Watch(workdir, todo), progress)
     finally:
-        pools.stop()
-        interruption.unsaved = False
+        executor.leave()
 
 
-def _wish(machine):
-    try:
-        return asked_by_user(machine, _WORKERS.value, _LANES.value)
-    except ValueError as error:
-        command.mistake(error)
+def target():
+    """Returns what a dry run is for, beside this machine."""
+    return Target(executor_flags.nodes_of_a_trial(), _DEVICE.value)
 
 
 def cli() -> None:
     """Runs the command `attn-sweep`."""
     # The workers inherit it; this process only plans.
     huge_pages.use_huge_pages()
-    command.start(main, required=("config",))
+    executor_flags.define_slurm_flags(sys.argv[1:])
+    command.start(main, required=("config",), unless="join")
 
 
 if __name__ == "__main__":

@@ -69,6 +69,18 @@ def jax_nn(
     v, bad_value = _finite(v)
     bad_query |= overflown_query
     bad = bad_key | overflown_key | bad_value
+    out = _call_jax_nn(q, k, v, mask, lengths)
+    # jax.nn gives the mean of all values to a query that sees nothing.
+    sees_nothing = (last < first)[..., None]
+    out = jnp.where(sees_nothing[..., None], 0, out)
+    # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
+    spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
+    return jnp.where(spoiled[..., None], jnp.nan, out)
+
+
+def _call_jax_nn(q, k, v, mask, lengths):
+    """Returns jax.nn's output for what the mask shows of `lengths` keys (B,)."""
+    left, right = mask.reach()
     padded = is_padded(mask)
     # A window alone has no effect in earlier versions of JAX, with lengths it has.
     needs_lengths = padded or not jax_nn_takes_window()
@@ -78,7 +90,7 @@ def jax_nn(
     window = None
     if left is not None or not causal:
         window = _local_window(left, right, k.shape[1] + q.shape[1])
-    out = jax.nn.dot_product_attention(
+    return jax.nn.dot_product_attention(
         q,
         k,
         v,
@@ -86,16 +98,10 @@ def jax_nn(
         scale=1.0,
         is_causal=causal,
         local_window_size=window,
-        # An example of no keys is put right below; its own gradient must not be NaN.
+        # An example of no keys is put right later; its own gradient must not be NaN.
         key_value_seq_lengths=jnp.maximum(lengths, 1) if needs_lengths else None,
         implementation="cudnn" if on_cudnn else "xla",
     )
-    # jax.nn gives the mean of all values to a query that sees nothing.
-    sees_nothing = (last < first)[..., None]
-    out = jnp.where(sees_nothing[..., None], 0, out)
-    # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
-    spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
-    return jnp.where(spoiled[..., None], jnp.nan, out)
 
 
 def is_padded(mask: Mask) -> bool:

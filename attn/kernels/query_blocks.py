@@ -56,25 +56,28 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
 
     # Without this the keys that each block sees would be kept for its derivative, a copy
     # for every block.
-    @functools.partial(
+    remat = functools.partial(
         jax.checkpoint,
         policy=jax.checkpoint_policies.save_only_these_names(SAVED),
         prevent_cse=False,
-        # XLA must know the size of a slice when it compiles, but not where it starts.
-        static_argnums=0,
     )
-    def one_block(width, start, t, q, q_taint, bias_rows):
-        """Computes block t with `width` keys from `start` on: all arrays but q are cut."""
-        cut = functools.partial(
-            jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=-1
-        )
+
+    def cut(x, start, width):
+        """Returns `width` keys from `start` on."""
+        return jax.lax.dynamic_slice_in_dim(x, start, width, axis=-1)
+
+    # XLA must know the size of a slice when it compiles, but not where it starts.
+    @functools.partial(remat, static_argnums=0)
+    def one_block(width, start, keys, t, q, q_taint, bias_rows):
+        """Computes block t with the keys, `width` from `start` on."""
+        k, v, k_taint = keys
         tile = Tile(
             score=score,
             q=q,
-            k=cut(k),
-            v=cut(v),
-            taint=None if taint is None else Taint(q_taint, cut(taint.k)),
-            bias=cut(bias_rows) if dense else bias,
+            k=k,
+            v=v,
+            taint=None if taint is None else Taint(q_taint, k_taint),
+            bias=cut(bias_rows, start, width) if dense else bias,
             mask=mask,
             drop=drop,
             i=t * n + jnp.arange(n),
@@ -83,6 +86,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         )
         return function(tile)
 
+    keys = (k, v, None if taint is None else taint.k)
     rows = (
         jnp.arange(count),
         blocks(q),
@@ -95,19 +99,27 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         # A window may be empty, and a tile has one key at least.
         width = max(1, n + left + right)
 
+        @remat
         def in_window(t, *rest):
             # At both ends the slice is moved inwards; the mask hides what is too much.
             start = jnp.clip(t * n - left, 0, m - width)
-            return one_block(width, start, t, *rest)
+            seen = jax.tree.map(lambda x: cut(x, start, width), keys)
+            return one_block(width, start, seen, t, *rest)
 
         results = _map(in_window, rows)
     else:
+        # Cut once for a run, whose blocks then add up gradients of these keys alone.
+        @functools.partial(remat, static_argnums=(0, 1))
+        def one_run(start, width, keys, rows):
+            seen = jax.tree.map(lambda x: cut(x, start, width), keys)
+            return _map(functools.partial(one_block, width, start, seen), rows)
+
         runs = []
         for run, (start, width) in _runs(count, n, m, left, right):
             run_rows = jax.tree.map(lambda x, run=run: x[run], rows)
             if runs:
                 run_rows, runs[-1] = _in_turn(run_rows, runs[-1])
-            runs.append(_map(functools.partial(one_block, width, start), run_rows))
+            runs.append(one_run(start, width, keys, run_rows))
         results = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
 
     def joined(x):

@@ -1,9 +1,9 @@
 """Attention in O(N + M) memory, forward and backward, for every score and mask; one head.
 
-A block of queries keeps its output and its LSE; its derivative makes the weights again
-from those. The derivative is written once, as a forward-mode rule that is linear in its
-tangents: reverse mode, second order and vmap follow from it. N queries, M keys, K = d_k,
-V = d_v; n queries and m keys in a block.
+A block of queries keeps its LSE; its derivative makes the weights again from that. The
+derivative is written once, as a forward-mode rule that is linear in its tangents: reverse
+mode, second order and vmap follow from it. N queries, M keys, K = d_k, V = d_v; n queries
+and m keys in a block.
 """
 
 import functools
@@ -59,18 +59,20 @@ def _block(tile):
 def _block_jvp(primals, tangents):
     (tile,) = primals
     (d_tile,) = tangents
-    out, lse = checkpoint_name(_block(tile), SAVED)
+    out, lse = _block(tile)
+    lse = checkpoint_name(lse, SAVED)
     # Mask, taint, dropout and places count as constants: no tangent goes through.
     changes = d_tile.score, d_tile.q, d_tile.k, d_tile.bias, d_tile.v
-    return (out, lse), _tangent(tile, changes, out, lse)
+    return (out, lse), _tangent(tile, changes, lse)
 
 
 # The weights are made again, and not kept, when the tangents are transposed into gradients.
 @functools.partial(jax.checkpoint, prevent_cse=False)
-def _tangent(tile, changes, out, lse):
-    """Computes dLSE = Σ w ds and dout = Σ w ds v − out dLSE + Σ w dv, w = exp(s − LSE).
+def _tangent(tile, changes, lse):
+    """Computes dLSE = Σ w ds and dout = Σ w (ds − dLSE) v + Σ w dv, w = exp(s − LSE).
 
-    Both are linear in the changes.
+    Both are linear in the changes. Neither needs the output, which would take as much
+    memory until the backward pass as all that it is made of.
     """
     *changes, d_v = changes
 
@@ -83,7 +85,8 @@ def _tangent(tile, changes, out, lse):
     w = jnp.exp(s - jnp.where(lse == -jnp.inf, 0.0, lse)[:, None])
     w_ds = w * d_s
     d_lse = w_ds.sum(-1)
-    through_scores = _times(tile.dropped(w_ds), tile.v) - out * d_lse[:, None]
+    d_w = w_ds - w * d_lse[:, None]
+    through_scores = _times(tile.dropped(d_w), tile.v)
     return through_scores + _times(tile.dropped(w), d_v), d_lse
 
 

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from experiments.system.files import parse
 
+ENDED = ("finished", "diverged")
+"""The statuses in result.json of a trial that is not run again."""
+
 # DuckDB has no larger integers.
 LARGEST_STEP = 2**63 - 1
 

@@ -9,7 +9,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.comparison import Row
 from experiments.report.costs import COSTS
-from experiments.report.results import Results, look_up_setting
+from experiments.report.results import NUMBERS, Results, look_up_setting
 from experiments.report.statistics import LEVEL
 from experiments.report.table import (
     Table,
@@ -28,16 +28,8 @@ VARIANTS = {"bleu": ("bleu_detokenized",)}
 FORMULA_MARKS = "=+-@＝＋－＠"
 """A spreadsheet computes a cell that begins with one of these, the full-width ones too."""
 
-OTHER_SCORES = (
-    "alignment_error",
-    "test_perplexity",
-    "steps",
-    "seconds",
-    "tokens_per_second",
-    "training_flops",
-    "peak_memory",
-)
-"""Columns of report.csv after those of the metrics."""
+NOT_LAST = ("parameters", "bleu_detokenized", "real_tokens", "test_sentences")
+"""Numbers of a result that report.csv has elsewhere, or not at all."""
 
 
 def csv_scores(metrics: Sequence[Metric] = METRICS) -> tuple[str, ...]:
@@ -49,7 +41,7 @@ def csv_scores(metrics: Sequence[Metric] = METRICS) -> tuple[str, ...]:
     scores = ["parameters"]
     for metric in metrics:
         scores += [metric.key, *VARIANTS.get(metric.key, ())]
-    return (*scores, *OTHER_SCORES)
+    return (*scores, *(name for name in NUMBERS if name not in NOT_LAST))
 
 
 def to_markdown(results: Results, table: Table) -> str:
@@ -161,13 +153,18 @@ def to_latex(
             headings.append("paper")
             for line, row in zip(cells, rows, strict=True):
                 line.append(_latex_published(row, metric))
+    caption = _latex_caption(results, table, has_differences, has_papers)
+    return _latex_table(caption, headings, cells)
+
+
+def _latex_table(caption, headings, cells):
     body = [rf"{' & '.join(line)} \\" for line in cells]
     lines = [
         r"% \usepackage{booktabs,graphicx} in the preamble, then \input{report}",
         r"\begin{table}",
         r"\centering\footnotesize",
         r"\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{_latex_caption(results, table, has_differences, has_papers)}}}",
+        rf"\caption{{{caption}}}",
         # Only a table that is too wide is shrunk: a narrow one would be blown up.
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",

@@ -2,16 +2,19 @@
 // Tables that are sorted, searched and filtered, and figures that say their values.
 const data = JSON.parse(document.getElementById("data").textContent);
 const tip = document.getElementById("tip");
-const make = (name, text = "", attributes = {}) => Object.assign(document.createElement(name), {textContent: text}, attributes);
+const make = (name, text = "", attributes = {}) =>
+  Object.assign(document.createElement(name), {textContent: text}, attributes);
 
-const shape = (name, attributes, text = "") => {  // an element of an SVG
+const shape = (name, attributes, text = "") => {
+  // an element of an SVG
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.textContent = text;
   return element;
 };
 
-function say(text, left, top) {  // beside a place of the window, and within it
+function say(text, left, top) {
+  // beside a place of the window, and within it
   tip.textContent = text;
   tip.hidden = false;
   tip.style.left = `${Math.max(0, Math.min(left, innerWidth - tip.offsetWidth - 8))}px`;
@@ -20,7 +23,8 @@ function say(text, left, top) {  // beside a place of the window, and within it
 
 // "1.101 ± 0.005", "241,664", "[-0.10, +0.52]" and "<0.001" sort by their first number.
 function value(cell) {
-  const text = cell.textContent.trim(), number = text.replace(/,(?=\d)/g, "").match(/^[[<]?([+-]?(\d+\.?\d*(e[+-]?\d+)?|inf))/);
+  const text = cell.textContent.trim(),
+    number = text.replace(/,(?=\d)/g, "").match(/^[[<]?([+-]?(\d+\.?\d*(e[+-]?\d+)?|inf))/);
   return {text, number: number ? Number(number[1].replace("inf", "Infinity")) : NaN};
 }
 
@@ -30,7 +34,9 @@ function compare(a, b) {
 }
 
 function sortable(table) {
-  const body = table.tBodies[0], original = [...body.rows], headings = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0],
+    original = [...body.rows],
+    headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
     if (heading.classList.contains("bar")) return;
     const button = make("button", heading.textContent, {type: "button"});
@@ -40,9 +46,9 @@ function sortable(table) {
       headings.forEach(other => other.removeAttribute("aria-sort"));
       const rows = original.map(row => [row, value(row.cells[column])]);
       // What has no number stays at the end, whichever way the others go.
-      const turn = (a, b) => isNaN(a.number) || isNaN(b.number) ? compare(a, b) : -compare(a, b);
+      const turn = (a, b) => (isNaN(a.number) || isNaN(b.number) ? compare(a, b) : -compare(a, b));
       if (next !== "none") {
-        rows.sort(([, a], [, b]) => next === "descending" ? turn(a, b) : compare(a, b));
+        rows.sort(([, a], [, b]) => (next === "descending" ? turn(a, b) : compare(a, b)));
         heading.ariaSort = next;
       }
       body.append(...rows.map(([row]) => row));
@@ -51,22 +57,30 @@ function sortable(table) {
 }
 
 const filter = document.getElementById("filter");
-function narrow() {  // shows the rows, in all tables, that are asked for
-  const words = filter.text.value.toLowerCase().split(/\s+/).filter(Boolean), verdict = filter.verdict?.value;
-  const rows = [...document.querySelectorAll("#results tr[data-row]")], shown = new Set();
+function narrow() {
+  // shows the rows, in all tables, that are asked for
+  const words = filter.text.value.toLowerCase().split(/\s+/).filter(Boolean),
+    verdict = filter.verdict?.value;
+  const rows = [...document.querySelectorAll("#results tr[data-row]")],
+    shown = new Set();
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    if (words.every(word => text.includes(word)) && (!verdict || row.dataset.verdicts.split(" ").includes(verdict))) shown.add(row.dataset.row);
+    if (words.every(word => text.includes(word)) && (!verdict || row.dataset.verdicts.split(" ").includes(verdict)))
+      shown.add(row.dataset.row);
   }
-  document.querySelectorAll("[data-row]").forEach(row => row.hidden = !shown.has(row.dataset.row));
-  filter.querySelector("output").textContent = shown.size < rows.length ? `${shown.size} of ${rows.length} rows` : `${rows.length} rows`;
+  document.querySelectorAll("[data-row]").forEach(row => (row.hidden = !shown.has(row.dataset.row)));
+  filter.querySelector("output").textContent =
+    shown.size < rows.length ? `${shown.size} of ${rows.length} rows` : `${rows.length} rows`;
 }
 
-function pointed(figure, svg, spots) {  // says what stands next to the pointer
+function pointed(figure, svg, spots) {
+  // says what stands next to the pointer
   const ring = shape("circle", {class: "spot", r: 5});
   svg.onpointermove = svg.onpointerdown = event => {
-    const matrix = svg.getScreenCTM(), at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    let best, distance = 18 ** 2;
+    const matrix = svg.getScreenCTM(),
+      at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
+    let best,
+      distance = 18 ** 2;
     for (const spot of spots) {
       const away = (spot[0] - at.x) ** 2 + (spot[1] - at.y) ** 2;
       if (away < distance) [best, distance] = [spot, away];
@@ -78,10 +92,14 @@ function pointed(figure, svg, spots) {  // says what stands next to the pointer
     const place = new DOMPoint(best[0], best[1]).matrixTransform(matrix);
     say(best[2], place.x + 12, place.y + 12);
   };
-  const leave = svg.onpointerleave = () => { ring.remove(); tip.hidden = true; };
+  const leave = (svg.onpointerleave = () => {
+    ring.remove();
+    tip.hidden = true;
+  });
 }
 
-function saver(name, picture) {  // a button that saves the <svg> that picture() returns
+function saver(name, picture) {
+  // a button that saves the <svg> that picture() returns
   const button = make("button", "save as SVG", {type: "button", className: "save", ariaLabel: `save as SVG: ${name}`});
   button.onclick = () => {
     const copy = picture().cloneNode(true);
@@ -97,7 +115,8 @@ function saver(name, picture) {  // a button that saves the <svg> that picture()
 }
 
 for (const figure of document.querySelectorAll("figure[data-picture]")) {
-  const svg = figure.querySelector("svg"), spots = data.spots[figure.dataset.picture];
+  const svg = figure.querySelector("svg"),
+    spots = data.spots[figure.dataset.picture];
   if (spots.length) pointed(figure, svg, spots);
   figure.querySelector("figcaption").append(saver(figure.dataset.picture, () => svg));
 }
@@ -108,7 +127,8 @@ filter.oninput = narrow;
 filter.onsubmit = event => event.preventDefault();
 narrow();
 
-function reveal() {  // the runs of the row that a link names
+function reveal() {
+  // the runs of the row that a link names
   const row = document.getElementById(location.hash.slice(1));
   if (!(row instanceof HTMLDetailsElement)) return;
   row.open = true;

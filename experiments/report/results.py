@@ -18,7 +18,7 @@ import numpy as np
 
 from attn.io.safetensors import load
 from experiments.errors import UserError, one_line
-from experiments.evaluation.metric_file import read_metrics
+from experiments.evaluation.metric_file import ENDED, read_metrics
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.system.checksums import changed_files, unseal
 from experiments.system.files import DamagedError, inside, parse
@@ -408,7 +408,7 @@ def _json(path, kind=dict):
 def _name_damages(results, say):
     """Says which files are not what their trials wrote; raises ResultsError for a result."""
     for trial in results.trials:
-        ended = trial.status in ("finished", "diverged")
+        ended = trial.status in ENDED
         changed = changed_files(trial.directory) if ended else []
         if "result.json" in changed:
             raise ResultsError(

@@ -1,5 +1,6 @@
 """Describes the runs of each row: what they change, what each seed gave, where its files are."""
 
+import os
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +98,8 @@ def _numbers(trials, key, text):
 
 def _links(workdir, trial):
     """Returns links that work where the report stands in its workdir."""
-    directory = Path(trial.directory).relative_to(workdir).as_posix()
+    # A report of several workdirs stands outside of most of them.
+    directory = Path(os.path.relpath(trial.directory, workdir)).as_posix()
     # A directory may be called anything, "javascript:" too: ./ makes it a path.
     address = f"./{urllib.parse.quote(directory)}"
     names = [name for name in FILES if (trial.directory / name).is_file()]

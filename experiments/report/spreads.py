@@ -24,6 +24,9 @@ _MS = 64
 _TAUS = 8
 _SIGMAS = 128
 
+_CACHED = 1 << 16
+"""Numbers that a core's cache holds, with as many beside them."""
+
 
 def draw_spreads(
     variances: np.ndarray,
@@ -115,20 +118,44 @@ def _prior(log_sigmas, ms, taus):
 
 
 def _quantiles(log_sigmas, likelihood, prior, cells, uniforms):
-    """Returns (R, K): where each row's distribution in a draw's cell reaches its uniform."""
-    rows, size = likelihood.shape
+    """Returns (R, K): where each row's distribution in a draw's cell reaches its uniform.
+
+    `cells` are in rising order.
+    """
     used, places = np.unique(cells, return_inverse=True)
-    cumulative = np.cumsum(prior[used, None] * likelihood, -1)
-    cumulative /= np.maximum(cumulative[..., -1:], 1e-300)
-    # Each distribution is moved by its place, so that one rising list holds all of them.
-    places = places[:, None] * rows + np.arange(rows)
-    rising = cumulative.reshape(-1, size)
-    rising = (rising + np.arange(len(rising))[:, None]).ravel()
-    index = np.searchsorted(rising, uniforms + places) - places * size
-    index = np.clip(index, 0, size - 1)
-    above = rising[places * size + index] - places
-    below = np.where(index > 0, rising[places * size + index - 1] - places, 0.0)
+    prior = prior[used, None]
+    found = np.empty(uniforms.shape)
+    # So few distributions at a time that they stay in the processor's cache.
+    count = max(1, _CACHED // likelihood.size)
+    for start in range(0, len(used), count):
+        draws = slice(*np.searchsorted(places, [start, start + count]))
+        chosen = places[draws] - start
+        rising = _rising(prior[start : start + count] * likelihood)
+        found[draws] = _look_up(rising, chosen, uniforms[draws])
     step = log_sigmas[1] - log_sigmas[0]
+    return log_sigmas[0] + step * (found - 0.5)
+
+
+def _rising(cumulative):
+    """Returns distributions (C, K, G), each moved by its place, as one rising list.
+
+    The argument, their probabilities up to a factor, is overwritten.
+    """
+    np.cumsum(cumulative, axis=-1, out=cumulative)
+    cumulative /= np.maximum(cumulative[..., -1:], 1e-300)
+    cumulative += np.arange(cumulative[..., 0].size).reshape(*cumulative.shape[:2], 1)
+    return cumulative
+
+
+def _look_up(rising, places, uniforms):
+    """Returns (R, K): the place on the grid at which a distribution reaches its uniform."""
+    _, rows, size = rising.shape
+    rising = rising.ravel()
+    places = places[:, None] * rows + np.arange(rows)
+    goals = uniforms + places
+    index = np.searchsorted(rising, goals)
+    index = np.clip(index, places * size, places * size + size - 1)
+    before = np.where(index > places * size, rising[index - 1], places)
     # Within a step of the grid each place is as likely.
-    share = (uniforms - below) / np.maximum(above - below, 1e-12)
-    return log_sigmas[index] + step * (np.clip(share, 0, 1) - 0.5)
+    share = (goals - before) / np.maximum(rising[index] - before, 1e-12)
+    return index - places * size + np.clip(share, 0, 1)

@@ -56,6 +56,26 @@ def write_report(
     Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
+    return write_results(
+        results, results.workdir, metrics, interest, cost=cost, figures=figures
+    )
+
+
+def write_results(
+    results: Results,
+    out: Path | None,
+    metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+    cost: bool = False,
+    figures: bool = False,
+) -> Report:
+    """Writes the report of results into the directory `out`, see `write_report`.
+
+    Without one, nothing is written, and `unwritten` says so.
+    """
+    if out is not None:
+        # Links to the files of trials are as seen from there.
+        results = dataclasses.replace(results, workdir=Path(out))
     rows = compare_rows(results, metrics, interest)
     table = result_table(results, rows, metrics, cost)
     said = finding(table.labels, rows, metrics)
@@ -72,6 +92,9 @@ def write_report(
         html=results.workdir / "report.html",
         figures=results.workdir / "figures" if figures else None,
     )
+    if out is None:
+        reason = "not written: --out=DIR names a directory for it"
+        return dataclasses.replace(report, unwritten=reason)
     drawn = draw_figures(results, rows, table, metrics, cost)
     files = {
         report.markdown: to_markdown(results, table),

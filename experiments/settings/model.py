@@ -247,3 +247,10 @@ def _check_score(score: str, h: int, d_k: int) -> None:
         jax.eval_shape(lambda: init(jax.random.key(0), h, d_k, d_k))
     except ValueError as error:
         raise SettingsError(f"model.score={score}: {error}") from error
+    except TypeError as error:
+        if "not a valid JAX type" not in str(error):
+            raise
+        raise SettingsError(
+            f"model.score={score}: it is not a score: "
+            "a class with the decorator attn.score, of its own"
+        ) from error

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import rich.console
 import rich.live
@@ -37,8 +38,9 @@ class Progress:
         self._already = already
         self._console = console
         self._metrics = metrics
-        self._ended = 0
-        self._failed = 0
+        # By directory: a trial that failed may be tried again elsewhere.
+        self._ended = set()
+        self._failed = set()
         self._steps_done = 0
         self._steps = sum(trial.settings.training.steps for trial in todo)
         # Not the wall clock, which may be set while a sweep runs.
@@ -46,7 +48,8 @@ class Progress:
         self._last_line = self._start
         # A trial that goes on has some steps behind it, which took no time of this call.
         self._before = {
-            trial.directory: _step(_newest(workdir, trial)) for trial in todo
+            trial.directory: _step(newest_line(workdir / trial.directory))
+            for trial in todo
         }
         self._live = None
         if console.is_terminal:
@@ -65,7 +68,9 @@ class Progress:
 
     def update(self, running: list[Trial]) -> None:
         """Shows the state of the running trials, as their metrics.jsonl has it."""
-        lines = [(trial, _newest(self._workdir, trial)) for trial in running]
+        lines = [
+            (trial, newest_line(self._workdir / trial.directory)) for trial in running
+        ]
         if self._live:
             self._live.update(self._view(lines))
         elif time.monotonic() - self._last_line > LINE_EVERY:
@@ -75,21 +80,23 @@ class Progress:
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def ended(self, trial: Trial) -> None:
-        """Prints one line for a trial that has its result."""
-        self._ended += 1
+        """Prints one line for a trial that has its result, or has failed."""
+        self._failed.discard(trial.directory)
         result = read_json(self._workdir / trial.directory / "result.json") or {}
         most = trial.settings.training.steps
-        # With training.until=flat it may have ended before, and no time goes to the rest.
-        steps = result.get("steps", most)
-        self._steps -= most - steps
-        self._steps_done += steps - self._before[trial.directory]
+        if trial.directory not in self._ended:
+            # With training.until=flat it may have ended before: the rest takes no time.
+            steps = result.get("steps", most)
+            self._steps -= most - steps
+            self._steps_done += steps - self._before[trial.directory]
+            self._ended.add(trial.directory)
         if result.get("status") == "finished":
             scores = summary(result, self._metrics)
             text = f"{scores}  ({result['seconds']:.0f} s)"
         else:
-            self._failed += 1
+            self._failed.add(trial.directory)
             text = f"FAILED: {result.get('error', 'no result was written')}"
-        count = f"{self._already + self._ended}/{self._already + len(self._todo)}"
+        count = f"{self._already + len(self._ended)}/{self._already + len(self._todo)}"
         self._console.print(
             f"[{count}] {trial.name}: {text}",
             highlight=False,
@@ -108,10 +115,10 @@ class Progress:
         left = "time left not known yet"
         if done:
             elapsed = time.monotonic() - self._start
-            left = f"{_minutes(elapsed * (total - done) / done)} left"
-        ended = self._already + self._ended
-        failed = f", {self._failed} failed" if self._failed else ""
-        waiting = len(self._todo) - self._ended - len(lines)
+            left = f"{format_minutes(elapsed * (total - done) / done)} left"
+        ended = self._already + len(self._ended)
+        failed = f", {len(self._failed)} failed" if self._failed else ""
+        waiting = max(0, len(self._todo) - len(self._ended) - len(lines))
         return (
             f"{ended} of {self._already + len(self._todo)} trials done{failed}, "
             f"{len(lines)} running, {waiting} to come, {speed:,.0f} tokens/s, {left}"
@@ -148,11 +155,11 @@ def _step(line):
     return line.get("step", 0)
 
 
-def _newest(workdir, trial) -> dict:
-    """Returns the newest training line of the trial's metrics.jsonl, or {}."""
+def newest_line(directory: Path) -> dict[str, Any]:
+    """Returns the newest training line of a trial's metrics.jsonl, or {}."""
     try:
-        text = (workdir / trial.directory / "metrics.jsonl").read_text()
-    except FileNotFoundError:
+        text = (directory / "metrics.jsonl").read_text(errors="replace")
+    except OSError:
         return {}
     for line in reversed(text.splitlines()):
         try:
@@ -160,10 +167,11 @@ def _newest(workdir, trial) -> dict:
         except json.JSONDecodeError:
             # The last line may be half written.
             continue
-        if entry["split"] == "train":
+        if isinstance(entry, dict) and entry.get("split") == "train":
             return entry
     return {}
 
 
-def _minutes(seconds):
+def format_minutes(seconds: float) -> str:
+    """Returns "40 s" or "5 min"."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from experiments.errors import UserError
 from experiments.system.machine import Machine
 from experiments.training.speed import Measured
 
@@ -23,6 +24,10 @@ CPU_LANES = 4
 
 MAX_LANES = 64
 """The most lanes of one device."""
+
+
+class LanesError(UserError):
+    """Raised for --lanes that do not split over the devices."""
 
 
 class Layout(NamedTuple):
@@ -79,9 +84,9 @@ def choose(
     `measure(layout)` runs a few steps; where it returns None, as for want of memory, the
     layout is not taken.
     """
+    if (schedule := without_measuring(machine, steps, guess)) is not None:
+        return schedule
     first, *others = layouts(machine, len(steps))
-    if not others:
-        return Schedule(first, "there is no other way")
 
     def timed(layout):
         measured = measure(layout)
@@ -91,10 +96,8 @@ def choose(
     if guess is None:
         guess = timed(first)
         times[first] = guess
-    # Each of the other ways would have to be measured.
-    if guess < WORTH * MEASURING * len(others):
-        why = f"about {guess:.0f} s in all, too short to measure other ways"
-        return Schedule(first, why)
+        if schedule := _too_short(first, guess, others):
+            return schedule
     for layout in (first, *others):
         if layout not in times:
             times[layout] = timed(layout)
@@ -104,6 +107,24 @@ def choose(
         for layout, time in times.items()
     )
     return Schedule(best, f"measured: {listed}")
+
+
+def without_measuring(
+    machine: Machine, steps: list[int], guess: float | None
+) -> Schedule | None:
+    """Chooses as `choose` where nothing has to be measured for that; None elsewhere."""
+    first, *others = layouts(machine, len(steps))
+    if not others:
+        return Schedule(first, "there is no other way")
+    return None if guess is None else _too_short(first, guess, others)
+
+
+def _too_short(first, guess, others):
+    # Each of the other ways would have to be measured.
+    if guess < WORTH * MEASURING * len(others):
+        why = f"about {guess:.0f} s in all, too short to measure other ways"
+        return Schedule(first, why)
+    return None
 
 
 def seconds(layout: Layout, steps: list[int], measured: Measured) -> float:
@@ -121,12 +142,12 @@ def seconds(layout: Layout, steps: list[int], measured: Measured) -> float:
 def asked_by_user(machine: Machine, workers: int, lanes: int) -> Layout | None:
     """Returns the layout that flags ask for, 0 being no wish; None for no wish at all.
 
-    Raises ValueError for lanes that do not split over the devices.
+    Raises LanesError for lanes that do not split over the devices.
     """
     if not workers and not lanes:
         return None
     if lanes > 1 and lanes % machine.devices:
-        raise ValueError(
+        raise LanesError(
             f"--lanes={lanes} must be divisible by the number of devices, "
             f"{machine.devices}"
         )

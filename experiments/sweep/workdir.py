@@ -1,11 +1,15 @@
 """Keeps sweep.json, the list of a sweep's trials, and says which of them have ended."""
 
-from collections.abc import Mapping
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import WorkdirError
+from experiments.evaluation.metric_file import ENDED
 from experiments.settings import resolve
+from experiments.settings.resolve import UNIONS
 from experiments.sweep.plan import Trial
 from experiments.system.checksums import unseal, write_sealed
 from experiments.system.files import (
@@ -15,10 +19,14 @@ from experiments.system.files import (
     remove_leftovers,
     write_json,
 )
-from experiments.training.run_dir import ENDED, differences, read_result
+from experiments.training.run_dir import differences, read_result
 
-_ENTRY = dict(name=str, directory=str, point=dict, label=str, role=str)
+_TRIAL = dict(name=str, directory=str, point=dict, label=str, role=str)
+_ENTRY = dict(_TRIAL, settings=dict)
 """The types of what sweep.json says of a trial."""
+
+CANCELLED = "cancelled.json"
+"""Where this file is, no process trains."""
 
 
 def adopt_directories(workdir: Path, trials: list[Trial]) -> list[Trial]:
@@ -70,11 +78,13 @@ def open_workdir(
     trials: list[Trial],
     is_auto: bool = False,
     tuning: Mapping[str, Any] | None = None,
+    whole: Iterable[Trial] = (),
 ) -> None:
     """Writes sweep.json: the base config, and every trial that was ever asked for.
 
     `is_auto` is true of a sweep that chooses its seeds, see `set_looks`; `tuning` is what a
-    sweep with --tune chooses from, {"grid": {key: values}, "seeds": seeds}.
+    sweep with --tune chooses from, {"grid": {key: values}, "seeds": seeds}. `whole` are the
+    trials of all parts where `trials` are one, so that a merged table has them in order.
 
     Raises WorkdirError where the workdir is another config's, or a single trial's, or of a
     sweep that was tuned in another way.
@@ -94,12 +104,7 @@ def open_workdir(
             "Choose another --workdir, or remove this one"
         )
     _check_tuning(workdir, before, tuning)
-    entries = []
-    for trial in trials:
-        entry = {name: getattr(trial, name) for name in _ENTRY}
-        if not trial.role:
-            del entry["role"]
-        entries.append(entry)
+    entries = [_entry(trial, base) for trial in trials]
     # Trials of earlier calls stay listed, so that a report still shows them.
     directories = {trial.directory for trial in trials}
     earlier = [e for e in before["trials"] if e["directory"] not in directories]
@@ -108,9 +113,102 @@ def open_workdir(
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
     if tuning:
         sweep["tuning"] = dict(tuning)
+    if plan := [trial.settings.digest() for trial in whole]:
+        sweep["plan"] = list(dict.fromkeys([*plan, *before.get("plan", [])]))
     if is_auto:
         sweep["looks"] = before.get("looks", dict(count=0, interest={}))
     _write_sweep(workdir, sweep, before)
+
+
+def _entry(trial, base):
+    """Returns what sweep.json says of a trial."""
+    entry = {name: getattr(trial, name) for name in _TRIAL}
+    if not trial.role:
+        del entry["role"]
+    return entry | dict(settings=_changes(base, trial.settings.to_dict()))
+
+
+def read_trials(workdir: Path) -> list[Trial]:
+    """Returns the trials that sweep.json lists, for a process that did not plan them.
+
+    Raises WorkdirError where there are none, and where this version of the code makes
+    something else of their settings; OutsideError for code from outside that is not loaded.
+    """
+    sweep = read_sweep_file(workdir)
+    if sweep is None:
+        raise WorkdirError(
+            f"{workdir} holds no sweep yet: begin one with launch.sweep --config=..., and "
+            "join it then"
+        )
+    trials = []
+    rows = {}
+    for entry in sweep["trials"]:
+        changes = dict(entry.get("settings", {}))
+        seed = changes.pop("seed", sweep["base"].get("seed"))
+        # Trials of a row differ in their seeds alone, and to resolve takes a while.
+        row = json.dumps(changes, sort_keys=True)
+        if row not in rows:
+            values = _with_changes(sweep["base"], changes)
+            rows[row] = resolve(values, trusted=False)
+        settings = dataclasses.replace(rows[row], seed=seed)
+        if settings.digest() != entry["directory"].split("-")[-1]:
+            raise WorkdirError(
+                f"{workdir}: the settings of {entry['name']} are others here than where the "
+                "sweep was planned: use the same version of the code in both places"
+            )
+        values = {name: entry.get(name, kind()) for name, kind in _TRIAL.items()}
+        trials.append(Trial(**values, settings=settings))
+    return trials
+
+
+def _changes(base, own):
+    """Returns what differs from the base, {group: {name: value}}.
+
+    Of a model or a corpus of another kind it is all.
+    """
+    changes = {}
+    for group, values in own.items():
+        before = base[group]
+        if isinstance(values, dict) and not _is_other_kind(group, values, before):
+            values = {key: x for key, x in values.items() if x != before[key]}
+            if values:
+                changes[group] = values
+        elif values != before:
+            changes[group] = values
+    return changes
+
+
+def _with_changes(base, changes):
+    values = dict(base)
+    for group, changed in changes.items():
+        before = values.get(group)
+        both = isinstance(before, dict) and isinstance(changed, dict)
+        if both and not _is_other_kind(group, changed, before):
+            changed = before | changed
+        values[group] = changed
+    return values
+
+
+def _is_other_kind(group, values, base):
+    if group not in UNIONS:
+        return False
+    key = UNIONS[group].key
+    return values.get(key, base.get(key)) != base.get(key)
+
+
+def cancel(workdir: Path, who: str) -> None:
+    """Has all processes that train the sweep's trials save, and leave."""
+    write_json(workdir / CANCELLED, dict(by=who))
+
+
+def is_cancelled(workdir: Path) -> bool:
+    """Whether `cancel` was called, and the sweep was not begun again since."""
+    return (workdir / CANCELLED).exists()
+
+
+def begin_again(workdir: Path) -> None:
+    """Takes back what `cancel` did."""
+    (workdir / CANCELLED).unlink(missing_ok=True)
 
 
 def _check_tuning(workdir, before, tuning):

@@ -24,7 +24,7 @@ import numpy as np
 from experiments.data.dataset import Dataset
 from experiments.data.vocabulary import digest
 from experiments.errors import WorkdirError
-from experiments.evaluation.metric_file import is_number, read_metrics
+from experiments.evaluation.metric_file import ENDED, is_number, read_metrics
 from experiments.settings import Settings, schema
 from experiments.system import checksums, machine
 from experiments.system.files import (
@@ -36,9 +36,6 @@ from experiments.system.files import (
     write_json,
     write_text,
 )
-
-ENDED = ("finished", "diverged")
-"""The statuses in result.json of a trial that is not run again."""
 
 BEGUN = ("config.json", "record.json", "vocabulary.model")
 """The files that are written when a trial begins."""

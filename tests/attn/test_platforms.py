@@ -1,5 +1,7 @@
 """What is chosen by the platform that a program is compiled for."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,16 +17,21 @@ LENGTHS = np.array([4, 0])
 def on_gpu(monkeypatch):
     """Traces for a GPU, and notes which implementation of jax.nn is asked for."""
     asked = []
+    shortest = []
     own = jax.nn.dot_product_attention
 
     def noted(*arguments, implementation, **rest):
         asked.append(implementation)
+        # cuDNN promises nothing of an example without keys.
+        if (lengths := rest["key_value_seq_lengths"]) is not None:
+            jax.debug.callback(lambda x: shortest.append(x.min()), lengths)
         return own(*arguments, implementation="xla", **rest)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", noted)
     platforms.compile_for("gpu")
     yield asked
     platforms.compile_for(None)
+    assert all(length >= 1 for length in shortest)
 
 
 def inputs(dtype=jnp.bfloat16, width=K):
@@ -75,6 +82,31 @@ def test_a_gpu_takes_cudnn_for_plain_products(on_gpu, mask):
 def test_what_cudnn_lacks_goes_elsewhere(on_gpu, options):
     attention(*inputs(), **options)
     assert on_gpu == []
+
+
+def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
+    """A GPU's slices have a layout of their own, which must pass through every derivative."""
+    monkeypatch.setattr(
+        sys.modules["attn.attention"], "heads_at_once", lambda n, m, score: 1
+    )
+    qkv = inputs(jnp.float32)
+
+    def derivatives(implementation):
+        function = lambda *qkv: attention(
+            *qkv, mask=Mask.padding(LENGTHS), implementation=implementation
+        )
+        loss = lambda *qkv: (function(*qkv) ** 2).sum()
+        gradient = jax.grad(loss, (0, 1, 2))
+        several = [jnp.stack([x, 2 * x]) for x in qkv]
+        return (
+            jax.jvp(function, qkv, qkv),
+            jax.vmap(gradient)(*several),
+            jax.jvp(gradient, qkv, qkv),
+        )
+
+    actual, expected = map(derivatives, ("tiled", "reference"))
+    for one, other in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(jnp.float32, K), (jnp.bfloat16, 7)])

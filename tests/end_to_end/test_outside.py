@@ -8,10 +8,10 @@ import pytest
 
 from experiments import inference
 from experiments.settings import OutsideError
-from experiments.sweep import workers
-from experiments.sweep.plan import group_trials, plan_trials
-from experiments.sweep.schedule import Layout, Schedule
+from experiments.sweep.executors.here import Here, Wishes
+from experiments.sweep.plan import plan_trials
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
+from experiments.system.signals import Interruption
 from tests.experiments import tiny
 from tests.experiments.settings.test_user_code import COSINE, KERPLE
 
@@ -31,14 +31,19 @@ def swept(tmp_path_factory):
     ]
     planned = plan_trials(tiny.config(), points)
     open_workdir(workdir, "tiny.py", tiny.config(), ["own"], planned)
-    pools = workers.Pools({planned[0].settings.data: tiny.corpus()})
-    schedule = Schedule(Layout("as asked", 2, 1), "as asked")
-    chosen = [(group, schedule) for group in group_trials(planned)]
+    here = Here(
+        workdir,
+        {planned[0].settings.data: tiny.corpus()},
+        Wishes(workers=2),
+        print,
+        Interruption(),
+    )
     try:
-        for _ in workers.run_all(pools, workdir, chosen, lambda running: None):
+        here.submit(planned)
+        while here.poll():
             pass
     finally:
-        pools.stop()
+        here.leave()
     return workdir, scores, planned
 
 

@@ -179,7 +179,8 @@ ADAPTERS = {{"slow": Adapter(slow), "failing": Adapter(lambda case: 1 / 0)}}
 
 def test_starts_are_timed_in_processes_of_their_own(toy):
     start = cold_start.measure("toy_peers", "slow", {"is": "pickled"}, 3)
-    assert 0.2 <= start.call < 0.3 < start.cold
+    # The whole process takes longer than its call, which sleeps for so long.
+    assert 0.2 <= start.call < start.cold
     assert start.cached > 0.2
     assert start.why == ""
 

@@ -96,6 +96,37 @@ def test_a_config_without_a_name_is_refused(run, name, arguments):
     assert "--config" in actual[2]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--nodes=2", "--workdir=x"), "--nodes is for --on=slurm"),
+        (("--jobs=3", "--on=join", "--workdir=x"), "--jobs is for --on=slurm"),
+        (("--slurm.time=5", "--workdir=x"), "--slurm.time is for --on=slurm"),
+        (("--join", "--on=slurm", "--workdir=x"), "leave --on=slurm out"),
+        (("--join", "--seeds=3", "--workdir=x"), "leave --seeds out"),
+        (("--join", "--part=1/2", "--workdir=x"), "leave --part out"),
+        (("--join",), "--workdir=DIR is needed"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(run, arguments, said):
+    actual = run("sweep", f"--config={CONFIG}", *arguments)
+    assert is_one_line(*actual), actual
+    assert said in actual[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--device=v5e", "--workdir=x"), "--device=v5e is for --dry_run"),
+        (("--device=v9", "--dry_run"), "unknown device 'v9'; known: v5e, v5e-4"),
+    ],
+)
+def test_a_device_that_cannot_be_compiled_for_is_refused(run, arguments, said):
+    actual = run("sweep", f"--config={CONFIG}", *arguments)
+    assert is_one_line(*actual), actual
+    assert said in actual[2]
+
+
 @pytest.mark.parametrize("name", ["train", "sweep", "report", "translate", "sample"])
 def test_a_name_that_is_too_long_is_refused(run, name):
     needs_config = name in ("train", "sweep")

@@ -14,20 +14,15 @@ from absl import flags
 from experiments.sweep.plan import group_trials, plan_trials
 from experiments.sweep.points import expand, load_config, sweeps_of
 from launch import command
-from launch.bench.compile import compiler
+from launch.bench.compile import compiler, worker
 from launch.bench.compile.case import AttentionCase, ProgramCase
 from launch.bench.compile.compiler import Compiled
 from launch.bench.compile.configs import config_of, every_config
 from launch.bench.compile.targets import TARGETS
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
-from launch.bench.harness.libraries import BenchError, Library, installed
-from launch.bench.harness.process import Failed, Worker
+from launch.bench.harness.process import Failed
 from launch.bench.harness.table import Table, mebibytes, number, show
-
-MODULE = "launch.bench.compile.compiler"
-NEEDS = {"tpu": ("libtpu",), "gpu": ("jax_cuda12_plugin",)}
-REMEDY = {"tpu": "compile-tpu", "gpu": "compile-cuda"}
 
 # In the order of ATTENTION's table: all forms at one length, then the longest ones.
 FORMS = [
@@ -105,40 +100,24 @@ def define_flags() -> None:
 def measure(request: Request) -> Outcome:
     """Compiles the cases for each target; shows and writes a table for each."""
     names = request.flags["for"].value
-    for name in names:
-        if name not in TARGETS:
-            raise BenchError(f"unknown device {name!r}; known: {', '.join(TARGETS)}")
     cases = _cases(request)
-    libraries = {name: _library(name) for name in names}
-    results = {}
+    for check in (worker.check_name, worker.library):
+        for name in names:
+            check(name)
+    results = {name: {} for name in names}
     files = []
-    tables = []
-    for name, library in libraries.items():
-        worker = Worker(library, name, record.threads())
+    for name in results:
+        compiling = worker.start(name)
         try:
-            compiled = {}
             for case in cases:
                 with request.console.status(f"{name}: {case.name}"):
-                    compiled[case] = _compile(worker, case)
+                    results[name][case] = _compile(compiling, case)
+                # Each may take minutes, and a table in the making is of use.
+                files = _write(request, results)
         finally:
-            worker.stop()
-        results[name] = compiled
-        tables.append(table(name, compiled))
-        files = _write(request, results, tables)
-        show(tables[-1], request.console)
+            compiling.stop()
+        show(table(name, results[name]), request.console)
     return Outcome(files)
-
-
-def _library(name):
-    """Returns what compiles for a target; raises BenchError where it is not installed."""
-    platform = TARGETS[name].platform
-    library = Library(MODULE, NEEDS[platform])
-    if not installed(library):
-        raise BenchError(
-            f"no compiler for --for={name} is installed: pip install "
-            f"'.[{REMEDY[platform]}]'"
-        )
-    return library
 
 
 def _cases(request):
@@ -159,14 +138,15 @@ def _cases(request):
     ]
 
 
-def _compile(worker, case):
+def _compile(compiling, case):
     try:
-        return worker.call(compiler.Compiler.compile, case)
+        return compiling.call(compiler.Compiler.compile, case)
     except Failed as error:
         return Compiled(why_not=str(error))
 
 
-def _write(request, results, tables):
+def _write(request, results):
+    tables = [table(name, compiled) for name, compiled in results.items() if compiled]
     return record.write(
         request.directory,
         "compile",

@@ -7,6 +7,7 @@ of a loop counted once; so are FLOPs.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 import jax
 
 from attn import platforms
+from experiments.settings import Settings
 from launch.bench.compile import attention, training
 from launch.bench.compile.case import AttentionCase
 from launch.bench.compile.targets import TARGETS, Target
@@ -70,13 +72,25 @@ class Compiler:
 
     def compile(self, case) -> Compiled:
         """Compiles a case; what the compiler refuses comes back as `why_not`."""
-        platforms.compile_for(self.target.platform)
         family = attention if isinstance(case, AttentionCase) else training
-        function, arguments = family.build(case, self.target.devices())
+        return self._compile(functools.partial(family.build, case))
+
+    def compile_step(self, settings: Settings, lanes: int) -> Compiled:
+        """Compiles the step of a trial, of so many lanes, as `compile` does."""
+        return self._compile(functools.partial(training.step, settings, lanes))
+
+    def _compile(self, build):
+        platforms.compile_for(self.target.platform)
         try:
-            return _compile(function, arguments, self.target)
+            # What compilers say of devices that they look for in vain is no news.
+            with _stderr() as lines:
+                function, arguments = build(self.target.devices())
+                compiled = _compile(function, arguments, self.target)
         except jax.errors.JaxRuntimeError as error:
             return Compiled(why_not=_reason(error))
+        if self.target.platform != "gpu":
+            return compiled
+        return dataclasses.replace(compiled, spills=_count_spills(lines))
 
 
 # An object for each name, as the harness loads adapters.
@@ -92,9 +106,8 @@ def _compile(function, arguments: Any, target: Target) -> Compiled:
     else:
         lowered = function.lower(*arguments)
     lowered_at = time.perf_counter()
-    with _stderr() as lines:
-        compiled = lowered.compile()
-        seconds = time.perf_counter() - lowered_at
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - lowered_at
     memory = compiled.memory_analysis()
     text = compiled.as_text()
     is_gpu = target.platform == "gpu"
@@ -109,7 +122,6 @@ def _compile(function, arguments: Any, target: Target) -> Compiled:
         cycles=None if is_gpu else _cycles(text),
         flops=None if is_gpu else _flops(compiled),
         collectives=_count_collectives(text),
-        spills=_count_spills(lines) if is_gpu else None,
         is_cudnn="__cudnn$fmha" in text,
     )
 

@@ -5,6 +5,7 @@ description of the device (`jax.experimental.topologies`).
 """
 
 import dataclasses
+import math
 import os
 
 import jax
@@ -42,14 +43,24 @@ class Target:
     """The chips of a TPU host, along each axis."""
 
     @property
+    def count(self) -> int:
+        """Returns how many devices share a program."""
+        return math.prod(self.bounds)
+
+    @property
     def lowering(self) -> str:
         """Returns the name that JAX has for the platform when it lowers."""
         return "cuda" if self.platform == "gpu" else self.platform
 
     def devices(self) -> list[jax.Device]:
         """Returns the devices, which can be compiled for and do not run."""
-        # Neither compiler is to look for devices of this machine.
+        # Neither compiler is to look for devices of this machine; but JAX must have looked
+        # for its plugins, of which CUDA's has the compiler.
+        jax.config.update("jax_platforms", "cpu")
+        jax.devices()
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
         if self.platform == "gpu":
             options = dict(target_config=_H100, topology=self.topology)

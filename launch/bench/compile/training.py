@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.data.batches import Batch, Corpus, Sentences
 from experiments.evaluation.decode import search_batch, search_of
+from experiments.settings import Settings
 from experiments.sweep.plan import Trial
 from experiments.training.population import LONGEST_DISPATCH
 from experiments.trial.cost import all_variable_shapes, program_without_corpus
@@ -32,6 +33,11 @@ def build(case: ProgramCase, devices: list[jax.Device]):
     if case.part == "step":
         return _step(settings, lanes)
     return _evaluation(case.part, settings, lanes)
+
+
+def step(settings: Settings, count: int, devices: list[jax.Device]):
+    """Returns a jitted step of so many lanes, and the shapes of its arguments."""
+    return _step(settings, Lanes(count, settings.training.strategy, tuple(devices)))
 
 
 def trial(case: ProgramCase) -> Trial:

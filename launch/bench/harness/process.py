@@ -62,7 +62,8 @@ def _start(module: str, name: str, threads: int):
     # Libraries read these once, when they are imported.
     os.environ["NPROC"] = str(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    # JAX_PLATFORMS=cuda or tpu in the command's environment measures there.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with contextlib.suppress(OSError):
         # If memory runs out, the kernel ends this process and not the parent.
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,20 +1,26 @@
 """Says by simulation how often a report's verdicts are false, and what they find.
 
-Cells are judged a few hundred tables at a time, in a process for each core.
+Cells are judged a few hundred tables at a time, in a process for each core. What results.json
+holds of the same code is not simulated again, so a call that was stopped goes on.
 """
 
 import concurrent.futures
 import dataclasses
+import hashlib
 import itertools
+import json
 import multiprocessing
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from absl import flags
 
+from experiments.report import contrasts, spreads
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, show
+from launch.bench.verdicts import simulation
 from launch.bench.verdicts.simulation import Cell, Counts, simulate
 
 PART = 100
@@ -59,13 +65,14 @@ def define_flags() -> None:
 def measure(request: Request) -> Outcome:
     """Simulates the cells; shows and writes the table, a cell at a time."""
     tables = 20 if request.cases == TINY else request.flags.tables
-    counts = {}
-    files = []
+    counts = _of_an_earlier_call(request.directory, tables)
     # Each process has one thread: the tables are small.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(record.threads(), context) as pool:
         for cell in request.cases:
+            if cell in counts:
+                continue
             with request.console.status(cell.name):
                 parts = [
                     range(tables)[start : start + PART]
@@ -76,9 +83,36 @@ def measure(request: Request) -> Outcome:
                 results = pool.map(simulate, cells, sizes, range(len(parts)))
                 counts[cell] = sum(results, Counts())
             # A run that is interrupted leaves the cells that it has done.
-            files = _write(request, counts)
+            _write(request, counts)
     show(table(counts), request.console)
-    return Outcome(files)
+    return Outcome(_write(request, counts))
+
+
+def _of_an_earlier_call(directory, tables):
+    """Returns {cell: counts} of so many tables each that the same code has judged."""
+    path = directory / "results.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("code") != _code():
+        return {}
+    names = [field.name for field in dataclasses.fields(Cell)]
+    counts = {}
+    for values in record["cells"]:
+        cell = Cell(**{name: values.pop(name) for name in names})
+        if values["nulls"] == tables:
+            counts[cell] = Counts(**values)
+    return counts
+
+
+def _in_order(counts):
+    """Returns (cell, counts) in the order of CELLS, whichever call has judged them."""
+    return [(cell, counts[cell]) for cell in CELLS if cell in counts]
+
+
+def _code():
+    """Returns a hash of the sources that decide the counts."""
+    modules = (contrasts, spreads, simulation)
+    sources = [Path(module.__file__).read_bytes() for module in modules]
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
 
 def _write(request, counts):
@@ -88,10 +122,11 @@ def _write(request, counts):
         title="Verdicts of simulated tables",
         tables=[table(counts)],
         results={
+            "code": _code(),
             "cells": [
                 {**dataclasses.asdict(cell), **dataclasses.asdict(count)}
-                for cell, count in counts.items()
-            ]
+                for cell, count in _in_order(counts)
+            ],
         },
     )
 
@@ -100,7 +135,7 @@ def table(counts: Mapping[Cell, Counts]) -> Table:
     """Returns the table, a row a cell."""
     filled = Table("verdicts", ())
     filled.headings = ("tables", *(filled.noted(*pair) for pair in NOTES.items()))
-    for cell, count in counts.items():
+    for cell, count in _in_order(counts):
         tables = count.nulls + count.tables
         shares = (
             (count.false, count.nulls),

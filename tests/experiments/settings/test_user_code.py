@@ -139,6 +139,7 @@ def test_a_module_that_can_be_imported(tmp_path, monkeypatch):
             "{}/good.py:Good",
             "Good is not a score: a class with the decorator attn.score",
         ),
+        ("{}/inherits.py:Inherits", "it is not a score: a class with the decorator"),
         ("{}/good.py:Good@123", "its source has changed and is now"),
         ("no_such_module:X", "no such module; a file is named as path/to/file.py:Name"),
         ("a b:X", "neither a module's name nor a file.py"),
@@ -148,6 +149,10 @@ def test_what_cannot_be_loaded_is_named(tmp_path, text, message):
     (tmp_path / "bad.py").write_text("\n1 / 0\n")
     (tmp_path / "syntax.py").write_text("def :\n")
     (tmp_path / "good.py").write_text("class Good:\n    pass\n")
+    inherits = (
+        "import attn\n\nclass Inherits(attn.Dot):\n    init = lambda *_: Inherits()\n"
+    )
+    (tmp_path / "inherits.py").write_text(inherits)
     with pytest.raises(SettingsError, match=f"^model.score=.*{message}"):
         tiny.resolve(model__score=text.format(tmp_path))
 

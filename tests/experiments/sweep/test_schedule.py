@@ -2,7 +2,14 @@
 
 import pytest
 
-from experiments.sweep.schedule import Layout, asked_by_user, choose, layouts, seconds
+from experiments.sweep.schedule import (
+    LanesError,
+    Layout,
+    asked_by_user,
+    choose,
+    layouts,
+    seconds,
+)
 from experiments.system.machine import Machine
 from experiments.training.speed import Measured
 
@@ -107,6 +114,6 @@ def test_a_persons_wish():
         1:
     ] == (1, 7)
     with pytest.raises(
-        ValueError, match="--lanes=6 must be divisible by the number of devices, 8"
+        LanesError, match="--lanes=6 must be divisible by the number of devices, 8"
     ):
         asked_by_user(TPU, 0, 6)

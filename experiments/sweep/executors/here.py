@@ -1,0 +1,159 @@
+"""Trains trials in worker processes of this machine."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.data.dataset import Dataset
+from experiments.settings import Data
+from experiments.sweep import estimate
+from experiments.sweep.claims import SILENCE
+from experiments.sweep.joiner import Chosen, run_trials, write_schedule
+from experiments.sweep.plan import Trial, group_trials
+from experiments.sweep.schedule import (
+    Schedule,
+    asked_by_user,
+    choose,
+    without_measuring,
+)
+from experiments.sweep.workers import Pools
+from experiments.system.signals import Interruption
+from experiments.trial import cost
+from experiments.trial.lanes import check_batch_size
+
+
+class Wishes(NamedTuple):
+    """What a user asks of the processes that train."""
+
+    workers: int = 0
+    """Processes; 0 chooses."""
+    lanes: int = 0
+    """Trials side by side in a process; 0 chooses."""
+    trackers: tuple[str, ...] = ()
+    silence: float = SILENCE
+    """Seconds without a sign of life after which another process is taken for dead."""
+
+
+class Here:
+    """Trains trials in this process's workers, beside those of other machines that join."""
+
+    def __init__(
+        self,
+        workdir: Path,
+        prepared: Mapping[Data, Dataset],
+        wishes: Wishes,
+        say: Callable[[str], None],
+        interruption: Interruption,
+        *,
+        is_guest: bool = False,
+        job: str | None = None,
+    ):
+        """Trains in `workdir`; a guest's sweep is another process's, and it leaves earlier."""
+        self._workdir = workdir
+        self._prepared = dict(prepared)
+        self._wishes = wishes
+        self._say = say
+        self._interruption = interruption
+        self._is_guest = is_guest
+        self._job = job
+        self._pools = None
+        self._training = iter(())
+
+    def submit(self, trials: list[Trial]) -> None:
+        """Checks that the trials fit this machine, and chooses how they are run."""
+        self._pools = Pools(self._prepared, self._wishes.trackers)
+        for group in group_trials(trials):
+            # Before speeds are measured: what does not fit alone fits in no layout.
+            cost.check_memory(group[0].settings, self._pools.machine)
+        choose_for = self._choose_some
+        if not self._is_guest:
+            chosen = self._choose(group_trials(trials))
+            write_schedule(self._workdir, chosen)
+            choose_for = lambda free: _of(chosen, free)
+        self._interruption.unsaved = True  # the workers have it
+        self._training = run_trials(
+            self._pools,
+            self._workdir,
+            trials,
+            choose_for,
+            self._interruption,
+            stays=not self._is_guest,
+            silence=self._wishes.silence,
+            job=self._job,
+        )
+
+    def poll(self) -> bool:
+        """Goes on for half a second."""
+        return next(self._training, self) is not self
+
+    def leave(self) -> None:
+        """Kills all workers."""
+        self._training.close()
+        if self._pools:
+            self._pools.stop()
+        self._interruption.unsaved = False
+
+    def _choose(self, groups: Sequence[list[Trial]]) -> Chosen:
+        """Chooses how groups are to be run, and checks that they can be."""
+        chosen = []
+        machine = self._pools.machine
+        for group in groups:
+            schedule = self._unmeasured(group) or self._measured(group)
+            cost.check_memory(
+                group[0].settings,
+                machine,
+                workers=schedule.layout.workers,
+                lanes=schedule.layout.lanes,
+            )
+            # Here, or trials would fail one by one in their workers.
+            devices = machine.devices if schedule.layout.lanes == 1 else 1
+            for trial in group:
+                training = trial.settings.training
+                check_batch_size(training.batch_size, devices, training.accumulate)
+            chosen.append((group, schedule))
+        return chosen
+
+    def _unmeasured(self, group):
+        """Returns how a group is run where that needs no measuring; None elsewhere."""
+        machine = self._pools.machine
+        wish = asked_by_user(machine, self._wishes.workers, self._wishes.lanes)
+        if wish:
+            return Schedule(wish, "as asked")
+        return without_measuring(machine, _steps(group), self._guess(group))
+
+    def _measured(self, group):
+        measure = lambda layout: self._pools.measure(group[0], layout)
+        guess = self._guess(group)
+        schedule = choose(self._pools.machine, _steps(group), guess, measure)
+        if schedule.why.startswith("measured"):
+            layout = schedule.layout.name
+            self._say(f"{group[0].name}: {layout} ({schedule.why})")
+        return schedule
+
+    def _guess(self, group):
+        """Returns the seconds that a group takes; None on an accelerator."""
+        if self._pools.machine.backend != "cpu":
+            return None
+        return estimate.estimate(group).seconds
+
+    def _choose_some(self, free: list[Trial]) -> Chosen:
+        """Chooses for groups that need no measuring, else for one: others take the rest."""
+        groups = group_trials(free)
+        quick = [group for group in groups if self._unmeasured(group)]
+        return self._choose(quick or [random.choice(groups)])
+
+
+def _steps(group):
+    return [trial.settings.training.steps for trial in group]
+
+
+def _of(chosen, free: Sequence[Trial]) -> Chosen:
+    """Returns what is free of groups that were chosen for."""
+    names = {trial.directory for trial in free}
+    left = []
+    for group, schedule in chosen:
+        trials = [trial for trial in group if trial.directory in names]
+        if trials:
+            left.append((trials, schedule))
+    return left

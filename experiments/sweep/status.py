@@ -1,0 +1,205 @@
+"""Says how a sweep stands, from its files alone: on any machine, while it runs or later."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.errors import UserError, one_line
+from experiments.evaluation.metric_file import ENDED, is_number
+from experiments.sweep.claims import (
+    JOINERS,
+    SILENCE,
+    list_claims,
+    read_claim,
+    read_joiner,
+)
+from experiments.sweep.progress import format_minutes, newest_line
+from experiments.sweep.workdir import is_cancelled, read_sweep_file
+from experiments.system.files import DamagedError, inside, read_json
+
+STATES = ("finished", "diverged", "failed", "running", "waiting")
+
+
+class TrialStatus(NamedTuple):
+    """Holds how a trial stands; what does not apply is None."""
+
+    name: str
+    directory: str
+    state: str
+    """One of `STATES`."""
+    steps: int | None = None
+    """All of its steps."""
+    step: int = 0
+    """Steps that it has made."""
+    host: str | None = None
+    job: str | None = None
+    """The scheduler's name for the process that trains it."""
+    since: str | None = None
+    silent: float | None = None
+    """Seconds since that process's last sign of life, by this machine's clock."""
+    loss: float | None = None
+    speed: float | None = None
+    """Steps a second."""
+    error: str | None = None
+
+
+class Status(NamedTuple):
+    """Holds how a sweep stands."""
+
+    trials: list[TrialStatus]
+    processes: int
+    """Those that show a sign of life."""
+    cancelled: bool
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """{state: trials}."""
+        counts = Counter(trial.state for trial in self.trials)
+        return {state: counts[state] for state in STATES if counts[state]}
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Returns the seconds until the last trial ends, at the speed of those that run."""
+        open_trials = [t for t in self.trials if t.state in ("running", "waiting")]
+        speed = sum(trial.speed or 0.0 for trial in open_trials)
+        steps = [(trial.steps or 0) - trial.step for trial in open_trials]
+        if not open_trials:
+            return 0.0
+        return sum(steps) / speed if speed else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all of it as JSON has it."""
+        return dict(
+            counts=self.counts,
+            processes=self.processes,
+            cancelled=self.cancelled,
+            seconds_left=self.seconds_left,
+            trials=[trial._asdict() for trial in self.trials],
+        )
+
+
+def read_status(workdir: Path) -> Status:
+    """Returns how the sweep of a workdir stands.
+
+    Raises UserError where there is none, and DamagedError for a sweep.json that is damaged.
+    """
+    sweep = read_sweep_file(workdir)
+    if sweep is None:
+        raise UserError(f"{workdir} holds no sweep (no sweep.json)")
+    listing = list_claims(workdir)
+    base = _steps(sweep["base"])
+    trials = []
+    for entry in sweep["trials"]:
+        steps = _steps(entry.get("settings", {}), base)
+        trials.append(_trial_status(workdir, entry, listing)._replace(steps=steps))
+    silences = [_silence(path) for path in (workdir / JOINERS).glob("*.json")]
+    alive = sum(seconds < SILENCE for seconds in silences)
+    return Status(trials, alive, is_cancelled(workdir))
+
+
+def _trial_status(workdir, entry, listing) -> TrialStatus:
+    directory = inside(workdir, entry["directory"], workdir / "sweep.json")
+    status = TrialStatus(entry.get("name", ""), entry["directory"], "waiting")
+    name = directory.name
+    if listing.is_taken(name) and name not in listing.ended:
+        return _running(workdir, status, listing.numbers[name])
+    try:
+        result = read_json(directory / "result.json")
+    except DamagedError as error:
+        return status._replace(state="failed", error=str(error))
+    if result is None:
+        return status._replace(step=_int(newest_line(directory).get("step")))
+    if result.get("status") not in ENDED:
+        return status._replace(state="failed", error=str(result.get("error")))
+    error = result.get("error")
+    return status._replace(
+        state=result["status"], step=_int(result.get("steps")), error=error
+    )
+
+
+def _running(workdir, status, number) -> TrialStatus:
+    """Adds who has a trial, since when, and how far it is."""
+    claim = read_claim(workdir, Path(status.directory).name, number)
+    owner = claim.get("joiner", "")
+    says = read_joiner(workdir, owner)
+    line = newest_line(workdir / status.directory)
+    step = _int(line.get("step"))
+    seconds = _number(line.get("seconds"))
+    return status._replace(
+        state="running",
+        step=step,
+        host=says.get("host", owner),
+        job=says.get("job"),
+        since=claim.get("at"),
+        silent=_silence(workdir / JOINERS / f"{owner}.json"),
+        loss=_number(line.get("loss")),
+        speed=step / seconds if seconds else None,
+    )
+
+
+def _steps(groups, otherwise=None):
+    training = groups.get("training")
+    steps = training.get("steps") if isinstance(training, dict) else None
+    return steps if isinstance(steps, int) else otherwise
+
+
+def _int(value):
+    return value if isinstance(value, int) else 0
+
+
+def _number(value):
+    return float(value) if is_number(value) else None
+
+
+def _silence(path):
+    """Returns the seconds since a file was written, infinite where there is none."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return float("inf")
+
+
+def describe(status: Status, shown: int = 50) -> str:
+    """Returns the lines that a person reads; `shown` trials of a kind at most."""
+    counts = ", ".join(f"{count} {state}" for state, count in status.counts.items())
+    lines = [f"{len(status.trials)} trials: {counts or 'none'}"]
+    if status.cancelled:
+        lines[0] += "; cancelled"
+    elif status.counts.get("running") or status.counts.get("waiting"):
+        seconds = status.seconds_left
+        left = "not known yet" if seconds is None else format_minutes(seconds)
+        lines[0] += f"; {status.processes} processes, time left {left}"
+    for state, say in (("running", _say_running), ("failed", _say_failed)):
+        of_state = [trial for trial in status.trials if trial.state == state]
+        lines += [say(trial) for trial in of_state[:shown]]
+        if len(of_state) > shown:
+            lines.append(f"… and {len(of_state) - shown} more {state}")
+    # What the files say must not move a terminal's cursor.
+    return "\n".join(map(one_line, lines))
+
+
+def _say_running(trial):
+    where = f"{trial.host}, job {trial.job}" if trial.job else f"{trial.host}"
+    at = f"step {trial.step}/{trial.steps}"
+    loss = "" if trial.loss is None else f" loss {trial.loss:.3f}"
+    silent = ""
+    if trial.silent > SILENCE:
+        silent = "; no sign of life"
+        if trial.silent < float("inf"):
+            silent += f" for {format_minutes(trial.silent)}"
+    return f"running  {trial.name}  {at}{loss}  on {where}, since {trial.since}{silent}"
+
+
+def _say_failed(trial):
+    return f"failed   {trial.name}  {trial.error}"
+
+
+def to_json(status: Status) -> str:
+    """Returns `Status.to_json` as text; what is infinite becomes null."""
+    values = status.to_json()
+    for trial in values["trials"]:
+        if trial["silent"] == float("inf"):
+            trial["silent"] = None
+    return json.dumps(values, indent=1, ensure_ascii=False)

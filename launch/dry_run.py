@@ -1,0 +1,152 @@
+"""What launch.sweep --dry_run prints: the trials there are, and what they will take."""
+
+from typing import NamedTuple
+
+from experiments.settings import SettingsError
+from experiments.sweep import estimate
+from experiments.sweep.plan import check_all, group_trials
+from experiments.sweep.tuning import costliest, trials_to_run
+from experiments.system import machine
+from experiments.trial import cost
+from launch import command
+
+SHOWN = 50
+"""Points, and groups, that are printed."""
+
+
+class Target(NamedTuple):
+    """Holds what else than this machine a sweep is meant for."""
+
+    nodes: int = 0
+    """Of a cluster, for each trial; 0 for none."""
+    device: str | None = None
+    """What each group is compiled for, as v5e-4."""
+
+
+def dry_run_tuned(rows, console, target=Target()):
+    """Prints a tuned sweep; its compared trials are estimated at their costliest values."""
+    chosen = [None] * len(rows)
+    later = costliest(rows)
+    dry_run(trials_to_run(rows, chosen), console, later, target)
+    names = ", ".join(row.name for row in rows[:SHOWN])
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    console.print(
+        f"{len(later)} of them are compared trials, which depend on what the tuning trials "
+        f"choose, of {names}{more}; they are counted at the values that take longest, and a "
+        "row that is best at its own values needs none of them",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def dry_run(planned, console, later=(), target=Target()):
+    """Builds each trial by shape, and prints what there is and what it will take.
+
+    Trials that are not known yet stand in `later` for what they take.
+    """
+    if target.device is not None:
+        _check_device(target.device)
+    check_all(planned)
+    every = [*planned, *later]
+    groups = group_trials(every)
+    estimates = list(map(estimate.estimate, groups))
+    for trial in planned[:SHOWN]:
+        console.print(
+            f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    _print_rest(planned, "points", console)
+    if not console.is_terminal:
+        # A file has no width, and 80 characters would cut the table.
+        console.width = 160
+    console.print(estimate.table(estimates, SHOWN))
+    _print_rest(estimates, "groups", console)
+    too_large = _too_large_here(groups)
+    for group, error in too_large[:SHOWN]:
+        console.print(
+            f"not here: {group[0].label or group[0].name}: {error}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(
+        f"{len(every)} trials in {len(estimates)} groups, each builds; "
+        f"{estimate.totals(estimates)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if target.nodes:
+        alone = len(every) - sum(len(group) for group, _ in too_large)
+        hours = _node_hours(estimates, target.nodes, alone)
+        console.print(hours, highlight=False, soft_wrap=True)
+    if target.device is not None:
+        _print_fits(target.device, groups, console)
+    until_flat = sum(trial.settings.training.until == "flat" for trial in every)
+    if until_flat:
+        console.print(
+            f"{until_flat} of these trials end when their validation perplexity has stopped "
+            "falling (training.until=flat): FLOPs and time are the most they may take",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _too_large_here(groups):
+    """Returns (group, why) of each whose trials do not fit; another machine may be meant."""
+    found = []
+    for group in groups:
+        try:
+            cost.check_memory(group[0].settings, machine.here())
+        except SettingsError as error:
+            found.append((group, error))
+    return found
+
+
+def _check_device(name):
+    """Ends with a usage error for a --device that nothing can compile for."""
+    # Where they are used, as compiling takes packages that few have.
+    from launch.bench.compile import worker
+    from launch.bench.harness.libraries import BenchError
+
+    try:
+        worker.library(name)
+    except BenchError as error:
+        command.mistake(f"--device={name}: {error}")
+
+
+def _print_fits(device, groups, console):
+    from launch.bench.compile.fit import fits
+
+    for line in fits(device, groups[:SHOWN]):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _print_rest(groups, "groups", console)
+
+
+def _node_hours(estimates, nodes, alone):
+    """Says what a cluster's nodes take; `alone` trials need but one.
+
+    Of several nodes, each does a share of every batch.
+    """
+    hours = sum(group.seconds for group in estimates) / 3600
+    text = f"{hours:.2g} node-hours by the speed of this machine"
+    if nodes == 1:
+        return text
+    text += f", beside what the {nodes} nodes of a trial tell each other at each step"
+    if alone:
+        text += (
+            f"; {alone} trials fit on one node like this machine: with --nodes=1 nodes "
+            "tell each other nothing, and train as many trials at a time as lanes allow"
+        )
+    return text
+
+
+def _role_text(trial):
+    return f"{trial.role}: " if trial.role else ""
+
+
+def _print_rest(shown, what, console):
+    if len(shown) > SHOWN:
+        console.print(f"… and {len(shown) - SHOWN} more {what}", highlight=False)

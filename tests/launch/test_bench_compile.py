@@ -1,0 +1,148 @@
+"""What launch.bench compile builds, compiled for the CPU that is here."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from attn import platforms
+from experiments.configs import table3
+from experiments.sweep.plan import plan_trials
+from experiments.trial.cost import program_without_corpus
+from experiments.trial.program import initial_state
+from launch.bench.compile import attention, fit, training
+from launch.bench.compile.case import AttentionCase, ProgramCase
+from launch.bench.compile.command import BENCHMARK, table
+from launch.bench.compile.compiler import Compiled, Compiler
+from launch.bench.compile.configs import config_of, every_config
+from launch.bench.compile.targets import Target
+
+CONFIG = "tests/experiments/tiny_config.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Here(Target):
+    """Stands in for a target by the devices that there are."""
+
+    def devices(self):
+        return jax.devices()[:1]
+
+
+@pytest.fixture
+def compiler():
+    yield Compiler(Here("cpu", 0, ""))
+    platforms.compile_for(None)
+
+
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+def test_attention_compiles_with_its_memory(compiler, direction):
+    sizes = dict(n=64, direction=direction, dtype="float32", b=1, h=2, d=8)
+    case = AttentionCase("additive", mask="padding", **sizes)
+    compiled = compiler.compile(case)
+    array = 4 * 64 * 2 * 8
+    # q, k and v, the score's parameters, and one length.
+    parameters = 4 * 2 * (8 * 8 + 8 * 8 + 8)
+    assert compiled.argument_bytes == 3 * array + parameters + 4
+    gradients = 3 * array + parameters
+    results = compiled.output_bytes
+    assert results == pytest.approx(
+        array if direction == "forward" else gradients, abs=64
+    )
+    assert compiled.temporary_bytes > 0 and compiled.collectives == 0
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "local", "segments"])
+@pytest.mark.parametrize("score", ["dot", "scaled_dot", "bilinear"])
+def test_every_form_can_be_traced(compiler, score, mask):
+    case = AttentionCase(score, 16, mask, b=1, h=2, d=8)
+    function, arguments = attention.build(case, jax.devices())
+    (out,) = jax.tree.leaves(jax.eval_shape(function, *arguments))
+    assert out.shape == (1, 16, 2, 8) and out.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_step_writes_its_state_over_the_old_one(compiler, lanes):
+    compiled = compiler.compile(ProgramCase(CONFIG, strategy="shard_map", lanes=lanes))
+    settings = training.trial(ProgramCase(CONFIG)).settings
+    state = jax.eval_shape(
+        lambda: initial_state(program_without_corpus(settings), settings)
+    )
+    size = sum(4 * leaf.size for leaf in jax.tree.leaves(state))
+    assert compiled.donated_bytes == lanes * size
+    assert compiled.bytes > compiled.temporary_bytes > 0
+
+
+@pytest.mark.parametrize("part", ["losses", "search"])
+@pytest.mark.ci
+def test_evaluation_compiles(compiler, part):
+    assert compiler.compile(ProgramCase(CONFIG, part=part)).output_bytes > 0
+
+
+def test_every_config_is_listed_with_its_arguments():
+    configs = every_config()
+    for preset in table3.PRESETS:
+        assert f"experiments/configs/table3.py:{preset}" in configs
+    assert "experiments/configs/quick.py" in configs
+    # It needs a text of the user's own.
+    assert not any("files.py" in config for config in configs)
+    names = [case.name for case in BENCHMARK.cases]
+    assert len(set(names)) == len(names)
+    assert {case.config for case in BENCHMARK.cases if case.group == "programs"} == {
+        *configs
+    }
+
+
+class Refusing:
+    """Stands in for the process of a device that has room for some lanes only."""
+
+    def __init__(self, most):
+        self.most = most
+        self.asked = []
+
+    def call(self, function, settings, lanes):
+        assert function is Compiler.compile_step
+        self.asked.append(lanes)
+        if lanes > self.most:
+            return Compiled(why_not="needs 17.2G of 15.75G hbm")
+        return Compiled(temporary_bytes=lanes * 2**30)
+
+    def stop(self):
+        self.asked.append("stop")
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "said"),
+    [
+        (8, [8], "fits with 8 lanes: 8.0 GiB of 16.0 GiB a device"),
+        (5, [8, 4], "fits with 4 lanes: 4.0 GiB of 16.0 GiB a device"),
+        (3, [8, 4, 1], "fits with 1 trial at a time: 1.0 GiB of 16.0 GiB a device"),
+        (0, [8, 4, 1], "does not fit: needs 17.2G of 15.75G hbm"),
+    ],
+)
+def test_fewer_lanes_are_tried_until_they_fit(monkeypatch, most, asked, said):
+    worker = Refusing(most)
+    monkeypatch.setattr(fit, "start", lambda device: worker)
+    points = [{"seed": seed} for seed in range(5)]
+    # 5 trials on 4 devices are 2 lanes of each.
+    group = plan_trials(config_of(CONFIG), points)
+    (line,) = fit.fits("v5e-4", [group])
+    assert line == f"v5e-4: {group[0].name}: {said}"
+    assert worker.asked == [*asked, "stop"]
+
+
+def test_what_compiles_and_is_too_large_does_not_fit(monkeypatch):
+    worker = Refusing(8)
+    worker.call = lambda *_: Compiled(temporary_bytes=80 * 2**30)
+    monkeypatch.setattr(fit, "start", lambda device: worker)
+    trials = plan_trials(config_of(CONFIG), [{}])
+    (line,) = fit.fits("h100", [trials])
+    assert line.endswith("does not fit: needs 80.0 GiB of 79.0 GiB a device")
+
+
+def test_a_refusal_is_a_note():
+    case = ProgramCase(CONFIG)
+    refused = Compiled(why_not="needs 17.2G of 15.75G hbm")
+    filled = table("v5e", {case: refused})
+    (row,) = filled.rows
+    assert row[0] == case.name and "no [" in row[2]
+    assert "needs 17.2G of 15.75G hbm" in filled.notes

@@ -1,0 +1,82 @@
+"""What compilers for TPUs and GPUs say of programs stays within compiled_bounds.toml.
+
+It needs both compilers: `make install VENV=.venv-compile EXTRAS=compile-tpu,compile-cuda`.
+"""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launch.bench.compile import worker
+from launch.bench.compile.command import BENCHMARK
+from launch.bench.compile.compiler import Compiler
+from launch.bench.harness.libraries import BenchError
+
+pytestmark = pytest.mark.ci
+
+BOUNDS = tomllib.loads(Path(__file__).with_name("compiled_bounds.toml").read_text())
+CASES = {case.name: case for case in BENCHMARK.cases}
+RATIO = 20
+"""The most times as long as the textbook form that `tiled` may take to compile."""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Compiles a case for a device, each once."""
+    workers = {}
+    known = {}
+
+    def compile(device, name):
+        if (device, name) not in known:
+            if device not in workers:
+                try:
+                    workers[device] = worker.start(device)
+                except BenchError as error:
+                    pytest.skip(str(error))
+            known[device, name] = workers[device].call(Compiler.compile, CASES[name])
+        return known[device, name]
+
+    yield compile
+    for process in workers.values():
+        process.stop()
+
+
+def measured(compiled):
+    return {
+        "hbm": compiled.temporary_bytes / 2**20,
+        "collectives": compiled.collectives,
+        "spills": compiled.spills,
+        "cycles": (compiled.cycles or 0) / 1e6,
+        "donated": compiled.donated_bytes / 2**20,
+    }
+
+
+@pytest.mark.parametrize(
+    ("device", "name"), [(device, name) for device in BOUNDS for name in BOUNDS[device]]
+)
+def test_a_program_stays_within_its_bounds(compiled, device, name):
+    result = compiled(device, name)
+    assert not result.why_not
+    found = measured(result)
+    for key, bound in BOUNDS[device][name].items():
+        value = found[key]
+        words = f"{name} for {device}: {key} {value:.4g}, the bound is {bound}"
+        if key == "collectives":
+            assert value == bound, words
+        elif key == "donated":
+            assert value >= bound, words
+        else:
+            assert value <= bound, words
+
+
+@pytest.mark.parametrize("device", ["v5e", "h100"])
+def test_tiled_compiles_in_a_time_like_the_textbook_form(compiled, device):
+    name = "scaled_dot-causal-2048-gradient-{}-bfloat16"
+    tiled, textbook = (
+        compiled(device, name.format(kernel)).seconds
+        for kernel in ("tiled", "reference")
+    )
+    assert tiled <= RATIO * textbook, (
+        f"tiled compiles in {tiled:.1f} s, the textbook form in {textbook:.1f} s"
+    )
