@@ -171,8 +171,12 @@ def test_trials_outlast_their_time_limit(cluster, tmp_path):
 
 def test_a_cancelled_sweep_leaves_the_cluster_and_goes_on_later(cluster, tmp_path):
     sweep = Sweep(cluster, tmp_path / "sweep")
-    sweep.start(seeds=2)
-    sweep.wait_for(1)
+    score = "--config.model.score=tests.slurm.slow:Slow"
+    # Each step waits in four attentions: no trial can end in less than four minutes.
+    sweep.start(score, seeds=2, env={"SLOW_SCORE": "0.25"})
+    cluster.wait_for(
+        lambda: list(sweep.workdir.glob("trials/*/metrics.jsonl")), "a trial", 120
+    )
     cancel = [sys.executable, "-m", "launch.cancel", f"--workdir={sweep.workdir}"]
     done = subprocess.run(
         cancel, cwd=ROOT, env=cluster.env, capture_output=True, text=True
@@ -183,8 +187,8 @@ def test_a_cancelled_sweep_leaves_the_cluster_and_goes_on_later(cluster, tmp_pat
     # The command ends, as nothing trains any more.
     assert sweep.process.wait(60) == 1
     left = list_claims(sweep.workdir)
-    assert left.running() == [] and len(left.ended) < 4
-    sweep.start(seeds=2)
+    assert left.running() == [] and len(left.ended) == 0
+    sweep.start(score, seeds=2)
     sweep.end()
     assert len(sweep.ended) == 4
 
