@@ -59,3 +59,9 @@ def sweep_table():
 def sweep_seed():
     for seed in (0, 1):
         yield {"seed": seed}
+
+
+def sweep_further():
+    """Ten seeds that `sweep_seed` has not: they check what its table says."""
+    for seed in range(2, 12):
+        yield {"seed": seed}
