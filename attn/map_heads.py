@@ -23,18 +23,19 @@ def map_heads(
     v,
     *,
     score,
+    normaliser,
     mask,
     bias=None,
     drop=None,
     at_once=None,
     saved=None,
 ):
-    """Maps `function(q, k, v, score=, mask=, taint=, bias=, drop=)` of one head.
+    """Maps `function(q, k, v, score=, normaliser=, mask=, taint=, bias=, drop=)` of one head.
 
     Args:
       function: gives arrays with a row for each query, (N, …).
       q, k, v: queries (*B, N, H, K), keys and values.
-      score, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
+      score, normaliser, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
       at_once: at most so many heads are computed together, all of them by default; the
         others wait their turn, except along an axis that is sharded explicitly.
       saved: derivatives keep the arrays of that name, and make all else again.
@@ -53,15 +54,18 @@ def map_heads(
         bias = spread(jnp.asarray(bias), batch, core=3)
     mask = mask.flat(batch)
     score = _parameters(score)
-    _check_axes(count, h, mask=mask, bias=bias, score=score)
+    normaliser = _parameters(normaliser)
+    _check_axes(count, h, mask=mask, bias=bias, score=score, normaliser=normaliser)
     qkv = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
     drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
-    rest = (score, mask, bias, drop)
+    rest = (score, normaliser, mask, bias, drop)
 
-    def one_head(q, k, v, score, mask, bias, drop):
+    def one_head(q, k, v, score, normaliser, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
             bias = jnp.broadcast_to(bias, (n, m))
-        rest = dict(score=score, mask=mask, bias=bias, drop=drop)
+        rest = dict(
+            score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop
+        )
         if mask.parts:
             q, k, v, taint = _cleaned(q, k, v)
             return function(q, k, v, taint=taint, **rest)
@@ -87,7 +91,7 @@ def map_heads(
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
-def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
+def map_heads_of_keys(function, q, k, *, score, normaliser, mask, bias, drop=None):
     """Maps a function of one head that needs no values, as `map_heads` does.
 
     Its derivatives keep the arrays named SAVED.
@@ -98,6 +102,7 @@ def map_heads_of_keys(function, q, k, *, score, mask, bias, drop=None):
         k,
         k[..., :0],
         score=score,
+        normaliser=normaliser,
         mask=mask,
         bias=bias,
         drop=drop,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn.kernels.softmax import softmax_parts
 from attn.precision import at_least_float32
 
 
@@ -18,11 +19,12 @@ def cached(
     v: Float[Array, "M V"],
     *,
     score,
+    normaliser,
     visible: Bool[Array, "n M"],
     bias: Float[Array, "m M"] | None = None,
     best: bool = False,
 ) -> Float[Array, "N V"]:
-    """Computes softmax(score(q, k) + bias) v of one head, n and m = N or 1.
+    """Computes normaliser(score(q, k) + bias) v of one head, n and m = N or 1.
 
     A query that sees nothing gets 0. With `best` the result is the value of the first of
     the best keys.
@@ -30,14 +32,14 @@ def cached(
     s = score(q, k.T)
     s = s.astype(at_least_float32(s.dtype))
     s = jnp.where(visible, s if bias is None else s + bias, -jnp.inf)
-    top = s.max(-1, keepdims=True, initial=-jnp.inf)
     if best and s.shape[-1]:
         is_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
-        s = jnp.where(is_best, s, -jnp.inf)
-    # In a row of −inf, subtracting the maximum would be −inf − (−inf) = NaN.
-    e = jnp.exp(s - jnp.where(jnp.isfinite(top), top, 0))
-    # A query that sees nothing divides 0 by the smallest number, and gets 0.
-    total = jnp.maximum(e.sum(-1, keepdims=True), jnp.finfo(e.dtype).tiny)
+        # All of the weight is the best key's, whatever the normaliser would give it.
+        weights = (is_best & (s != -jnp.inf)).astype(v.dtype)
+        return weights @ v
+    if not hasattr(normaliser, "exponents"):
+        return (normaliser(s).astype(v.dtype) @ v).astype(v.dtype)
+    _, e, total = softmax_parts(*normaliser.exponents(s))
     # Divided after the product: V divisions a query in place of M.
     return ((e.astype(v.dtype) @ v) / total).astype(v.dtype)
 
@@ -48,6 +50,7 @@ def over_cache(
     v: Float[Array, "*B H M V"],
     *,
     score,
+    normaliser,
     visible: Bool[Array, "*B n M"],
     bias: Float[Array, "H m M"] | None = None,
     best: bool = False,
@@ -55,18 +58,20 @@ def over_cache(
     """Computes `cached` for every head of every example."""
     *batch, _, h, _ = q.shape
 
-    def one_head(q, k, v, score, bias, visible):
-        return cached(q, k, v, score=score, visible=visible, bias=bias, best=best)
+    def one_head(q, k, v, values, bias, visible):
+        score, normaliser = values
+        arguments = dict(score=score, normaliser=normaliser, bias=bias, best=best)
+        return cached(q, k, v, visible=visible, **arguments)
 
     def for_each_head(leaf):
         return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
 
-    score = jax.tree.map(for_each_head, score)
+    values = jax.tree.map(for_each_head, (score, normaliser))
     mapped = jax.vmap(one_head, in_axes=(0, 0, 0, 0, 0, None))
     for _ in batch:
-        # Score and bias have no batch axis: all examples share them.
+        # Score, normaliser and bias have no batch axis: all examples share them.
         mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, None, 0))
-    out = mapped(jnp.moveaxis(q, -2, -3), k, v, score, bias, visible)
+    out = mapped(jnp.moveaxis(q, -2, -3), k, v, values, bias, visible)
     return jnp.moveaxis(out, -3, -2)
 
 

@@ -31,7 +31,9 @@ class _Rows:
         return i < self.count
 
 
-def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
+def over_blocks(
+    function, q, k, v, *, score, normaliser, mask, taint, bias=None, drop=None
+):
     """Computes `function(tile)` for all queries (N, …) of a head, block by block.
 
     The function gives arrays with a row for each query of the tile.
@@ -73,6 +75,7 @@ def over_blocks(function, q, k, v, *, score, mask, taint, bias=None, drop=None):
         k, v, k_taint = keys
         tile = Tile(
             score=score,
+            normaliser=normaliser,
             q=q,
             k=k,
             v=v,

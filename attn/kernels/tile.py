@@ -34,6 +34,7 @@ class Tile(NamedTuple):
     """
 
     score: Any
+    normaliser: Any
     q: Any  # Float[Array, "n K"]
     k: Any  # Float[Array, "K m"]
     v: Any  # Float[Array, "V m"]
@@ -62,6 +63,11 @@ class Tile(NamedTuple):
             return s
         visible = self.mask.tile(self.i, self.j)
         return jnp.where(visible, s + self.taint.tile().astype(s.dtype), -jnp.inf)
+
+    def exponents(self):
+        """Computes the exponents (n, m) and the rest, as `attn.normalisers` says of both."""
+        x, rest = self.normaliser.exponents(self.scores())
+        return x, None if rest is None else jnp.asarray(rest, x.dtype)
 
     def dropped(self, x: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """Returns x after the dropout of these queries and keys."""

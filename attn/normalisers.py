@@ -1,0 +1,275 @@
+"""Normalisers: values that turn a query's scores into its weights, in softmax's place.
+
+A normaliser is a pytree of its own parameters, called on the scores s (n, m) of some
+queries of one head and all keys that they can see. Hidden keys have s = −inf, and weight
+0; a query that sees nothing has weights 0. n_i is the number of keys that query i sees.
+A new normaliser is one class:
+
+    @attn.normaliser
+    class SquaredReLU:
+        '''w = max(0, s)² / n_i'''
+
+        def __call__(self, s):
+            return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
+
+or, where weights are exponentials over their sum, one whose kernels keep a single number
+for each query: it defines `exponents`, as `Softmax` does.
+
+`init(key, h)` makes a normaliser for h heads, whose arrays have a leading axis H.
+`attn.contract.check_normaliser` holds a new one to the contract.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn.kernels.entmax import entmax
+from attn.kernels.softmax import softmax
+
+
+def normaliser(cls):
+    """Makes a class of parameters a normaliser: a frozen dataclass of pytree leaves.
+
+    The class defines one of these two:
+
+      __call__(s): returns the weights, in the precision of s.
+      exponents(s): returns x and r such that the weights are e^x / (e^r + Σ e^x). x is
+        −inf for hidden keys; r is one number, or None where there is nothing but Σ e^x.
+
+    It may define, and gets a default where it does not:
+
+      init(key, h): a class method that makes the normaliser of h heads. The default is
+        `cls()`, where all fields have defaults.
+      sums_to_one: False states that the weights of a query need not sum to 1, and so are
+        no probabilities to sample by. The default is True.
+    """
+    cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    if hasattr(cls, "exponents"):
+        cls.__call__ = lambda self, s: softmax(*self.exponents(s))[0]
+    if not hasattr(cls, "init"):
+        cls.init = classmethod(lambda cls, key, h: cls())
+    if not hasattr(cls, "sums_to_one"):
+        cls.sums_to_one = True
+    return cls
+
+
+def count(s: Float[Array, "n m"]) -> Float[Array, "n 1"]:
+    """Returns the number of keys that each query sees, and 1 where it sees none."""
+    # A score of NaN is seen too: it makes NaN of what it reaches.
+    seen = (s != -jnp.inf).sum(-1, keepdims=True, dtype=s.dtype)
+    return jnp.maximum(seen, 1)
+
+
+def scaled(s: Float[Array, "n m"], factor) -> Float[Array, "n m"]:
+    """Returns factor · s, and −inf where s is, which gives the factor no gradient."""
+    hidden = s == -jnp.inf
+    return jnp.where(hidden, -jnp.inf, factor * jnp.where(hidden, 0, s))
+
+
+@normaliser
+class Softmax:
+    """w = e^s / Σ e^s ("Attention Is All You Need", section 3.2.1)."""
+
+    def exponents(self, s):
+        return s, None
+
+
+@normaliser
+class OffByOne:
+    """w = e^s / (1 + Σ e^s): a query may attend to nothing (Miller 2023)."""
+
+    sums_to_one = False
+
+    def exponents(self, s):
+        return s, 0.0
+
+
+@normaliser
+class Sink:
+    """w = e^s / (e^logit + Σ e^s), with a learned logit a head (OpenAI 2025, gpt-oss).
+
+    It is a key that all queries see, of that score and of value 0.
+    """
+
+    sums_to_one = False
+    logit: Any  # a number, or one for each head
+
+    @classmethod
+    def init(cls, key: Array, h: int):
+        """Begins with logits of 0, as `OffByOne`."""
+        return cls(jnp.zeros(h))
+
+    def exponents(self, s):
+        return s, jnp.asarray(self.logit, s.dtype)
+
+
+@normaliser
+class ScalableSoftmax:
+    """w = softmax(s · scale · log n_i) (Nakanishi 2025, "Scalable-Softmax").
+
+    Its weights stay as sharp as a query sees more keys.
+    """
+
+    scale: Any  # a number, or one for each head
+
+    @classmethod
+    def init(cls, key: Array, h: int):
+        """Begins with 0.43, of the paper's figure 1."""
+        return cls(jnp.full(h, 0.43))
+
+    def exponents(self, s):
+        factor = jnp.asarray(self.scale, s.dtype) * jnp.log(count(s))
+        return scaled(s, factor), None
+
+
+@normaliser
+class Sigmoid:
+    """w = σ(s + bias), bias = −log n_i unless given (Ramapuram et al. 2024)."""
+
+    sums_to_one = False
+    bias: Any = None  # a number, or one for each head
+
+    @classmethod
+    def init(cls, key: Array, h: int, *, bias: float | None = None):
+        """Returns a normaliser with this bias, which is not trained."""
+        return cls(bias)
+
+    def __call__(self, s):
+        bias = -jnp.log(count(s)) if self.bias is None else self.bias
+        return jax.nn.sigmoid(s + jnp.asarray(bias, s.dtype))
+
+
+@normaliser
+class ReLU:
+    """w = max(0, s) / n_i (Wortsman et al. 2023)."""
+
+    sums_to_one = False
+
+    def __call__(self, s):
+        return jax.nn.relu(s) / count(s)
+
+
+@normaliser
+class Entmax:
+    """w = [(α − 1) s − τ]₊^(1/(α − 1)), with the τ for which Σ w = 1 (Peters et al. 2019).
+
+    1 < α ≤ 2; the larger α, the more weights are 0. α = 1 is softmax.
+    """
+
+    alpha: float = dataclasses.field(default=1.5, metadata=dict(static=True))
+
+    @classmethod
+    def init(cls, key: Array, h: int, *, alpha: float = 1.5):
+        """Returns a normaliser with this α, which is not trained.
+
+        Raises:
+          ValueError: an α outside of 1 to 2.
+        """
+        return cls(alpha)
+
+    def __post_init__(self):
+        check_alpha(self.alpha)
+
+    def __call__(self, s):
+        return softmax(s)[0] if self.alpha == 1 else entmax(s, self.alpha - 1)
+
+
+@normaliser
+class Sparsemax:
+    """w = [s − τ]₊, with the τ for which Σ w = 1 (Martins and Astudillo 2016)."""
+
+    def __call__(self, s):
+        return entmax(s, 1.0)
+
+
+@normaliser
+class AdaptiveEntmax:
+    """Entmax with a learned α = 1 + σ(a) a head (Correia et al. 2019)."""
+
+    a: Any  # a number, or one for each head
+
+    @classmethod
+    def init(cls, key: Array, h: int):
+        """Begins with α = 1.5."""
+        return cls(jnp.zeros(h))
+
+    def __call__(self, s):
+        return entmax(s, jax.nn.sigmoid(jnp.asarray(self.a, s.dtype)))
+
+
+@normaliser
+class ASEntmax:
+    """w = entmax(s · (δ + β (log n_i)^γ)) (Vasylenko et al. 2025, "ASEntmax").
+
+    δ, β and γ are learned, one of each a head; in the paper each query makes its β and γ.
+    """
+
+    delta: Any
+    beta: Any
+    gamma: Any
+    alpha: float = dataclasses.field(default=1.5, metadata=dict(static=True))
+
+    @classmethod
+    def init(cls, key: Array, h: int, *, alpha: float = 1.5):
+        """Begins as entmax with this α: δ = 1, β = 0, γ = 1.
+
+        Raises:
+          ValueError: an α outside of 1 to 2.
+        """
+        return cls(jnp.ones(h), jnp.zeros(h), jnp.ones(h), alpha)
+
+    def __post_init__(self):
+        check_alpha(self.alpha)
+
+    def __call__(self, s):
+        delta, beta, gamma = (
+            jnp.asarray(x, s.dtype) for x in (self.delta, self.beta, self.gamma)
+        )
+        # Of one key the weight is 1 whatever its score; log 1 = 0 would give γ no gradient.
+        length = jnp.log(jnp.maximum(count(s), 2))
+        return Entmax(self.alpha)(scaled(s, delta + beta * length**gamma))
+
+
+def check_alpha(alpha: float) -> None:
+    """Raises ValueError for an α of entmax outside of 1 to 2."""
+    if not 1 <= alpha <= 2:
+        raise ValueError(f"alpha={alpha} must be from 1 (softmax) to 2 (sparsemax)")
+
+
+NORMALISERS = {
+    "softmax": Softmax,
+    "off_by_one": OffByOne,
+    "sink": Sink,
+    "scalable_softmax": ScalableSoftmax,
+    "sigmoid": Sigmoid,
+    "relu": ReLU,
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+    "adaptive_entmax": AdaptiveEntmax,
+    "asentmax": ASEntmax,
+}
+"""The classes that a name stands for, as in `Design.normaliser`."""
+
+
+def normaliser_init(choice: str | type | Callable) -> Callable:
+    """Returns the function (key, h) -> normaliser that a choice stands for.
+
+    Args:
+      choice: a name of NORMALISERS, a class of normalisers, or such a function itself.
+
+    Raises:
+      ValueError: an unknown name.
+    """
+    if isinstance(choice, str):
+        if choice not in NORMALISERS:
+            known = ", ".join(NORMALISERS)
+            raise ValueError(
+                f"unknown normaliser {choice!r}; known: {known}; or give a class of "
+                "normalisers"
+            )
+        choice = NORMALISERS[choice]
+    return choice.init if isinstance(choice, type) else choice
