@@ -1,6 +1,6 @@
 """Attention as pure functions of one head, and the models built from them."""
 
-from attn import contract, inspect, io
+from attn import contract, inspect, io, normalisers
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.masks import Mask
@@ -22,6 +22,20 @@ from attn.models.recurrence import Recurrence
 from attn.models.rnn import RNN
 from attn.models.sampling import SampleResult, sample
 from attn.models.transformer import Transformer
+from attn.normalisers import (
+    NORMALISERS,
+    AdaptiveEntmax,
+    ASEntmax,
+    Entmax,
+    OffByOne,
+    ReLU,
+    ScalableSoftmax,
+    Sigmoid,
+    Sink,
+    Softmax,
+    Sparsemax,
+    normaliser,
+)
 from attn.positions import (
     POSITIONS,
     T5,
@@ -44,12 +58,15 @@ from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
 
 __all__ = [
     "MIXERS",
+    "NORMALISERS",
     "POSITIONS",
     "RNN",
     "SCORES",
     "T5",
     "ALiBi",
     "ALiBiBias",
+    "ASEntmax",
+    "AdaptiveEntmax",
     "Additive",
     "BeamResult",
     "Bilinear",
@@ -58,13 +75,16 @@ __all__ = [
     "Convolutional",
     "Design",
     "Dot",
+    "Entmax",
     "LanguageModel",
     "Learned",
     "Mask",
     "Mixer",
     "MultiHeadAttention",
     "NoPositions",
+    "OffByOne",
     "Positions",
+    "ReLU",
     "Recurrence",
     "Recurrent",
     "Relative",
@@ -72,11 +92,16 @@ __all__ = [
     "Restricted",
     "Rotary",
     "SampleResult",
+    "ScalableSoftmax",
     "ScaledDot",
     "SelfAttention",
     "SeparableConvolutional",
     "Shape",
+    "Sigmoid",
+    "Sink",
     "Sinusoidal",
+    "Softmax",
+    "Sparsemax",
     "Transformer",
     "alibi_slopes",
     "argmax_attention",
@@ -87,6 +112,8 @@ __all__ = [
     "greedy",
     "inspect",
     "io",
+    "normaliser",
+    "normalisers",
     "rotary",
     "sample",
     "sampled_attention",

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
+from attn.normalisers import NORMALISERS, Softmax
 from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
 from attn.random_bits import typed_key
 from attn.scores import SCORES, Dot, ScaledDot
@@ -64,6 +65,29 @@ def check_shapes(q, k, v, score):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
             f"got {shapes}"
+        )
+
+
+def check_normaliser(normaliser, return_lse: bool = False) -> None:
+    """Raises TypeError for what is no normaliser, ValueError for an LSE that it has not."""
+    if isinstance(normaliser, (str, type)):
+        cls = normaliser
+        if isinstance(normaliser, str):
+            cls = NORMALISERS.get(normaliser, Softmax)
+        name = repr(normaliser) if isinstance(normaliser, str) else cls.__name__
+        raise TypeError(
+            f"normaliser={name} must be a value with its parameters, which "
+            f"{cls.__name__}.init(key, h) makes"
+        )
+    if not hasattr(normaliser, "sums_to_one"):
+        raise TypeError(
+            "normaliser must be of a class that attn.normaliser makes, not "
+            f"{_kind(normaliser)}"
+        )
+    if return_lse and not hasattr(normaliser, "exponents"):
+        raise ValueError(
+            f"{type(normaliser).__name__} has no exponentials, and so no LSE: "
+            "return_lse must be False"
         )
 
 

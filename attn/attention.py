@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from attn.arguments import checked, make_drop, nobody_meets
+from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
 from attn.kernels.jax_nn import is_padded, jax_nn, why_not
 from attn.kernels.query_blocks import SAVED
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads
 from attn.masks import Mask
+from attn.normalisers import Softmax
 from attn.platforms import takes_cudnn
 from attn.scores import ScaledDot
 
@@ -36,6 +37,7 @@ def attention(
     v: Real[ArrayLike, "*B M H V"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
@@ -44,19 +46,22 @@ def attention(
     return_lse: bool = False,
     return_weights: bool | str = False,
 ):
-    """Computes softmax(score(q, k) + bias) v, over the keys that the mask shows.
+    """Computes normaliser(score(q, k) + bias) v, over the keys that the mask shows.
 
-    "Attention Is All You Need", section 3.2. B batch (any leading axes, none too),
-    N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or additive score
-    queries and keys may differ in width.
+    With softmax this is "Attention Is All You Need", section 3.2. B batch (any leading
+    axes, none too), N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or
+    additive score queries and keys may differ in width.
 
     Args:
       q, k, v: queries, keys and values, heads before the last axis. Integers are taken as
         float32.
       score: compares queries and keys, see `attn.scores`; its parameters are one number
         or have a leading axis H.
+      normaliser: makes weights of scores, see `attn.normalisers`; its parameters are one
+        number or have a leading axis H.
       mask: says which keys a query may see, see `attn.masks`. A query that sees nothing
-        has output 0, LSE −inf and gradient 0.
+        has output 0 and gradient 0; its LSE is −inf, or what else the normaliser has in
+        its denominator.
       bias: added to the scores: an array broadcastable to (*B, H, N, M), or a value with
         a `tile`, see `attn.positions.biases`.
       dropout_rate: weights are dropped with this probability, independently for each
@@ -67,7 +72,8 @@ def attention(
         float16 and bfloat16), or None: the third where cuDNN serves (without forward-mode
         derivatives), else the first for short inputs and scores that are matrix products,
         else the second.
-      return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least.
+      return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least; with
+        a normaliser that has more in its denominator, or other exponents, the log of its.
       return_weights: also return the weights, (*B, H, N, M), float32 at least: those
         "before" dropout, which True means too, or "after" it.
 
@@ -76,10 +82,11 @@ def attention(
       it, the LSE and the weights, in this order.
 
     Raises:
-      TypeError: complex or boolean q, k or v, a score or mask of another kind (an array as
-        mask, a name as score), a boolean bias.
+      TypeError: complex or boolean q, k or v, a score, normaliser or mask of another kind
+        (an array as mask, a name as score), a boolean bias.
       ValueError: shapes that do not fit each other, those of masks and biases too, an
-        implementation that is unknown or cannot serve, dropout without a key, a rate that
+        implementation that is unknown or cannot serve, an LSE of weights that are no
+        exponentials, dropout without a key, a rate that
         is not from 0 to 1.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
@@ -88,12 +95,14 @@ def attention(
             f"return_weights={return_weights!r} must be 'before' or 'after' dropout, "
             "True or False"
         )
+    check_normaliser(normaliser, return_lse)
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     jax_nn_lacks = why_not(
         q,
         k,
         v,
         score=score,
+        normaliser=normaliser,
         mask=mask,
         bias=bias,
         drop=drop,
@@ -110,13 +119,14 @@ def attention(
     if return_weights:
         results.append("after" if return_weights == "after" else "before")
     if nobody_meets(q, k):
-        outputs = _without_keys(q, k, v, results)
+        outputs = _without_keys(q, k, v, normaliser, results)
     elif kernel == "jax_nn":
         outputs = [_by_jax_nn(q, k, v, score, mask)]
     else:
-        outputs = _map_kernel(
-            q, k, v, score, mask, bias, drop, kernel=kernel, results=tuple(results)
+        arguments = dict(
+            score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop
         )
+        outputs = _map_kernel(q, k, v, arguments, kernel=kernel, results=tuple(results))
     return outputs if len(outputs) > 1 else outputs[0]
 
 
@@ -153,7 +163,7 @@ def _asked_for(implementation, jax_nn_lacks, return_weights):
 
 
 @functools.partial(jax.jit, static_argnames=("kernel", "results"))
-def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
+def _map_kernel(q, k, v, arguments, *, kernel, results):
     """Maps the kernel over every head of every example, and returns some of its results.
 
     The compiler drops what a jitted function computes and does not return.
@@ -162,11 +172,9 @@ def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
     limits = {}
     # The reference names nothing to keep, so its derivative would make all again.
     if kernel == "tiled":
-        limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], score)
+        limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], arguments["score"])
         limits["saved"] = SAVED
-    out, lse, *weights = map_heads(
-        one_head, q, k, v, score=score, mask=mask, bias=bias, drop=drop, **limits
-    )
+    out, lse, *weights = map_heads(one_head, q, k, v, **arguments, **limits)
     # map_heads gives (*B, N, H, M); weights are laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
     # The tiled kernel has no weights, so the last two names may lack a value.
@@ -176,21 +184,38 @@ def _map_kernel(q, k, v, score, mask, bias, drop, *, kernel, results):
     return tuple(named[name] for name in results)
 
 
-def _without_keys(q, k, v, results):
+def _without_keys(q, k, v, normaliser, results):
     """Returns what there is where no query sees a key, as there are none of one kind."""
     *batch, n, h, _ = q.shape
     wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
     weights = jnp.zeros((*batch, h, n, k.shape[-3]), wide)
+    lse = jnp.full((*batch, n, h), -jnp.inf, wide)
+    if "lse" in results and lse.size:
+        lse = lse.at[:].set(_rest(normaliser, h))
     named = {
         "out": jnp.zeros((*batch, n, h, v.shape[-1]), jnp.result_type(v)),
-        "lse": jnp.full((*batch, n, h), -jnp.inf, wide),
+        "lse": lse,
         "before": weights,
         "after": weights,
     }
     return [named[name] for name in results]
 
 
-def _reference(q, k, v, *, score, mask, taint, bias, drop):
+def _rest(normaliser, h):
+    """Returns the LSE (H,) of a query without keys: what else is in the denominator."""
+
+    def of_head(normaliser):
+        _, rest = normaliser.exponents(jnp.zeros((1, 0)))
+        return jnp.asarray(-jnp.inf if rest is None else rest)
+
+    def for_each_head(leaf):
+        return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
+
+    heads = jax.tree.map(for_each_head, normaliser)
+    return jax.vmap(of_head, axis_size=h)(heads)
+
+
+def _reference(q, k, v, *, score, normaliser, mask, taint, bias, drop):
     """Calls the reference kernel with arrays in place of descriptions.
 
     Tokens that held NaN or Inf are 0 here; their taint makes NaN of the scores that see
@@ -205,7 +230,8 @@ def _reference(q, k, v, *, score, mask, taint, bias, drop):
         s = score(q, k)
         return s if taint is None else s + taint.tile().astype(s.dtype)
 
-    return reference(q, k, v, score=tainted, mask=mask.tile(i, j), bias=bias, drop=drop)
+    rest = dict(mask=mask.tile(i, j), bias=bias, drop=drop)
+    return reference(q, k, v, score=tainted, normaliser=normaliser, **rest)
 
 
 @jax.jit

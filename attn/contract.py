@@ -22,6 +22,7 @@ from attn.masks import Mask
 from attn.models.design import Design, Shape
 from attn.models.mixers import Mixer
 from attn.models.multihead import MultiHeadAttention
+from attn.normalisers import Softmax
 from attn.positions import Positions
 from attn.scores import Dot, score_init
 
@@ -331,7 +332,8 @@ def _cached(score):
         exact = attention(q, k, v, score=value, mask=Mask.dense(visible[:, None]))
         keys, values = as_cached(k, v)
         shown = jnp.asarray(visible)
-        out = over_cache(q, keys, values, score=value, visible=shown)
+        rest = dict(score=value, normaliser=Softmax(), visible=shown)
+        out = over_cache(q, keys, values, **rest)
         return _close(out, exact, 1e-9)
 
 

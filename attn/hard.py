@@ -14,12 +14,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Real, UInt32
 
-from attn.arguments import checked, nobody_meets
+from attn.arguments import check_normaliser, checked, nobody_meets
 from attn.attention import attention
 from attn.kernels.query_blocks import SAVED, over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
+from attn.normalisers import Softmax
 from attn.random_bits import mix, typed_key
 from attn.scores import ScaledDot
 
@@ -30,6 +31,7 @@ def argmax_attention(
     v: Real[ArrayLike, "*B M H V"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     straight_through: bool = False,
@@ -40,17 +42,19 @@ def argmax_attention(
 
     Args:
       q, k, v, score, mask, bias: as for `attn.attention`.
+      normaliser: counts in the gradient alone, as the best key is that of the best score.
       straight_through: the gradient is that of `attn.attention`; without, it reaches the
         selected values alone.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
+    check_normaliser(normaliser)
     if nobody_meets(q, k):
         return _nothing(q, v)
-    index, best = _best_keys(q, k, score, mask, bias)
+    index, best = _best_keys(q, k, score, normaliser, mask, bias)
     # Negated, because NaN must count as broken and no comparison with it holds.
     out = _values_at(v, index, ~(best < jnp.inf))
     if straight_through:
-        out = _with_soft_gradient(out, q, k, v, score, mask, bias)
+        out = _with_soft_gradient(out, q, k, v, score, normaliser, mask, bias)
     return out, index
 
 
@@ -61,11 +65,12 @@ def sampled_attention(
     *,
     key: Array,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     straight_through: bool = False,
 ) -> tuple[Float[Array, "*B N H V"], Int[Array, "*B N H"], Float[Array, "*B N H"]]:
-    """Returns the value of a random key, drawn with probabilities softmax(score + bias).
+    """Returns the value of a random key, drawn with probabilities normaliser(score + bias).
 
     This is the hard attention of "Show, attend and tell" (Xu et al. 2015, section 4.1).
 
@@ -83,7 +88,7 @@ def sampled_attention(
         loss = loss_of(out).mean() - policy.mean() - beta * entropy(q, k).mean()
 
     Args:
-      q, k, v, score, mask, bias: as for `attn.attention`.
+      q, k, v, score, normaliser, mask, bias: as for `attn.attention`.
       key: a random key.
       straight_through: the output's gradient is that of `attn.attention`; without, it
         reaches the selected values alone.
@@ -91,16 +96,25 @@ def sampled_attention(
     Returns:
       The output, the index of its key, and the log-probability of the selection in nats,
       0 for a query that sees nothing.
+
+    Raises:
+      ValueError: a normaliser whose weights need not sum to 1.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
+    check_normaliser(normaliser)
+    if not normaliser.sums_to_one:
+        raise ValueError(
+            f"the weights of {type(normaliser).__name__} need not sum to 1, and are no "
+            "probabilities to sample by"
+        )
     keys = jax.random.split(typed_key(key), (*q.shape[:-3], q.shape[-2]))
     if nobody_meets(q, k):
         wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
         return *_nothing(q, v), jnp.zeros(q.shape[:-1], wide)
-    index, log_prob = _random_keys(q, k, score, mask, bias, keys)
+    index, log_prob = _random_keys(q, k, score, normaliser, mask, bias, keys)
     out = _values_at(v, index, jnp.isnan(log_prob))
     if straight_through:
-        out = _with_soft_gradient(out, q, k, v, score, mask, bias)
+        out = _with_soft_gradient(out, q, k, v, score, normaliser, mask, bias)
     return out, index, log_prob
 
 
@@ -111,9 +125,10 @@ def _nothing(q, v):
 
 
 @jax.jit
-def _best_keys(q, k, score, mask, bias):
+def _best_keys(q, k, score, normaliser, mask, bias):
     blocks = functools.partial(over_blocks, _best_of_tile)
-    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    return map_heads_of_keys(blocks, q, k, **rest)
 
 
 def _best_of_tile(tile):
@@ -123,7 +138,7 @@ def _best_of_tile(tile):
 
 
 @jax.jit
-def _random_keys(q, k, score, mask, bias, keys):
+def _random_keys(q, k, score, normaliser, mask, bias, keys):
     def one_head(q, k, v, *, drop, **rest):
         # Two secret words a query, for the whole head: the sample must not depend on
         # where blocks begin.
@@ -131,9 +146,8 @@ def _random_keys(q, k, score, mask, bias, keys):
         # over_blocks hands `drop` to the tile as it is, so it can carry the words.
         return over_blocks(_sample_of_tile, q, k, v, drop=words, **rest)
 
-    return map_heads_of_keys(
-        one_head, q, k, score=score, mask=mask, bias=bias, drop=keys
-    )
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    return map_heads_of_keys(one_head, q, k, drop=keys, **rest)
 
 
 def _sample_of_tile(tile):
@@ -141,17 +155,27 @@ def _sample_of_tile(tile):
 
     This is the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less.
     """
-    below, e, total = softmax_parts(tile.scores())
+    log_weights, e = _log_weights(tile)
     words = tile.drop[tile.i]
     bits = mix(mix(tile.j.astype(jnp.uint32)[None] ^ words[:, :1]) + words[:, 1:])
     race = e / _exponential(bits)
     # Named, so that derivatives, which make the scores again, know the selection and need
     # no noise.
     at = checkpoint_name(_first_argmax(race), SAVED)
-    selected = jnp.take_along_axis(below, at[:, None], axis=-1)
-    # A query that sees nothing has total 1, one that sees NaN has total NaN.
-    log_prob = jnp.where(selected == -jnp.inf, 0.0, selected) - jnp.log(total)
-    return _index(tile, at, selected[:, 0]), log_prob[:, 0]
+    selected = jnp.take_along_axis(log_weights, at[:, None], axis=-1)[:, 0]
+    return _index(tile, at, selected), jnp.where(selected == -jnp.inf, 0.0, selected)
+
+
+def _log_weights(tile):
+    """Returns the logarithms of the weights, −inf for 0, and numbers in their proportion."""
+    if hasattr(tile.normaliser, "exponents"):
+        below, e, total = softmax_parts(*tile.exponents())
+        # A query that sees NaN has a total of NaN.
+        return below - jnp.log(total), e
+    weights = tile.normaliser(tile.scores())
+    is_zero = weights == 0
+    logs = jnp.log(jnp.where(is_zero, 1.0, weights))
+    return jnp.where(is_zero, -jnp.inf, logs), weights
 
 
 def _exponential(bits: UInt32[Array, "n m"]) -> Float[Array, "n m"]:
@@ -190,8 +214,9 @@ def _values_at(v, index, broken):
     return jnp.where(broken[..., None], jnp.nan, out)
 
 
-def _with_soft_gradient(out, q, k, v, score, mask, bias):
+def _with_soft_gradient(out, q, k, v, score, normaliser, mask, bias):
     """Returns `out`, exactly, with the gradient of soft attention."""
-    soft = attention(q, k, v, score=score, mask=mask, bias=bias)
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    soft = attention(q, k, v, **rest)
     # The difference is summed first: it is 0 exactly, so `out` is not rounded.
     return jax.lax.stop_gradient(out) + (soft - jax.lax.stop_gradient(soft))

@@ -1,4 +1,4 @@
-"""Statistics of attention's weights w = softmax(score(q, k) + bias), without N·M memory.
+"""Statistics of attention's weights w = normaliser(score(q, k) + bias), without N·M memory.
 
 The arguments are those of `attn.attention`, without values. The log of the softmax's
 denominator is `attention(..., return_lse=True)`. Everything here has gradients, and they
@@ -16,13 +16,14 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Real
 
-from attn.arguments import checked, make_drop, nobody_meets
+from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
 from attn.attention import attention
 from attn.kernels.query_blocks import over_blocks
 from attn.kernels.softmax import softmax_parts
 from attn.kernels.tile import Taint, Tile
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
+from attn.normalisers import Softmax
 from attn.precision import at_least_float32
 from attn.scores import ScaledDot
 
@@ -32,27 +33,39 @@ def entropy(
     k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
 ) -> Float[Array, "*B N H"]:
-    """Computes −Σ_j w_ij log w_ij in nats.
+    """Computes −Σ_j p_ij log p_ij in nats, p_ij = w_ij / Σ_j w_ij.
 
     It is 0 for a query that attends to one key or sees none, log M for even weights.
     """
     q, k, _, mask = checked(q, k, k, score, mask, bias)
+    check_normaliser(normaliser)
     if nobody_meets(q, k):
         return jnp.zeros(q.shape[:-1], _wide(q))
-    return _entropy(q, k, score, mask, bias)
+    return _entropy(q, k, score, normaliser, mask, bias)
 
 
 @jax.jit
-def _entropy(q, k, score, mask, bias):
+def _entropy(q, k, score, normaliser, mask, bias):
     blocks = functools.partial(over_blocks, _entropy_of_tile)
-    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    return map_heads_of_keys(blocks, q, k, **rest)
 
 
 def _entropy_of_tile(tile):
-    below, e, total = softmax_parts(tile.scores())
+    if not hasattr(tile.normaliser, "exponents"):
+        weights = tile.normaliser(tile.scores())
+        total = weights.sum(-1, keepdims=True)
+        shares = weights / jnp.where(total == 0, 1.0, total)
+        # 1 in place of 0, of which the logarithm has no derivative.
+        logs = jnp.log(jnp.where(shares == 0, 1.0, shares))
+        return -(shares * logs).sum(-1)
+    # What else is in the denominator is no share of a key.
+    x, _ = tile.exponents()
+    below, e, total = softmax_parts(x)
     # Σ w s − LSE would lose small entropies of large scores to rounding; of these terms
     # none is negative.
     far = (e * jnp.where(below == -jnp.inf, 0.0, -below)).sum(-1)
@@ -64,6 +77,7 @@ def top_weights(
     k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     top: int = 5,
@@ -74,27 +88,35 @@ def top_weights(
     has weights 0 and indices −1 after them.
     """
     q, k, _, mask = checked(q, k, k, score, mask, bias)
+    check_normaliser(normaliser)
     if nobody_meets(q, k):
         shape = (*q.shape[:-1], top)
         return jnp.zeros(shape, _wide(q)), jnp.full(shape, -1, jnp.int32)
-    return _top_weights(q, k, score, mask, bias, top=top)
+    return _top_weights(q, k, score, normaliser, mask, bias, top=top)
 
 
 @functools.partial(jax.jit, static_argnames="top")
-def _top_weights(q, k, score, mask, bias, *, top):
+def _top_weights(q, k, score, normaliser, mask, bias, *, top):
     of_tile = functools.partial(_top_of_tile, top=top)
     blocks = functools.partial(over_blocks, of_tile)
-    return map_heads_of_keys(blocks, q, k, score=score, mask=mask, bias=bias)
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    return map_heads_of_keys(blocks, q, k, **rest)
 
 
 def _top_of_tile(tile, top):
-    below, _, total = softmax_parts(tile.scores())
+    s = tile.scores()
+    weights = tile.normaliser(s)
+    if hasattr(tile.normaliser, "exponents"):
+        # Exponents have an order still where weights are rounded to 0.
+        order, _ = tile.normaliser.exponents(s)
+    else:
+        order = jnp.where(s == -jnp.inf, -jnp.inf, weights)
     # Within a window a tile may have fewer keys than `top`.
-    best, at = jax.lax.top_k(below, min(top, below.shape[-1]))
+    best, at = jax.lax.top_k(order, min(top, s.shape[-1]))
     rest = ((0, 0), (0, top - best.shape[-1]))
     index = jnp.where(best == -jnp.inf, -1, tile.j[at]).astype(jnp.int32)
-    weights = jnp.pad(jnp.exp(best) / total, rest)
-    return weights, jnp.pad(index, rest, constant_values=-1)
+    weights = jnp.take_along_axis(weights, at, axis=-1)
+    return jnp.pad(weights, rest), jnp.pad(index, rest, constant_values=-1)
 
 
 def received(
@@ -102,6 +124,7 @@ def received(
     k: Real[ArrayLike, "*B M H L"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
@@ -123,6 +146,7 @@ def received(
             k,
             v,
             score=score,
+            normaliser=normaliser,
             mask=mask,
             bias=bias,
             dropout_rate=dropout_rate,
@@ -139,6 +163,7 @@ def weight_rows(
     queries: Sequence[int] | Int[ArrayLike, "R"],
     *,
     score=ScaledDot(),
+    normaliser=Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
@@ -154,6 +179,7 @@ def weight_rows(
         a key.
     """
     q, k, _, mask = checked(q, k, k, score, mask, bias)
+    check_normaliser(normaliser)
     n = q.shape[-3]
     # numpy's, because the check needs numbers and not tracers.
     queries = np.asarray(queries, int)
@@ -166,14 +192,14 @@ def weight_rows(
     if nobody_meets(q, k):
         shape = (*q.shape[:-3], q.shape[-2], queries.size, k.shape[-3])
         return jnp.zeros(shape, _wide(q))
-    return _weight_rows(q, k, queries, score, mask, bias, drop)
+    return _weight_rows(q, k, queries, score, normaliser, mask, bias, drop)
 
 
 @jax.jit
-def _weight_rows(q, k, queries, score, mask, bias, drop):
+def _weight_rows(q, k, queries, score, normaliser, mask, bias, drop):
     dense = bias is not None and not hasattr(bias, "tile")
 
-    def one_head(q, k, v, *, score, mask, taint, bias, drop):
+    def one_head(q, k, v, *, score, normaliser, mask, taint, bias, drop):
         keys = jnp.arange(k.shape[0])
 
         # One query at a time, at its true position, which mask, bias and dropout go by:
@@ -181,6 +207,7 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
         def row(i, q, q_taint, bias):
             tile = Tile(
                 score=score,
+                normaliser=normaliser,
                 q=q[None],
                 k=k.T,
                 v=v.T,
@@ -192,8 +219,7 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
                 j=keys,
                 columns=keys.size,
             )
-            _, e, total = softmax_parts(tile.scores())
-            return tile.dropped(e / total)[0]
+            return tile.dropped(normaliser(tile.scores()))[0]
 
         q_taint = None if taint is None else taint.q
         in_axes = (0, 0, 0, 0 if dense else None)
@@ -203,9 +229,8 @@ def _weight_rows(q, k, queries, score, mask, bias, drop):
     if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:
         bias = jnp.take(bias, queries, axis=-2)
     q = jnp.take(q, queries, axis=-3)
-    rows = map_heads_of_keys(
-        one_head, q, k, score=score, mask=mask, bias=bias, drop=drop
-    )
+    rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+    rows = map_heads_of_keys(one_head, q, k, drop=drop, **rest)
     return jnp.moveaxis(rows, -3, -2)
 
 

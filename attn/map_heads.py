@@ -35,7 +35,8 @@ def map_heads(
     Args:
       function: gives arrays with a row for each query, (N, …).
       q, k, v: queries (*B, N, H, K), keys and values.
-      score, normaliser, mask, bias, drop: as in `attn.attention`, `drop` one for each example and head.
+      score, normaliser, mask, bias, drop: as in `attn.attention`, `drop` one for each
+        example and head.
       at_once: at most so many heads are computed together, all of them by default; the
         others wait their turn, except along an axis that is sharded explicitly.
       saved: derivatives keep the arrays of that name, and make all else again.
@@ -63,9 +64,7 @@ def map_heads(
     def one_head(q, k, v, score, normaliser, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
             bias = jnp.broadcast_to(bias, (n, m))
-        rest = dict(
-            score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop
-        )
+        rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop)
         if mask.parts:
             q, k, v, taint = _cleaned(q, k, v)
             return function(q, k, v, taint=taint, **rest)

@@ -11,11 +11,12 @@ from jaxtyping import Array, Float
 
 from attn.jax_versions import jax_nn_takes_window
 from attn.masks import Band, Mask, Padding
+from attn.normalisers import Softmax
 from attn.platforms import takes_cudnn
 
 
 def why_not(
-    q, k, v, *, score, mask, bias, drop, return_lse, return_weights
+    q, k, v, *, score, normaliser, mask, bias, drop, return_lse, return_weights
 ) -> str | None:
     """Returns the reason why `jax_nn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
@@ -25,6 +26,9 @@ def why_not(
     kind = type(score).__name__
     reasons = {
         f"its score is a matrix product, and not {kind}": not score.is_product,
+        f"its normaliser is softmax, and not {type(normaliser).__name__}": not isinstance(
+            normaliser, Softmax
+        ),
         "its masks are causal with a constant offset, window and padding": not simple,
         "a row of −inf in the bias would give NaN": bias is not None,
         "it has no dropout": drop is not None,

@@ -32,8 +32,8 @@ def tiled(
 ):
     """Computes normaliser(score(q, k) + bias) v over the keys that `mask` shows.
 
-    Returns the output (N, V) and the LSE (N,), None where the normaliser has none, equal to those of `reference` to rounding,
-    with the same dropout. Memory beside the arguments is one block of scores, n·M, or
+    Returns the output (N, V) and the LSE (N,), None where the normaliser has none, equal
+    to those of `reference` to rounding, with the same dropout. Memory beside the arguments is one block of scores, n·M, or
     n·(n + left + right) within a window. Under a causal mask at most 1/RUNS of the work
     goes to hidden keys.
     """
@@ -80,8 +80,9 @@ def _block_jvp(primals, tangents):
 def _tangent(tile, changes, lse):
     """Computes dLSE = Σ w dx and dout = Σ w (dx − dLSE) v + Σ w dv, w = exp(x − LSE).
 
-    What else is in the denominator adds to dLSE as a key does. Both are linear in the changes. Neither needs the output, which would take as much
-    memory until the backward pass as all that it is made of.
+    What else is in the denominator adds to dLSE as a key does. Both are linear in the
+    changes. Neither needs the output, which would take as much memory until the backward
+    pass as all that it is made of.
     """
     *changes, d_v = changes
 
