@@ -1,4 +1,4 @@
-"""Holds a score, position or mixer of one's own to the contract of the library.
+"""Holds a score, normaliser, position or mixer of one's own to the contract of the library.
 
     python -m launch.check my_score.py:Cosine
     python -m launch.check 'kerple.py:Kerple(reach=8)' my_module:Mixer
@@ -16,12 +16,13 @@ from absl import app, flags
 
 from attn import contract
 from experiments.settings import OutsideError, SettingsError
-from experiments.settings.choices import MIXERS, POSITIONS, SCORES
+from experiments.settings.choices import MIXERS, NORMALISERS, POSITIONS, SCORES
 from experiments.system.console import stdout_console
 from launch import command
 
 CHECKS = (
     ("score", SCORES, contract.check_score),
+    ("normaliser", NORMALISERS, contract.check_normaliser),
     ("positions", POSITIONS, contract.check_positions),
     ("mixer", MIXERS, contract.check_mixer),
 )
@@ -45,7 +46,7 @@ def run(name: str) -> tuple[str, list[contract.Row]]:
     """Returns what `name` stands for, and the rows of its checks.
 
     Raises:
-      SettingsError: it is neither a score, nor positions, nor a mixer, or cannot be loaded.
+      SettingsError: it is neither a score, nor a normaliser, positions or a mixer, or cannot be loaded.
     """
     refusals = []
     for kind, choices, function in CHECKS:

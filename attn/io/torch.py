@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from attn.masks import Mask
 from attn.models.design import Design, Shape
 from attn.models.transformer import Transformer
+from attn.normalisers import Softmax, normaliser_init
 from attn.positions import Learned
 from attn.scores import ScaledDot, score_init
 
@@ -186,6 +187,8 @@ def _check_exportable(model):
     # By what it stands for: a name and its class are the same score.
     if score_init(design.score) != ScaledDot.init:
         other.append("score")
+    if normaliser_init(design.normaliser) != Softmax.init:
+        other.append("normaliser")
     if design.positions.in_layers:
         other.append("positions")
     for name in other:

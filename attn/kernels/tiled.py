@@ -33,9 +33,9 @@ def tiled(
     """Computes normaliser(score(q, k) + bias) v over the keys that `mask` shows.
 
     Returns the output (N, V) and the LSE (N,), None where the normaliser has none, equal
-    to those of `reference` to rounding, with the same dropout. Memory beside the arguments is one block of scores, n·M, or
-    n·(n + left + right) within a window. Under a causal mask at most 1/RUNS of the work
-    goes to hidden keys.
+    to those of `reference` to rounding, with the same dropout. Memory beside the arguments
+    is one block of scores, n·M, or n·(n + left + right) within a window. Under a causal
+    mask at most 1/RUNS of the work goes to hidden keys.
     """
     rest = dict(mask=mask, taint=taint, bias=bias, drop=drop)
     blocks = functools.partial(

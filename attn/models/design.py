@@ -7,6 +7,7 @@ from attn.models.activations import ACTIVATIONS
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.mixers import Mixer, SelfAttention
 from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
+from attn.normalisers import normaliser_init
 from attn.positions import Positions, Sinusoidal
 from attn.scores import score_init
 
@@ -44,6 +45,9 @@ class Design(NamedTuple):
     score: str | type | Callable = "scaled_dot"
     """Compares queries and keys: a name of `attn.SCORES`, a class of scores, or a function
     (key, h, d_q, d_k) -> score such as `Additive.init`."""
+    normaliser: str | type | Callable = "softmax"
+    """Makes weights of scores: a name of `attn.NORMALISERS`, a class of normalisers, or a
+    function (key, h) -> normaliser such as `Entmax.init`."""
     positions: Positions = Sinusoidal()
     """Tells the model where a token stands, see `attn.positions`."""
     norm_epsilon: float = 1e-6
@@ -74,6 +78,7 @@ def check_design(design: Design, shape: Shape) -> None:
     check_name("selection", design.selection, SELECTIONS)
     # Called for its error, before any layer is made.
     score_init(design.score)
+    normaliser_init(design.normaliser)
     for field, base, example in (
         ("positions", Positions, "Rotary()"),
         ("encoder_mixing", Mixer, "Recurrent()"),

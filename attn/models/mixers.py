@@ -188,5 +188,6 @@ def attention_module(shape, design, P_attention, **options) -> MultiHeadAttentio
         ACTIVATIONS[design.head_activation],
         biases=design.biases,
         P_drop=P_attention,
+        normaliser=design.normaliser,
         **options,
     )

@@ -20,6 +20,7 @@ from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
+from attn.normalisers import normaliser_init
 from attn.positions import NoPositions, Positions, bias_row
 from attn.scores import score_init
 
@@ -38,7 +39,8 @@ class MultiHeadAttention(nn.Module):
     unless asked for.
 
     Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
-    combine="mean" and d_v = d_model, the score's own, those of `positions`, and
+    combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
+    `positions`, and
     h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
@@ -65,10 +67,14 @@ class MultiHeadAttention(nn.Module):
         the best, see `select`. Not for self-attention in steps.
       P_drop: weights are dropped with this probability where an rng named "dropout" is
         given; may be traced. Only for selection="soft": others have no weights to drop.
+      normaliser: makes weights of scores: a function (key, h) -> normaliser, a class of
+        normalisers, or a name of NORMALISERS. Its arrays are parameters too, kept under
+        "normaliser".
 
     Raises:
       ValueError: an unknown name, parameters of another score, positions that do not fit,
-        a P_drop that is not from 0 to 1 or has nothing to drop.
+        a P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
+        normaliser whose weights need not sum to 1.
     """
 
     d_model: int
@@ -83,6 +89,7 @@ class MultiHeadAttention(nn.Module):
     causal: bool = False
     selection: str = "soft"
     P_drop: float | Float[Array, ""] = 0.0
+    normaliser: str | type | Callable[[Array, int], Any] = "softmax"
 
     def setup(self):
         """Draws the parameters."""
@@ -117,6 +124,7 @@ class MultiHeadAttention(nn.Module):
         self.score_value = with_parameters(
             self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
         )
+        self.normaliser_value = normaliser_of(self, self.h)
         self.position_bias = with_parameters(
             self,
             "relative",
@@ -165,7 +173,12 @@ class MultiHeadAttention(nn.Module):
         `bias` is added to the scores, in place of the module's own.
         """
         bias = self.position_bias if bias is None else bias
-        arguments = dict(score=self.score_value, mask=mask, bias=bias)
+        arguments = dict(
+            score=self.score_value,
+            normaliser=self.normaliser_value,
+            mask=mask,
+            bias=bias,
+        )
         q = self._queries(x)
         return self._output(select(self, x, q, k, v, arguments, self._dropout()))
 
@@ -198,6 +211,7 @@ class MultiHeadAttention(nn.Module):
             self._queries(x),
             *memory,
             score=self.score_value,
+            normaliser=self.normaliser_value,
             visible=visible,
             # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
@@ -243,6 +257,7 @@ class MultiHeadAttention(nn.Module):
             keys,
             values,
             score=self.score_value,
+            normaliser=self.normaliser_value,
             visible=visible,
             bias=bias,
         )
@@ -302,10 +317,11 @@ def select(
 ) -> Float[Array, "*B N H V"]:
     """Computes attention by the `selection` of `module`.
 
-    Score, mask and bias are in `arguments`; the queries were projected from `x`. Sampled
-    attention, with an rng named "sample" and the collection "policy" mutable, sows for
-    REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over heads,
-    the `entropy` of their distributions, and `baseline_value`, which sends x no gradient.
+    Score, normaliser, mask and bias are in `arguments`; the queries were projected from
+    `x`. Sampled attention, with an rng named "sample" and the collection "policy" mutable,
+    sows for REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over
+    heads, the `entropy` of their distributions, and `baseline_value`, which sends x no
+    gradient.
     """
     # At init every collection is mutable, and weights would become variables.
     watched = module.is_mutable_collection("weights") and not module.is_initializing()
@@ -335,6 +351,22 @@ def select(
             q, k, v, straight_through=straight_through, **arguments
         )
     return out
+
+
+def normaliser_of(module: nn.Module, h: int):
+    """Returns the normaliser that `module` names, with its parameters, for h heads.
+
+    Raises:
+      ValueError: one whose weights cannot be sampled by, where the module samples.
+    """
+    init = normaliser_init(module.normaliser)
+    value = with_parameters(module, "normaliser", lambda key: init(key, h))
+    if module.selection == "sampled" and not value.sums_to_one:
+        raise ValueError(
+            f"selection='sampled' draws keys by their weights, and those of "
+            f"{type(value).__name__} need not sum to 1"
+        )
+    return value
 
 
 def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):

@@ -27,6 +27,7 @@ from attn.models.multihead import (
     SELECTIONS,
     Baseline,
     check_name,
+    normaliser_of,
     select,
     with_parameters,
 )
@@ -38,13 +39,14 @@ from attn.scores import SCORES, score_init
 class SingleHead(nn.Module):
     """One head of attention between vectors as they are, without projections.
 
-    c_i = Σ_j softmax_j(score(u_i, h_j)) h_j. With the collection "weights" mutable in
-    `apply`, the attention weights (*B, 1, M, N) are kept there. `score` and `selection`
-    are as for `MultiHeadAttention`.
+    c_i = Σ_j w_ij h_j, w_i = normaliser(score(u_i, h)). With the collection "weights" mutable in
+    `apply`, the attention weights (*B, 1, M, N) are kept there. `score`,
+    `normaliser` and `selection` are as for `MultiHeadAttention`.
     """
 
     d_model: int
     score: str | type | Callable = "bilinear"
+    normaliser: str | type | Callable = "softmax"
     selection: str = "soft"
 
     def setup(self):
@@ -53,6 +55,7 @@ class SingleHead(nn.Module):
         self.score_value = with_parameters(
             self, "score", lambda key: init_score(key, 1, self.d_model, self.d_model)
         )
+        self.normaliser_value = normaliser_of(self, 1)
         if self.selection == "sampled":
             self.baseline = Baseline()
 
@@ -65,7 +68,9 @@ class SingleHead(nn.Module):
         """Computes the contexts of the queries u among h."""
         q = u[..., None, :]
         k = h[..., None, :]
-        arguments = dict(score=self.score_value, mask=mask)
+        arguments = dict(
+            score=self.score_value, normaliser=self.normaliser_value, mask=mask
+        )
         return select(self, u, q, k, k, arguments, {})[..., 0, :]
 
     def attend_to_memory(
@@ -79,6 +84,7 @@ class SingleHead(nn.Module):
             u[..., None, :],
             *memory,
             score=self.score_value,
+            normaliser=self.normaliser_value,
             visible=visible,
             best=self.selection != "soft",
         )
@@ -99,6 +105,7 @@ class RNN(nn.Module):
       embeddings: those of `Design`, multiplied by √d_model.
       selection: as for `MultiHeadAttention`.
       P_drop: may be traced.
+      normaliser: as for `MultiHeadAttention`.
 
     Raises:
       ValueError: names that are unknown, or a d_model that is not even.
@@ -113,6 +120,7 @@ class RNN(nn.Module):
     embeddings: str = "tied"
     selection: str = "soft"
     P_drop: float | Float[Array, ""] = 0.1
+    normaliser: str | type | Callable = "softmax"
 
     def setup(self):
         """Makes embeddings, cells and attention."""
@@ -132,7 +140,9 @@ class RNN(nn.Module):
         # One for the input of each layer of both sides, and the last for z.
         self.drops = [Dropout(self.P_drop) for _ in range(2 * self.N + 1)]
         if self.score != "none":
-            self.cross_attention = SingleHead(self.d_model, self.score, self.selection)
+            self.cross_attention = SingleHead(
+                self.d_model, self.score, self.normaliser, self.selection
+            )
         self.combine = Linear(self.d_model)
 
     def __call__(

@@ -62,6 +62,17 @@ class ScoreInit:
         return self.choice.cls.init(key, h, d_q, d_k, **options)
 
 
+@dataclasses.dataclass(frozen=True)
+class NormaliserInit:
+    """Makes the normaliser of h heads; equal ones are one to a compiled program."""
+
+    choice: Choice
+
+    def __call__(self, key, h: int):
+        """Draws a normaliser, as `attn.normalisers` says of `init`."""
+        return self.choice.cls.init(key, h, **dict(self.choice.options))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choices:
     """Knows what may be chosen for one setting.
@@ -283,10 +294,21 @@ def _score_init(choice):
     return choice.text if choice.text in attn.SCORES else ScoreInit(choice)
 
 
+def _normaliser_init(choice):
+    known = choice.text in attn.NORMALISERS
+    return choice.text if known else NormaliserInit(choice)
+
+
 def _is_score(cls):
     return (
-        isinstance(cls, type) and hasattr(cls, "init") and dataclasses.is_dataclass(cls)
+        isinstance(cls, type)
+        and hasattr(cls, "prepare")
+        and dataclasses.is_dataclass(cls)
     )
+
+
+def _is_normaliser(cls):
+    return isinstance(cls, type) and hasattr(cls, "sums_to_one")
 
 
 def _is_source(cls):
@@ -304,6 +326,15 @@ SCORES = Choices(
     # `init` takes key, h, d_q and d_k before the options.
     skip=4,
     build=_score_init,
+)
+NORMALISERS = Choices(
+    attn.NORMALISERS,
+    _is_normaliser,
+    "a normaliser: a class with the decorator attn.normaliser",
+    maker=lambda cls: cls.init,
+    # `init` takes key and h before the options.
+    skip=2,
+    build=_normaliser_init,
 )
 POSITIONS = Choices(
     attn.POSITIONS,

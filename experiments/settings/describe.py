@@ -38,6 +38,7 @@ class Option(NamedTuple):
 
 CHOICES = {
     "score": choices.SCORES,
+    "normaliser": choices.NORMALISERS,
     "positions": choices.POSITIONS,
     "mixing": choices.MIXERS,
 }

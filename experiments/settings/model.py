@@ -15,9 +15,16 @@ from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.multihead import COMBINATIONS, SELECTIONS
 from attn.models.recurrence import CELLS
+from attn.normalisers import normaliser_init
 from attn.scores import score_init
 from experiments.settings import fields
-from experiments.settings.choices import MIXERS, POSITIONS, SCORES, choice
+from experiments.settings.choices import (
+    MIXERS,
+    NORMALISERS,
+    POSITIONS,
+    SCORES,
+    choice,
+)
 from experiments.settings.fields import SettingsError, require
 
 # Without an activation, the network's two matrices would be one.
@@ -67,6 +74,8 @@ class LayeredModel(Model):
     """Width of a head's values, in features; 1 to 65,536."""
     score: str = choice(SCORES, "scaled_dot")
     """The function by which attention compares a query and a key."""
+    normaliser: str = choice(NORMALISERS, "softmax")
+    """How attention makes weights of scores, softmax or what stands in its place."""
     positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
@@ -103,6 +112,11 @@ class LayeredModel(Model):
         return SCORES.value(self.score, "model.score")
 
     @property
+    def normaliser_choice(self) -> Any:
+        """The normaliser as `attn.Design` takes it."""
+        return NORMALISERS.value(self.normaliser, "model.normaliser")
+
+    @property
     def position_encoding(self) -> Positions:
         """The value that `positions` names."""
         return POSITIONS.value(self.positions, "model.positions")
@@ -119,6 +133,7 @@ class LayeredModel(Model):
 
     def check(self) -> None:
         _check_score(self.score, self.h, self.d_k)
+        _check_normaliser(self.normaliser, self.h, getattr(self, "selection", "soft"))
         positions = self.position_encoding
         try:
             # Only here are the widths known that an encoding depends on.
@@ -189,6 +204,8 @@ class RNNModel(Model):
     score: str = choice(SCORES, "scaled_dot", "none")
     """The function by which attention compares states; none: there is no attention, and
     the encoder's last states stand in its place."""
+    normaliser: str = choice(NORMALISERS, "softmax")
+    """How attention makes weights of scores, softmax or what stands in its place."""
     cell: str = fields.one_of(tuple(CELLS), "lstm")
     """The recurrent cell."""
     selection: str = fields.one_of(SELECTIONS, "soft")
@@ -204,6 +221,11 @@ class RNNModel(Model):
             self.selection == "soft" or self.score != "none",
             f"model.selection={self.selection} needs a model.score",
         )
+        require(
+            self.normaliser == "softmax" or self.score != "none",
+            f"model.normaliser={self.normaliser} needs a model.score",
+        )
+        _check_normaliser(self.normaliser, 1, self.selection)
         if self.score != "none":
             _check_score(self.score, 1, self.d_model)
 
@@ -213,6 +235,11 @@ class RNNModel(Model):
         return (
             "none" if self.score == "none" else SCORES.value(self.score, "model.score")
         )
+
+    @property
+    def normaliser_choice(self) -> Any:
+        """The normaliser as `attn.RNN` takes it."""
+        return NORMALISERS.value(self.normaliser, "model.normaliser")
 
     @property
     def unlike_layers(self) -> str:
@@ -254,3 +281,19 @@ def _check_score(score: str, h: int, d_k: int) -> None:
             f"model.score={score}: it is not a score: "
             "a class with the decorator attn.score, of its own"
         ) from error
+
+
+@functools.cache
+def _check_normaliser(normaliser: str, h: int, selection: str) -> None:
+    """Raises SettingsError for a normaliser that cannot be made for h heads, or sampled by."""
+    key = f"model.normaliser={normaliser}"
+    init = normaliser_init(NORMALISERS.value(normaliser, "model.normaliser"))
+    try:
+        value = jax.eval_shape(lambda: init(jax.random.key(0), h))
+    except ValueError as error:
+        raise SettingsError(f"{key}: {error}") from error
+    require(
+        value.sums_to_one or selection != "sampled",
+        f"model.selection=sampled draws keys by their weights, and with {key} these need "
+        "not sum to 1",
+    )

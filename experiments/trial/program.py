@@ -133,6 +133,7 @@ def _design_of(m):
         return Design(
             embeddings=m.embeddings,
             score=m.score_choice,
+            normaliser=m.normaliser_choice,
             selection=m.selection,
             positions=NoPositions(),
             encoder_mixing=Recurrent(m.cell),
@@ -148,6 +149,7 @@ def _design_of(m):
         biases=m.biases,
         activation=m.activation,
         score=m.score_choice,
+        normaliser=m.normaliser_choice,
         positions=positions if positions.in_layers else NoPositions(),
         combine=m.combine,
         head_activation=m.head_activation,
@@ -196,6 +198,7 @@ def build_model(
             N=program.shape.N,
             cell=design.decoder_mixing.cell,
             score=design.score,
+            normaliser=design.normaliser,
             embeddings=design.embeddings,
             selection=design.selection,
             P_drop=0.0 if hyper is None else hyper.P_drop,
