@@ -160,7 +160,7 @@ class Entmax:
     1 < α ≤ 2; the larger α, the more weights are 0. α = 1 is softmax.
     """
 
-    alpha: float = dataclasses.field(default=1.5, metadata=dict(static=True))
+    alpha: float | int = dataclasses.field(default=1.5, metadata=dict(static=True))
 
     @classmethod
     def init(cls, key: Array, h: int, *, alpha: float = 1.5):
@@ -175,7 +175,7 @@ class Entmax:
         check_alpha(self.alpha)
 
     def __call__(self, s):
-        return softmax(s)[0] if self.alpha == 1 else entmax(s, self.alpha - 1)
+        return softmax(s)[0] if self.alpha == 1 else entmax(s, float(self.alpha - 1))
 
 
 @normaliser
@@ -211,7 +211,7 @@ class ASEntmax:
     delta: Any
     beta: Any
     gamma: Any
-    alpha: float = dataclasses.field(default=1.5, metadata=dict(static=True))
+    alpha: float | int = dataclasses.field(default=1.5, metadata=dict(static=True))
 
     @classmethod
     def init(cls, key: Array, h: int, *, alpha: float = 1.5):
@@ -234,7 +234,7 @@ class ASEntmax:
         return Entmax(self.alpha)(scaled(s, delta + beta * length**gamma))
 
 
-def check_alpha(alpha: float) -> None:
+def check_alpha(alpha: float | int) -> None:
     """Raises ValueError for an α of entmax outside of 1 to 2."""
     if not 1 <= alpha <= 2:
         raise ValueError(f"alpha={alpha} must be from 1 (softmax) to 2 (sparsemax)")

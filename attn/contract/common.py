@@ -1,0 +1,124 @@
+"""What the checks of every kind share: sizes, inputs, masks, and how results are compared."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.masks import Mask
+from attn.models.multihead import MultiHeadAttention
+
+# All differ, so that no axis can be taken for another. K and D are even, as rotary
+# positions and sinusoids need.
+B = 2
+N = 5
+M = 7
+H = 3
+K = 6
+V = 4
+D = 8
+
+
+class Row(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    ok: bool
+    detail: str
+    """The error that was found, or its size."""
+
+
+def run(checks) -> Iterator[Row]:
+    """Yields the rows of checks that return a detail, or raise."""
+    for what, check in checks.items():
+        try:
+            detail = check()
+        # Whatever one's own code raises is the row's result.
+        except Exception as error:
+            yield Row(what, False, f"{type(error).__name__}: {error}")
+        else:
+            yield Row(what, True, detail if isinstance(detail, str) else "")
+
+
+def masks():
+    """Returns masks of every kind, by name."""
+    lengths = np.array([4, M])
+    q_ids = np.array([[1, 1, 2, 2, 0], [1, 2, 3, 3, 3]])
+    k_ids = np.array([[1, 1, 2, 2, 2, 0, 0], [3, 3, 2, 2, 1, 1, 1]])
+    dense = np.random.default_rng(1).random((B, H, N, M)) < 0.5
+    return {
+        "none": Mask(),
+        "causal": Mask.causal(),
+        "nothing is seen": Mask.causal(offset=-N),
+        "window": Mask.window(1, 2),
+        "padding": Mask.padding(lengths),
+        "segments": Mask.segments(q_ids, k_ids),
+        "dense": Mask.dense(dense),
+        "causal & padding": Mask.causal(2) & Mask.padding(lengths),
+    }
+
+
+def inputs(dtype, n=N, m=M):
+    """Returns queries, keys and values, normal random numbers."""
+    draw = np.random.default_rng(0).normal
+    shapes = (B, n, H, K), (B, m, H, K), (B, m, H, V)
+    return [jnp.asarray(draw(size=shape), dtype) for shape in shapes]
+
+
+def cast(tree, dtype):
+    """Returns the value with its floating-point parameters in a dtype."""
+
+    def in_dtype(leaf):
+        is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return jnp.asarray(leaf, dtype) if is_float else leaf
+
+    return jax.tree.map(in_dtype, tree)
+
+
+def close(a, b, tolerance, name="results"):
+    """Returns the greatest difference, as a text; raises where it is too large."""
+    a = np.asarray(a, np.float64)
+    b = np.asarray(b, np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"{name} have shapes {a.shape} and {b.shape}")
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # −inf − (−inf), where both are right
+        differences = np.abs(a - b)
+    error = float(np.where(same, 0, differences).max(initial=0))
+    finite = b[np.isfinite(b)]
+    scale = max(1.0, float(np.abs(finite).max(initial=0)))
+    if not error <= tolerance * scale:
+        raise ValueError(f"{name} differ by {error:.2g}")
+    return f"error {error:.1g}"
+
+
+def is_a(value, cls):
+    """Raises TypeError for a value of another class."""
+    if not isinstance(value, cls):
+        raise TypeError(f"{value!r} is no {cls.__name__}")
+
+
+def steps(**options):
+    """Compares causal self-attention step by step with the full pass."""
+    module = MultiHeadAttention(D, H, K, V, causal=True, **options)
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
+    params = module.init(jax.random.key(1), x, x, Mask.causal())
+    whole = module.apply(params, x, x, Mask.causal())
+
+    def step(x, t, cache, visible):
+        return module.apply(params, x, t, cache, visible, method="decode_step")
+
+    cache = module.empty_cache((B,), N, x.dtype)
+    return close(all_steps(jax.jit(step), x, cache), whole, 1e-4)
+
+
+def all_steps(step, x, cache):
+    """Returns the outputs of N steps, one after another, over a cache."""
+    outputs = []
+    for t in range(N):
+        visible = jnp.broadcast_to(jnp.arange(N) <= t, (B, 1, N))
+        y, cache = step(x[:, t : t + 1], jnp.int32(t), cache, visible)
+        outputs.append(y)
+    return jnp.concatenate(outputs, axis=1)

@@ -1,0 +1,135 @@
+"""Checks that every kernel does with a value what the reference does.
+
+`make(dtype, h)` gives the arguments of `attention()` that hold the value, with parameters
+of a dtype for h heads.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.attention import attention
+from attn.contract.common import B, H, M, N, V, cast, close, inputs, masks, steps
+from attn.jax_versions import enable_x64
+from attn.kernels.cached import as_cached, over_cache
+from attn.masks import Mask
+from attn.normalisers import Softmax
+from attn.scores import ScaledDot
+
+LONG = 300
+"""Queries of two blocks of the tiled kernel."""
+TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}
+"""The greatest error, as a share of the greatest number or of 1."""
+
+
+def checks_of(make, dtypes, **options):
+    """Returns checks by what they say; `options` name the value to `MultiHeadAttention`."""
+    checks = {
+        "heads are independent of each other": lambda: _heads(make),
+        "gradients are finite and equal on every kernel": lambda: _gradients(make),
+        "long inputs in blocks equal the reference": lambda: _long(make),
+        "the kernel of decoding equals the reference": lambda: _cached(make),
+        "steps over a cache equal the full pass": lambda: steps(**options),
+    }
+    for dtype in dtypes:
+        # Each mask and each precision; the rest of their pairs would take minutes.
+        names = masks() if dtype == "float64" else ("none", "causal & padding")
+        for mask in names:
+            what = f"reference and tiled in {dtype}, mask {mask}"
+            checks[what] = functools.partial(_kernels, make, mask, dtype)
+    return checks
+
+
+def form(make):
+    """Raises ValueError for a parameter without a leading axis of heads."""
+    for leaf in jax.tree.leaves(make(jnp.float32, H)):
+        shape = jnp.shape(leaf)
+        if shape and shape[0] != H:
+            raise ValueError(f"a parameter of shape {shape} for {H} heads")
+
+
+def _kernels(make, mask, dtype):
+    """Compares kernels in a precision with the reference in float64 of the same numbers."""
+    mask = masks()[mask]
+    details = []
+    with enable_x64(True):
+        qkv = inputs(dtype)
+        value = make(dtype, H)
+        wide_qkv = [x.astype(jnp.float64) for x in qkv]
+        wide_value = cast(value, jnp.float64)
+        has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
+        call = functools.partial(attention, mask=mask, return_lse=has_lse)
+        exact = call(*wide_qkv, **wide_value, implementation="reference")
+        for kernel in ("reference", "tiled"):
+            results = call(*qkv, **value, implementation=kernel)
+            pairs = zip(results, exact, strict=True) if has_lse else [(results, exact)]
+            for name, (a, b) in zip(("outputs", "LSEs"), pairs, strict=False):
+                named = f"{name} of {kernel}"
+                details.append(close(a, b, TOLERANCES[dtype], named))
+    # Of the tiled kernel, the output's.
+    return details[len(details) // 2]
+
+
+def _long(make):
+    with enable_x64(True):
+        qkv = inputs(jnp.float64, LONG, LONG)
+        value = make(jnp.float64, H)
+        call = functools.partial(attention, *qkv, mask=Mask.causal(), **value)
+        return close(
+            call(implementation="tiled"), call(implementation="reference"), 1e-9
+        )
+
+
+def _heads(make):
+    """Compares all heads together with each head alone, with its own parameters."""
+    with enable_x64(True):
+        q, k, v = inputs(jnp.float64)
+        value = make(jnp.float64, H)
+        together = attention(q, k, v, **value)
+        for i in range(H):
+
+            def of_head(leaf, i=i):
+                return leaf[i : i + 1] if jnp.ndim(leaf) else leaf
+
+            head = [x[:, :, i : i + 1] for x in (q, k, v)]
+            alone = attention(*head, **jax.tree.map(of_head, value))
+            close(together[:, :, i : i + 1], alone, 1e-9, f"outputs of head {i}")
+
+
+def _gradients(make):
+    with enable_x64(True):
+        qkv = inputs(jnp.float64)
+        leaves, tree = jax.tree.flatten(make(jnp.float64, H))
+        weights = jnp.asarray(np.random.default_rng(2).normal(size=(B, N, H, V)))
+
+        def loss(leaves, qkv, kernel):
+            out = attention(
+                *qkv,
+                **tree.unflatten(leaves),
+                mask=Mask.causal(1),
+                implementation=kernel,
+            )
+            return (out * weights).sum()
+
+        gradient = jax.grad(loss, argnums=(0, 1))
+        exact = jax.tree.leaves(gradient(leaves, qkv, "reference"))
+        tiled = jax.tree.leaves(gradient(leaves, qkv, "tiled"))
+        for a, b in zip(tiled, exact, strict=True):
+            if not jnp.isfinite(b).all():
+                raise ValueError("a gradient is NaN or Inf")
+            close(a, b, 1e-8, "gradients of tiled and reference")
+        return f"{len(leaves)} parameters"
+
+
+def _cached(make):
+    with enable_x64(True):
+        q, k, v = inputs(jnp.float64)
+        value = make(jnp.float64, H)
+        visible = np.arange(M)[None, None] < np.array([4, M])[:, None, None]
+        exact = attention(q, k, v, mask=Mask.dense(visible[:, None]), **value)
+        keys, values = as_cached(k, v)
+        both = dict(score=ScaledDot(), normaliser=Softmax()) | value
+        out = over_cache(q, keys, values, visible=jnp.asarray(visible), **both)
+        return close(out, exact, 1e-9)

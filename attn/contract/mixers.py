@@ -1,0 +1,83 @@
+"""Checks of one's own mixer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.contract.common import B, D, H, K, N, Row, V, all_steps, close, is_a, run
+from attn.masks import Mask
+from attn.models.design import Design, Shape
+from attn.models.mixers import Mixer
+
+
+def check_mixer(mixer: Mixer) -> list[Row]:
+    """Checks that a value meets the contract of `attn.models.mixers`.
+
+    Returns:
+      Rows on its form, on what a position sees, and on a decoder's cache.
+    """
+    checks = {
+        "it is a Mixer": lambda: is_a(mixer, Mixer),
+        "can be a field of Design: it has a hash": lambda: hash(mixer),
+        "it fits the width": lambda: mixer.check(D),
+        "a position sees none behind it in a decoder": lambda: _causal(mixer),
+        "padding is not seen": lambda: _padding(mixer),
+        "steps over a cache equal the full pass": lambda: _mixer_steps(mixer),
+    }
+    return list(run(checks))
+
+
+def _mixer_module(mixer, causal):
+    """Returns a mixer's module, its variables, and inputs (B, N, D)."""
+    shape = Shape(1, D, D, H, K, V)
+    module = mixer.build(shape, Design(), causal)
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
+
+    def init(module, x):
+        return mixer.mix(module, x, Mask.causal() if causal else Mask())
+
+    variables = module.init(jax.random.key(1), x, method=init)
+    return module, variables, x
+
+
+def _mixed(mixer, module, variables, x, mask):
+    def mix(module, x):
+        return mixer.mix(module, x, mask)
+
+    return module.apply(variables, x, method=mix)
+
+
+def _causal(mixer):
+    module, variables, x = _mixer_module(mixer, causal=True)
+    for i in range(1, N):
+        later = x.at[:, i:].add(1.0)
+        before = _mixed(mixer, module, variables, x, Mask.causal())[:, :i]
+        after = _mixed(mixer, module, variables, later, Mask.causal())[:, :i]
+        close(after, before, 1e-6, f"outputs before position {i}")
+
+
+def _padding(mixer):
+    module, variables, x = _mixer_module(mixer, causal=False)
+    mask = Mask.padding(jnp.full(B, 3))
+    longer = x.at[:, 3:].add(1.0)
+    before = _mixed(mixer, module, variables, x, mask)[:, :3]
+    after = _mixed(mixer, module, variables, longer, mask)[:, :3]
+    return close(after, before, 1e-6)
+
+
+def _mixer_steps(mixer):
+    module, variables, x = _mixer_module(mixer, causal=True)
+    whole = _mixed(mixer, module, variables, x, Mask.causal())
+
+    @jax.jit
+    def step(x, t, cache, visible):
+        def one(module, *args):
+            return mixer.decode_step(module, *args)
+
+        return module.apply(variables, x, t, cache, visible, method=one)
+
+    def empty(module):
+        return module.empty_cache((B,), N, x.dtype)
+
+    cache = module.apply(variables, method=empty)
+    return close(all_steps(step, x, cache), whole, 1e-4)

@@ -1,0 +1,95 @@
+"""Checks of one's own normaliser."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.contract import kernels
+from attn.contract.common import H, M, N, Row, cast, close, run
+from attn.jax_versions import enable_x64
+from attn.normalisers import normaliser_init
+
+
+def check_normaliser(
+    normaliser: str | type | Callable,
+    dtypes: Sequence[str] = tuple(kernels.TOLERANCES),
+) -> list[Row]:
+    """Checks that a normaliser meets the contract of `attn.normalisers`.
+
+    Args:
+      normaliser: as for `MultiHeadAttention`: a name of NORMALISERS, a class of
+        normalisers, or a function (key, h) -> normaliser.
+      dtypes: the precisions in which the kernels are compared.
+
+    Returns:
+      Rows on its form, what hidden keys get and change, what its weights sum to, every
+      kernel in every precision and under every mask, its gradients, its heads, and a
+      decoder's cache.
+    """
+
+    def make(dtype, h):
+        init = normaliser_init(normaliser)
+        return {"normaliser": cast(init(jax.random.key(0), h), dtype)}
+
+    def of_head():
+        """Returns the normaliser of one head, which is called with float64 enabled."""
+        return _one_head(make(jnp.float32, H)["normaliser"])
+
+    checks = {
+        "can be a field of Design: it has a hash": lambda: hash(normaliser),
+        "init gives each parameter a leading axis of heads": lambda: kernels.form(make),
+        "weights are (n, m), in the precision of the scores": lambda: _dtypes(make),
+        "hidden keys have weight 0": lambda: _hidden(of_head()),
+        "hidden keys change no other's weight": lambda: _unchanged(of_head()),
+        "weights sum to 1 where sums_to_one says so": lambda: _sums(of_head()),
+    }
+    more = kernels.checks_of(make, dtypes, normaliser=normaliser)
+    return list(run(checks | more))
+
+
+def _one_head(value):
+    return jax.tree.map(lambda leaf: leaf[0] if jnp.ndim(leaf) else leaf, value)
+
+
+def _scores(dtype=jnp.float64):
+    """Returns scores of which some are hidden, and all of the last query's."""
+    s = np.random.default_rng(4).normal(size=(N, M)) * 2
+    s[:, 1] = s[-1] = -np.inf
+    return jnp.asarray(s, dtype)
+
+
+def _dtypes(make):
+    value = _one_head(make(jnp.float32, H)["normaliser"])
+    weights = value(_scores(jnp.float32))
+    if weights.shape != (N, M) or weights.dtype != jnp.float32:
+        raise ValueError(
+            f"of float32 scores of shape {(N, M)} the weights are {weights.dtype} of shape "
+            f"{weights.shape}"
+        )
+
+
+def _hidden(value):
+    with enable_x64(True):
+        s = _scores()
+        weights = value(s)
+        if not jnp.isfinite(weights).all():
+            raise ValueError("a weight is NaN or Inf")
+        if jnp.where(s == -jnp.inf, weights, 0).any():
+            raise ValueError("a key whose score is −inf has a weight that is not 0")
+
+
+def _unchanged(value):
+    with enable_x64(True):
+        s = _scores()
+        seen = jnp.delete(s, 1, axis=1)
+        return close(jnp.delete(value(s), 1, axis=1), value(seen), 1e-9)
+
+
+def _sums(value):
+    if not value.sums_to_one:
+        return "it does not"
+    with enable_x64(True):
+        total = value(_scores())[:-1].sum(-1)
+        return close(total, jnp.ones(N - 1), 1e-9, "sums")

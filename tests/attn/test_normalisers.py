@@ -1,0 +1,370 @@
+"""Normalisers against a float64 oracle in numpy, under every mask and on every kernel."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import attn
+from attn import Mask, inspect
+from attn.contract import check_normaliser
+from attn.jax_versions import enable_x64
+from attn.kernels.cached import as_cached, over_cache
+from attn.normalisers import normaliser_init
+from tests.attn import oracle
+from tests.attn.cases import MASKS, B, H, K, M, N, V
+
+HEADS = np.arange(1, H + 1) / 2  # a number for each head, none of them an initial value
+
+
+def entmax(s, alpha):
+    """Finds τ by bisection: Σ w falls from 1 at least to 0 as it grows."""
+    s = (alpha - 1) * s
+    low, high = s.max() - 1, s.max()
+    for _ in range(100):
+        tau = (low + high) / 2
+        total = (np.maximum(s - tau, 0) ** (1 / (alpha - 1))).sum()
+        low, high = (tau, high) if total > 1 else (low, tau)
+    return np.maximum(s - low, 0) ** (1 / (alpha - 1))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# {case: (normaliser of H heads, weights of the scores that a query of head h sees)}
+CASES = {
+    "softmax": (attn.Softmax(), lambda s, h: oracle.softmax(s)),
+    "off_by_one": (attn.OffByOne(), lambda s, h: np.exp(s) / (1 + np.exp(s).sum())),
+    "sink": (
+        attn.Sink(HEADS),
+        lambda s, h: np.exp(s) / (np.exp(HEADS[h]) + np.exp(s).sum()),
+    ),
+    "sink, one number": (
+        attn.Sink(-0.3),
+        lambda s, h: np.exp(s) / (np.exp(-0.3) + np.exp(s).sum()),
+    ),
+    "scalable_softmax": (
+        attn.ScalableSoftmax(HEADS),
+        lambda s, h: oracle.softmax(HEADS[h] * np.log(len(s)) * s),
+    ),
+    "sigmoid": (attn.Sigmoid(), lambda s, h: sigmoid(s - np.log(len(s)))),
+    "sigmoid, bias": (attn.Sigmoid(HEADS), lambda s, h: sigmoid(s + HEADS[h])),
+    "relu": (attn.ReLU(), lambda s, h: np.maximum(s, 0) / len(s)),
+    "sparsemax": (attn.Sparsemax(), lambda s, h: entmax(s, 2.0)),
+    "entmax": (attn.Entmax(), lambda s, h: entmax(s, 1.5)),
+    "entmax 1.25": (attn.Entmax(1.25), lambda s, h: entmax(s, 1.25)),
+    "entmax 1": (attn.Entmax(1), lambda s, h: oracle.softmax(s)),
+    "adaptive_entmax": (
+        attn.AdaptiveEntmax(HEADS),
+        lambda s, h: entmax(s, 1 + sigmoid(HEADS[h])),
+    ),
+    "asentmax": (
+        attn.ASEntmax(HEADS, HEADS[::-1], -HEADS),
+        lambda s, h: entmax(
+            s * (HEADS[h] + HEADS[::-1][h] * np.log(max(2, len(s))) ** -HEADS[h]), 1.5
+        ),
+    ),
+}
+EXPONENTIAL = ["softmax", "off_by_one", "sink", "scalable_softmax"]
+NO_PROBABILITIES = ["off_by_one", "sink", "sigmoid", "relu"]
+
+
+@pytest.fixture
+def float64():
+    with enable_x64(True):
+        yield
+
+
+in_float64 = pytest.mark.usefixtures("float64")
+
+
+def qkv(n=N, m=M):
+    draw = np.random.default_rng(0).normal
+    shapes = (B, n, H, K), (B, m, H, K), (B, m, H, V)
+    return [jnp.asarray(2 * draw(size=shape)) for shape in shapes]
+
+
+def expected(q, k, visible, weights_of):
+    """Returns the weights (B, H, N, M), query by query."""
+    q, k = np.asarray(q), np.asarray(k)
+    weights = np.zeros((*visible.shape[:2], q.shape[1], k.shape[1]))
+    for b, h, i in np.ndindex(weights.shape[:3]):
+        seen = np.flatnonzero(visible[b, h, i])
+        if len(seen):
+            s = np.array([oracle.scaled_dot(q[b, i, h], k[b, j, h]) for j in seen])
+            weights[b, h, i, seen] = weights_of(s, h)
+    return weights
+
+
+@in_float64
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("case", CASES)
+def test_weights_and_outputs_equal_the_oracle(case, mask):
+    normaliser, weights_of = CASES[case]
+    mask, visible = MASKS[mask]
+    q, k, v = qkv()
+    exact = expected(q, k, visible, weights_of)
+    options = dict(normaliser=normaliser, mask=mask)
+    out, weights = attn.attention(q, k, v, return_weights=True, **options)
+    np.testing.assert_allclose(weights, exact, atol=1e-11)
+    exact_out = np.einsum("bhnm,bmhv->bnhv", exact, v)
+    np.testing.assert_allclose(out, exact_out, atol=1e-10)
+    tiled = attn.attention(q, k, v, implementation="tiled", **options)
+    np.testing.assert_allclose(tiled, exact_out, atol=1e-10)
+
+
+# The tests below are harder on each; these show that `check_normaliser` lets them pass.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "asentmax" else pytest.param(name, marks=pytest.mark.ci)
+        for name in attn.NORMALISERS
+    ],
+)
+def test_it_meets_the_contract(name):
+    failed = [row for row in check_normaliser(name) if not row.ok]
+    assert failed == []
+
+
+@in_float64
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_differences(case):
+    normaliser, _ = CASES[case]
+    leaves, tree = jax.tree.flatten(normaliser)
+    leaves = [jnp.asarray(leaf, float) for leaf in leaves]
+    q, k, v = qkv()
+
+    def function(leaves, q, k, v):
+        return attn.attention(
+            q,
+            k,
+            v,
+            normaliser=tree.unflatten(leaves),
+            mask=Mask.causal(1),
+            implementation="tiled",
+        )
+
+    check_grads(function, (leaves, q, k, v), order=1, modes=["fwd", "rev"], eps=1e-6)
+
+
+@in_float64
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_windows_and_dropout_equal_the_reference(case):
+    normaliser, _ = CASES[case]
+    q, k, v = qkv(300, 300)
+    for mask in (Mask.causal(), Mask.window(5, 2) & Mask.padding(np.array([40, 300]))):
+        options = dict(
+            normaliser=normaliser,
+            mask=mask,
+            dropout_rate=0.3,
+            dropout_key=jax.random.key(1),
+        )
+        tiled, reference = (
+            attn.attention(q, k, v, implementation=kernel, **options)
+            for kernel in ("tiled", "reference")
+        )
+        np.testing.assert_allclose(tiled, reference, atol=1e-11)
+
+
+@in_float64
+@pytest.mark.parametrize("case", [name for name in CASES if name in EXPONENTIAL])
+def test_the_lse_is_the_log_of_the_denominator(case):
+    normaliser, _ = CASES[case]
+    q, k, v = qkv()
+    mask, visible = MASKS["causal & padding & dense"]
+    s = np.einsum("bnhk,bmhk->bhnm", q, k) * K**-0.5
+    rest = {"off_by_one": np.zeros(H), "sink": HEADS}.get(case, np.full(H, -np.inf))
+    exact = np.zeros((B, H, N))
+    for b, h, i in np.ndindex(exact.shape):
+        seen = s[b, h, i, visible[b, h, i]]
+        if case == "scalable_softmax" and len(seen):
+            seen = seen * HEADS[h] * np.log(len(seen))
+        exact[b, h, i] = np.logaddexp.reduce([rest[h], *seen])
+    for kernel in ("reference", "tiled"):
+        options = dict(mask=mask, return_lse=True, implementation=kernel)
+        _, lse = attn.attention(q, k, v, normaliser=normaliser, **options)
+        np.testing.assert_allclose(lse, np.moveaxis(exact, 1, 2), atol=1e-12)
+    _, lse = attn.attention(
+        q, k[:, :0], v[:, :0], normaliser=normaliser, return_lse=True
+    )
+    np.testing.assert_allclose(lse, np.broadcast_to(rest, (B, N, H)))
+
+
+@in_float64
+def test_identities():
+    s = jnp.asarray(np.random.default_rng(5).normal(size=(40, 9)) * 3)
+    same = np.testing.assert_allclose
+    same(attn.OffByOne()(s), attn.Sink(0.0)(s), rtol=1e-14)
+    same(attn.Sink(-1e9)(s), attn.Softmax()(s), rtol=1e-14)
+    same(attn.Entmax(1)(s), attn.Softmax()(s), rtol=1e-14)
+    # α-entmax goes to softmax as α goes to 1, with an error of the order of α − 1.
+    same(attn.Entmax(1 + 1e-6)(s), attn.Softmax()(s), atol=1e-4)
+    same(attn.Entmax(2)(s), attn.Sparsemax()(s), rtol=1e-14)
+    same(attn.AdaptiveEntmax(0.0)(s), attn.Entmax(1.5)(s), atol=1e-12)
+    same(attn.ASEntmax(1.0, 0.0, 1.0)(s), attn.Entmax(1.5)(s), rtol=1e-14)
+    same(attn.ScalableSoftmax(1 / np.log(9))(s), attn.Softmax()(s), rtol=1e-12)
+    same(attn.Sigmoid(0.5)(s), sigmoid(np.asarray(s) + 0.5), rtol=1e-14)
+
+
+@in_float64
+@pytest.mark.parametrize("alpha", [1.01, 1.25, 1.5, 1.9, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_entmax_sums_to_1_and_is_sparse_whatever_the_scores(alpha, dtype):
+    draw = np.random.default_rng(6).normal
+    for scale in (1e-3, 1, 30, 1e4):
+        s = jnp.asarray(draw(size=(20, 1000)) * scale, dtype)
+        weights = np.asarray(attn.Entmax(alpha)(s), float)
+        # u is a difference of numbers up to 1 and a·|s|, of which a weight is a power: its
+        # rounding grows with 1/a, and counts for each of the weights that are not 0.
+        count = (weights > 0).sum(-1).max()
+        largest = 1 + (alpha - 1) * float(np.abs(s - s.max()).max())
+        rounding = np.finfo(dtype).eps * (largest if count > 1 else 1)
+        share = rounding * count / (alpha - 1)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=share)
+        assert (weights >= 0).all()
+    assert (attn.Entmax(2)(s) == 0).mean() > 0.9
+    equal = attn.Entmax(alpha)(jnp.zeros((1, 7), dtype))
+    np.testing.assert_allclose(equal, 1 / 7, rtol=1e-5)
+
+
+@in_float64
+@pytest.mark.parametrize("case", CASES)
+def test_statistics_are_those_of_the_weights(case):
+    normaliser, weights_of = CASES[case]
+    q, k, _ = qkv()
+    mask, visible = MASKS["causal & padding & dense"]
+    weights = expected(q, k, visible, weights_of)
+    options = dict(normaliser=normaliser, mask=mask)
+    total = weights.sum(-1, keepdims=True)
+    shares = weights / np.where(total == 0, 1, total)
+    entropy = -(shares * np.log(np.where(shares == 0, 1, shares))).sum(-1)
+    np.testing.assert_allclose(
+        inspect.entropy(q, k, **options), np.moveaxis(entropy, 1, 2), atol=1e-10
+    )
+    received = np.moveaxis(weights.sum(2), 1, 2)
+    np.testing.assert_allclose(inspect.received(q, k, **options), received, atol=1e-10)
+    rows = inspect.weight_rows(q, k, [0, N - 1], **options)
+    np.testing.assert_allclose(rows, weights[:, :, [0, N - 1]], atol=1e-11)
+    top, index = inspect.top_weights(q, k, top=2, **options)
+    largest = -np.sort(-weights, axis=-1)[..., :2]
+    np.testing.assert_allclose(top, np.moveaxis(largest, 1, 2), atol=1e-11)
+    hidden = np.moveaxis(visible.sum(-1), 1, 2)[..., None] <= np.arange(2)
+    np.testing.assert_array_equal(np.asarray(index) == -1, hidden)
+
+
+@in_float64
+@pytest.mark.parametrize("case", CASES)
+def test_the_cache_equals_the_reference(case):
+    normaliser, _ = CASES[case]
+    q, k, v = qkv()
+    visible = np.random.default_rng(7).random((B, N, M)) < 0.6
+    visible[0, 0] = False
+    exact = attn.attention(
+        q, k, v, normaliser=normaliser, mask=Mask.dense(visible[:, None])
+    )
+    options = dict(score=attn.ScaledDot(), visible=jnp.asarray(visible))
+    keys = as_cached(k, v)
+    out = over_cache(q, *keys, normaliser=normaliser, **options)
+    np.testing.assert_allclose(out, exact, atol=1e-11)
+    # The best key has all of the weight, whatever the normaliser.
+    best = over_cache(q, *keys, normaliser=normaliser, best=True, **options)
+    plain = over_cache(q, *keys, normaliser=attn.Softmax(), best=True, **options)
+    np.testing.assert_array_equal(best, plain)
+
+
+@in_float64
+@pytest.mark.parametrize("name", ["scalable_softmax", "entmax", "sparsemax"])
+def test_keys_are_sampled_by_their_weights(name):
+    normaliser, weights_of = CASES[name]
+    count = 4000
+    draw = np.random.default_rng(8).normal
+    q = jnp.broadcast_to(draw(size=K), (1, count, H, K))
+    k, v = jnp.asarray(draw(size=(1, M, H, K))), jnp.asarray(draw(size=(1, M, H, V)))
+    exact = expected(q[:, :1], k, np.ones((1, H, 1, M), bool), weights_of)[0, :, 0]
+    out, index, log_prob = attn.sampled_attention(
+        q, k, v, key=jax.random.key(3), normaliser=normaliser
+    )
+    for h in range(H):
+        drawn = np.bincount(np.asarray(index)[0, :, h], minlength=M) / count
+        # Six standard deviations of a share of `count` draws.
+        np.testing.assert_allclose(drawn, exact[h], atol=6 * 0.5 / count**0.5)
+        chosen = exact[h][np.asarray(index)[0, :, h]]
+        np.testing.assert_allclose(np.exp(log_prob[0, :, h]), chosen, atol=1e-10)
+    np.testing.assert_array_equal(
+        out, np.take_along_axis(v, np.asarray(index)[..., None], axis=1)
+    )
+
+
+@in_float64
+def test_what_cannot_be_asked_for_is_refused_in_one_line():
+    q, k, v = qkv()
+    for name in NO_PROBABILITIES:
+        with pytest.raises(ValueError, match="need not sum to 1"):
+            attn.sampled_attention(
+                q, k, v, key=jax.random.key(0), normaliser=CASES[name][0]
+            )
+    with pytest.raises(ValueError, match="Entmax has no exponentials, and so no LSE"):
+        attn.attention(q, k, v, normaliser=attn.Entmax(), return_lse=True)
+    with pytest.raises(ValueError, match="softmax, and not OffByOne"):
+        attn.attention(q, k, v, normaliser=attn.OffByOne(), implementation="jax_nn")
+    for wrong in ("sink", attn.Sink):
+        with pytest.raises(TypeError, match=r"which Sink.init\(key, h\) makes"):
+            attn.attention(q, k, v, normaliser=wrong)
+    with pytest.raises(
+        TypeError, match=r"class that attn\.normaliser makes, not a float"
+    ):
+        attn.attention(q, k, v, normaliser=0.5)
+    with pytest.raises(ValueError, match="unknown normaliser 'nope'; known: softmax"):
+        normaliser_init("nope")
+    for alpha in (0.5, 2.5):
+        with pytest.raises(ValueError, match=f"alpha={alpha} must be from 1"):
+            attn.Entmax(alpha)
+    with pytest.raises(ValueError, match="normaliser has an array for"):
+        attn.attention(q, k, v, normaliser=attn.Sink(jnp.zeros(H + 1)))
+
+
+@attn.normaliser
+class SquaredReLU:
+    """w = max(0, s)² / n_i, as one would write it outside."""
+
+    def __call__(self, s):
+        return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
+
+
+def test_one_of_ones_own_works_everywhere():
+    failed = [
+        row.what for row in check_normaliser(SquaredReLU, ["float64"]) if not row.ok
+    ]
+    assert failed == ["weights sum to 1 where sums_to_one says so"]
+    module = attn.MultiHeadAttention(8, 2, 4, 4, normaliser=SquaredReLU)
+    x = jnp.ones((1, 3, 8))
+    variables = module.init(jax.random.key(0), x, x, Mask())
+    assert module.apply(variables, x, x, Mask()).shape == x.shape
+
+
+@in_float64
+def test_parameters_of_a_normaliser_are_the_modules():
+    x = jnp.asarray(np.random.default_rng(9).normal(size=(2, 5, 8)))
+    module = attn.MultiHeadAttention(8, 2, 4, 4, normaliser="asentmax")
+    variables = module.init(jax.random.key(0), x, x, Mask())
+    kept = variables["params"]["normaliser"]
+    assert {name: leaf.shape for name, leaf in kept.items()} == dict(
+        delta=(2,), beta=(2,), gamma=(2,)
+    )
+
+    def loss(params):
+        return module.apply({"params": params}, x, x, Mask()).sum()
+
+    gradient = jax.grad(loss)(variables["params"])["normaliser"]
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert jnp.abs(gradient["delta"]).min() > 0
+    with pytest.raises(ValueError, match="parameters are of another normaliser"):
+        dataclasses.replace(module, normaliser="sink").apply(variables, x, x, Mask())
+    with pytest.raises(ValueError, match="those of Sink need not sum to 1"):
+        dataclasses.replace(module, normaliser="sink", selection="sampled").init(
+            jax.random.key(0), x, x, Mask()
+        )
