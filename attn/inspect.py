@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int, Real
 
 from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
 from attn.attention import attention
+from attn.functions.softmax import softmax_parts
 from attn.kernels.query_blocks import over_blocks
-from attn.kernels.softmax import softmax_parts
 from attn.kernels.tile import Taint, Tile
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask

@@ -17,6 +17,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+from attn.pytrees import pytree
+
 FAR = 2**30
 """No key is so far from a query: a bound from here on is none.
 
@@ -43,12 +45,7 @@ def mask_part(**core: int | str):
     # The fields of arrays are annotated as Any, because JAX also puts other things than
     # arrays into a pytree: in_axes, shapes, None.
     def decorate(cls):
-        cls = dataclasses.dataclass(frozen=True)(cls)
-        names = [field.name for field in dataclasses.fields(cls)]
-        static = [name for name in names if name not in core]
-        cls = jax.tree_util.register_dataclass(
-            cls, data_fields=list(core), meta_fields=static
-        )
+        cls = pytree(cls, children=core)
         cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
         cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
         return cls
@@ -127,8 +124,7 @@ class _Dense:
         return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Mask:
     """True where a query may attend to a key, in every one of its parts.
 

@@ -31,8 +31,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.kernels.tanh_sum import tanh_sum
+from attn.functions.tanh_sum import tanh_sum
 from attn.precision import at_least_float32
+from attn.pytrees import pytree
 
 
 def score(cls):
@@ -47,7 +48,7 @@ def score(cls):
       is_product: True states that prepare returns `Dot()`, so that kernels can use a
         plain matrix product. The default is False.
     """
-    cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    cls = pytree(cls)
     if not hasattr(cls, "init"):
         cls.init = classmethod(_default_init)
     if not hasattr(cls, "prepare"):
@@ -217,7 +218,7 @@ class Additive:
 class TanhSum:
     """score(q, k) = vᵀ tanh(q + k): additive attention behind its projections.
 
-    It makes no N·M·A tensor, see `attn.kernels.tanh_sum`.
+    It makes no N·M·A tensor, see `attn.functions.tanh_sum`.
     """
 
     v: Any  # Float[Array, "A"]

@@ -1,17 +1,15 @@
 """Dropout of attention weights and activations as a value that kernels can apply in tiles."""
 
-import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn.pytrees import pytree
 from attn.random_bits import counter, random_bits
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Drop:
     """Zeroes each element with probability `rate` and scales the rest by 1/(1 − rate)."""
 

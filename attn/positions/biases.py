@@ -27,6 +27,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.precision import at_least_float32
+from attn.pytrees import pytree
 
 
 def bias(cls):
@@ -37,7 +38,7 @@ def bias(cls):
     without the axis H. The class attribute `trained`, True unless given, states whether a
     model trains its arrays.
     """
-    cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    cls = pytree(cls)
     if not hasattr(cls, "trained"):
         cls.trained = True
     return cls

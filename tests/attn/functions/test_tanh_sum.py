@@ -11,8 +11,8 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Additive, attention
+from attn.functions import tanh_sum as module
 from attn.jax_versions import enable_x64
-from attn.kernels import tanh_sum as module
 from tests.attn import oracle
 
 tanh_sum = jax.jit(module.tanh_sum)
