@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
 from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
+from attn.functions import SAVED
 from attn.kernels.jax_nn import is_padded, jax_nn, why_not
-from attn.kernels.query_blocks import SAVED
 from attn.kernels.reference import reference
 from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads

@@ -16,8 +16,9 @@ from jaxtyping import Array, Float, Int, Real, UInt32
 
 from attn.arguments import check_normaliser, checked, nobody_meets
 from attn.attention import attention
+from attn.functions import SAVED
 from attn.functions.softmax import softmax_parts
-from attn.kernels.query_blocks import SAVED, over_blocks
+from attn.kernels.query_blocks import over_blocks
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.normalisers import Softmax

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from attn import platforms
-from attn.kernels.query_blocks import BLOCK, SAVED
+from attn.functions import SAVED
+from attn.kernels.query_blocks import BLOCK
 from attn.kernels.tile import Taint
 from attn.masks import spread
 from attn.precision import at_least_float32

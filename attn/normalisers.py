@@ -12,8 +12,8 @@ A new normaliser is one class:
         def __call__(self, s):
             return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
 
-or, where weights are exponentials over their sum, one whose kernels keep a single number
-for each query: it defines `exponents`, as `Softmax` does.
+or, where weights are exponentials over their sum, one that defines `exponents`, as `Softmax`
+does: kernels then keep a single number for each query.
 
 `init(key, h)` makes a normaliser for h heads, whose arrays have a leading axis H.
 `attn.contract.check_normaliser` holds a new one to the contract.
@@ -27,8 +27,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.kernels.entmax import entmax
-from attn.kernels.softmax import softmax
+from attn.functions.entmax import entmax
+from attn.functions.softmax import softmax
+from attn.pytrees import pytree
 
 
 def normaliser(cls):
@@ -46,14 +47,18 @@ def normaliser(cls):
         `cls()`, where all fields have defaults.
       sums_to_one: False states that the weights of a query need not sum to 1, and so are
         no probabilities to sample by. The default is True.
+      is_softmax: True states that the weights are softmax(s), so that kernels can use a
+        fused one. The default is False.
     """
-    cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    cls = pytree(cls)
     if hasattr(cls, "exponents"):
         cls.__call__ = lambda self, s: softmax(*self.exponents(s))[0]
     if not hasattr(cls, "init"):
         cls.init = classmethod(lambda cls, key, h: cls())
     if not hasattr(cls, "sums_to_one"):
         cls.sums_to_one = True
+    if not hasattr(cls, "is_softmax"):
+        cls.is_softmax = False
     return cls
 
 
@@ -73,6 +78,8 @@ def scaled(s: Float[Array, "n m"], factor) -> Float[Array, "n m"]:
 @normaliser
 class Softmax:
     """w = e^s / Σ e^s ("Attention Is All You Need", section 3.2.1)."""
+
+    is_softmax = True
 
     def exponents(self, s):
         return s, None

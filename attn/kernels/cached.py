@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.kernels.softmax import softmax_parts
+from attn.functions.softmax import softmax_parts
 from attn.precision import at_least_float32
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from attn.jax_versions import jax_nn_takes_window
 from attn.masks import Band, Mask, Padding
-from attn.normalisers import Softmax
 from attn.platforms import takes_cudnn
 
 
@@ -24,11 +23,10 @@ def why_not(
     widths = f"{v.shape[-1]} and {k.shape[-1]}"
     dtype = jnp.result_type(q, k, v)
     kind = type(score).__name__
+    other = type(normaliser).__name__
     reasons = {
         f"its score is a matrix product, and not {kind}": not score.is_product,
-        f"its normaliser is softmax, and not {type(normaliser).__name__}": not isinstance(
-            normaliser, Softmax
-        ),
+        f"its normaliser is softmax, and not {other}": not normaliser.is_softmax,
         "its masks are causal with a constant offset, window and padding": not simple,
         "a row of −inf in the bias would give NaN": bias is not None,
         "it has no dropout": drop is not None,

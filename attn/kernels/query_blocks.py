@@ -9,6 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from attn.functions import SAVED
 from attn.kernels.tile import Taint, Tile
 from attn.masks import Mask, mask_part
 
@@ -17,8 +18,6 @@ BLOCK = 256
 # More runs would waste less on hidden keys, but each is one more loop to compile.
 RUNS = 8
 """The number of runs of blocks under a causal mask: each has the keys of its last query."""
-SAVED = "results of a block"
-"""The name, for jax.checkpoint, of the results of a block that derivatives keep."""
 
 
 @mask_part()

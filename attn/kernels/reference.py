@@ -6,8 +6,8 @@ N queries, M keys, K = d_k, L = the width of a key, V = d_v.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn.functions.softmax import softmax
 from attn.kernels.drop import Drop
-from attn.kernels.softmax import softmax
 from attn.precision import at_least_float32
 
 

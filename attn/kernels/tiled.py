@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from attn.kernels.query_blocks import SAVED, over_blocks
-from attn.kernels.softmax import exponentials
+from attn.functions import SAVED
+from attn.functions.softmax import exponentials
+from attn.kernels.query_blocks import over_blocks
 
 
 def tiled(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from attn.kernels.query_blocks import SAVED
+from attn.functions import SAVED
 
 STEPS = 50
 """The most steps of Newton's method; 3 to 8 are usual."""
