@@ -331,19 +331,41 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line():
 class SquaredReLU:
     """w = max(0, s)² / n_i, as one would write it outside."""
 
+    sums_to_one = False
+
     def __call__(self, s):
         return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
 
 
 def test_one_of_ones_own_works_everywhere():
-    failed = [
-        row.what for row in check_normaliser(SquaredReLU, ["float64"]) if not row.ok
-    ]
-    assert failed == ["weights sum to 1 where sums_to_one says so"]
+    failed = [row for row in check_normaliser(SquaredReLU, ["float64"]) if not row.ok]
+    assert failed == []
     module = attn.MultiHeadAttention(8, 2, 4, 4, normaliser=SquaredReLU)
     x = jnp.ones((1, 3, 8))
     variables = module.init(jax.random.key(0), x, x, Mask())
     assert module.apply(variables, x, x, Mask()).shape == x.shape
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("wrong", "row"),
+    [
+        (lambda s: s, "hidden keys have weight 0"),
+        (lambda s: jax.nn.softmax(s) / 2, "weights sum to 1 where sums_to_one says so"),
+        (
+            lambda s: jnp.where(s == -jnp.inf, 0, 1 / s.shape[-1]),
+            "hidden keys change no other's weight",
+        ),
+    ],
+)
+def test_the_contract_sees_what_is_wrong(wrong, row):
+    @attn.normaliser
+    class Wrong:
+        def __call__(self, s):
+            return wrong(s)
+
+    failed = [row.what for row in check_normaliser(Wrong, ["float64"]) if not row.ok]
+    assert row in failed
 
 
 @in_float64
