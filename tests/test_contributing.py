@@ -38,13 +38,23 @@ def train(folder, **settings):
 
 
 def test_all_examples_are_tried():
-    names = {"my_score.py", "kerple.py", "my_metric.py", "reversal.py", "my_config.py"}
-    assert set(FILES) == names
+    assert set(FILES) == {
+        "my_score.py",
+        "squared_relu.py",
+        "kerple.py",
+        "my_metric.py",
+        "reversal.py",
+        "my_config.py",
+    }
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("my_score.py:Cosine", marks=pytest.mark.ci), "kerple.py:Kerple"],
+    [
+        pytest.param("my_score.py:Cosine", marks=pytest.mark.ci),
+        pytest.param("squared_relu.py:SquaredReLU", marks=pytest.mark.ci),
+        "kerple.py:Kerple",
+    ],
 )
 def test_the_contract_is_kept(folder, name):
     _, rows = check.run(name)
@@ -64,7 +74,11 @@ def test_a_score_that_breaks_the_contract_is_told(folder):
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("model__score", "my_score.py:Cosine"), ("model__positions", "kerple.py:Kerple")],
+    [
+        ("model__score", "my_score.py:Cosine"),
+        ("model__normaliser", "squared_relu.py:SquaredReLU"),
+        ("model__positions", "kerple.py:Kerple"),
+    ],
 )
 def test_a_model_trains_with_it_and_keeps_its_source(folder, key, name):
     result, _ = train(folder, **{key: name})

@@ -40,8 +40,7 @@ class MultiHeadAttention(nn.Module):
 
     Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
-    `positions`, and
-    h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
+    `positions`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.

@@ -39,9 +39,9 @@ from attn.scores import SCORES, score_init
 class SingleHead(nn.Module):
     """One head of attention between vectors as they are, without projections.
 
-    c_i = Σ_j w_ij h_j, w_i = normaliser(score(u_i, h)). With the collection "weights" mutable in
-    `apply`, the attention weights (*B, 1, M, N) are kept there. `score`,
-    `normaliser` and `selection` are as for `MultiHeadAttention`.
+    c_i = Σ_j w_ij h_j, with weights w_i = normaliser(score(u_i, h)). With the collection
+    "weights" mutable in `apply`, the attention weights (*B, 1, M, N) are kept there.
+    `score`, `normaliser` and `selection` are as for `MultiHeadAttention`.
     """
 
     d_model: int
