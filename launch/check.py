@@ -46,7 +46,8 @@ def run(name: str) -> tuple[str, list[contract.Row]]:
     """Returns what `name` stands for, and the rows of its checks.
 
     Raises:
-      SettingsError: it is neither a score, nor a normaliser, positions or a mixer, or cannot be loaded.
+      SettingsError: it is neither a score, a normaliser, positions nor a mixer, or cannot
+        be loaded.
     """
     refusals = []
     for kind, choices, function in CHECKS:

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from launch.bench.attention import oracle
+from launch.bench.attention import normalisers, oracle
 from launch.bench.attention.call import Call
 from launch.bench.harness.libraries import Library
 
@@ -32,6 +32,12 @@ LIBRARIES = {
     "textbook": JAX,
     "torch": Library("launch.bench.attention.torch", needs=("torch",)),
 }
+
+NORMALISERS = {
+    "attn": JAX,
+    **{f"attn:{name}": JAX for name in normalisers.NORMALISERS},
+}
+"""What --normalisers compares: softmax, and each that may stand in its place."""
 
 
 # Frozen, because cases are the keys of results.
@@ -78,7 +84,8 @@ class Case:
         self, samples: dict[str, dict[str, np.ndarray]], name: str
     ) -> tuple[float, str]:
         """Returns the error of a sample and, where it is too large, a complaint."""
-        largest = error(self, samples[name])
+        normaliser = name.removeprefix("attn:") if name in NORMALISERS else "softmax"
+        largest = error(self, samples[name], normaliser)
         if largest <= TOLERANCE:
             return largest, ""
         return largest, f"off by {largest:.1e} of the largest exact value"
@@ -187,15 +194,17 @@ def sample(case: Case, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return cut
 
 
-def error(case: Case, sample: dict[str, np.ndarray]) -> float:
+def error(
+    case: Case, sample: dict[str, np.ndarray], normaliser: str = "softmax"
+) -> float:
     """Returns the largest error of a `sample` against float64.
 
     It is in parts of the largest exact value, and inf for NaN.
     """
-    return oracle.error(sample, _expected(case))
+    return oracle.error(sample, _expected(case, normaliser))
 
 
-def _expected(case):
+def _expected(case, normaliser):
     x, g = inputs(case)
     queries = rows(case)
     # Only the checked rows are computed: all of n = 65,536 would not fit.
@@ -205,9 +214,14 @@ def _expected(case):
         last = array[-1, :, -1] if name in "qkv" else array[-1]
         head[name] = last.astype(np.float64)
     head["q"] = head["q"][queries]
-    if case.direction == "forward":
-        return {"out": oracle.head(head, visible, case.score)[0]}
+    forward = case.direction == "forward"
     g_of_rows = g[-1, queries, -1].astype(np.float64)
+    if normaliser in normalisers.NORMALISERS:
+        if forward:
+            return {"out": normalisers.head(head, visible, normaliser, case.score)}
+        return normalisers.gradient(head, visible, g_of_rows, normaliser, case.score)
+    if forward:
+        return {"out": oracle.head(head, visible, case.score)[0]}
     return oracle.gradient(head, visible, g_of_rows, score=case.score)
 
 

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from absl import flags
+
 from experiments.system.files import write_bytes
 from launch.bench.attention import cases, picture
 from launch.bench.attention.cases import Case
@@ -24,10 +26,19 @@ GROWTH = (
 )
 
 
+def define_flags() -> None:
+    """Defines --normalisers."""
+    flags.DEFINE_boolean(
+        "normalisers",
+        False,
+        "Compare attn's normalisers, with their initial parameters, in place of libraries",
+    )
+
+
 def measure(request: Request) -> Outcome:
     """Times the cases; shows each table as it is done and writes all so far."""
     files = run.run(
-        request.libraries,
+        cases.NORMALISERS if request.flags.normalisers else request.libraries,
         request.cases,
         request.rounds,
         request.console,
@@ -115,4 +126,5 @@ BENCHMARK = Benchmark(
     compared=("attn", "jax.nn", "flax", "textbook", "torch"),
     cases_flag=True,
     rounds_flag=True,
+    define_flags=define_flags,
 )

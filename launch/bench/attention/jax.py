@@ -16,8 +16,10 @@ import numpy as np
 
 from attn import Additive, Bilinear, Mask, ScaledDot, attention
 from attn.jax_versions import enable_x64, jax_nn_gives_lse, jax_nn_takes_window
+from attn.normalisers import normaliser_init
 from launch.bench.attention import cases
 from launch.bench.attention.call import Call
+from launch.bench.attention.normalisers import NORMALISERS
 from launch.bench.harness.libraries import Unsupported
 from launch.bench.harness.process import check_room
 from launch.bench.harness.program import Program
@@ -155,13 +157,18 @@ def _numpy(tree):
     return jax.tree.map(lambda a: np.asarray(a).astype(np.float64), tree)
 
 
-def attn(x, call, implementation=None):
-    """Calls attn.attention, with the kernel of this name or the one that it picks."""
+def attn(x, call, implementation=None, normaliser="softmax"):
+    """Calls attn.attention, with the kernel of this name or the one that it picks.
+
+    The normaliser is the one of this name with its initial parameters.
+    """
+    h = x["q"].shape[-2]
     out = attention(
         x["q"],
         x["k"],
         x["v"],
         score=_score(x, call),
+        normaliser=normaliser_init(normaliser)(jax.random.key(0), h),
         mask=_mask(call),
         bias=x.get("bias"),
         dropout_rate=call.rate,
@@ -358,3 +365,5 @@ ADAPTERS = {
 }
 for _name in KERNELS:
     ADAPTERS[f"attn:{_name}"] = Jax(functools.partial(attn, implementation=_name))
+for _name in NORMALISERS:
+    ADAPTERS[f"attn:{_name}"] = Jax(functools.partial(attn, normaliser=_name))

@@ -17,7 +17,7 @@ def head(x: dict[str, np.ndarray], visible: np.ndarray, score: str = "scaled_dot
 
     `visible` is boolean (n, M). A query that sees nothing has output 0 and LSE −inf.
     """
-    s = _SCORES[score](x)[0] + x.get("bias", 0.0)
+    s = SCORES[score](x)[0] + x.get("bias", 0.0)
     # Of the real part, as complex numbers have no order; any shift gives the same.
     top = np.where(visible, s.real, -np.inf).max(-1, keepdims=True, initial=-np.inf)
     # −inf less −inf, in a row that sees nothing, would be NaN.
@@ -48,7 +48,7 @@ def gradient(
     g_w = g @ x["v"].T
     # The derivative of the LSE by the scores is w as well, so h joins in.
     g_s = w * (g_w - (g * out).sum(-1, keepdims=True) + np.reshape(h, (-1, 1)))
-    gradients = {"v": w.T @ g, **_SCORES[score](x)[1](g_s)}
+    gradients = {"v": w.T @ g, **SCORES[score](x)[1](g_s)}
     if "bias" in x:
         gradients["bias"] = g_s
     return gradients
@@ -96,7 +96,7 @@ def _additive(x):
 
 
 # Each returns the scores (n, M), and a function from their gradient to those of x.
-_SCORES = {"scaled_dot": _scaled_dot, "bilinear": _bilinear, "additive": _additive}
+SCORES = {"scaled_dot": _scaled_dot, "bilinear": _bilinear, "additive": _additive}
 
 
 def attention(x, visible, score="scaled_dot"):
