@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -102,6 +104,34 @@ def test_what_is_right_passes_the_check(score, mask, direction):
         with jax.numpy_rank_promotion("allow"):
             sample = jax_libraries.ADAPTERS[name].compile(case).sample()
         assert cases.error(case, sample) < 1e-5, name
+
+
+@pytest.mark.parametrize("direction", cases.PASSES)
+@pytest.mark.parametrize("name", cases.NORMALISERS)
+def test_each_normaliser_passes_the_check_and_no_other_does(name, direction):
+    case = tiny(direction, mask="causal")
+    sample = jax_libraries.ADAPTERS[name].compile(case).sample()
+    error, complaint = case.check({name: sample}, name)
+    assert error < 1e-5
+    assert complaint == ""
+    other = "attn:relu" if name != "attn:relu" else "attn"
+    assert case.check({other: sample}, other)[1]
+
+
+@pytest.mark.ci
+def test_the_flag_compares_normalisers(tmp_path):
+    arguments = ["--tiny", "--rounds=1", "--normalisers", f"--directory={tmp_path}"]
+    process = subprocess.run(
+        [sys.executable, "-m", "launch.bench", "attention", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    for case in json.loads((tmp_path / "results.json").read_text())["cases"]:
+        peers = {peer: entry.get("median") for peer, entry in case["peers"].items()}
+        assert peers.keys() == cases.NORMALISERS.keys()
+        assert None not in peers.values()
 
 
 @pytest.mark.parametrize("name", ["jax.nn", "flax"])
