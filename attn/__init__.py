@@ -34,6 +34,7 @@ from attn.normalisers import (
     Sink,
     Softmax,
     Sparsemax,
+    StickBreaking,
     normaliser,
 )
 from attn.positions import (
@@ -102,6 +103,7 @@ __all__ = [
     "Sinusoidal",
     "Softmax",
     "Sparsemax",
+    "StickBreaking",
     "Transformer",
     "alibi_slopes",
     "argmax_attention",
