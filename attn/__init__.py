@@ -8,9 +8,13 @@ from attn.models.beam_search import BeamResult, beam_search, greedy
 from attn.models.convolution import Convolution
 from attn.models.design import Design, Shape
 from attn.models.language_model import LanguageModel
+from attn.models.linear_attention import DeltaHeads, GatedLinearHeads, LinearHeads
 from attn.models.mixers import (
     MIXERS,
     Convolutional,
+    DeltaNet,
+    GatedLinearAttention,
+    LinearAttention,
     Mixer,
     Recurrent,
     Restricted,
@@ -74,11 +78,17 @@ __all__ = [
     "BucketBias",
     "Convolution",
     "Convolutional",
+    "DeltaHeads",
+    "DeltaNet",
     "Design",
     "Dot",
     "Entmax",
+    "GatedLinearAttention",
+    "GatedLinearHeads",
     "LanguageModel",
     "Learned",
+    "LinearAttention",
+    "LinearHeads",
     "Mask",
     "Mixer",
     "MultiHeadAttention",
