@@ -47,6 +47,8 @@ def normaliser(cls):
         `cls()`, where all fields have defaults.
       sums_to_one: False states that the weights of a query need not sum to 1, and so are
         no probabilities to sample by. The default is True.
+      by_score: False states that a greater score need not have the greater weight, so that
+        no key is the best by its score. The default is True.
       is_softmax: True states that the weights are softmax(s), so that kernels can use a
         fused one. The default is False.
     """
@@ -57,6 +59,8 @@ def normaliser(cls):
         cls.init = classmethod(lambda cls, key, h: cls())
     if not hasattr(cls, "sums_to_one"):
         cls.sums_to_one = True
+    if not hasattr(cls, "by_score"):
+        cls.by_score = True
     if not hasattr(cls, "is_softmax"):
         cls.is_softmax = False
     return cls
@@ -253,6 +257,7 @@ class StickBreaking:
     """
 
     sums_to_one = False
+    by_score = False
 
     def __call__(self, s):
         hidden = s == -jnp.inf

@@ -44,8 +44,8 @@ class Runs(NamedTuple):
 def cut(
     size: int,
     begins: Bool[Array, "N"] | None,
-    *arrays: Float[Array, "N F"],
-) -> tuple[Runs, list[Float[Array, "n C F"]]]:
+    *arrays: Float[Array, "N _"],
+) -> tuple[Runs, list[Float[Array, "n C _"]]]:
     """Cuts arrays into chunks of `size` tokens, with zeros after the last token.
 
     Where a token `begins`, so does a run; None: there is one run.

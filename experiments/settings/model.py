@@ -104,7 +104,9 @@ class LayeredModel(Model):
     """What mixes the positions of the target, Table 1 of the paper: attention;
     restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
     convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
-    then a matrix. All look back only."""
+    then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
+    d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
+    feature of a key or, decay=head, for each head; deltanet. All look back only."""
 
     @property
     def score_choice(self) -> Any:
@@ -296,4 +298,9 @@ def _check_normaliser(normaliser: str, h: int, selection: str) -> None:
         value.sums_to_one or selection != "sampled",
         f"model.selection=sampled draws keys by their weights, and with {key} these need "
         "not sum to 1",
+    )
+    require(
+        value.by_score or selection != "argmax",
+        f"model.selection=argmax takes the key of the best score, which with {key} need not "
+        "have the greatest weight",
     )

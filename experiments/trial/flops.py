@@ -9,7 +9,16 @@ import re
 
 import numpy as np
 
-from attn import Convolutional, Recurrent, Restricted, SeparableConvolutional
+from attn import (
+    Convolutional,
+    DeltaNet,
+    GatedLinearAttention,
+    LinearAttention,
+    Recurrent,
+    Restricted,
+    SeparableConvolutional,
+)
+from attn.models.linear_attention import RANK
 from experiments.trial.program import Program
 
 PEAKS = (
@@ -116,7 +125,8 @@ def _mixing(mixer, causal, n, shape, design):
     h·(d_k + d_v) for each pair that may see each other. Recurrence: 2·g·D² a position,
     3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
     separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
-    not count. A mixer from outside that is no subclass of these counts as nothing.
+    not count. Linear attention and its relatives: `_linear`. A mixer from outside that is no
+    subclass of these counts as nothing.
     """
     D = shape.d_model
     heads = shape.h * (shape.d_k + shape.d_v)
@@ -130,12 +140,35 @@ def _mixing(mixer, causal, n, shape, design):
         return n * D * (heads + outputs) + pairs * heads
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
+    if isinstance(mixer, LinearAttention):
+        return n * _linear(mixer, causal, shape)
     if not isinstance(mixer, Convolutional):
         return n * 0
     taps = _seen(n, 2 * r, 0) if causal else near
     if isinstance(mixer, SeparableConvolutional):
         return taps * D + n * D**2
     return taps * D**2
+
+
+def _linear(mixer, causal, shape):
+    """Counts the products of linear attention or a relative at one position.
+
+    Matrices have 2·D·h·(d_k + d_v), and a state of d_k·d_v a head is written and read,
+    twice in an encoder, which has two directions. Linear attention has one column more, the
+    denominator's. Gates have a matrix of D·h·d_v more, and one of D·h, or two of rank 16, for
+    decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read too.
+    Chunks trade some of these products for others, which do not count.
+    """
+    _, D, _, h, d_k, d_v = shape
+    directions = 1 if causal else 2
+    matrices = 2 * D * h * (d_k + d_v)
+    if isinstance(mixer, DeltaNet):
+        return matrices + D * h + directions * 3 * h * d_k * d_v
+    if isinstance(mixer, GatedLinearAttention):
+        decays = RANK * (D + h * d_k) if mixer.decay == "feature" else D * h
+        matrices += D * h * d_v + decays
+        return matrices + directions * 2 * h * d_k * d_v
+    return matrices + directions * 2 * h * d_k * (d_v + 1)
 
 
 def _widening(shape, design):

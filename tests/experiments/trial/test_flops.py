@@ -97,6 +97,21 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
             ),
             2 * 8,
         ),
+        # A state of 8·8 in two heads is written and read: in an encoder both ways.
+        (
+            dict(
+                model__encoder_mixing="linear_attention",
+                model__decoder_mixing="gated_linear_attention",
+            ),
+            2 * 8 + 4 * 8 * 9 + 2 * 8 * 8,
+        ),
+        (
+            dict(
+                model__encoder_mixing="gated_linear_attention(decay=head)",
+                model__decoder_mixing="deltanet",
+            ),
+            2 * 8 + 4 * 8 * 8 + 3 * 8 * 8,
+        ),
         (dict(model__kind="rnn", model__N=2), 16),
         (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
     ],
