@@ -54,7 +54,16 @@ from attn.positions import (
     rotary,
     sinusoidal,
 )
-from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
+from attn.scores import (
+    SCORES,
+    Additive,
+    Bilinear,
+    Dot,
+    QKNorm,
+    ScaledDot,
+    Softcap,
+    score,
+)
 
 __all__ = [
     "MIXERS",
@@ -84,6 +93,7 @@ __all__ = [
     "NoPositions",
     "OffByOne",
     "Positions",
+    "QKNorm",
     "ReLU",
     "Recurrence",
     "Recurrent",
@@ -100,6 +110,7 @@ __all__ = [
     "Sigmoid",
     "Sink",
     "Sinusoidal",
+    "Softcap",
     "Softmax",
     "Sparsemax",
     "Transformer",
