@@ -3,10 +3,18 @@
 from attn import contract, inspect, io, normalisers
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
+from attn.heads import differential, talking_heads
 from attn.masks import Mask
 from attn.models.beam_search import BeamResult, beam_search, greedy
 from attn.models.convolution import Convolution
 from attn.models.design import Design, Shape
+from attn.models.heads import (
+    HEADS,
+    Differential,
+    Heads,
+    Separate,
+    TalkingHeads,
+)
 from attn.models.language_model import LanguageModel
 from attn.models.mixers import (
     MIXERS,
@@ -66,6 +74,7 @@ from attn.scores import (
 )
 
 __all__ = [
+    "HEADS",
     "MIXERS",
     "NORMALISERS",
     "POSITIONS",
@@ -83,8 +92,10 @@ __all__ = [
     "Convolution",
     "Convolutional",
     "Design",
+    "Differential",
     "Dot",
     "Entmax",
+    "Heads",
     "LanguageModel",
     "Learned",
     "Mask",
@@ -106,6 +117,7 @@ __all__ = [
     "ScaledDot",
     "SelfAttention",
     "SeparableConvolutional",
+    "Separate",
     "Shape",
     "Sigmoid",
     "Sink",
@@ -113,6 +125,7 @@ __all__ = [
     "Softcap",
     "Softmax",
     "Sparsemax",
+    "TalkingHeads",
     "Transformer",
     "alibi_slopes",
     "argmax_attention",
@@ -120,6 +133,7 @@ __all__ = [
     "beam_search",
     "bias",
     "contract",
+    "differential",
     "greedy",
     "inspect",
     "io",
@@ -130,4 +144,5 @@ __all__ = [
     "sampled_attention",
     "score",
     "sinusoidal",
+    "talking_heads",
 ]

@@ -241,7 +241,7 @@ class QKNorm:
     queries and its keys: Dehghani et al. 2023 and Wortsman et al. 2023, section 3.1, have
     it with LayerNorm, which also takes the mean away; the models since have RMSNorm. With
     norm="l2" ‖x‖ = √(Σ x² + ε) and a head learns one number: with a dot product inside,
-    score(q, k) = g · cos(q, k) (Henry et al. 2020, section 2.2). ε = 1e-6.
+    score(q, k) = g · cos(q, k) (Henry et al. 2020). ε = 1e-6.
     """
 
     inner: Any = ScaledDot()  # another score

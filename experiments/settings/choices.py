@@ -366,6 +366,11 @@ POSITIONS = Choices(
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Positions),
     "a subclass of attn.Positions",
 )
+HEADS = Choices(
+    attn.HEADS,
+    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Heads),
+    "a subclass of attn.Heads",
+)
 MIXERS = Choices(
     attn.MIXERS,
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Mixer),
