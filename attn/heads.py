@@ -1,7 +1,7 @@
 """Attention whose heads have to do with each other: differential and talking heads.
 
-B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v, G = H, the heads
-after a mixture.
+B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v; E = 2·K, of both
+maps of a head; G = H, the heads after a mixture.
 """
 
 from typing import Any
@@ -20,10 +20,10 @@ from attn.scores import Dot, ScaledDot
 
 
 def differential(
-    q: Float[Array, "*B N H 2*K"],
-    k: Float[Array, "*B M H 2*K"],
+    q: Float[Array, "*B N H E"],
+    k: Float[Array, "*B M H E"],
     v: Float[Array, "*B M H V"],
-    factor: Float[Array, ""],
+    factor: float | Float[Array, ""],
     *,
     dropout_key: Array | None = None,
     return_weights: bool = False,
@@ -49,7 +49,7 @@ def differential(
     return jax.tree.map(lambda one, other: minus(one, factor, other), *results)
 
 
-def halves(x: Float[Array, "*B 2*K"]) -> list[Float[Array, "*B K"]]:
+def halves(x: Float[Array, "*B E"]) -> list[Float[Array, "*B K"]]:
     """Returns the first K numbers of each vector, and the others."""
     return jnp.split(x, 2, axis=-1)
 

@@ -2,7 +2,8 @@
 
 A value says it and makes the Linen module that does it; one's own is a frozen dataclass, a
 subclass of `Heads`, in any file. B batch (any leading axes), N queries, M keys, H heads,
-K = d_k, V = d_v, P = the weight maps of a head, D = d_model, T entries of a cache.
+K = d_k, V = d_v, P = the weight maps of a head, E = 2·K where these are two, D = d_model,
+T entries of a cache.
 """
 
 import dataclasses
@@ -120,8 +121,8 @@ class Difference(nn.Module):
 
     def __call__(
         self,
-        q: Float[Array, "*B N H 2*K"],
-        k: Float[Array, "*B M H 2*K"],
+        q: Float[Array, "*B N H E"],
+        k: Float[Array, "*B M H E"],
         v: Float[Array, "*B M H V"],
         *,
         return_weights: bool = False,
@@ -136,8 +137,8 @@ class Difference(nn.Module):
 
     def over_cache(
         self,
-        q: Float[Array, "*B N H 2*K"],
-        k: Float[Array, "*B H 2*K T"],
+        q: Float[Array, "*B N H E"],
+        k: Float[Array, "*B H E T"],
         v: Float[Array, "*B H T V"],
         **arguments: Any,
     ) -> Float[Array, "*B N H V"]:
