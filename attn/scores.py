@@ -304,7 +304,8 @@ class QKNorm:
         wide = wide * jax.lax.rsqrt(total + 1e-6)
         if gain is not None:
             gain = jnp.asarray(gain, wide.dtype)
-            wide = wide * (gain[None] if gain.ndim else gain)
+            # x may have axes of a batch here, as the kernel "jax_nn" prepares all at once.
+            wide = wide * gain.reshape((1,) * (x.ndim - gain.ndim) + gain.shape)
         return wide.astype(x.dtype)
 
 
