@@ -3,10 +3,18 @@
 from attn import contract, inspect, io, normalisers
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
+from attn.heads import differential, talking_heads
 from attn.masks import Mask
 from attn.models.beam_search import BeamResult, beam_search, greedy
 from attn.models.convolution import Convolution
 from attn.models.design import Design, Shape
+from attn.models.heads import (
+    HEADS,
+    Differential,
+    Heads,
+    Separate,
+    TalkingHeads,
+)
 from attn.models.language_model import LanguageModel
 from attn.models.linear_attention import DeltaHeads, GatedLinearHeads, LinearHeads
 from attn.models.mixers import (
@@ -59,9 +67,19 @@ from attn.positions import (
     rotary,
     sinusoidal,
 )
-from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
+from attn.scores import (
+    SCORES,
+    Additive,
+    Bilinear,
+    Dot,
+    QKNorm,
+    ScaledDot,
+    Softcap,
+    score,
+)
 
 __all__ = [
+    "HEADS",
     "MIXERS",
     "NORMALISERS",
     "POSITIONS",
@@ -81,10 +99,12 @@ __all__ = [
     "DeltaHeads",
     "DeltaNet",
     "Design",
+    "Differential",
     "Dot",
     "Entmax",
     "GatedLinearAttention",
     "GatedLinearHeads",
+    "Heads",
     "LanguageModel",
     "Learned",
     "LinearAttention",
@@ -95,6 +115,7 @@ __all__ = [
     "NoPositions",
     "OffByOne",
     "Positions",
+    "QKNorm",
     "ReLU",
     "Recurrence",
     "Recurrent",
@@ -107,13 +128,16 @@ __all__ = [
     "ScaledDot",
     "SelfAttention",
     "SeparableConvolutional",
+    "Separate",
     "Shape",
     "Sigmoid",
     "Sink",
     "Sinusoidal",
+    "Softcap",
     "Softmax",
     "Sparsemax",
     "StickBreaking",
+    "TalkingHeads",
     "Transformer",
     "alibi_slopes",
     "argmax_attention",
@@ -121,6 +145,7 @@ __all__ = [
     "beam_search",
     "bias",
     "contract",
+    "differential",
     "greedy",
     "inspect",
     "io",
@@ -131,4 +156,5 @@ __all__ = [
     "sampled_attention",
     "score",
     "sinusoidal",
+    "talking_heads",
 ]

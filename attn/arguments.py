@@ -16,7 +16,7 @@ from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
 from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
 from attn.random_bits import typed_key
-from attn.scores import SCORES, Dot, ScaledDot
+from attn.scores import SCORES, Dot, QKNorm, ScaledDot, Softcap
 
 
 def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike, Mask]:
@@ -61,7 +61,10 @@ def check_shapes(q, k, v, score):
             f"got {shapes}"
         )
     # Other scores may compare vectors of two widths, as a bilinear one does.
-    if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
+    innermost = score
+    while isinstance(innermost, (QKNorm, Softcap)):
+        innermost = innermost.inner
+    if q.shape[-1] != k.shape[-1] and isinstance(innermost, (Dot, ScaledDot)):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
             f"got {shapes}"
@@ -165,6 +168,9 @@ def _check_score(score):
         raise TypeError(
             f"score must be of a class that attn.score makes, not {_kind(score)}"
         )
+    # Of a score that wraps another, both are looked at.
+    if isinstance(score, (QKNorm, Softcap)):
+        _check_score(score.inner)
 
 
 def _check_bias(bias, shape):

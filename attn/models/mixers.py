@@ -258,5 +258,7 @@ def attention_module(shape, design, P_attention, **options) -> MultiHeadAttentio
         biases=design.biases,
         P_drop=P_attention,
         normaliser=design.normaliser,
+        heads=design.heads,
+        gate=design.gate,
         **options,
     )

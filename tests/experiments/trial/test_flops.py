@@ -83,6 +83,10 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     [
         (dict(), 3 * 2 * 8),
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
+        (dict(model__gate="head"), 3 * 2 * 8),
+        (dict(model__gate="element", model__heads="differential"), 3 * 2 * (8 + 4)),
+        # With one pair, the mixtures have a product for each number of their matrices.
+        (dict(model__heads="talking"), 3 * 2 * 8),
         (
             dict(
                 model__encoder_mixing="recurrence(cell=gru)",
