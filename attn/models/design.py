@@ -6,7 +6,7 @@ from typing import NamedTuple
 from attn.models.activations import ACTIVATIONS
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.mixers import Mixer, SelfAttention
-from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
+from attn.models.multihead import COMBINATIONS, SELECTIONS, check_keys, check_name
 from attn.normalisers import normaliser_init
 from attn.positions import Positions, Sinusoidal
 from attn.scores import score_init
@@ -24,6 +24,10 @@ class Shape(NamedTuple):
     h: int
     d_k: int
     d_v: int
+    h_kv: int | None = None
+    """Heads of keys and values, see `MultiHeadAttention`; h unless given."""
+    d_c: int | None = None
+    """Width of the latents of which keys and values are made; unless given, none are."""
 
 
 class Design(NamedTuple):
@@ -90,5 +94,6 @@ def check_design(design: Design, shape: Shape) -> None:
                 f"{field}={value!r} must be a {base.__name__}, such as {example}"
             )
     design.positions.check(shape.d_model, shape.d_k)
+    check_keys(shape.h, shape.h_kv, shape.d_c, design.positions)
     design.encoder_mixing.check(shape.d_model)
     design.decoder_mixing.check(shape.d_model)

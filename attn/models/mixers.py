@@ -189,5 +189,7 @@ def attention_module(shape, design, P_attention, **options) -> MultiHeadAttentio
         biases=design.biases,
         P_drop=P_attention,
         normaliser=design.normaliser,
+        h_kv=shape.h_kv,
+        d_c=shape.d_c,
         **options,
     )

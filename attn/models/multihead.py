@@ -1,7 +1,7 @@
 """The Linen shell around `attention()`: h heads with their own projections.
 
 B batch (any leading axes), N queries, M keys, T = the keys a cache has room for,
-D = d_model, H = h, K = d_k, V = d_v.
+D = d_model, H = h, J = h_kv, K = d_k, V = d_v, C = the numbers a cache keeps of a latent.
 """
 
 import functools
@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
-from attn.arguments import is_never
+from attn.arguments import check_heads, is_never
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
+from attn.kernels.latent import over_latents
 from attn.masks import Mask
 from attn.normalisers import normaliser_init
 from attn.positions import NoPositions, Positions, bias_row
@@ -38,9 +39,10 @@ class MultiHeadAttention(nn.Module):
     Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases
     unless asked for.
 
-    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
+    Parameters: (h + h_kv)·d_model·(d_k + d_v), without h·d_v·d_model of w_o with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
-    `positions`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
+    `positions`, and (h + h_kv)·d_k + h_kv·d_v + d_model of biases, the last where there is
+    a w_o. With a d_c, d_model·d_c + d_c·h_kv·(d_k + d_v) stand for W_K and W_V.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.
@@ -69,11 +71,17 @@ class MultiHeadAttention(nn.Module):
       normaliser: makes weights of scores: a function (key, h) -> normaliser, a class of
         normalisers, or a name of NORMALISERS. Its arrays are parameters too, kept under
         "normaliser".
+      h_kv: heads of keys and values, of which h is a multiple; h unless given. 1 is
+        multi-query, others grouped-query attention, see `attn.attention`.
+      d_c: the width of latents c = x W_C, of which keys and values are made in place of x:
+        multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2). A
+        cache keeps the latents alone. Unless given there are none.
 
     Raises:
-      ValueError: an unknown name, parameters of another score, positions that do not fit,
-        a P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
-        normaliser whose weights need not sum to 1.
+      ValueError: an unknown name, parameters of another score, positions that do not fit
+        or turn keys that are made of latents, heads that do not divide, a P_drop that is
+        not from 0 to 1 or has nothing to drop, selection="sampled" with a normaliser
+        whose weights need not sum to 1.
     """
 
     d_model: int
@@ -89,6 +97,8 @@ class MultiHeadAttention(nn.Module):
     selection: str = "soft"
     P_drop: float | Float[Array, ""] = 0.0
     normaliser: str | type | Callable[[Array, int], Any] = "softmax"
+    h_kv: int | None = None
+    d_c: int | None = None
 
     def setup(self):
         """Draws the parameters."""
@@ -100,6 +110,7 @@ class MultiHeadAttention(nn.Module):
                 f"drop: P_drop={self.P_drop} must be 0"
             )
         self.positions.check(self.d_model, self.d_k)
+        check_keys(self.h, self.h_kv, self.d_c, self.positions)
         if self.selection == "sampled":
             self.baseline = Baseline()
         concat = self.combine == "concat"
@@ -107,16 +118,20 @@ class MultiHeadAttention(nn.Module):
         into_heads = glorot(0, (1, 2))
         into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
         self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
-        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
-        self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
+        h_kv = self._h_kv
+        source = self.d_model if self.d_c is None else self.d_c
+        if self.d_c is not None:
+            self.w_c = self.param("w_c", glorot(), (self.d_model, self.d_c))
+        self.w_k = self.param("w_k", into_heads, (source, h_kv, self.d_k))
+        self.w_v = self.param("w_v", into_values, (source, h_kv, self.d_v))
         if self._has_w_o:
             out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
             self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
         if self.biases:
             zeros = nn.initializers.zeros
             self.b_q = self.param("b_q", zeros, (self.h, self.d_k))
-            self.b_k = self.param("b_k", zeros, (self.h, self.d_k))
-            self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
+            self.b_k = self.param("b_k", zeros, (h_kv, self.d_k))
+            self.b_v = self.param("b_v", zeros, (h_kv, self.d_v))
             if self._has_w_o:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
         init_score = score_init(self.score)
@@ -148,10 +163,12 @@ class MultiHeadAttention(nn.Module):
         memory: Float[Array, "*B M D"],
         positions: Int[Array, "M"] | None = None,
     ):
-        """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
+        """Returns the projected keys (*B, M, J, K) and values (*B, M, J, V).
 
         A decoder keeps them from step to step. `positions` count from 0 unless given.
         """
+        if self.d_c is not None:
+            memory = memory @ self.w_c
         k = _project(memory, self.w_k)
         v = _project(memory, self.w_v)
         if self.biases:
@@ -162,8 +179,8 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self,
         x: Float[Array, "*B N D"],
-        k: Float[Array, "*B M H K"],
-        v: Float[Array, "*B M H V"],
+        k: Float[Array, "*B M J K"],
+        v: Float[Array, "*B M J V"],
         mask: Mask,
         bias=None,
     ) -> Float[Array, "*B N D"]:
@@ -182,10 +199,12 @@ class MultiHeadAttention(nn.Module):
         return self._output(select(self, x, q, k, v, arguments, self._dropout()))
 
     def project_memory(self, memory: Float[Array, "*B M D"]):
-        """Returns the keys (*B, H, K, M) and values (*B, H, M, V) of `memory`.
+        """Returns the keys (*B, J, K, M) and values (*B, J, M, V) of `memory`.
 
-        `attend_to_memory` takes them.
+        With a d_c they are its latents (*B, M, C). `attend_to_memory` takes them.
         """
+        if self.d_c is not None:
+            return self._latents(memory)
         return as_cached(*self.keys_and_values(memory))
 
     def attend_to_memory(
@@ -206,11 +225,9 @@ class MultiHeadAttention(nn.Module):
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
             )
-        out = over_cache(
+        out = self._over_kept(
             self._queries(x),
-            *memory,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
+            memory,
             visible=visible,
             # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
@@ -218,9 +235,14 @@ class MultiHeadAttention(nn.Module):
         return self._output(out)
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length."""
-        keys = jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype)
-        values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
+        """Returns room for the keys (*B, J, K, T) and values (*B, J, T, V), T = length.
+
+        With a d_c it is room for the latents (*B, T, C).
+        """
+        if self.d_c is not None:
+            return jnp.zeros((*batch_shape, length, self.d_c + self.biases), dtype)
+        keys = jnp.zeros((*batch_shape, self._h_kv, self.d_k, length), dtype)
+        values = jnp.zeros((*batch_shape, self._h_kv, length, self.d_v), dtype)
         return keys, values
 
     def decode_step(
@@ -246,21 +268,40 @@ class MultiHeadAttention(nn.Module):
             # n entries of the cache share each position.
             bias = row.repeat(n, axis=-1)[:, None]
         positions = jnp.full(n, t)
-        # Keys are rotated before they are kept, because their position never changes.
-        k, v = as_cached(*self.keys_and_values(x, positions))
         write = jax.lax.dynamic_update_slice_in_dim
-        keys = write(cache[0], k, t * n, axis=-1)
-        values = write(cache[1], v, t * n, axis=-2)
-        out = over_cache(
-            self._queries(x, positions),
-            keys,
-            values,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
-            visible=visible,
-            bias=bias,
-        )
-        return self._output(out), (keys, values)
+        if self.d_c is not None:
+            cache = write(cache, self._latents(x), t * n, axis=-2)
+        else:
+            # Keys are rotated before they are kept, because their position never changes.
+            k, v = as_cached(*self.keys_and_values(x, positions))
+            keys = write(cache[0], k, t * n, axis=-1)
+            values = write(cache[1], v, t * n, axis=-2)
+            cache = keys, values
+        q = self._queries(x, positions)
+        out = self._over_kept(q, cache, visible=visible, bias=bias)
+        return self._output(out), cache
+
+    def _over_kept(self, q, kept, **options):
+        """Computes attention over what a cache keeps: keys and values, or latents."""
+        options |= dict(score=self.score_value, normaliser=self.normaliser_value)
+        if self.d_c is None:
+            return over_cache(q, *kept, **options)
+        w_k, w_v = self.w_k, self.w_v
+        if self.biases:
+            w_k, w_v = (
+                jnp.concatenate([w, b[None]])
+                for w, b in ((w_k, self.b_k), (w_v, self.b_v))
+            )
+        return over_latents(q, kept, w_k, w_v, **options)
+
+    def _latents(self, x):
+        """Returns c = x W_C, with biases [c; 1], so that they are a row of W_K and W_V."""
+        c = x @ self.w_c
+        return jnp.concatenate([c, jnp.ones_like(c[..., :1])], -1) if self.biases else c
+
+    @property
+    def _h_kv(self):
+        return self.h if self.h_kv is None else self.h_kv
 
     def _queries(self, x, positions=None):
         q = _project(x, self.w_q)
@@ -309,8 +350,8 @@ def select(
     module: nn.Module,
     x: Float[Array, "*B N D"],
     q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M H L"],
-    v: Float[Array, "*B M H V"],
+    k: Float[Array, "*B M J L"],
+    v: Float[Array, "*B M J V"],
     arguments: dict[str, Any],
     dropout: dict[str, Any],
 ) -> Float[Array, "*B N H V"]:
@@ -395,6 +436,19 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
         return params.get(_name(path), leaf)
 
     return jax.tree.map_with_path(replaced, value)
+
+
+def check_keys(h: int, h_kv: int | None, d_c: int | None, positions: Positions) -> None:
+    """Raises ValueError for heads that do not divide, and latents that do not fit."""
+    if h_kv is not None:
+        check_heads(h, h_kv)
+    if d_c is not None and d_c < 1:
+        raise ValueError(f"d_c={d_c} must be at least 1, or None for no latents")
+    if d_c is not None and positions.rotates:
+        raise ValueError(
+            f"positions={positions} turn keys, which a cache of latents (d_c={d_c}) does "
+            "not keep; take positions that are added, or d_c=None"
+        )
 
 
 def check_name(field: str, value: Any, known) -> None:
