@@ -29,6 +29,11 @@ class Shape(NamedTuple):
     d_c: int | None = None
     """Width of the latents of which keys and values are made; unless given, none are."""
 
+    @property
+    def heads_of_keys(self) -> int:
+        """The heads of keys and values."""
+        return self.h if self.h_kv is None else self.h_kv
+
 
 class Design(NamedTuple):
     """Says how a Transformer is put together; the defaults are the paper's."""

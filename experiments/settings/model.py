@@ -13,7 +13,7 @@ from attn import Mixer, Positions, Recurrent
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
-from attn.models.multihead import COMBINATIONS, SELECTIONS
+from attn.models.multihead import COMBINATIONS, SELECTIONS, check_keys
 from attn.models.recurrence import CELLS
 from attn.normalisers import normaliser_init
 from attn.scores import score_init
@@ -72,6 +72,12 @@ class LayeredModel(Model):
     d_model and h."""
     d_v: int = fields.at_least(1, 64, 2**16)
     """Width of a head's values, in features; 1 to 65,536."""
+    h_kv: int = fields.at_least(0, 0, 2**12)
+    """Heads of keys and values, of which h is a multiple: 1 is multi-query attention, more
+    are grouped-query attention; 0 for h. A cache falls by h/h_kv; 0 to 4096."""
+    d_c: int = fields.at_least(0, 0, 2**16)
+    """Width of latents of which keys and values are made, in features, as in multi-head
+    latent attention; 0 for none. A cache keeps d_c numbers a token; 0 to 65,536."""
     score: str = choice(SCORES, "scaled_dot")
     """The function by which attention compares a query and a key."""
     normaliser: str = choice(NORMALISERS, "softmax")
@@ -151,6 +157,13 @@ class LayeredModel(Model):
                     f"model.{key}={getattr(self, key)} with model.d_model={self.d_model}: "
                     f"{error}"
                 ) from error
+        try:
+            check_keys(self.h, self.h_kv or None, self.d_c or None, positions)
+        except ValueError as error:
+            raise SettingsError(
+                f"model.h={self.h}, model.h_kv={self.h_kv}, model.d_c={self.d_c} and "
+                f"model.positions={self.positions}: {error}"
+            ) from error
         attends = any(mixer.attends for mixer in self.mixers.values())
         mixing = ", ".join(f"model.{key}={getattr(self, key)}" for key in self.mixers)
         require(

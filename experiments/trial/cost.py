@@ -67,12 +67,17 @@ def decoding_memory(settings: Settings) -> int:
     logits, with B sentences at once, K = beam, T tokens of a translation, L of a source,
     Y = vocabulary:
 
-        4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+        4·P + B·(4·L·d_ff + 4·N·h_kv·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+
+    Of latents there are d_c in place of h_kv·(d_k + d_v), one more with biases.
     """
     m = shape_of(settings.model)
     e = settings.evaluation
     length = program_without_corpus(settings).length
-    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
+    of_token = m.heads_of_keys * (m.d_k + m.d_v)
+    if m.d_c is not None:
+        of_token = m.d_c + settings.model.biases
+    caches = m.N * of_token * (e.max_length * e.beam + length)
     logits = e.beam * settings.data.vocabulary_size
     floats = length * m.d_ff + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2
@@ -158,7 +163,8 @@ def activation_memory(settings: Settings) -> int:
     accumulate), T = sequence_length, D = d_model, Y = vocabulary, b = 4 bytes or 2 in
     bfloat16:
 
-        b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
+        b·S·N·(20·D + 4·d_ff + 3·(h + h_kv)·(d_k + d_v) + 7.5·h·T + 2·d_c)
+        + 4·min(S·Y, 2²²)
 
     The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
     last is of the logits, in chunks. With remat one layer stands in the place of N, and N
@@ -172,7 +178,8 @@ def activation_memory(settings: Settings) -> int:
     tokens = t.batch_size * t.sequence_length // t.accumulate
     # Longer rows take the tiled kernel, which keeps no n² weights.
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
-    layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)
+    heads = (m.h + m.heads_of_keys) * (m.d_k + m.d_v) + m.h * weights
+    layer = 20 * m.d_model + 4 * m.d_ff + 3 * heads + 2 * (m.d_c or 0)
     floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
     logits = min(tokens * settings.data.vocabulary_size, LOGITS)
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)

@@ -57,7 +57,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
     The first two terms are the products with matrices, the third those of attention, by
     scaled dot products, over the pairs of query and key that may see each other. Where
     anything else mixes positions in a stack, its products stand in place of those of
-    self-attention: `_mixing`. A language model has the target's part of that, without
+    self-attention: `_mixing`. Fewer heads of keys, and latents, have fewer products with
+    matrices: `_keys_and_values`. A language model has the target's part of that, without
     attention to a source. The recurrent encoder-decoder has
 
         6 · [N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + 2·n·m·D]
@@ -95,11 +96,11 @@ def _language(program, m):
 
 
 def _translating(program, n, m):
-    N, D, d_ff, h, d_k, d_v = program.shape
+    N, D, d_ff, h, d_k, d_v = program.shape[:6]
     design = program.design
     encoder = _mixing(design.encoder_mixing, False, n, program.shape, design)
     decoder = _mixing(design.decoder_mixing, True, m, program.shape, design)
-    keys_and_values = n * D * h * (d_k + d_v)
+    keys_and_values = n * _keys_and_values(program.shape)
     queries_and_outputs = m * D * h * (d_k + _widening(program.shape, design))
     cross = keys_and_values + queries_and_outputs + n * m * h * (d_k + d_v)
     return N * (encoder + decoder + cross + (n + m) * 2 * D * d_ff)
@@ -112,11 +113,12 @@ GATES = dict(lstm=4, gru=3, tanh=1)
 def _mixing(mixer, causal, n, shape, design):
     """Counts the products of what mixes the n positions of a sentence in one layer.
 
-    It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, and
-    h·(d_k + d_v) for each pair that may see each other. Recurrence: 2·g·D² a position,
-    3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
-    separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
-    not count. A mixer from outside that is no subclass of these counts as nothing.
+    It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, where each
+    head has its keys, and h·(d_k + d_v) for each pair that may see each other. Recurrence:
+    2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix
+    a tap, or, separable, a number a feature and tap and one matrix. Taps beyond a
+    sentence's ends do not count. A mixer from outside that is no subclass of these counts
+    as nothing.
     """
     D = shape.d_model
     heads = shape.h * (shape.d_k + shape.d_v)
@@ -127,7 +129,7 @@ def _mixing(mixer, causal, n, shape, design):
         if isinstance(mixer, Restricted):
             pairs = near
         outputs = shape.h * (shape.d_k + _widening(shape, design))
-        return n * D * (heads + outputs) + pairs * heads
+        return n * (_keys_and_values(shape) + D * outputs) + pairs * heads
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
     if not isinstance(mixer, Convolutional):
@@ -136,6 +138,13 @@ def _mixing(mixer, causal, n, shape, design):
     if isinstance(mixer, SeparableConvolutional):
         return taps * D + n * D**2
     return taps * D**2
+
+
+def _keys_and_values(shape):
+    """Counts the numbers of W_K and W_V, of W_C too where these are of latents."""
+    source = shape.d_model if shape.d_c is None else shape.d_c
+    into_latents = 0 if shape.d_c is None else shape.d_model * shape.d_c
+    return into_latents + source * shape.heads_of_keys * (shape.d_k + shape.d_v)
 
 
 def _widening(shape, design):

@@ -216,3 +216,20 @@ def test_explicit_sharding_of_heads_that_wait_their_turn(monkeypatch):
         )
     jax.clear_caches()
     assert_alike(actual, expected)
+
+
+@explicit_meshes
+@pytest.mark.parametrize(
+    "spec", [P("x"), P(None, None, "x")], ids=["over the batch", "over heads"]
+)
+def test_explicit_sharding_of_heads_that_share_keys(spec):
+    """Four heads of queries and two of keys, over two devices."""
+    shapes = (B, N, 4, K), (B, M, 2, K), (B, M, 2, V)
+    arrays = [jnp.asarray(DRAW(size=shape), jnp.float32) for shape in shapes]
+    function = plain(MASKS["padding"], "tiled")
+    expected = value_and_gradients(function, *arrays, ScaledDot())
+    mesh = two_devices(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x in arrays]
+        actual = value_and_gradients(function, *arrays, ScaledDot())
+    assert_alike(actual, expected)
