@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attn import Mask, attention
+from attn import Mask, ScaledDot, attention
 from attn.jax_versions import VERSION
 from attn.positions.biases import ALiBiBias
 from tests.attn.cases import DENSE, LENGTHS, SCORES, B, K, M, N, V

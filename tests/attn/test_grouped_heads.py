@@ -274,14 +274,15 @@ def test_statistics_are_those_of_each_head_of_queries():
 
 @pytest.mark.parametrize("normaliser", [Sink(jnp.arange(H) * 0.1), Sparsemax()])
 def test_the_kernel_of_a_step_shares_keys_too(normaliser):
-    q, k, v = inputs()
+    q, k, v = map(jnp.asarray, inputs())
     visible = np.random.default_rng(3).random((B, N, M)) < 0.7
     visible[0, 2] = False
-    row = np.random.default_rng(4).normal(size=(H, 1, M)).astype(np.float32)
+    visible = jnp.asarray(visible)
+    row = jax.random.normal(jax.random.key(4), (H, 1, M))
     score = scores()["additive"]
     actual = over_cache(
         q,
-        *as_cached(jnp.asarray(k), jnp.asarray(v)),
+        *as_cached(k, v),
         score=score,
         normaliser=normaliser,
         visible=visible,

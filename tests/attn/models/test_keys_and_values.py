@@ -94,10 +94,10 @@ def steps(model, params, x):
 
     @jax.jit
     def step(x, t, cache):
-        entries = jnp.arange(2 * N)
         # Each sees the entries of its own hypothesis.
-        own = entries % 2 == jnp.arange(2)[:, None]
-        visible = jnp.broadcast_to(own & (entries // 2 <= t), (B, 2, 2 * N))
+        own = np.arange(2 * N) % 2 == np.arange(2)[:, None]
+        before = jnp.arange(2 * N)[None] // 2 <= t
+        visible = jnp.broadcast_to((own & before)[None], (B, 2, 2 * N))
         return apply(model, params, x, t, cache, visible, method="decode_step")
 
     outputs = []
@@ -158,7 +158,7 @@ def test_equals_the_oracle(options):
     params = drawn(model)
     x, memory = inputs()
     out = apply(model, params, x, memory, Mask.padding(LENGTHS))
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    p, x, memory = jax.tree.map(np.float64, (params, x, memory))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M) < LENGTHS[b], (N, M))
         source = memory[b] @ p["w_c"] if "w_c" in p else memory[b]
@@ -221,7 +221,7 @@ def test_a_memory_is_attended_to_in_steps(selection, options):
     params = drawn(model)
     x, memory = inputs()
     kept = apply(model, params, memory, method="project_memory")
-    visible = jnp.arange(M) < LENGTHS[:, None, None]
+    visible = jnp.asarray(np.arange(M) < LENGTHS[:, None, None])
     out = apply(model, params, x, kept, visible, method="attend_to_memory")
     expected = apply(model, params, x, memory, Mask.padding(LENGTHS))
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
