@@ -73,11 +73,11 @@ class LayeredModel(Model):
     d_v: int = fields.at_least(1, 64, 2**16)
     """Width of a head's values, in features; 1 to 65,536."""
     h_kv: int = fields.at_least(0, 0, 2**12)
-    """Heads of keys and values, of which h is a multiple: 1 is multi-query attention, more
-    are grouped-query attention; 0 for h. A cache falls by h/h_kv; 0 to 4096."""
+    """Heads of keys and values, 0 to 4096: 0 for h, 1 for multi-query attention, otherwise
+    a divisor of h, for grouped-query attention. A decoder's cache is smaller by h/h_kv."""
     d_c: int = fields.at_least(0, 0, 2**16)
-    """Width of latents of which keys and values are made, in features, as in multi-head
-    latent attention; 0 for none. A cache keeps d_c numbers a token; 0 to 65,536."""
+    """Width of latents of which keys and values are made, in features, 0 to 65,536: 0 for
+    none. It is multi-head latent attention; a decoder's cache has d_c numbers a token."""
     score: str = choice(SCORES, "scaled_dot")
     """The function by which attention compares a query and a key."""
     normaliser: str = choice(NORMALISERS, "softmax")
