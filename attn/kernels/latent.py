@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.kernels.cached import as_cached, over_cache
-from attn.scores import Dot
 
 
 def over_latents(
@@ -39,11 +38,11 @@ def over_latents(
     def joined(x):
         return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
-    q = in_groups(_prepared(score, q))
-    q = joined(jnp.einsum("...njgk,cjk->...njgc", q, w_k))
+    dot, q = _prepared(score, q)
+    q = joined(jnp.einsum("...njgk,cjk->...njgc", in_groups(q), w_k))
     # One head of keys and values, which all queries share.
     c = jnp.expand_dims(c, -3)
-    out = over_cache(q, c.swapaxes(-1, -2), c, score=Dot(), **options)
+    out = over_cache(q, c.swapaxes(-1, -2), c, score=dot, **options)
     return joined(jnp.einsum("...njgc,cjv->...njgv", in_groups(out), w_v))
 
 
@@ -55,14 +54,14 @@ def takes_latents(score, d_k: int) -> bool:
 
 
 def _prepared(score, q):
-    """Returns the queries (*B, N, H, K) whose plain products with keys are the scores."""
+    """Returns `Dot()`, and queries (*B, N, H, K) whose products with keys are the scores."""
     h, d_k = q.shape[-2:]
 
     def of_heads(leaf):
         return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
 
     def one_head(score, q):
-        return score.prepare(q, jnp.zeros((1, d_k), q.dtype))[1]
+        return score.prepare(q, jnp.zeros((1, d_k), q.dtype))[:2]
 
     mapped = jax.vmap(one_head, (0, -2), -2)
     for _ in q.shape[:-3]:

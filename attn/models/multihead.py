@@ -11,7 +11,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
@@ -21,6 +20,7 @@ from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.kernels.latent import over_latents
 from attn.masks import Mask
+from attn.models.parameters import with_parameters
 from attn.normalisers import normaliser_init
 from attn.positions import NoPositions, Positions, bias_row
 from attn.scores import score_init
@@ -409,35 +409,6 @@ def normaliser_of(module: nn.Module, h: int):
     return value
 
 
-def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
-    """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
-
-    They are kept under `name`; there is no entry where there are none, and the arrays of a
-    value whose `trained` is False stay as they are.
-
-    Raises:
-      ValueError: the parameters are those of another value.
-    """
-    value = make(jax.random.key(0))  # for its form and its numbers
-    if not getattr(value, "trained", True):
-        return value
-    names = list(_arrays(value))
-    params = {}
-    # Parameters where none belong are read as well, to be refused below.
-    if names or module.has_variable("params", name):
-        params = module.param(name, lambda key: _arrays(make(key)))
-    if sorted(params) != sorted(names):
-        raise ValueError(
-            f"the parameters are of another {name}: they have {sorted(params)}, "
-            f"it has {sorted(names)}"
-        )
-
-    def replaced(path, leaf):
-        return params.get(_name(path), leaf)
-
-    return jax.tree.map_with_path(replaced, value)
-
-
 def check_keys(h: int, h_kv: int | None, d_c: int | None, positions: Positions) -> None:
     """Raises ValueError for heads that do not divide, and latents that do not fit."""
     if h_kv is not None:
@@ -455,17 +426,6 @@ def check_name(field: str, value: Any, known) -> None:
     """Raises ValueError where `value` is none of the known names."""
     if value not in known:
         raise ValueError(f"unknown {field} {value!r}; known: {', '.join(known)}")
-
-
-def _arrays(value):
-    """Returns the arrays of a score or bias, each by the name of its field."""
-    leaves = jax.tree.leaves_with_path(value)
-    is_array = jax.Array | np.ndarray
-    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
-
-
-def _name(path):
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _project(x, w):

@@ -29,8 +29,8 @@ from attn.models.multihead import (
     check_name,
     normaliser_of,
     select,
-    with_parameters,
 )
+from attn.models.parameters import with_parameters
 from attn.models.recurrence import CELLS, Recurrence
 from attn.models.visibility import dense_mask
 from attn.scores import SCORES, score_init
