@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from attn.models.activations import ACTIVATIONS
 from attn.models.embeddings import EMBEDDINGS
+from attn.models.latents import check_keys
 from attn.models.mixers import Mixer, SelfAttention
-from attn.models.multihead import COMBINATIONS, SELECTIONS, check_keys, check_name
+from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
 from attn.normalisers import normaliser_init
 from attn.positions import Positions, Sinusoidal
 from attn.scores import score_init
@@ -28,6 +29,8 @@ class Shape(NamedTuple):
     """Heads of keys and values, see `MultiHeadAttention`; h unless given."""
     d_c: int | None = None
     """Width of the latents of which keys and values are made; unless given, none are."""
+    d_r: int | None = None
+    """Width of the key beside latents that positions turn; needed where they do."""
 
     @property
     def heads_of_keys(self) -> int:
@@ -98,7 +101,7 @@ def check_design(design: Design, shape: Shape) -> None:
             raise ValueError(
                 f"{field}={value!r} must be a {base.__name__}, such as {example}"
             )
-    design.positions.check(shape.d_model, shape.d_k)
-    check_keys(shape.h, shape.h_kv, shape.d_c, design.positions)
+    check_keys(shape.h, shape.h_kv, shape.d_c, shape.d_r, design.positions)
+    design.positions.check(shape.d_model, shape.d_r or shape.d_k)
     design.encoder_mixing.check(shape.d_model)
     design.decoder_mixing.check(shape.d_model)

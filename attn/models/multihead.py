@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
-from attn.arguments import check_heads, is_never
+from attn.arguments import is_never
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.kernels.latent import over_latents
 from attn.masks import Mask
-from attn.models.parameters import with_parameters
-from attn.normalisers import normaliser_init
+from attn.models.latents import check_keys, matrices_of_kept
+from attn.models.parameters import normaliser_of, with_parameters
 from attn.positions import NoPositions, Positions, bias_row
 from attn.scores import score_init
 
@@ -42,7 +42,8 @@ class MultiHeadAttention(nn.Module):
     Parameters: (h + h_kv)·d_model·(d_k + d_v), without h·d_v·d_model of w_o with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
     `positions`, and (h + h_kv)·d_k + h_kv·d_v + d_model of biases, the last where there is
-    a w_o. With a d_c, d_model·d_c + d_c·h_kv·(d_k + d_v) stand for W_K and W_V.
+    a w_o. With a d_c, d_model·d_c + d_c·h_kv·(d_k + d_v) stand for W_K and W_V; with a d_r
+    there are (h + 1)·d_model·d_r more.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.
@@ -76,11 +77,14 @@ class MultiHeadAttention(nn.Module):
       d_c: the width of latents c = x W_C, of which keys and values are made in place of x:
         multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2). A
         cache keeps the latents alone. Unless given there are none.
+      d_r: with latents, the numbers that `positions` turn (section 2.1.3 there): r = x W_R
+        stands at the end of the keys of all heads, and a cache keeps it beside c; queries
+        are as much longer. Needed by, and only by, positions that turn and latents.
 
     Raises:
       ValueError: an unknown name, parameters of another score, positions that do not fit
-        or turn keys that are made of latents, heads that do not divide, a P_drop that is
-        not from 0 to 1 or has nothing to drop, selection="sampled" with a normaliser
+        or turn keys that are made of latents without a d_r, heads that do not divide, a
+        P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a normaliser
         whose weights need not sum to 1.
     """
 
@@ -99,6 +103,7 @@ class MultiHeadAttention(nn.Module):
     normaliser: str | type | Callable[[Array, int], Any] = "softmax"
     h_kv: int | None = None
     d_c: int | None = None
+    d_r: int | None = None
 
     def setup(self):
         """Draws the parameters."""
@@ -109,10 +114,24 @@ class MultiHeadAttention(nn.Module):
                 f"selection={self.selection!r} takes whole values and has no weights to "
                 f"drop: P_drop={self.P_drop} must be 0"
             )
-        self.positions.check(self.d_model, self.d_k)
-        check_keys(self.h, self.h_kv, self.d_c, self.positions)
+        check_keys(self.h, self.h_kv, self.d_c, self.d_r, self.positions)
+        self.positions.check(self.d_model, self.d_r or self.d_k)
         if self.selection == "sampled":
             self.baseline = Baseline()
+        self._draw_projections()
+        d_k = self.d_k + (self.d_r or 0)
+        init_score = score_init(self.score)
+        self.score_value = with_parameters(
+            self, "score", lambda key: init_score(key, self.h, d_k, d_k)
+        )
+        self.normaliser_value = normaliser_of(self, self.h)
+        self.position_bias = with_parameters(
+            self,
+            "relative",
+            lambda key: self.positions.bias(key, self.h, self.causal),
+        )
+
+    def _draw_projections(self):
         concat = self.combine == "concat"
         glorot = nn.initializers.glorot_uniform
         into_heads = glorot(0, (1, 2))
@@ -124,6 +143,10 @@ class MultiHeadAttention(nn.Module):
             self.w_c = self.param("w_c", glorot(), (self.d_model, self.d_c))
         self.w_k = self.param("w_k", into_heads, (source, h_kv, self.d_k))
         self.w_v = self.param("w_v", into_values, (source, h_kv, self.d_v))
+        if self.d_r is not None:
+            turned = (self.d_model, self.h, self.d_r)
+            self.w_q_r = self.param("w_q_r", into_heads, turned)
+            self.w_k_r = self.param("w_k_r", glorot(), (self.d_model, self.d_r))
         if self._has_w_o:
             out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
             self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
@@ -134,16 +157,6 @@ class MultiHeadAttention(nn.Module):
             self.b_v = self.param("b_v", zeros, (h_kv, self.d_v))
             if self._has_w_o:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
-        init_score = score_init(self.score)
-        self.score_value = with_parameters(
-            self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
-        )
-        self.normaliser_value = normaliser_of(self, self.h)
-        self.position_bias = with_parameters(
-            self,
-            "relative",
-            lambda key: self.positions.bias(key, self.h, self.causal),
-        )
 
     def __call__(
         self,
@@ -167,14 +180,18 @@ class MultiHeadAttention(nn.Module):
 
         A decoder keeps them from step to step. `positions` count from 0 unless given.
         """
-        if self.d_c is not None:
-            memory = memory @ self.w_c
-        k = _project(memory, self.w_k)
-        v = _project(memory, self.w_v)
+        source = memory if self.d_c is None else memory @ self.w_c
+        k = _project(source, self.w_k)
+        v = _project(source, self.w_v)
         if self.biases:
             k = _plus(k, self.b_k)
             v = _plus(v, self.b_v)
-        return self._rotate(k, positions), v
+        if self.d_r is None:
+            return self._rotate(k, positions), v
+        r = self._rotary_key(memory, positions)
+        return jnp.concatenate(
+            [k, jnp.broadcast_to(r, (*k.shape[:-1], self.d_r))], -1
+        ), v
 
     def attend(
         self,
@@ -240,7 +257,8 @@ class MultiHeadAttention(nn.Module):
         With a d_c it is room for the latents (*B, T, C).
         """
         if self.d_c is not None:
-            return jnp.zeros((*batch_shape, length, self.d_c + self.biases), dtype)
+            width = self.d_c + self.biases + (self.d_r or 0)
+            return jnp.zeros((*batch_shape, length, width), dtype)
         keys = jnp.zeros((*batch_shape, self._h_kv, self.d_k, length), dtype)
         values = jnp.zeros((*batch_shape, self._h_kv, length, self.d_v), dtype)
         return keys, values
@@ -270,7 +288,7 @@ class MultiHeadAttention(nn.Module):
         positions = jnp.full(n, t)
         write = jax.lax.dynamic_update_slice_in_dim
         if self.d_c is not None:
-            cache = write(cache, self._latents(x), t * n, axis=-2)
+            cache = write(cache, self._latents(x, positions), t * n, axis=-2)
         else:
             # Keys are rotated before they are kept, because their position never changes.
             k, v = as_cached(*self.keys_and_values(x, positions))
@@ -286,18 +304,22 @@ class MultiHeadAttention(nn.Module):
         options |= dict(score=self.score_value, normaliser=self.normaliser_value)
         if self.d_c is None:
             return over_cache(q, *kept, **options)
-        w_k, w_v = self.w_k, self.w_v
-        if self.biases:
-            w_k, w_v = (
-                jnp.concatenate([w, b[None]])
-                for w, b in ((w_k, self.b_k), (w_v, self.b_v))
-            )
-        return over_latents(q, kept, w_k, w_v, **options)
+        biases = (self.b_k, self.b_v) if self.biases else None
+        matrices = matrices_of_kept(self.w_k, self.w_v, biases, self.d_r or 0)
+        return over_latents(q, kept, *matrices, **options)
 
-    def _latents(self, x):
-        """Returns c = x W_C, with biases [c; 1], so that they are a row of W_K and W_V."""
-        c = x @ self.w_c
-        return jnp.concatenate([c, jnp.ones_like(c[..., :1])], -1) if self.biases else c
+    def _latents(self, x, positions=None):
+        """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
+        parts = [x @ self.w_c]
+        if self.biases:
+            parts.append(jnp.ones_like(x[..., :1]))
+        if self.d_r is not None:
+            parts.append(self._rotary_key(x, positions)[..., 0, :])
+        return jnp.concatenate(parts, -1)
+
+    def _rotary_key(self, x, positions):
+        """Returns r = x W_R (*B, N, 1, R), turned by its positions."""
+        return self._rotate((x @ self.w_k_r)[..., None, :], positions)
 
     @property
     def _h_kv(self):
@@ -307,7 +329,10 @@ class MultiHeadAttention(nn.Module):
         q = _project(x, self.w_q)
         if self.biases:
             q = _plus(q, self.b_q)
-        return self._rotate(q, positions)
+        if self.d_r is None:
+            return self._rotate(q, positions)
+        turned = self._rotate(_project(x, self.w_q_r), positions)
+        return jnp.concatenate([q, turned], -1)
 
     def _rotate(self, x, positions):
         if positions is None:
@@ -391,35 +416,6 @@ def select(
             q, k, v, straight_through=straight_through, **arguments
         )
     return out
-
-
-def normaliser_of(module: nn.Module, h: int):
-    """Returns the normaliser that `module` names, with its parameters, for h heads.
-
-    Raises:
-      ValueError: one whose weights cannot be sampled by, where the module samples.
-    """
-    init = normaliser_init(module.normaliser)
-    value = with_parameters(module, "normaliser", lambda key: init(key, h))
-    if module.selection == "sampled" and not value.sums_to_one:
-        raise ValueError(
-            f"selection='sampled' draws keys by their weights, and those of "
-            f"{type(value).__name__} need not sum to 1"
-        )
-    return value
-
-
-def check_keys(h: int, h_kv: int | None, d_c: int | None, positions: Positions) -> None:
-    """Raises ValueError for heads that do not divide, and latents that do not fit."""
-    if h_kv is not None:
-        check_heads(h, h_kv)
-    if d_c is not None and d_c < 1:
-        raise ValueError(f"d_c={d_c} must be at least 1, or None for no latents")
-    if d_c is not None and positions.rotates:
-        raise ValueError(
-            f"positions={positions} turn keys, which a cache of latents (d_c={d_c}) does "
-            "not keep; take positions that are added, or d_c=None"
-        )
 
 
 def check_name(field: str, value: Any, known) -> None:

@@ -8,6 +8,24 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from attn.normalisers import normaliser_init
+
+
+def normaliser_of(module: nn.Module, h: int):
+    """Returns the normaliser that `module` names, with its parameters, for h heads.
+
+    Raises:
+      ValueError: one whose weights cannot be sampled by, where the module samples.
+    """
+    init = normaliser_init(module.normaliser)
+    value = with_parameters(module, "normaliser", lambda key: init(key, h))
+    if module.selection == "sampled" and not value.sums_to_one:
+        raise ValueError(
+            f"selection='sampled' draws keys by their weights, and those of "
+            f"{type(value).__name__} need not sum to 1"
+        )
+    return value
+
 
 def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
     """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.

@@ -69,7 +69,8 @@ def decoding_memory(settings: Settings) -> int:
 
         4·P + B·(4·L·d_ff + 4·N·h_kv·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
 
-    Of latents there are d_c in place of h_kv·(d_k + d_v), one more with biases.
+    Of latents there are d_c in place of h_kv·(d_k + d_v), one more with biases, and in the
+    decoder's own cache d_r more.
     """
     m = shape_of(settings.model)
     e = settings.evaluation
@@ -77,7 +78,8 @@ def decoding_memory(settings: Settings) -> int:
     of_token = m.heads_of_keys * (m.d_k + m.d_v)
     if m.d_c is not None:
         of_token = m.d_c + settings.model.biases
-    caches = m.N * of_token * (e.max_length * e.beam + length)
+    entries = e.max_length * e.beam
+    caches = m.N * (of_token * (entries + length) + (m.d_r or 0) * entries)
     logits = e.beam * settings.data.vocabulary_size
     floats = length * m.d_ff + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2

@@ -129,7 +129,10 @@ def _mixing(mixer, causal, n, shape, design):
         if isinstance(mixer, Restricted):
             pairs = near
         outputs = shape.h * (shape.d_k + _widening(shape, design))
-        return n * (_keys_and_values(shape) + D * outputs) + pairs * heads
+        # Of the key that positions turn, and of the queries for it.
+        turned = (shape.h + 1) * D * (shape.d_r or 0)
+        heads += shape.h * (shape.d_r or 0)
+        return n * (_keys_and_values(shape) + turned + D * outputs) + pairs * heads
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
     if not isinstance(mixer, Convolutional):

@@ -200,6 +200,8 @@ def test_latents_are_matrices_of_low_rank():
         dict(d_c=C, score="bilinear", combine="mean"),
         dict(d_c=C, score="additive"),
         dict(d_c=C, score=Normed, biases=True),
+        dict(d_c=C, d_r=4, positions=Rotary(), biases=True),
+        dict(d_c=C, d_r=2, h_kv=2, positions=Rotary(), score="additive"),
     ],
 )
 def test_steps_over_a_cache_are_the_whole(options):
@@ -227,6 +229,31 @@ def test_a_memory_is_attended_to_in_steps(selection, options):
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_what_positions_turn_beside_latents_is_the_end_of_all_keys():
+    """Without what is turned it is latents; without latents, attention of one rotary key."""
+    model = module(d_c=C, d_r=4, positions=Rotary())
+    params = drawn(model)
+    x, _ = inputs()
+    names = ("w_q", "w_k", "w_v", "w_o", "w_c")
+    alone = {name: params[name] for name in names}
+    still = params | {"w_k_r": jnp.zeros((D, 4))}
+    # The scale is that of longer keys.
+    scaled = alone | {"w_q": alone["w_q"] * (K / (K + 4)) ** 0.5}
+    out = apply(model, still, x, x, Mask())
+    expected = apply(module(d_c=C), scaled, x, x, Mask())
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
+    turned = MultiHeadAttention(D, H, 4, V, positions=Rotary())
+    shared = {
+        "w_q": params["w_q_r"] * (4 / (K + 4)) ** 0.5,
+        "w_k": params["w_k_r"][:, None].repeat(H, 1),
+        "w_v": jnp.tensordot(params["w_c"], params["w_v"], 1),
+        "w_o": params["w_o"],
+    }
+    out = apply(model, params | {"w_k": 0 * params["w_k"]}, x, x, Mask())
+    expected = apply(turned, shared, x, x, Mask())
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_cache_keeps_as_little_as_it_says():
     def numbers(**options):
         cache = module(**options).empty_cache((B,), N, jnp.float32)
@@ -236,6 +263,7 @@ def test_a_cache_keeps_as_little_as_it_says():
     assert numbers(h_kv=1) == numbers() / H
     assert numbers(d_c=C) == numbers(d_c=C, h_kv=2) == C
     assert numbers(d_c=C, biases=True) == C + 1
+    assert numbers(d_c=C, d_r=2, positions=Rotary()) == C + 2
 
 
 def test_a_step_over_latents_makes_no_keys():
@@ -298,13 +326,16 @@ def test_a_beam_search_finds_the_pieces_of_the_plain_form(changes, simpler):
         (dict(h_kv=3), "4 heads of queries cannot share 3 of keys"),
         (dict(h_kv=0), "4 heads of queries cannot share 0 of keys"),
         (dict(d_c=0), "d_c=0 must be at least 1"),
-        (dict(d_c=C, positions=Rotary()), "turn keys, which a cache of latents"),
+        (dict(d_c=C, positions=Rotary()), "turn keys, and those of latents"),
+        (dict(d_c=C, d_r=2), "d_r=2 is the width of a key that positions turn"),
+        (dict(d_r=2, positions=Rotary()), "it needs both, not d_c=None"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         drawn(module(**options))
-    shape = Shape(1, D, D, H, K, V, options.get("h_kv"), options.get("d_c"))
+    sizes = (options.get(name) for name in ("h_kv", "d_c", "d_r"))
+    shape = Shape(1, D, D, H, K, V, *sizes)
     design = Design(positions=options.get("positions", Relative()))
     with pytest.raises(ValueError, match=message):
         attn.models.design.check_design(design, shape)
