@@ -179,6 +179,11 @@ def _check_exportable(model):
             f"d_k={shape.d_k}, d_v={shape.d_v}, d_model={shape.d_model}; "
             "to_arrays writes any model"
         )
+    if shape.h_kv not in (None, shape.h) or shape.d_c is not None:
+        raise ValueError(
+            f"nn.Transformer has keys and values for each head, and not h_kv={shape.h_kv}, "
+            f"d_c={shape.d_c} with h={shape.h}; to_arrays writes any model"
+        )
     fields = ["combine", "head_activation", "selection", "heads", "gate"]
     fields += ["encoder_mixing", "decoder_mixing"]
     other = [

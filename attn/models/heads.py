@@ -98,6 +98,15 @@ HEADS = {
 """The classes of this file by name."""
 
 
+def check_own_keys(heads: Heads, h: int, h_kv: int | None, d_c: int | None) -> None:
+    """Raises ValueError where heads that are not separate would share keys and values."""
+    if not isinstance(heads, Separate) and (h_kv not in (None, h) or d_c is not None):
+        raise ValueError(
+            f"heads={heads} have keys and values of their own: not h_kv={h_kv}, d_c={d_c}; "
+            "Separate() may share them"
+        )
+
+
 class Difference(nn.Module):
     """Computes differential attention, see `Differential`.
 

@@ -1,7 +1,7 @@
 """The Linen shell around `attention()`: h heads with their own projections.
 
 B batch (any leading axes), N queries, M keys, T = the keys a cache has room for,
-D = d_model, H = h, K = d_k, V = d_v.
+D = d_model, H = h, J = h_kv, K = d_k, V = d_v, C = the numbers a cache keeps of a latent.
 """
 
 import functools
@@ -11,7 +11,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
@@ -19,9 +18,11 @@ from attn.arguments import is_never
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
+from attn.kernels.latent import over_latents
 from attn.masks import Mask
-from attn.models.heads import GATES, Heads, Separate, gated
-from attn.normalisers import normaliser_init
+from attn.models.heads import GATES, Heads, Separate, check_own_keys, gated
+from attn.models.latents import check_keys, matrices_of_kept
+from attn.models.parameters import normaliser_of, with_parameters
 from attn.positions import NoPositions, Positions, bias_row
 from attn.scores import score_init
 
@@ -39,11 +40,13 @@ class MultiHeadAttention(nn.Module):
     Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases
     unless asked for.
 
-    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
+    Parameters: (h + h_kv)·d_model·(d_k + d_v), without h·d_v·d_model of w_o with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
-    `positions`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
-    Differential heads have 2·d_k in place of d_k in these, and 4·d_k + d_v more; talking
-    heads 2·h² more; a gate d_model·h or d_model·h·d_v, and as many biases as columns.
+    `positions`, and (h + h_kv)·d_k + h_kv·d_v + d_model of biases, the last where there is
+    a w_o. With a d_c, d_model·d_c + d_c·h_kv·(d_k + d_v) stand for W_K and W_V; with a d_r
+    there are (h + 1)·d_model·d_r more. Differential heads have 2·d_k in place of d_k in
+    these, and 4·d_k + d_v more; talking heads 2·h² more; a gate d_model·h or
+    d_model·h·d_v, and as many biases as columns.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.
@@ -77,12 +80,21 @@ class MultiHeadAttention(nn.Module):
       gate: multiplies the heads' outputs, before W_O, by σ(x W_g), x the module's input
         on the queries' side (Qiu et al. 2025, section 2.2): "none"; "head", by a number a
         head; "element", by d_v numbers a head. With `biases`, by σ(x W_g + b_g).
+      h_kv: heads of keys and values, of which h is a multiple; h unless given. 1 is
+        multi-query, others grouped-query attention, see `attn.attention`.
+      d_c: the width of latents c = x W_C, of which keys and values are made in place of x:
+        multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2). A
+        cache keeps the latents alone. Unless given there are none.
+      d_r: with latents, the numbers that `positions` turn (section 2.1.3 there): r = x W_R
+        stands at the end of the keys of all heads, and a cache keeps it beside c; queries
+        are as much longer. Needed by, and only by, positions that turn and latents.
 
     Raises:
-      ValueError: an unknown name, parameters of another score, positions that do not fit,
-        a P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
-        normaliser whose weights need not sum to 1, another selection than "soft" with
-        heads that are not separate.
+      ValueError: an unknown name, parameters of another score, positions that do not fit
+        or turn keys that are made of latents without a d_r, heads that do not divide, a
+        P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
+        normaliser whose weights need not sum to 1; heads that are not separate with another
+        selection than "soft", an h_kv below h, or a d_c.
     """
 
     d_model: int
@@ -100,6 +112,9 @@ class MultiHeadAttention(nn.Module):
     normaliser: str | type | Callable[[Array, int], Any] = "softmax"
     heads: Heads = Separate()
     gate: str = "none"
+    h_kv: int | None = None
+    d_c: int | None = None
+    d_r: int | None = None
 
     def setup(self):
         """Draws the parameters."""
@@ -112,7 +127,9 @@ class MultiHeadAttention(nn.Module):
                 f"selection={self.selection!r} takes whole values and has no weights to "
                 f"drop: P_drop={self.P_drop} must be 0"
             )
-        self.positions.check(self.d_model, self.d_k)
+        check_keys(self.h, self.h_kv, self.d_c, self.d_r, self.positions)
+        check_own_keys(self.heads, self.h, self.h_kv, self.d_c)
+        self.positions.check(self.d_model, self.d_r or self.d_k)
         self.together = self.heads.build(self.h, self.d_k, self.d_v)
         if self.together is not None and self.selection != "soft":
             raise ValueError(
@@ -121,21 +138,43 @@ class MultiHeadAttention(nn.Module):
             )
         if self.selection == "sampled":
             self.baseline = Baseline()
+        self._draw_projections()
+        d_k = self.d_k + (self.d_r or 0)
+        init_score = score_init(self.score)
+        self.score_value = with_parameters(
+            self, "score", lambda key: init_score(key, self.h, d_k, d_k)
+        )
+        self.normaliser_value = normaliser_of(self, self.h)
+        self.position_bias = with_parameters(
+            self,
+            "relative",
+            lambda key: self.positions.bias(key, self.h, self.causal),
+        )
+
+    def _draw_projections(self):
         concat = self.combine == "concat"
+        zeros = nn.initializers.zeros
         glorot = nn.initializers.glorot_uniform
         into_heads = glorot(0, (1, 2))
         into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
         self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self._width))
-        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self._width))
-        self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
+        h_kv = self._h_kv
+        source = self.d_model if self.d_c is None else self.d_c
+        if self.d_c is not None:
+            self.w_c = self.param("w_c", glorot(), (self.d_model, self.d_c))
+        self.w_k = self.param("w_k", into_heads, (source, h_kv, self._width))
+        self.w_v = self.param("w_v", into_values, (source, h_kv, self.d_v))
+        if self.d_r is not None:
+            turned = (self.d_model, self.h, self.d_r)
+            self.w_q_r = self.param("w_q_r", into_heads, turned)
+            self.w_k_r = self.param("w_k_r", glorot(), (self.d_model, self.d_r))
         if self._has_w_o:
             out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
             self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
         if self.biases:
-            zeros = nn.initializers.zeros
             self.b_q = self.param("b_q", zeros, (self.h, self._width))
-            self.b_k = self.param("b_k", zeros, (self.h, self._width))
-            self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
+            self.b_k = self.param("b_k", zeros, (h_kv, self._width))
+            self.b_v = self.param("b_v", zeros, (h_kv, self.d_v))
             if self._has_w_o:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
         if self.gate != "none":
@@ -144,16 +183,6 @@ class MultiHeadAttention(nn.Module):
             self.b_g = None
             if self.biases:
                 self.b_g = self.param("b_g", zeros, (self.h, features))
-        init_score = score_init(self.score)
-        self.score_value = with_parameters(
-            self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
-        )
-        self.normaliser_value = normaliser_of(self, self.h)
-        self.position_bias = with_parameters(
-            self,
-            "relative",
-            lambda key: self.positions.bias(key, self.h, self.causal),
-        )
 
     def __call__(
         self,
@@ -173,22 +202,28 @@ class MultiHeadAttention(nn.Module):
         memory: Float[Array, "*B M D"],
         positions: Int[Array, "M"] | None = None,
     ):
-        """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
+        """Returns the projected keys (*B, M, J, K) and values (*B, M, J, V).
 
         A decoder keeps them from step to step. `positions` count from 0 unless given.
         """
-        k = _project(memory, self.w_k)
-        v = _project(memory, self.w_v)
+        source = memory if self.d_c is None else memory @ self.w_c
+        k = _project(source, self.w_k)
+        v = _project(source, self.w_v)
         if self.biases:
             k = _plus(k, self.b_k)
             v = _plus(v, self.b_v)
-        return self._rotate(k, positions), v
+        if self.d_r is None:
+            return self._rotate(k, positions), v
+        r = self._rotary_key(memory, positions)
+        return jnp.concatenate(
+            [k, jnp.broadcast_to(r, (*k.shape[:-1], self.d_r))], -1
+        ), v
 
     def attend(
         self,
         x: Float[Array, "*B N D"],
-        k: Float[Array, "*B M H K"],
-        v: Float[Array, "*B M H V"],
+        k: Float[Array, "*B M J K"],
+        v: Float[Array, "*B M J V"],
         mask: Mask,
         bias=None,
     ) -> Float[Array, "*B N D"]:
@@ -209,10 +244,12 @@ class MultiHeadAttention(nn.Module):
         return self._output(out, x)
 
     def project_memory(self, memory: Float[Array, "*B M D"]):
-        """Returns the keys (*B, H, K, M) and values (*B, H, M, V) of `memory`.
+        """Returns the keys (*B, J, K, M) and values (*B, J, M, V) of `memory`.
 
-        `attend_to_memory` takes them.
+        With a d_c they are its latents (*B, M, C). `attend_to_memory` takes them.
         """
+        if self.d_c is not None:
+            return self._latents(memory)
         return as_cached(*self.keys_and_values(memory))
 
     def attend_to_memory(
@@ -233,11 +270,9 @@ class MultiHeadAttention(nn.Module):
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
             )
-        out = self._over_cache(
+        out = self._over_kept(
             self._queries(x),
-            *memory,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
+            memory,
             visible=visible,
             # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
@@ -245,9 +280,15 @@ class MultiHeadAttention(nn.Module):
         return self._output(out, x)
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length."""
-        keys = jnp.zeros((*batch_shape, self.h, self._width, length), dtype)
-        values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
+        """Returns room for the keys (*B, J, K, T) and values (*B, J, T, V), T = length.
+
+        With a d_c it is room for the latents (*B, T, C).
+        """
+        if self.d_c is not None:
+            width = self.d_c + self.biases + (self.d_r or 0)
+            return jnp.zeros((*batch_shape, length, width), dtype)
+        keys = jnp.zeros((*batch_shape, self._h_kv, self._width, length), dtype)
+        values = jnp.zeros((*batch_shape, self._h_kv, length, self.d_v), dtype)
         return keys, values
 
     def decode_step(
@@ -273,39 +314,63 @@ class MultiHeadAttention(nn.Module):
             # n entries of the cache share each position.
             bias = row.repeat(n, axis=-1)[:, None]
         positions = jnp.full(n, t)
-        # Keys are rotated before they are kept, because their position never changes.
-        k, v = as_cached(*self.keys_and_values(x, positions))
         write = jax.lax.dynamic_update_slice_in_dim
-        keys = write(cache[0], k, t * n, axis=-1)
-        values = write(cache[1], v, t * n, axis=-2)
-        out = self._over_cache(
-            self._queries(x, positions),
-            keys,
-            values,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
-            visible=visible,
-            bias=bias,
-        )
-        return self._output(out, x), (keys, values)
+        if self.d_c is not None:
+            cache = write(cache, self._latents(x, positions), t * n, axis=-2)
+        else:
+            # Keys are rotated before they are kept, because their position never changes.
+            k, v = as_cached(*self.keys_and_values(x, positions))
+            keys = write(cache[0], k, t * n, axis=-1)
+            values = write(cache[1], v, t * n, axis=-2)
+            cache = keys, values
+        q = self._queries(x, positions)
+        out = self._over_kept(q, cache, visible=visible, bias=bias)
+        return self._output(out, x), cache
+
+    def _over_kept(self, q, kept, **options):
+        """Computes attention over what a cache keeps: keys and values, or latents."""
+        options |= dict(score=self.score_value, normaliser=self.normaliser_value)
+        if self.together is not None:
+            return self.together.over_cache(q, *kept, **options)
+        if self.d_c is None:
+            return over_cache(q, *kept, **options)
+        biases = (self.b_k, self.b_v) if self.biases else None
+        matrices = matrices_of_kept(self.w_k, self.w_v, biases, self.d_r or 0)
+        return over_latents(q, kept, *matrices, **options)
+
+    def _latents(self, x, positions=None):
+        """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
+        parts = [x @ self.w_c]
+        if self.biases:
+            parts.append(jnp.ones_like(x[..., :1]))
+        if self.d_r is not None:
+            parts.append(self._rotary_key(x, positions)[..., 0, :])
+        return jnp.concatenate(parts, -1)
+
+    def _rotary_key(self, x, positions):
+        """Returns r = x W_R (*B, N, 1, R), turned by its positions."""
+        return self._rotate((x @ self.w_k_r)[..., None, :], positions)
+
+    @property
+    def _h_kv(self):
+        return self.h if self.h_kv is None else self.h_kv
 
     def _queries(self, x, positions=None):
         q = _project(x, self.w_q)
         if self.biases:
             q = _plus(q, self.b_q)
-        return self._rotate(q, positions)
+        if self.d_r is None:
+            return self._rotate(q, positions)
+        turned = self._rotate(_project(x, self.w_q_r), positions)
+        return jnp.concatenate([q, turned], -1)
 
     def _rotate(self, x, positions):
         if positions is None:
             # Right in packed rows too: a rotation shows in distances only.
             positions = jnp.arange(x.shape[-3])
         # Each of a head's maps is turned as a head of its own.
-        turned = x.reshape(*x.shape[:-2], -1, self.d_k)
+        turned = x.reshape(*x.shape[:-2], x.shape[-2] * self.heads.maps, -1)
         return self.positions.rotate(turned, positions).reshape(x.shape)
-
-    def _over_cache(self, q, k, v, **arguments):
-        function = over_cache if self.together is None else self.together.over_cache
-        return function(q, k, v, **arguments)
 
     @property
     def _width(self):
@@ -349,8 +414,8 @@ def select(
     module: nn.Module,
     x: Float[Array, "*B N D"],
     q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M H L"],
-    v: Float[Array, "*B M H V"],
+    k: Float[Array, "*B M J L"],
+    v: Float[Array, "*B M J V"],
     arguments: dict[str, Any],
     dropout: dict[str, Any],
     attend: Callable = attention,
@@ -393,72 +458,10 @@ def select(
     return out
 
 
-def normaliser_of(module: nn.Module, h: int):
-    """Returns the normaliser that `module` names, with its parameters, for h heads.
-
-    Raises:
-      ValueError: one whose weights cannot be sampled by, where the module samples, or do
-        not follow the scores, where it takes the best.
-    """
-    init = normaliser_init(module.normaliser)
-    value = with_parameters(module, "normaliser", lambda key: init(key, h))
-    if module.selection == "sampled" and not value.sums_to_one:
-        raise ValueError(
-            f"selection='sampled' draws keys by their weights, and those of "
-            f"{type(value).__name__} need not sum to 1"
-        )
-    if module.selection == "argmax" and not value.by_score:
-        raise ValueError(
-            f"selection='argmax' takes the key of the best score, which need not have the "
-            f"greatest weight of {type(value).__name__}"
-        )
-    return value
-
-
-def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
-    """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
-
-    They are kept under `name`; there is no entry where there are none, and the arrays of a
-    value whose `trained` is False stay as they are.
-
-    Raises:
-      ValueError: the parameters are those of another value.
-    """
-    value = make(jax.random.key(0))  # for its form and its numbers
-    if not getattr(value, "trained", True):
-        return value
-    names = list(_arrays(value))
-    params = {}
-    # Parameters where none belong are read as well, to be refused below.
-    if names or module.has_variable("params", name):
-        params = module.param(name, lambda key: _arrays(make(key)))
-    if sorted(params) != sorted(names):
-        raise ValueError(
-            f"the parameters are of another {name}: they have {sorted(params)}, "
-            f"it has {sorted(names)}"
-        )
-
-    def replaced(path, leaf):
-        return params.get(_name(path), leaf)
-
-    return jax.tree.map_with_path(replaced, value)
-
-
 def check_name(field: str, value: Any, known) -> None:
     """Raises ValueError where `value` is none of the known names."""
     if value not in known:
         raise ValueError(f"unknown {field} {value!r}; known: {', '.join(known)}")
-
-
-def _arrays(value):
-    """Returns the arrays of a score or bias, each by the name of its field."""
-    leaves = jax.tree.leaves_with_path(value)
-    is_array = jax.Array | np.ndarray
-    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
-
-
-def _name(path):
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _project(x, w):

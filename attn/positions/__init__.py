@@ -98,9 +98,12 @@ class Positions:
         Models whose positions differ in tables only are one program: a table is data.
         """
         # A hook that a subclass leaves alone is the base's own function.
-        cls = type(self)
-        rotates = cls.rotate is not Positions.rotate
-        return rotates or cls.bias is not Positions.bias
+        return self.rotates or type(self).bias is not Positions.bias
+
+    @property
+    def rotates(self) -> bool:
+        """Tells whether the value turns queries and keys."""
+        return type(self).rotate is not Positions.rotate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,7 +115,17 @@ def shape_of(model: Model) -> Shape:
         return Shape(
             N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
         )
-    return Shape(N=m.N, d_model=m.d_model, d_ff=m.d_ff, h=m.h, d_k=m.d_k, d_v=m.d_v)
+    return Shape(
+        N=m.N,
+        d_model=m.d_model,
+        d_ff=m.d_ff,
+        h=m.h,
+        d_k=m.d_k,
+        d_v=m.d_v,
+        h_kv=m.h_kv or None,
+        d_c=m.d_c or None,
+        d_r=m.d_r or None,
+    )
 
 
 def _drops_of(m):

@@ -90,6 +90,16 @@ def test_digest_tells_settings_apart_and_survives_json():
         ),
         ("model.d_model", 511, "d_model=511 must be even"),
         (
+            "model.h_kv",
+            3,
+            "model.positions=sinusoidal: 8 heads of queries cannot share 3 of keys",
+        ),
+        (
+            "model.d_r",
+            2,
+            "model.d_r=2 and model.positions=sinusoidal: d_r=2 is the width of a key",
+        ),
+        (
             "training.warmup",
             200_000,
             "training.warmup=200000 must not exceed training.steps=100000",
