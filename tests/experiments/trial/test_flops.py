@@ -86,7 +86,7 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         (dict(model__d_c=5), 3 * 2 * 8),
         (
             dict(model__d_c=5, model__d_r=2, model__positions="rotary"),
-            3 * 2 * 8 + 2 * 2 * 2,
+            2 * 2 * 9 + 2 * 8,
         ),
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
         (dict(model__gate="head"), 3 * 2 * 8),
