@@ -52,7 +52,7 @@ class Design(NamedTuple):
     scale_embeddings: bool = True
     """Multiplies embeddings by √d_model."""
     biases: bool = False
-    """Adds bias vectors to the products with W_Q, W_K, W_V and W_O."""
+    """Adds bias vectors to the products with W_Q, W_K, W_V, W_O and a gate's W_g."""
     activation: str = "relu"
     """The feed-forward network's, a name of ACTIVATIONS."""
     score: str | type | Callable = "scaled_dot"

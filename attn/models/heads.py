@@ -1,9 +1,9 @@
 """Heads: what the heads of an attention have to do with each other, and their gates.
 
 A value says it and makes the Linen module that does it; one's own is a frozen dataclass, a
-subclass of `Heads`, in any file. B batch (any leading axes), N queries, M keys, H heads,
-K = d_k, V = d_v, P = the weight maps of a head, E = 2·K where these are two, D = d_model,
-T entries of a cache.
+subclass of `Heads`, in any file, which `attn.contract.check_heads` holds to the contract.
+B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v, P = the weight
+maps of a head, E = 2·K where these are two, D = d_model, T entries of a cache.
 """
 
 import dataclasses
