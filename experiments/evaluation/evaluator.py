@@ -16,6 +16,8 @@ from experiments.evaluation.answers import accuracy_by, answer, answer_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
+    ENTROPY,
+    FIRST_TOKEN_MASS,
     OF_ANSWERS,
     OF_TEXT,
     corpus_scores,
@@ -320,7 +322,7 @@ class Evaluator:
             test = self.prepared.test
             more["accuracy_by"] = accuracy_by(texts, test.text.target, test.distances)
         if trial.settings.evaluation.head_importance:
-            self._write_heads(trial, states, state, nll, tokens)
+            more |= self._write_heads(trial, states, state, nll, tokens)
         arrays = self._sentences(trial, nll, tokens, texts)
         trial.run_dir.write_arrays("sentences.npz", arrays)
         return more
@@ -355,7 +357,7 @@ class Evaluator:
             self.check,
         )
 
-    def _write_heads(self, trial, states, state, nll, tokens):
+    def _write_heads(self, trial, states, state, nll, tokens) -> dict[str, float]:
         place = self.lanes.place(trial.lane)
         without = {}
         for head in head_importance.all_heads(state.params):
@@ -374,6 +376,12 @@ class Evaluator:
         )
         arrays |= head_importance.importance(nll, without, tokens)
         trial.run_dir.write_arrays("heads.npz", arrays)
+        if "decoder/first" not in arrays:
+            return {}
+        return {
+            FIRST_TOKEN_MASS.key: float(arrays["decoder/first"].mean()),
+            ENTROPY.key: float(arrays["decoder/entropy"].mean()),
+        }
 
     def _sentences(self, trial, nll, tokens, texts):
         """Returns what each held-out sentence contributes to the scores, and its length."""

@@ -392,6 +392,27 @@ ALIGNMENT_ERROR = Metric(
 )
 """Computed from attention (`alignment_error.alignment_error`), so only of some models."""
 
+FIRST_TOKEN_MASS = Metric(
+    key="first_token_mass",
+    heading="first-token mass, %",
+    higher_is_better=False,
+    scale=100.0,
+    link=SHARE,
+)
+"""The weight of the first token in the decoder's self-attention, the mean over all queries of
+the test set, heads and layers: near 100 where heads rest on it as a sink. With
+evaluation.head_importance alone, as all in heads.npz."""
+
+ENTROPY = Metric(
+    key="attention_entropy",
+    heading="entropy, nats",
+    decimals=2,
+)
+"""The entropy of the weights of the decoder's self-attention, likewise."""
+
+OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
+"""What is measured of attention, in tables beside the metrics, where there is any."""
+
 METRICS = (
     PERPLEXITY,
     BLEU,
