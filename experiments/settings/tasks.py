@@ -26,9 +26,8 @@ class TaskData(Data):
     """Texts of training to generate; 1 to 10,000,000."""
     heldout: int = fields.at_least(1, 500, 10**6)
     """Texts to generate for validation, and as many for the test; 1 to 1,000,000."""
-    length: int = fields.at_least(1, 64, LONGEST)
-    """Length of training's and validation's texts in symbols; 1 to 2048. Of copy, reverse
-    and sort it is the most symbols that are to be copied."""
+    length: int = fields.at_least(1, 48, LONGEST)
+    """Length of training's and validation's texts in symbols; 1 to 2048."""
     test_length: int = fields.at_least(0, 0, LONGEST)
     """Length of the test's texts likewise; 0 to 2048, 0 for that of training."""
     # It is not the trial's seed, so that trials of all seeds have one corpus.
@@ -236,6 +235,9 @@ class CopyData(TaskPairsData):
     """Holds the settings of copying."""
 
     corpus: str = fields.one_of(("copy",), "copy")
+    length: int = fields.at_least(1, 16, LONGEST)
+    """The most symbols to copy, reverse or sort in training and validation, where all lengths
+    from 1 on are as likely; 1 to 1023."""
     symbols: int = fields.at_least(1, 16, 2**16)
     """Symbols that may be copied; 1 to 65,536."""
 
