@@ -142,10 +142,10 @@ class FlipFlopData(TaskData):
     """Holds the settings of the flip-flop language."""
 
     corpus: str = fields.one_of(("flipflop",), "flipflop")
-    ignore: float = fields.rate(0.8)
-    """Probability that an instruction is to ignore its bit, in [0, 1); it is to write or to
+    ignore: float = fields.at_least(0, 0.8, 0.999)
+    """Probability that an instruction is to ignore its bit, 0 to 0.999; it is to write or to
     read one otherwise, each as often."""
-    test_ignore: float = fields.rate(0.8)
+    test_ignore: float = fields.at_least(0, 0.8, 0.999)
     """The same in the test's texts: where it is higher, reads are further from writes."""
 
     alphabet: ClassVar[tuple[str, ...]] = ("w", "r", "i", "0", "1")
