@@ -21,7 +21,6 @@ LENGTHS = {64: 4, 128: 8, 256: 16}
 
 SYSTEMS = {
     "attention": "attention",
-    "restricted": "restricted(radius=16)",
     "recurrence": "recurrence(cell=gru)",
     "convolution": "separable(radius=16)",
 }
