@@ -13,7 +13,10 @@ recurrence follows words of any length (Merrill et al. 2024, "The illusion of st
 state-space models", arXiv 2404.08819, figures 1 and 3); words of a group that is, Z60, are
 easier for it. Attention solves the flip-flop on texts like those of training, and makes
 sporadic errors where reads are far from writes, which LSTMs do not (Liu et al. 2023, arXiv
-2306.00946, section 4). For the first read `accuracy_by` position in result.json, for the
+2306.00946, section 4).
+
+Unlike in the first paper, words are of two generators, not of all 60 elements: no system here
+learns 3600 products in minutes, and it is no easier to follow them. For the first claim read `accuracy_by` position in result.json, for the
 second exact match, of a test in which 98 of 100 instructions are to be ignored.
 """
 
@@ -31,8 +34,8 @@ def get_config(task="words"):
         raise ValueError(f"unknown task {task!r}; known: words, flipflop")
     config = tasks.get_config(task)
     if task == "words":
-        config.data.update(length=12, pairs=100_000)
-        config.training.update(steps=4000, evaluate_every=1000, save_every=1000)
+        config.data.update(length=16, letters="generators", pairs=60_000)
+        config.training.update(steps=2000, evaluate_every=500)
     else:
         config.data.update(length=128, test_ignore=0.98)
         config.training.update(batch_size=32)

@@ -271,6 +271,9 @@ class WordsData(TaskPairsData):
     group: str = fields.one_of(("a5", "z60"), "a5")
     """The group of 60 elements. a5: the even permutations of five things, which is not
     solvable; z60: numbers under addition modulo 60."""
+    letters: str = fields.one_of(("all", "generators"), "all")
+    """The elements that words are made of. all: all 60; generators: two that generate the
+    group, so that a model has 120 products to learn and not 3600."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:

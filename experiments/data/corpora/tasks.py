@@ -183,7 +183,10 @@ def words(rng: random.Random, data, split: str) -> Text:
     """
     length = data.lengths[split]
     table = multiplication_table(data.group)
-    drawn = rng.choices(range(len(table)), k=length)
+    letters = range(len(table))
+    if data.letters == "generators":
+        letters = GENERATING[data.group]
+    drawn = rng.choices(letters, k=length)
     names = data.alphabet
     answers = {}
     state = 0
@@ -279,6 +282,10 @@ class Source:
     def _as_pair(self, text):
         answers = [answer.symbol for answer in text.answers.values()]
         return " ".join(text.symbols[: text.prompt]), " ".join(answers)
+
+
+GENERATING = {"a5": (15, 16), "z60": (1, 7)}
+"""Elements that generate each group; of A5 the cycles (0 1 2) and (0 1 2 3 4)."""
 
 
 @functools.cache

@@ -299,3 +299,16 @@ def test_what_makes_no_text_is_refused(changes, message):
 def test_the_defaults_resolve(task):
     changes = {"model.kind": "language", "data.corpus": task}
     assert resolve(default_config(), changes).data.labelled
+
+
+@pytest.mark.parametrize("group", ["a5", "z60"])
+def test_two_letters_generate_the_group(group):
+    table = tasks.multiplication_table(group)
+    reached, new = {0}, {0}
+    while new:
+        new = {table[g][h] for g in new for h in tasks.GENERATING[group]} - reached
+        reached |= new
+    assert len(reached) == 60
+    texts = read(source_of("words", group=group, letters="generators"), "train")
+    letters = {symbol for symbols, _ in texts for symbol in symbols}
+    assert letters == {f"g{i}" for i in tasks.GENERATING[group]}
