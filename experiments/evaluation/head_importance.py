@@ -55,6 +55,7 @@ def attention_statistics(
 
     - entropy, −Σ_j w_ij ln w_ij in nats;
     - distance, Σ_j w_ij·|i − j| in tokens;
+    - first, w_i0;
     - shares (N, H, places), Σ w_ij over the keys of each of PLACES.
 
     The decoder reads the references. `weights(state, source, target, lengths)` is a
@@ -98,6 +99,7 @@ def _sums(w):
     return dict(
         entropy=-(w * logs).sum((-2, -1)),
         distance=(w * np.abs(i - j)).sum((-2, -1)),
+        first=w[..., 0].sum(-1),
         shares=np.stack(shares, axis=-1),
     )
 

@@ -12,12 +12,14 @@ from experiments.settings import (
     Settings,
     SettingsError,
     corpora,
+    data,
     default_config,
     known_fields,
     model,
     override,
     resolve,
     schema,
+    tasks,
 )
 
 
@@ -245,7 +247,8 @@ def documented(module):
 
 def test_every_setting_has_a_sentence():
     """Those that choose a kind have it in the class that all kinds share."""
-    names = {*documented(model), *documented(corpora), *documented(schema)}
+    modules = (model, data, corpora, tasks, schema)
+    names = {name for module in modules for name in documented(module)}
     settings = {key.rpartition(".")[2] for key, _, _ in known_fields()}
     assert settings <= names
 
