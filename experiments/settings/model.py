@@ -188,8 +188,8 @@ class LayeredModel(Model):
             check_own_keys(self.heads_choice, self.h, *optional[:2])
         except ValueError as error:
             raise SettingsError(
-                f"model.h={self.h}, model.h_kv={self.h_kv}, model.d_c={self.d_c}, "
-                f"model.d_r={self.d_r}, model.heads={self.heads} and "
+                f"model.h={self.h}, model.heads={self.heads}, model.h_kv={self.h_kv}, "
+                f"model.d_c={self.d_c}, model.d_r={self.d_r} and "
                 f"model.positions={self.positions}: {error}"
             ) from error
         attends = any(mixer.attends for mixer in self.mixers.values())
