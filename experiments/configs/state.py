@@ -16,8 +16,8 @@ reads are far from writes, which LSTMs do not (Liu et al. 2023, arXiv 2306.00946
 For the first claim read `accuracy_by` position in result.json, for the second exact match, of
 a test in which 98 of 100 instructions are to be ignored.
 
-Unlike in the first paper, words are of two generators and not of all 60 elements, whose 3600
-products no system here learns in minutes.
+Unlike in the first paper, words are of two generators and their inverses and not of all 60
+elements, whose 3600 products no system here learns in minutes.
 """
 
 from experiments.configs import tasks
