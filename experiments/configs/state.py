@@ -13,9 +13,8 @@ recurrence follows words of any length (Merrill et al. 2024, "The illusion of st
 state-space models", arXiv 2404.08819); words of a group that is, Z60, are easier for it.
 Attention solves the flip-flop on texts like those of training, and makes sporadic errors where
 reads are far from writes, which LSTMs do not (Liu et al. 2023, arXiv 2306.00946, section 4).
-For
-the first claim read `accuracy_by` position in result.json, of a test whose words are twice as
-long as those of training; for the second exact match, of a test in which 98 of 100
+For the first claim read `accuracy_by` position in result.json, of a test whose words are twice
+as long as those of training; for the second exact match, of a test in which 98 of 100
 instructions are to be ignored.
 
 Unlike in the first paper, words are of two generators and their inverses and not of all 60

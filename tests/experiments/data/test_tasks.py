@@ -314,3 +314,51 @@ def test_letters_generate_the_group(group):
     texts = read(source_of("words", group=group, letters="generators"), "train")
     letters = {symbol for symbols, _ in texts for symbol in symbols}
     assert letters == {f"g{i}" for i in tasks.GENERATING[group]}
+
+
+PARITY = '''
+import random
+
+from experiments.data.corpora import Pairs
+
+
+class Parity:
+    """Asks at the end whether the ones are odd."""
+
+    labelled = True
+
+    def __init__(self, data, length: int = 6):
+        self.length = length
+
+    def symbols(self):
+        return ("0", "1", "even", "odd")
+
+    def fingerprint(self):
+        return f"parity {self.length}"
+
+    def read(self, split):
+        rng = random.Random(split)
+        texts = [rng.choices("01", k=self.length) for _ in range(9)]
+        ends = ["odd" if text.count("1") % 2 else "even" for text in texts]
+        nothing = "_ " * (self.length - 1)
+        yield Pairs([" ".join(text) for text in texts], [nothing + end for end in ends])
+
+    def place(self, split, i):
+        return f"{split}, text {i}"
+
+    def counts(self):
+        return {}
+'''
+
+
+def test_a_task_from_outside(tmp_path):
+    (tmp_path / "parity.py").write_text(PARITY)
+    place = f"{tmp_path}/parity.py:Parity(length=9)"
+    changes = {"model.kind": "language", "data.corpus": place}
+    settings = resolve(default_config(), changes)
+    assert settings.data.labelled
+    prepared = dataset.prepare(settings.data)
+    assert prepared.vocabulary().size == 9 and prepared.test.distances is None
+    for ids, labels in zip(*prepared.test.ids, strict=True):
+        assert len(ids) == len(labels) == 9
+        assert (labels > NOTHING_ID).tolist() == [False] * 8 + [True]
