@@ -31,6 +31,8 @@ def get_config(task="copy"):
         raise ValueError(f"unknown task {task!r}; known: {', '.join(LENGTHS)}")
     config = tasks.get_config(task)
     config.data.update(LENGTHS[task])
+    if task == "recall":
+        config.training.batch_size = 32
     config.update(tasks.sized(config))
     return config
 

@@ -60,7 +60,7 @@ class CldrData(ParallelData):
     then fewer pairs."""
     # It is not the trial's seed, so that trials of all seeds have one corpus.
     corpus_seed: int = fields.at_least(0, 0)
-    """Seed of the phrases; 0 to 2,147,483,647."""
+    """Seed of the texts; 0 to 2,147,483,647."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -273,7 +273,7 @@ class WordsData(TaskPairsData):
     solvable; z60: numbers under addition modulo 60."""
     letters: str = fields.one_of(("all", "generators"), "all")
     """The elements that words are made of. all: all 60; generators: two that generate the
-    group, so that a model has 120 products to learn and not 3600."""
+    group, and their inverses, so that a model has 240 products to learn and not 3600."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:

@@ -28,7 +28,10 @@ def test_rows_within_the_interest_are_equal(tmp_path):
 @pytest.mark.parametrize(
     ("interest", "message"),
     [
-        ("ter:1", "'ter' is no metric; perplexity, bleu, chrf, exact_match are"),
+        (
+            "ter:1",
+            "'ter' is no metric; perplexity, bleu, chrf, exact_match, accuracy are",
+        ),
         ("bleu:a", "'a' is no number above 0; write bleu:0.5"),
         ("bleu", "'' is no number above 0"),
         ("bleu:-1", "'-1' is no number above 0"),

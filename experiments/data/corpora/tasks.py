@@ -284,8 +284,9 @@ class Source:
         return " ".join(text.symbols[: text.prompt]), " ".join(answers)
 
 
-GENERATING = {"a5": (15, 16), "z60": (1, 7)}
-"""Elements that generate each group; of A5 the cycles (0 1 2) and (0 1 2 3 4)."""
+GENERATING = {"a5": (15, 24, 16, 48), "z60": (1, 59, 7, 53)}
+"""Two elements that generate each group, each before its inverse; of A5 the cycles (0 1 2) and
+(0 1 2 3 4)."""
 
 
 @functools.cache

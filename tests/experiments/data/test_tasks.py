@@ -302,13 +302,63 @@ def test_the_defaults_resolve(task):
 
 
 @pytest.mark.parametrize("group", ["a5", "z60"])
-def test_two_letters_generate_the_group(group):
+def test_letters_generate_the_group(group):
     table = tasks.multiplication_table(group)
+    one, inverse, other, its_inverse = tasks.GENERATING[group]
+    assert table[one][inverse] == table[other][its_inverse] == 0
     reached, new = {0}, {0}
     while new:
-        new = {table[g][h] for g in new for h in tasks.GENERATING[group]} - reached
+        new = {table[g][h] for g in new for h in (one, other)} - reached
         reached |= new
     assert len(reached) == 60
     texts = read(source_of("words", group=group, letters="generators"), "train")
     letters = {symbol for symbols, _ in texts for symbol in symbols}
     assert letters == {f"g{i}" for i in tasks.GENERATING[group]}
+
+
+PARITY = '''
+import random
+
+from experiments.data.corpora import Pairs
+
+
+class Parity:
+    """Asks at the end whether the ones are odd."""
+
+    labelled = True
+
+    def __init__(self, data, length: int = 6):
+        self.length = length
+
+    def symbols(self):
+        return ("0", "1", "even", "odd")
+
+    def fingerprint(self):
+        return f"parity {self.length}"
+
+    def read(self, split):
+        rng = random.Random(split)
+        texts = [rng.choices("01", k=self.length) for _ in range(9)]
+        ends = ["odd" if text.count("1") % 2 else "even" for text in texts]
+        nothing = "_ " * (self.length - 1)
+        yield Pairs([" ".join(text) for text in texts], [nothing + end for end in ends])
+
+    def place(self, split, i):
+        return f"{split}, text {i}"
+
+    def counts(self):
+        return {}
+'''
+
+
+def test_a_task_from_outside(tmp_path):
+    (tmp_path / "parity.py").write_text(PARITY)
+    place = f"{tmp_path}/parity.py:Parity(length=9)"
+    changes = {"model.kind": "language", "data.corpus": place}
+    settings = resolve(default_config(), changes)
+    assert settings.data.labelled
+    prepared = dataset.prepare(settings.data)
+    assert prepared.vocabulary().size == 9 and prepared.test.distances is None
+    for ids, labels in zip(*prepared.test.ids, strict=True):
+        assert len(ids) == len(labels) == 9
+        assert (labels > NOTHING_ID).tolist() == [False] * 8 + [True]

@@ -54,12 +54,15 @@ def trial():
     return corpus, program, jax.device_get(initial_state(program, own, INIT))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def hidden_states(program, variables, ids):
+    return build_model(program).apply(variables, ids, jnp.arange(len(ids)))
+
+
 def log_probabilities(state, program, ids):
     """log p of each token after each of one text's, in a pass of its own; float64."""
     variables = dict(params=state.params, positions=state.positions)
-    variables = jax.tree.map(jnp.asarray, variables)
-    read = jnp.asarray(ids)
-    hidden = build_model(program).apply(variables, read, jnp.arange(len(ids)))
+    hidden = hidden_states(program, variables, jnp.asarray(ids))
     logits = np.asarray(hidden, float) @ np.asarray(state.params["embedding"], float).T
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
