@@ -52,10 +52,13 @@ def over_cache(
     score,
     normaliser,
     visible: Bool[Array, "*B n M"],
-    bias: Float[Array, "H m M"] | None = None,
+    bias: Float[Array, "*b H m M"] | None = None,
     best: bool = False,
 ) -> Float[Array, "*B N H V"]:
-    """Computes `cached` for every head of every example."""
+    """Computes `cached` for every head of every example.
+
+    A bias with axes before H has all axes of the batch; examples share one without.
+    """
     *batch, _, h, _ = q.shape
 
     def one_head(q, k, v, values, bias, visible):
@@ -69,8 +72,9 @@ def over_cache(
     values = jax.tree.map(for_each_head, (score, normaliser))
     mapped = jax.vmap(one_head, in_axes=(0, 0, 0, 0, 0, None))
     for _ in batch:
-        # Score, normaliser and bias have no batch axis: all examples share them.
-        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, None, 0))
+        # Score and normaliser have no batch axis: all examples share them.
+        of_bias = None if bias is None or bias.ndim == 3 else 0
+        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, of_bias, 0))
     out = mapped(jnp.moveaxis(q, -2, -3), k, v, values, bias, visible)
     return jnp.moveaxis(out, -3, -2)
 

@@ -20,8 +20,10 @@ from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
+from attn.models.visibility import ancestors, write_entries
 from attn.normalisers import normaliser_init
 from attn.positions import NoPositions, Positions, bias_row
+from attn.precision import at_least_float32
 from attn.scores import score_init
 
 COMBINATIONS = ("concat", "mean")
@@ -58,7 +60,7 @@ class MultiHeadAttention(nn.Module):
         combine="concat", b_o, all 0 at first.
       positions: tells self-attention where tokens stand, by rotation or bias; its table
         is the model's. The arrays of a trained bias are parameters kept under
-        "relative".
+        "relative", those of forget gates under "forget".
       causal: whether a query sees no key behind it, which some biases ask; the mask hides
         them, not this.
       selection: "soft"; "argmax", the value of the best key with the gradient of soft
@@ -129,6 +131,11 @@ class MultiHeadAttention(nn.Module):
             "relative",
             lambda key: self.positions.bias(key, self.h, self.causal),
         )
+        self.gates = with_parameters(
+            self,
+            "forget",
+            lambda key: self.positions.gates(key, self.d_model, self.h),
+        )
 
     def __call__(
         self,
@@ -171,7 +178,7 @@ class MultiHeadAttention(nn.Module):
 
         `bias` is added to the scores, in place of the module's own.
         """
-        bias = self.position_bias if bias is None else bias
+        bias = self._bias_of(x) if bias is None else bias
         arguments = dict(
             score=self.score_value,
             normaliser=self.normaliser_value,
@@ -201,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
           ValueError: a bias of positions, as nothing says where x stands.
         """
-        if self.position_bias is not None:
+        if self.position_bias is not None or self.gates is not None:
             raise ValueError(
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
@@ -218,9 +225,15 @@ class MultiHeadAttention(nn.Module):
         return self._output(out)
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length."""
+        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length.
+
+        With forget gates there is room for their sums (*B, T, H) too.
+        """
         keys = jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype)
         values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
+        if self.positions.has_gates:
+            sums = jnp.zeros((*batch_shape, length, self.h), at_least_float32(dtype))
+            return keys, values, sums
         return keys, values
 
     def decode_step(
@@ -240,11 +253,7 @@ class MultiHeadAttention(nn.Module):
           The output and the new cache.
         """
         n = x.shape[-2]
-        bias = None
-        if self.position_bias is not None:
-            row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
-            # n entries of the cache share each position.
-            bias = row.repeat(n, axis=-1)[:, None]
+        bias, *sums = self._bias_of_step(x, t, cache, visible)
         positions = jnp.full(n, t)
         # Keys are rotated before they are kept, because their position never changes.
         k, v = as_cached(*self.keys_and_values(x, positions))
@@ -260,7 +269,27 @@ class MultiHeadAttention(nn.Module):
             visible=visible,
             bias=bias,
         )
-        return self._output(out), (keys, values)
+        return self._output(out), (keys, values, *sums)
+
+    def _bias_of(self, x):
+        """Returns the bias of self-attention from x to x, or None."""
+        return self.position_bias if self.gates is None else self.gates.bias(x)
+
+    def _bias_of_step(self, x, t, cache, visible):
+        """Returns the bias of `decode_step`, and the new sums of forget gates, if any."""
+        n = x.shape[-2]
+        if self.gates is not None:
+            before = ancestors(cache[2], visible, t - 1)
+            c = before + self.gates.log_gates(x)
+            sums = write_entries(cache[2], c, t)
+            # No entry that is seen stands behind x, so the sign is that of ForgetBias.
+            bias = c[..., :, None, :] - sums[..., None, :, :]
+            return jnp.moveaxis(bias, -1, -3), sums
+        if self.position_bias is None:
+            return (None,)
+        row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
+        # n entries of the cache share each position.
+        return (row.repeat(n, axis=-1)[:, None],)
 
     def _queries(self, x, positions=None):
         q = _project(x, self.w_q)

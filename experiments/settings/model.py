@@ -78,7 +78,8 @@ class LayeredModel(Model):
     """How attention makes weights of scores, softmax or what stands in its place."""
     positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
-    (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
+    (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
+    t5, kerple, fire, forget)."""
     # The paper has post; tensor2tensor's later defaults are pre.
     norm: str = fields.one_of(NORMS, "post")
     """Place of LayerNorm. post: LayerNorm(x + Sublayer(x)); post_final: and one more after
