@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn.jax_versions import apply_linear
@@ -19,10 +20,10 @@ GROUP = 2
 
 @jax.custom_jvp
 def relu_sum(
-    x: Float[Array, "N M"],
-    w: Float[Array, "F"],
-    b: Float[Array, "F"],
-    v: Float[Array, "F"],
+    x: Float[ArrayLike, "N M"],
+    w: Float[ArrayLike, "F"],
+    b: Float[ArrayLike, "F"],
+    v: Float[ArrayLike, "F"],
 ) -> Float[Array, "N M"]:
     """Computes Σ_f v_f max(0, w_f x + b_f)."""
 

@@ -4,6 +4,7 @@ They are values as `attn.positions.biases` describes them. H heads, F = the unit
 MLP; n queries and m keys of a tile.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -86,7 +87,7 @@ class FireBias:
     b_2: Any  # Float[Array, "H"]
     c: Any  # Float[Array, "1"]
     threshold: Any  # Float[Array, "1"], L as a multiple of `first_threshold`
-    first_threshold: float = 512.0
+    first_threshold: float = dataclasses.field(default=512.0, metadata={"static": True})
     offset: Any = 0  # Int[Array, ""]
 
     @classmethod
