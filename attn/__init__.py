@@ -3,14 +3,26 @@
 from attn import contract, inspect, io, normalisers
 from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
+from attn.heads import differential, talking_heads
 from attn.masks import Mask
 from attn.models.beam_search import BeamResult, beam_search, greedy
 from attn.models.convolution import Convolution
 from attn.models.design import Design, Shape
+from attn.models.heads import (
+    HEADS,
+    Differential,
+    Heads,
+    Separate,
+    TalkingHeads,
+)
 from attn.models.language_model import LanguageModel
+from attn.models.linear_attention import DeltaHeads, GatedLinearHeads, LinearHeads
 from attn.models.mixers import (
     MIXERS,
     Convolutional,
+    DeltaNet,
+    GatedLinearAttention,
+    LinearAttention,
     Mixer,
     Recurrent,
     Restricted,
@@ -34,6 +46,7 @@ from attn.normalisers import (
     Sink,
     Softmax,
     Sparsemax,
+    StickBreaking,
     normaliser,
 )
 from attn.positions import (
@@ -63,9 +76,19 @@ from attn.positions import (
     rotary,
     sinusoidal,
 )
-from attn.scores import SCORES, Additive, Bilinear, Dot, ScaledDot, score
+from attn.scores import (
+    SCORES,
+    Additive,
+    Bilinear,
+    Dot,
+    QKNorm,
+    ScaledDot,
+    Softcap,
+    score,
+)
 
 __all__ = [
+    "HEADS",
     "MIXERS",
     "NORMALISERS",
     "POSITIONS",
@@ -82,7 +105,10 @@ __all__ = [
     "BucketBias",
     "Convolution",
     "Convolutional",
+    "DeltaHeads",
+    "DeltaNet",
     "Design",
+    "Differential",
     "Dot",
     "Entmax",
     "Fire",
@@ -90,17 +116,23 @@ __all__ = [
     "Forget",
     "ForgetBias",
     "ForgetGates",
+    "GatedLinearAttention",
+    "GatedLinearHeads",
+    "Heads",
     "Kerple",
     "KerpleLogBias",
     "KerplePowerBias",
     "LanguageModel",
     "Learned",
+    "LinearAttention",
+    "LinearHeads",
     "Mask",
     "Mixer",
     "MultiHeadAttention",
     "NoPositions",
     "OffByOne",
     "Positions",
+    "QKNorm",
     "Randomised",
     "ReLU",
     "Recurrence",
@@ -114,12 +146,16 @@ __all__ = [
     "ScaledDot",
     "SelfAttention",
     "SeparableConvolutional",
+    "Separate",
     "Shape",
     "Sigmoid",
     "Sink",
     "Sinusoidal",
+    "Softcap",
     "Softmax",
     "Sparsemax",
+    "StickBreaking",
+    "TalkingHeads",
     "Transformer",
     "alibi_slopes",
     "argmax_attention",
@@ -127,6 +163,7 @@ __all__ = [
     "beam_search",
     "bias",
     "contract",
+    "differential",
     "greedy",
     "inspect",
     "io",
@@ -137,4 +174,5 @@ __all__ = [
     "sampled_attention",
     "score",
     "sinusoidal",
+    "talking_heads",
 ]

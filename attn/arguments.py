@@ -15,7 +15,7 @@ from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
 from attn.random_bits import typed_key
-from attn.scores import SCORES, Dot, ScaledDot
+from attn.scores import SCORES, Dot, QKNorm, ScaledDot, Softcap
 
 
 def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike, Mask]:
@@ -60,7 +60,10 @@ def check_shapes(q, k, v, score):
             f"got {shapes}"
         )
     # Other scores may compare vectors of two widths, as a bilinear one does.
-    if q.shape[-1] != k.shape[-1] and isinstance(score, (Dot, ScaledDot)):
+    innermost = score
+    while isinstance(innermost, (QKNorm, Softcap)):
+        innermost = innermost.inner
+    if q.shape[-1] != k.shape[-1] and isinstance(innermost, (Dot, ScaledDot)):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
             f"got {shapes}"
@@ -164,6 +167,9 @@ def _check_score(score):
         raise TypeError(
             f"score must be of a class that attn.score makes, not {_kind(score)}"
         )
+    # Of a score that wraps another, both are looked at.
+    if isinstance(score, (QKNorm, Softcap)):
+        _check_score(score.inner)
 
 
 def _check_bias(bias, batch, h, n, m):

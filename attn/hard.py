@@ -46,9 +46,17 @@ def argmax_attention(
       normaliser: counts in the gradient alone, as the best key is that of the best score.
       straight_through: the gradient is that of `attn.attention`; without, it reaches the
         selected values alone.
+
+    Raises:
+      ValueError: a normaliser whose weights do not follow the scores.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
     check_normaliser(normaliser)
+    if not normaliser.by_score:
+        raise ValueError(
+            f"the key of the best score need not have the greatest weight of "
+            f"{type(normaliser).__name__}: no key is the best"
+        )
     if nobody_meets(q, k):
         return _nothing(q, v)
     index, best = _best_keys(q, k, score, normaliser, mask, bias)

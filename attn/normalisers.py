@@ -47,6 +47,8 @@ def normaliser(cls):
         `cls()`, where all fields have defaults.
       sums_to_one: False states that the weights of a query need not sum to 1, and so are
         no probabilities to sample by. The default is True.
+      by_score: False states that a greater score need not have the greater weight, so that
+        no key is the best by its score. The default is True.
       is_softmax: True states that the weights are softmax(s), so that kernels can use a
         fused one. The default is False.
     """
@@ -57,6 +59,8 @@ def normaliser(cls):
         cls.init = classmethod(lambda cls, key, h: cls())
     if not hasattr(cls, "sums_to_one"):
         cls.sums_to_one = True
+    if not hasattr(cls, "by_score"):
+        cls.by_score = True
     if not hasattr(cls, "is_softmax"):
         cls.is_softmax = False
     return cls
@@ -241,6 +245,32 @@ class ASEntmax:
         return Entmax(self.alpha)(scaled(s, delta + beta * length**gamma))
 
 
+@normaliser
+class StickBreaking:
+    """w_j = σ(s_j) Π_{l > j} (1 − σ(s_l)), l the keys that are seen (Tan et al. 2024).
+
+    Of a stick of length 1 each key, from the last that the query sees to the first, breaks
+    off the share σ(s_j) of what is left: so weights depend on the order of the keys, and
+    need no positions. Under a causal mask the nearest key is the first to break. The paper
+    hides a query's own key, as `Mask.causal(offset=-1)` does; the mask of a decoder shows
+    it.
+    """
+
+    sums_to_one = False
+    by_score = False
+
+    def __call__(self, s):
+        hidden = s == -jnp.inf
+        # 0 in place of −inf, which has no derivative.
+        seen = jnp.where(hidden, 0, s)
+        # −log(1 − σ(s)) = log(1 + e^s), and log σ(s) is that less.
+        broken = jnp.where(hidden, 0, jax.nn.softplus(seen))
+        later = jax.lax.cumsum(broken, s.ndim - 1, reverse=True)
+        # From the shifted sum: to subtract each from its own would cancel.
+        later = jnp.pad(later[:, 1:], ((0, 0), (0, 1)))
+        return jnp.where(hidden, 0, jnp.exp(-jax.nn.softplus(-seen) - later))
+
+
 def check_alpha(alpha: float | int) -> None:
     """Raises ValueError for an α of entmax outside of 1 to 2."""
     if not 1 <= alpha <= 2:
@@ -258,6 +288,7 @@ NORMALISERS = {
     "entmax": Entmax,
     "adaptive_entmax": AdaptiveEntmax,
     "asentmax": ASEntmax,
+    "stick_breaking": StickBreaking,
 }
 """The classes that a name stands for, as in `Design.normaliser`."""
 

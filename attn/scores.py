@@ -39,6 +39,8 @@ from attn.pytrees import pytree
 def score(cls):
     """Makes a class of parameters a score: a frozen dataclass of pytree leaves.
 
+    A field with the metadata {"static": True} is a part of its structure instead.
+
     The class may define, and gets a default where it does not:
 
       init(key, h, d_q, d_k): a class method that makes the score of h heads. The default
@@ -231,11 +233,135 @@ class TanhSum:
         return tanh_sum(q.T, k.T, self.v)
 
 
+@score
+class QKNorm:
+    """score(q, k) = inner(g_q ⊙ q / ‖q‖, g_k ⊙ k / ‖k‖): normed queries and keys.
+
+    With norm="rms" ‖x‖ = √(Σ x² / K + ε) and a head learns a gain for each feature of its
+    queries and its keys: Dehghani et al. 2023 and Wortsman et al. 2023, section 3.1, have
+    it with LayerNorm, which also takes the mean away; the models since have RMSNorm. With
+    norm="l2" ‖x‖ = √(Σ x² + ε) and a head learns one number: with a dot product inside,
+    score(q, k) = g · cos(q, k) (Henry et al. 2020). ε = 1e-6.
+    """
+
+    inner: Any = ScaledDot()  # another score
+    g_q: Any = None  # Float[Array, "Q"], or one number; 1 unless given
+    g_k: Any = None  # Float[Array, "K"], or one number; 1 unless given
+    norm: str = dataclasses.field(default="rms", metadata={"static": True})
+
+    def __post_init__(self):
+        """Raises ValueError for an unknown norm."""
+        _check_norm(self.norm)
+
+    @classmethod
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        d_q: int,
+        d_k: int,
+        *,
+        inner: str | type | Callable = "scaled_dot",
+        norm: str = "rms",
+    ):
+        """Makes the score of h heads around the one that `score_init(inner)` makes.
+
+        Gains start at 1. The one number of norm="l2" starts at √d_k, where Henry et al.
+        have log₂(L² − L) for sentences of L tokens.
+
+        Raises:
+          ValueError: an unknown norm or inner score.
+        """
+        inner = score_init(inner)(key, h, d_q, d_k)
+        _check_norm(norm)
+        if norm == "l2":
+            return cls(inner, jnp.full(h, float(d_k) ** 0.5), None, norm)
+        return cls(inner, jnp.ones((h, d_q)), jnp.ones((h, d_k)), norm)
+
+    @property
+    def is_product(self) -> bool:
+        """Tells whether `prepare` gives `Dot()`: where it does inside."""
+        return self.inner.is_product
+
+    def __call__(
+        self,
+        q: Float[Array, "N Q"],
+        k: Float[Array, "M K"],
+    ) -> Float[Array, "N M"]:
+        return self.inner(self._normed(q, self.g_q), self._normed(k, self.g_k))
+
+    def prepare(self, q, k):
+        """Norms queries and keys, then does what the inner score prepares."""
+        return self.inner.prepare(self._normed(q, self.g_q), self._normed(k, self.g_k))
+
+    def _normed(self, x, gain):
+        # The squares of bfloat16 are summed in float32; the inner score gets x's dtype.
+        wide = x.astype(_at_least_float32(x))
+        total = (wide**2).sum(-1, keepdims=True)
+        if self.norm == "rms":
+            total = total / max(1, x.shape[-1])
+        # ε also makes the gradient at 0 finite, where masked tokens stand.
+        wide = wide * jax.lax.rsqrt(total + 1e-6)
+        if gain is not None:
+            gain = jnp.asarray(gain, wide.dtype)
+            # x may have axes of a batch here, as the kernel "jax_nn" prepares all at once.
+            wide = wide * gain.reshape((1,) * (x.ndim - gain.ndim) + gain.shape)
+        return wide.astype(x.dtype)
+
+
+@score
+class Softcap:
+    """score(q, k) = cap · tanh(inner(q, k) / cap), from −cap to cap (Gemma 2, 2024).
+
+    The larger the cap, the nearer to the inner score.
+    """
+
+    inner: Any = ScaledDot()  # another score
+    cap: Any = 50.0  # a number, or one for each head
+
+    @classmethod
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        d_q: int,
+        d_k: int,
+        *,
+        inner: str | type | Callable = "scaled_dot",
+        cap: float = 50.0,
+    ):
+        """Makes the score of h heads around the one that `score_init(inner)` makes.
+
+        Raises:
+          ValueError: a cap that is not finite and above 0, an unknown inner score.
+        """
+        if not 0 < cap < float("inf"):
+            raise ValueError(f"cap={cap} must be finite and above 0")
+        return cls(score_init(inner)(key, h, d_q, d_k), cap)
+
+    def __call__(
+        self,
+        q: Float[Array, "N Q"],
+        k: Float[Array, "M K"],
+    ) -> Float[Array, "N M"]:
+        s = self.inner(q, k)
+        s = s.astype(_at_least_float32(s))
+        cap = jnp.asarray(self.cap, s.dtype)
+        return cap * jnp.tanh(s / cap)
+
+    def prepare(self, q, k):
+        """Does what the inner score prepares."""
+        inner, q, k = self.inner.prepare(q, k)
+        return Softcap(inner, self.cap), q, k
+
+
 SCORES = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
     "bilinear": Bilinear,
     "additive": Additive,
+    "qk_norm": QKNorm,
+    "softcap": Softcap,
 }
 """The classes that a name stands for, as in `Design.score`."""
 
@@ -261,6 +387,11 @@ def score_init(choice: str | type | Callable) -> Callable:
 
 # Heads are a batch axis: counted into the fans, they would shrink all values.
 _glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis=0)
+
+
+def _check_norm(norm):
+    if norm not in ("rms", "l2"):
+        raise ValueError(f"unknown norm {norm!r} of queries and keys; known: rms, l2")
 
 
 def _at_least_float32(x):

@@ -179,7 +179,7 @@ def _check_exportable(model):
             f"d_k={shape.d_k}, d_v={shape.d_v}, d_model={shape.d_model}; "
             "to_arrays writes any model"
         )
-    fields = ["combine", "head_activation", "selection"]
+    fields = ["combine", "head_activation", "selection", "heads", "gate"]
     fields += ["encoder_mixing", "decoder_mixing"]
     other = [
         name for name in fields if getattr(design, name) != getattr(Design(), name)

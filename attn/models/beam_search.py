@@ -262,7 +262,8 @@ def _decoder(model, variables, source, lengths, beam, max_length):
         logits = jnp.einsum(product, hidden, matrix, preferred_element_type=dtype)
         return logits, caches
 
-    return step, call("empty_caches", (batch,), max_length * beam, encoded.dtype)
+    caches = call("empty_caches", (batch,), max_length * beam, encoded.dtype, beam)
+    return step, caches
 
 
 def _forced_tokens(lengths, max_length, eos, limits, prefix):

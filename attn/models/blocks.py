@@ -91,6 +91,18 @@ class Layer(nn.Module):
         """The sub-layer that mixes positions."""
         return getattr(self, self.mixer.name)
 
+    def empty_cache(
+        self,
+        batch_shape: tuple[int, ...],
+        entries: int,
+        dtype,
+        hypotheses: int | None = None,
+    ):
+        """Returns the mixer's cache, see `Transformer.empty_caches`."""
+        if self.mixer.has_state and hypotheses is not None:
+            entries = hypotheses
+        return self.mixing.empty_cache(batch_shape, entries, dtype)
+
     def _set_mixing(self):
         module = self.mixer.build(
             self.shape, self.design, self.causal, self.P_attention

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from attn.models.activations import ACTIVATIONS
 from attn.models.embeddings import EMBEDDINGS
+from attn.models.heads import GATES, Heads, Separate
 from attn.models.mixers import Mixer, SelfAttention
 from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
 from attn.normalisers import normaliser_init
@@ -60,6 +61,12 @@ class Design(NamedTuple):
     selection: str = "soft"
     """Takes values in the last layer's attention to the source, see
     `MultiHeadAttention`: "soft", "argmax", "sampled"; the last two need P_attention=0."""
+    heads: Heads = Separate()
+    """What the heads of an attention have to do with each other, see
+    `attn.models.heads`."""
+    gate: str = "none"
+    """Multiplies the outputs of heads by σ(x W_g), see `MultiHeadAttention`: "none",
+    "head" or "element"."""
     encoder_mixing: Mixer = SelfAttention()
     """Mixes the positions of a source, see `attn.models.mixers`."""
     decoder_mixing: Mixer = SelfAttention()
@@ -76,11 +83,13 @@ def check_design(design: Design, shape: Shape) -> None:
     check_name("head_activation", design.head_activation, ACTIVATIONS)
     check_name("combine", design.combine, COMBINATIONS)
     check_name("selection", design.selection, SELECTIONS)
+    check_name("gate", design.gate, GATES)
     # Called for its error, before any layer is made.
     score_init(design.score)
     normaliser_init(design.normaliser)
     for field, base, example in (
         ("positions", Positions, "Rotary()"),
+        ("heads", Heads, "Differential()"),
         ("encoder_mixing", Mixer, "Recurrent()"),
         ("decoder_mixing", Mixer, "Recurrent()"),
     ):
@@ -89,6 +98,7 @@ def check_design(design: Design, shape: Shape) -> None:
             raise ValueError(
                 f"{field}={value!r} must be a {base.__name__}, such as {example}"
             )
+    design.heads.check()
     design.positions.check(shape.d_model, shape.d_k)
     design.encoder_mixing.check(shape.d_model)
     design.decoder_mixing.check(shape.d_model)

@@ -68,10 +68,16 @@ class LanguageModel(LayeredModel):
         """Computes the logits of hidden states."""
         return hidden @ output_matrix(self.variables["params"]).T
 
-    def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
-        """Returns room for each layer's own: an entry for each position and text."""
+    def empty_caches(
+        self,
+        batch_shape: tuple[int, ...],
+        entries: int,
+        dtype,
+        hypotheses: int | None = None,
+    ):
+        """Returns room for each layer's own, see `Transformer.empty_caches`."""
         return tuple(
-            layer.mixing.empty_cache(batch_shape, entries, dtype)
+            layer.empty_cache(batch_shape, entries, dtype, hypotheses)
             for layer in self.decoder
         )
 

@@ -15,6 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 from attn.masks import Mask
 from attn.models.activations import ACTIVATIONS
 from attn.models.convolution import Convolution
+from attn.models.linear_attention import (
+    DECAYS,
+    DeltaHeads,
+    GatedLinearHeads,
+    LinearHeads,
+)
 from attn.models.multihead import MultiHeadAttention, check_name
 from attn.models.recurrence import CELLS, Recurrence
 
@@ -31,6 +37,8 @@ class Mixer:
     """The name of the module in a layer's parameters."""
     attends: ClassVar[bool] = False
     """States that it is self-attention, and so uses score, heads and positions."""
+    has_state: ClassVar[bool] = False
+    """States that its cache is one state a hypothesis, and not an entry a position too."""
 
     def build(self, shape, design, causal: bool, P_attention=0.0) -> nn.Module:
         """Makes the module of one layer.
@@ -166,12 +174,73 @@ class SeparableConvolutional(Convolutional):
         return Convolution(shape.d_model, self.radius, causal, separable=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class LinearAttention(Mixer):
+    """Mixes by linear attention: see `LinearHeads`, with the shape's h, d_k and d_v."""
+
+    name: ClassVar[str] = "linear_attention"
+    has_state: ClassVar[bool] = True
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> LinearHeads:
+        """Makes the heads."""
+        return LinearHeads(shape.d_model, shape.h, shape.d_k, shape.d_v, causal)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedLinearAttention(LinearAttention):
+    """Mixes by gated linear attention: see `GatedLinearHeads`.
+
+    `decay` is a name of DECAYS: what has a decay of its own, each feature of a key or each
+    head.
+    """
+
+    name: ClassVar[str] = "gated_linear_attention"
+    decay: str = "feature"
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> GatedLinearHeads:
+        """Makes the heads."""
+        return GatedLinearHeads(
+            shape.d_model,
+            shape.h,
+            shape.d_k,
+            shape.d_v,
+            causal,
+            self.decay,
+            design.norm_epsilon,
+        )
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError for an unknown decay."""
+        check_name("decay", self.decay, DECAYS)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeltaNet(LinearAttention):
+    """Mixes by the delta rule: see `DeltaHeads`."""
+
+    name: ClassVar[str] = "deltanet"
+
+    def build(self, shape, design, causal: bool, P_attention=0.0) -> DeltaHeads:
+        """Makes the heads."""
+        return DeltaHeads(
+            shape.d_model,
+            shape.h,
+            shape.d_k,
+            shape.d_v,
+            causal,
+            norm_epsilon=design.norm_epsilon,
+        )
+
+
 MIXERS = {
     "attention": SelfAttention,
     "restricted": Restricted,
     "recurrence": Recurrent,
     "convolution": Convolutional,
     "separable": SeparableConvolutional,
+    "linear_attention": LinearAttention,
+    "gated_linear_attention": GatedLinearAttention,
+    "deltanet": DeltaNet,
 }
 """The classes of this file by name."""
 
@@ -189,5 +258,7 @@ def attention_module(shape, design, P_attention, **options) -> MultiHeadAttentio
         biases=design.biases,
         P_drop=P_attention,
         normaliser=design.normaliser,
+        heads=design.heads,
+        gate=design.gate,
         **options,
     )

@@ -20,6 +20,7 @@ from attn.attention import attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
+from attn.models.heads import GATES, Heads, Separate, gated
 from attn.models.visibility import ancestors, write_entries
 from attn.normalisers import normaliser_init
 from attn.positions import NoPositions, Positions, bias_row
@@ -43,6 +44,8 @@ class MultiHeadAttention(nn.Module):
     Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
     `positions`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
+    Differential heads have 2·d_k in place of d_k in these, and 4·d_k + d_v more; talking
+    heads 2·h² more; a gate d_model·h or d_model·h·d_v, and as many biases as columns.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.
@@ -71,11 +74,17 @@ class MultiHeadAttention(nn.Module):
       normaliser: makes weights of scores: a function (key, h) -> normaliser, a class of
         normalisers, or a name of NORMALISERS. Its arrays are parameters too, kept under
         "normaliser".
+      heads: what heads have to do with each other, see `attn.models.heads`. The parameters
+        of other than separate ones are kept under "together".
+      gate: multiplies the heads' outputs, before W_O, by σ(x W_g), x the module's input
+        on the queries' side (Qiu et al. 2025, section 2.2): "none"; "head", by a number a
+        head; "element", by d_v numbers a head. With `biases`, by σ(x W_g + b_g).
 
     Raises:
       ValueError: an unknown name, parameters of another score, positions that do not fit,
         a P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
-        normaliser whose weights need not sum to 1.
+        normaliser whose weights need not sum to 1, another selection than "soft" with
+        heads that are not separate.
     """
 
     d_model: int
@@ -91,36 +100,52 @@ class MultiHeadAttention(nn.Module):
     selection: str = "soft"
     P_drop: float | Float[Array, ""] = 0.0
     normaliser: str | type | Callable[[Array, int], Any] = "softmax"
+    heads: Heads = Separate()
+    gate: str = "none"
 
     def setup(self):
         """Draws the parameters."""
         check_name("combine", self.combine, COMBINATIONS)
         check_name("selection", self.selection, SELECTIONS)
+        check_name("gate", self.gate, GATES)
+        self.heads.check()
         if not is_never("P_drop", self.P_drop) and self.selection != "soft":
             raise ValueError(
                 f"selection={self.selection!r} takes whole values and has no weights to "
                 f"drop: P_drop={self.P_drop} must be 0"
             )
         self.positions.check(self.d_model, self.d_k)
+        self.together = self.heads.build(self.h, self.d_k, self.d_v)
+        if self.together is not None and self.selection != "soft":
+            raise ValueError(
+                f"selection={self.selection!r} takes the best key of one head's scores: "
+                f"heads={self.heads} must be Separate()"
+            )
         if self.selection == "sampled":
             self.baseline = Baseline()
         concat = self.combine == "concat"
         glorot = nn.initializers.glorot_uniform
         into_heads = glorot(0, (1, 2))
         into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
-        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
-        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
+        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self._width))
+        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self._width))
         self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
         if self._has_w_o:
             out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
             self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
         if self.biases:
             zeros = nn.initializers.zeros
-            self.b_q = self.param("b_q", zeros, (self.h, self.d_k))
-            self.b_k = self.param("b_k", zeros, (self.h, self.d_k))
+            self.b_q = self.param("b_q", zeros, (self.h, self._width))
+            self.b_k = self.param("b_k", zeros, (self.h, self._width))
             self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
             if self._has_w_o:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
+        if self.gate != "none":
+            features = self.d_v if self.gate == "element" else 1
+            self.w_g = self.param("w_g", into_heads, (self.d_model, self.h, features))
+            self.b_g = None
+            if self.biases:
+                self.b_g = self.param("b_g", zeros, (self.h, features))
         init_score = score_init(self.score)
         self.score_value = with_parameters(
             self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
@@ -131,7 +156,7 @@ class MultiHeadAttention(nn.Module):
             "relative",
             lambda key: self.positions.bias(key, self.h, self.causal),
         )
-        self.gates = with_parameters(
+        self.forget_gates = with_parameters(
             self,
             "forget",
             lambda key: self.positions.gates(key, self.d_model, self.h),
@@ -186,7 +211,9 @@ class MultiHeadAttention(nn.Module):
             bias=bias,
         )
         q = self._queries(x)
-        return self._output(select(self, x, q, k, v, arguments, self._dropout()))
+        dropout = self._dropout()
+        out = select(self, x, q, k, v, arguments, dropout, self.together or attention)
+        return self._output(out, x)
 
     def project_memory(self, memory: Float[Array, "*B M D"]):
         """Returns the keys (*B, H, K, M) and values (*B, H, M, V) of `memory`.
@@ -208,12 +235,12 @@ class MultiHeadAttention(nn.Module):
         Raises:
           ValueError: a bias of positions, as nothing says where x stands.
         """
-        if self.position_bias is not None or self.gates is not None:
+        if self.position_bias is not None or self.forget_gates is not None:
             raise ValueError(
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
             )
-        out = over_cache(
+        out = self._over_cache(
             self._queries(x),
             *memory,
             score=self.score_value,
@@ -222,14 +249,14 @@ class MultiHeadAttention(nn.Module):
             # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
         )
-        return self._output(out)
+        return self._output(out, x)
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
         """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length.
 
         With forget gates there is room for their sums (*B, T, H) too.
         """
-        keys = jnp.zeros((*batch_shape, self.h, self.d_k, length), dtype)
+        keys = jnp.zeros((*batch_shape, self.h, self._width, length), dtype)
         values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
         if self.positions.has_gates:
             sums = jnp.zeros((*batch_shape, length, self.h), at_least_float32(dtype))
@@ -260,7 +287,7 @@ class MultiHeadAttention(nn.Module):
         write = jax.lax.dynamic_update_slice_in_dim
         keys = write(cache[0], k, t * n, axis=-1)
         values = write(cache[1], v, t * n, axis=-2)
-        out = over_cache(
+        out = self._over_cache(
             self._queries(x, positions),
             keys,
             values,
@@ -269,18 +296,22 @@ class MultiHeadAttention(nn.Module):
             visible=visible,
             bias=bias,
         )
-        return self._output(out), (keys, values, *sums)
+        return self._output(out, x), (keys, values, *sums)
 
     def _bias_of(self, x):
         """Returns the bias of self-attention from x to x, or None."""
-        return self.position_bias if self.gates is None else self.gates.bias(x)
+        return (
+            self.position_bias
+            if self.forget_gates is None
+            else self.forget_gates.bias(x)
+        )
 
     def _bias_of_step(self, x, t, cache, visible):
         """Returns the bias of `decode_step`, and the new sums of forget gates, if any."""
         n = x.shape[-2]
-        if self.gates is not None:
+        if self.forget_gates is not None:
             before = ancestors(cache[2], visible, t - 1)
-            c = before + self.gates.log_gates(x)
+            c = before + self.forget_gates.log_gates(x)
             sums = write_entries(cache[2], c, t)
             # No entry that is seen stands behind x, so the sign is that of ForgetBias.
             bias = c[..., :, None, :] - sums[..., None, :, :]
@@ -301,15 +332,28 @@ class MultiHeadAttention(nn.Module):
         if positions is None:
             # Right in packed rows too: a rotation shows in distances only.
             positions = jnp.arange(x.shape[-3])
-        return self.positions.rotate(x, positions)
+        # Each of a head's maps is turned as a head of its own.
+        turned = x.reshape(*x.shape[:-2], -1, self.d_k)
+        return self.positions.rotate(turned, positions).reshape(x.shape)
+
+    def _over_cache(self, q, k, v, **arguments):
+        function = over_cache if self.together is None else self.together.over_cache
+        return function(q, k, v, **arguments)
+
+    @property
+    def _width(self):
+        """The width of a head's queries and keys, of all its maps together."""
+        return self.heads.maps * self.d_k
 
     @property
     def _has_w_o(self):
         """Tells whether matrices w_o bring the heads' vectors to d_model."""
         return self.combine == "concat" or self.d_v != self.d_model
 
-    def _output(self, out):
-        """Returns one vector a token from those of its heads."""
+    def _output(self, out, x):
+        """Returns one vector a token from those of its heads; x decides what gates pass."""
+        if self.gate != "none":
+            out = gated(out, x, self.w_g, self.b_g)
         has_w_o = self._has_w_o
         equation = "...nhv,hvd->...nd"
         out = jnp.einsum(equation, out, self.w_o) if has_w_o else out.sum(-2)
@@ -342,8 +386,9 @@ def select(
     v: Float[Array, "*B M H V"],
     arguments: dict[str, Any],
     dropout: dict[str, Any],
+    attend: Callable = attention,
 ) -> Float[Array, "*B N H V"]:
-    """Computes attention by the `selection` of `module`.
+    """Computes attention by the `selection` of `module`, with `attend` where it is soft.
 
     Score, normaliser, mask and bias are in `arguments`; the queries were projected from
     `x`. Sampled attention, with an rng named "sample" and the collection "policy" mutable,
@@ -359,7 +404,7 @@ def select(
     )
     # Hard attention is watched by the soft weights from which it selects.
     if watched or module.selection == "soft":
-        out = attention(q, k, v, return_weights=watched, **arguments, **dropout)
+        out = attend(q, k, v, return_weights=watched, **arguments, **dropout)
         if watched:
             out, weights = out
             sow("weights", "weights", weights)
@@ -385,7 +430,8 @@ def normaliser_of(module: nn.Module, h: int):
     """Returns the normaliser that `module` names, with its parameters, for h heads.
 
     Raises:
-      ValueError: one whose weights cannot be sampled by, where the module samples.
+      ValueError: one whose weights cannot be sampled by, where the module samples, or do
+        not follow the scores, where it takes the best.
     """
     init = normaliser_init(module.normaliser)
     value = with_parameters(module, "normaliser", lambda key: init(key, h))
@@ -393,6 +439,11 @@ def normaliser_of(module: nn.Module, h: int):
         raise ValueError(
             f"selection='sampled' draws keys by their weights, and those of "
             f"{type(value).__name__} need not sum to 1"
+        )
+    if module.selection == "argmax" and not value.by_score:
+        raise ValueError(
+            f"selection='argmax' takes the key of the best score, which need not have the "
+            f"greatest weight of {type(value).__name__}"
         )
     return value
 

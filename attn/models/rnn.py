@@ -198,10 +198,16 @@ class RNN(nn.Module):
         """Returns h in the layout that attention in a step takes."""
         return as_cached(memory[..., None, :], memory[..., None, :])
 
-    def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
+    def empty_caches(
+        self,
+        batch_shape: tuple[int, ...],
+        entries: int,
+        dtype,
+        hypotheses: int | None = None,
+    ):
         """Returns room for each decoder layer's states.
 
-        There is an entry for each position and hypothesis.
+        There is an entry for each position and hypothesis, whose number is not needed.
         """
         return tuple(
             layer.empty_cache(batch_shape, entries, dtype) for layer in self.decoder

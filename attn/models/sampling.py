@@ -101,7 +101,7 @@ def sample(
         return t + 1, caches, tokens, log_probs, done | (token == eos)
 
     caches = model.apply(
-        variables, (batch,), max_length, matrix.dtype, method="empty_caches"
+        variables, (batch,), max_length, matrix.dtype, 1, method="empty_caches"
     )
     tokens = jnp.full((batch, 1 + max_length), PAD, jnp.int32).at[:, 0].set(bos)
     start = jnp.int32(0), caches, tokens, jnp.zeros(batch), jnp.zeros(batch, bool)

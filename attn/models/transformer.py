@@ -108,13 +108,20 @@ class Transformer(LayeredModel):
         layers = self.decoder
         return tuple(layer.cross_attention.project_memory(memory) for layer in layers)
 
-    def empty_caches(self, batch_shape: tuple[int, ...], entries: int, dtype):
+    def empty_caches(
+        self,
+        batch_shape: tuple[int, ...],
+        entries: int,
+        dtype,
+        hypotheses: int | None = None,
+    ):
         """Returns room for each decoder layer's own keys and values.
 
-        There is an entry for each position and hypothesis.
+        There is an entry for each position and hypothesis. Where a mixer keeps states and
+        the number of hypotheses is given, it has a state for each of these.
         """
         return tuple(
-            layer.mixing.empty_cache(batch_shape, entries, dtype)
+            layer.empty_cache(batch_shape, entries, dtype, hypotheses)
             for layer in self.decoder
         )
 

@@ -102,6 +102,34 @@ def ancestors(
     return jnp.where(position >= 0, jnp.take_along_axis(written, index, axis=-2), 0)
 
 
+def parents(
+    states: Float[Array, "..."],
+    visible: Bool[Array, "*B K T"],
+    t: Int[Array, ""],
+) -> Float[Array, "..."]:
+    """Returns the state (*B, K, …) that each of K hypotheses at position t continues.
+
+    It is 0 at the first position. Of `states` (*B, E, …), E at least K, the first K are
+    those after position t − 1.
+
+    Raises:
+      ValueError: fewer states than hypotheses.
+    """
+    k = visible.shape[-2]
+    axis = visible.ndim - 2
+    if states.shape[axis] < k:
+        raise ValueError(
+            f"the cache has {states.shape[axis]} states, and there are {k} hypotheses: "
+            "make it by empty_caches(…, hypotheses)"
+        )
+    start = jnp.maximum(t - 1, 0) * k
+    before = jax.lax.dynamic_slice_in_dim(visible, start, k, axis=-1)
+    index = before.argmax(-1)
+    index = index.reshape(index.shape + (1,) * (states.ndim - index.ndim))
+    first = jax.lax.slice_in_dim(states, 0, k, axis=axis)
+    return jnp.where(t > 0, jnp.take_along_axis(first, index, axis=axis), 0)
+
+
 def write_entries(entries, new, t):
     """Returns a cache with the entries of K hypotheses at position t."""
     start = t * new.shape[-2]

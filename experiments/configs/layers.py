@@ -5,18 +5,23 @@ self-attention in all layers.
       --workdir=runs/layers
     python -m launch.sweep --config=experiments/configs/layers.py --sweep=layers,positions \
       --seeds=3 --workdir=runs/layers-positions
+    python -m launch.sweep --config=experiments/configs/layers.py --sweep=cousins --seeds=5 \
+      --workdir=runs/cousins
     python -m launch.bench layers
 
 The question: is it self-attention that makes a Transformer good, or would a recurrence or a
 convolution do as well in its place, with the same attention from decoder to encoder? The
 first command compares them; the second asks as well what each knows of order by itself:
 recurrence and convolution should need no positions, self-attention cannot do without. The
-third measures what each costs over n and d, beside Table 1's O(·).
+third has attention's linear relatives, whose state is a matrix a head, and the last
+measures what each row of Table 1 costs over n and d, beside its O(·).
 
 The rows have about the same number of parameters (`--dry_run` says): a layer's
 self-attention has 4·d_model², as h·d_k = d_model; GRU cells have 6 (4.5 in both
 directions), three taps of a convolution 3, a separable one 1. Restricted attention reaches
-one position to each side, of phrases of 10 tokens on average.
+one position to each side, of phrases of 10 tokens on average. Linear attention has those
+of self-attention, DeltaNet hardly more, and gated linear attention 5·d_model² and what
+makes its decays.
 
 CLDR phrases, half a minute to a minute a trial on one CPU core.
 """
@@ -31,12 +36,29 @@ MIXERS = {
     "separable": "separable(radius=1)",
 }
 
+COUSINS = {
+    "self-attention": "attention",
+    "linear attention": "linear_attention",
+    "gated linear attention": "gated_linear_attention",
+    "DeltaNet": "deltanet",
+}
+
 get_config = quick.get_config
 
 
 def sweep_layers():
     """In encoder and decoder."""
     for label, mixer in MIXERS.items():
+        yield {
+            "label": label,
+            "model.encoder_mixing": mixer,
+            "model.decoder_mixing": mixer,
+        }
+
+
+def sweep_cousins():
+    """Linear attention and its relatives, in encoder and decoder."""
+    for label, mixer in COUSINS.items():
         yield {
             "label": label,
             "model.encoder_mixing": mixer,

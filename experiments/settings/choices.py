@@ -8,7 +8,8 @@ A choice is written as a text, in config files, flags, points and config.json al
     path/to/file.py:Cosine(scale=3)
 
 Options are literals; a bare word is a text, so that `sinusoidal(layout=halves)` needs no
-quotes. The canonical text leaves out options at their defaults.
+quotes. Some are choices themselves: `softcap(inner=qk_norm(inner=additive))`, one from
+outside in quotes. The canonical text leaves out options at their defaults.
 """
 
 import ast
@@ -25,9 +26,10 @@ import attn
 from experiments.settings import fields, user_code
 from experiments.settings.fields import SettingsError
 
-# The digits behind @ are of the source's hash, as `user_code` writes them.
+# The digits behind @ are of the source's hash, as `user_code` writes them. What begins as
+# name(… is no place, whatever its options name.
 TEXT = re.compile(
-    r"((?P<place>.+?):)?(?P<name>[A-Za-z_]\w*)(@(?P<digits>[0-9a-f]+))?"
+    r"((?P<place>(?![A-Za-z_]\w*\().+?):)?(?P<name>[A-Za-z_]\w*)(@(?P<digits>[0-9a-f]+))?"
     r"(\((?P<options>.*)\))?",
     re.DOTALL,
 )
@@ -42,8 +44,10 @@ class Choice:
     cls: type
     options: tuple[tuple[str, Any], ...] = ()
     # Not compared, because the text has the source's hash already.
-    origin: user_code.Outside | None = dataclasses.field(default=None, compare=False)
-    """Where the class comes from, None for one of the library."""
+    origins: tuple[user_code.Outside, ...] = dataclasses.field(
+        default=(), compare=False
+    )
+    """Where the class, and those that its options name, come from; none for the library's."""
 
     def make(self, *arguments) -> Any:
         """Returns an instance of the class for some arguments and these options."""
@@ -58,7 +62,10 @@ class ScoreInit:
 
     def __call__(self, key, h: int, d_q: int, d_k: int):
         """Draws a score, as `attn.scores` says of `init`."""
-        options = dict(self.choice.options)
+        options = {
+            name: SCORES.value(value, name) if name in SCORES.nested else value
+            for name, value in self.choice.options
+        }
         return self.choice.cls.init(key, h, d_q, d_k, **options)
 
 
@@ -84,6 +91,7 @@ class Choices:
       maker: a function from a class to what takes its options.
       skip: the number of arguments that `maker` takes before the options.
       build: a function from a Choice to the value that it stands for.
+      nested: the names of options that are choices of the same kind.
     """
 
     known: Mapping[str, type]
@@ -92,6 +100,7 @@ class Choices:
     maker: Callable[[type], Callable] = lambda cls: cls
     skip: int = 0
     build: Callable[[Choice], Any] = Choice.make
+    nested: tuple[str, ...] = ()
 
     def value(self, text: str | type, key: str) -> Any:
         """Returns the value of a choice, equal and hashable for equal texts.
@@ -158,8 +167,16 @@ class Choices:
         else:
             cls = self.known[name]
         parameters = self.parameters(cls)
-        options = _checked_options(_read_options(match["options"] or ""), parameters)
-        return Choice(_canonical(name, options, parameters), cls, options, loaded)
+        options = _read_options(match["options"] or "", self.nested)
+        origins = [] if loaded is None else [loaded]
+        for option in options.keys() & parameters.keys() & {*self.nested}:
+            inner = self.parse(_as_annotated(option, options[option], str), option)
+            # With the digits of its source, where that is from outside.
+            options[option] = inner.text
+            origins += inner.origins
+        options = _checked_options(options, parameters)
+        text = _canonical(name, options, parameters, self.nested)
+        return Choice(text, cls, options, tuple(origins))
 
     def parameters(self, cls):
         """Returns the parameters that are options of a class, in their order."""
@@ -182,8 +199,8 @@ class Choices:
         }
 
 
-def _read_options(text):
-    """Returns the options in a text "a=1, b=word"."""
+def _read_options(text, nested=()):
+    """Returns the options in a text "a=1, b=word"; one that is `nested` may be "c=d(e=1)"."""
     try:
         # Python's own parser reads the options, and nothing in them is executed.
         call = ast.parse(f"f({text})", mode="eval").body
@@ -203,7 +220,11 @@ def _read_options(text):
             raise SettingsError(
                 f"options are written as name=value, each once, not ({text})"
             )
-        options[keyword.arg] = _read_value(keyword.arg, keyword.value)
+        value = keyword.value
+        if keyword.arg in nested and isinstance(value, ast.Call):
+            options[keyword.arg] = ast.unparse(value)
+        else:
+            options[keyword.arg] = _read_value(keyword.arg, value)
     return options
 
 
@@ -261,13 +282,16 @@ def _as_annotated(name, value, annotation):
     return value
 
 
-def _canonical(name, options, parameters):
+def _canonical(name, options, parameters, nested):
     if not options:
         return name
-    written = [
-        f"{option}={_written(value, parameters[option].annotation)}"
-        for option, value in options
-    ]
+    written = []
+    for option, value in options:
+        text = _written(value, parameters[option].annotation)
+        # What Python's grammar has as a call needs no quotes; a file's name does.
+        if option in nested and ":" not in value:
+            text = value
+        written.append(f"{option}={text}")
     return f"{name}({', '.join(written)})"
 
 
@@ -326,6 +350,7 @@ SCORES = Choices(
     # `init` takes key, h, d_q and d_k before the options.
     skip=4,
     build=_score_init,
+    nested=("inner",),
 )
 NORMALISERS = Choices(
     attn.NORMALISERS,
@@ -340,6 +365,11 @@ POSITIONS = Choices(
     attn.POSITIONS,
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Positions),
     "a subclass of attn.Positions",
+)
+HEADS = Choices(
+    attn.HEADS,
+    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Heads),
+    "a subclass of attn.Heads",
 )
 MIXERS = Choices(
     attn.MIXERS,

@@ -40,6 +40,7 @@ CHOICES = {
     "score": choices.SCORES,
     "normaliser": choices.NORMALISERS,
     "positions": choices.POSITIONS,
+    "heads": choices.HEADS,
     "mixing": choices.MIXERS,
 }
 """The choices of the library, by the last part of the settings that hold them."""

@@ -9,16 +9,18 @@ from typing import Any
 
 import jax
 
-from attn import Mixer, Positions, Recurrent
+from attn import Heads, Mixer, Positions, Recurrent, Separate
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
+from attn.models.heads import GATES
 from attn.models.multihead import COMBINATIONS, SELECTIONS
 from attn.models.recurrence import CELLS
 from attn.normalisers import normaliser_init
 from attn.scores import score_init
 from experiments.settings import fields
 from experiments.settings.choices import (
+    HEADS,
     MIXERS,
     NORMALISERS,
     POSITIONS,
@@ -80,6 +82,14 @@ class LayeredModel(Model):
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
     t5, kerple, fire, forget)."""
+    heads: str = choice(HEADS, "separate")
+    """What the heads of an attention have to do with each other. separate: nothing;
+    differential(lambda_init=0.8): a head's weights are the difference of two maps, each
+    with queries and keys of d_k features; talking: heads mix their scores and their
+    weights, with memory h·n²."""
+    gate: str = fields.one_of(GATES, "none")
+    """A gate on the outputs of heads before W_O, σ(x W_g). head: one number a head and
+    token; element: d_v numbers."""
     # The paper has post; tensor2tensor's later defaults are pre.
     norm: str = fields.one_of(NORMS, "post")
     """Place of LayerNorm. post: LayerNorm(x + Sublayer(x)); post_final: and one more after
@@ -88,7 +98,7 @@ class LayeredModel(Model):
     """Multiply embeddings by √d_model: True or False."""
     # The projections of section 3.2.2 are matrices alone.
     biases: bool = fields.flag(False)
-    """Give W_Q, W_K, W_V and W_O bias vectors: True or False."""
+    """Give W_Q, W_K, W_V and W_O, and a gate's W_g, bias vectors: True or False."""
     combine: str = fields.one_of(COMBINATIONS, "concat")
     """How heads become one vector. concat: Concat(heads) W_O; mean: the mean of heads whose
     W_V leads to d_model, one full matrix where d_v = d_model, otherwise of rank d_v."""
@@ -105,7 +115,9 @@ class LayeredModel(Model):
     """What mixes the positions of the target, Table 1 of the paper: attention;
     restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
     convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
-    then a matrix. All look back only."""
+    then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
+    d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
+    feature of a key or, decay=head, for each head; deltanet. All look back only."""
 
     @property
     def score_choice(self) -> Any:
@@ -121,6 +133,11 @@ class LayeredModel(Model):
     def position_encoding(self) -> Positions:
         """The value that `positions` names."""
         return POSITIONS.value(self.positions, "model.positions")
+
+    @property
+    def heads_choice(self) -> Heads:
+        """The value that `heads` names."""
+        return HEADS.value(self.heads, "model.heads")
 
     @property
     def mixers(self) -> dict[str, Mixer]:
@@ -144,6 +161,10 @@ class LayeredModel(Model):
                 f"model.positions={self.positions} with model.d_model={self.d_model} and "
                 f"model.d_k={self.d_k}: {error}"
             ) from error
+        try:
+            self.heads_choice.check()
+        except ValueError as error:
+            raise SettingsError(f"model.heads={self.heads}: {error}") from error
         for key, mixer in self.mixers.items():
             try:
                 mixer.check(self.d_model)
@@ -182,6 +203,11 @@ class TransformerModel(LayeredModel):
             self.selection == "soft" or self.P_attention == 0,
             f"model.selection={self.selection} takes whole values and has no weights to "
             f"drop: model.P_attention={self.P_attention} must be 0",
+        )
+        require(
+            self.selection == "soft" or isinstance(self.heads_choice, Separate),
+            f"model.selection={self.selection} takes the best key of one head's scores: "
+            f"model.heads={self.heads} must be separate",
         )
         recurrent = isinstance(self.mixers["encoder_mixing"], Recurrent)
         require(
@@ -297,4 +323,9 @@ def _check_normaliser(normaliser: str, h: int, selection: str) -> None:
         value.sums_to_one or selection != "sampled",
         f"model.selection=sampled draws keys by their weights, and with {key} these need "
         "not sum to 1",
+    )
+    require(
+        value.by_score or selection != "argmax",
+        f"model.selection=argmax takes the key of the best score, which with {key} need not "
+        "have the greatest weight",
     )

@@ -263,7 +263,7 @@ class Settings:
                 if "choices" in field.metadata and ":" in text:
                     key = f"{group_name}.{field.name}"
                     choice = field.metadata["choices"].parse(text, key)
-                    classes.append(choice.origin)
+                    classes += choice.origins
         return classes
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import functools
 
 import jax
 
+from attn import TalkingHeads
 from attn.attention import SMALL
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
@@ -68,11 +69,15 @@ def decoding_memory(settings: Settings) -> int:
     Y = vocabulary:
 
         4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+
+    Differential heads have 2·d_k in place of d_k.
     """
     m = shape_of(settings.model)
     e = settings.evaluation
-    length = program_without_corpus(settings).length
-    caches = m.N * m.h * (m.d_k + m.d_v) * (e.max_length * e.beam + length)
+    program = program_without_corpus(settings)
+    length = program.length
+    of_token = m.N * m.h * (m.d_k * program.design.heads.maps + m.d_v)
+    caches = of_token * (e.max_length * e.beam + length)
     logits = e.beam * settings.data.vocabulary_size
     floats = length * m.d_ff + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2
@@ -161,18 +166,24 @@ def activation_memory(settings: Settings) -> int:
         b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
 
     The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
-    last is of the logits, in chunks. With remat one layer stands in the place of N, and N
-    inputs, 2·D each, beside it. The factors are fitted to what XLA says of quick.py's step
-    on a CPU (45 MiB of temporaries), changed in one setting at a time: within 10 %. But on
-    a CPU bfloat16 is computed in float32, and remat undone: there they need as much as
-    without.
+    last is of the logits, in chunks. Differential heads have 2·d_k and 5·T in place of d_k
+    and 2.5·T; talking heads 5·T, for rows of any length. With remat one layer stands in the
+    place of N, and N inputs, 2·D each, beside it. The factors are fitted to what XLA says of
+    quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time:
+    within 10 %. But on a CPU bfloat16 is computed in float32, and remat undone: there they
+    need as much as without.
     """
     m = shape_of(settings.model)
     t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
     # Longer rows take the tiled kernel, which keeps no n² weights.
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
-    layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * (2 * (m.d_k + m.d_v) + weights)
+    heads = program_without_corpus(settings).design.heads
+    if isinstance(heads, TalkingHeads):
+        # Scores and weights, each before and after a mixture.
+        weights = 5 * t.sequence_length
+    of_head = 2 * (m.d_k * heads.maps + m.d_v) + weights * heads.maps
+    layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * of_head
     floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
     logits = min(tokens * settings.data.vocabulary_size, LOGITS)
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)

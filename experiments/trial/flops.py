@@ -9,7 +9,17 @@ import re
 
 import numpy as np
 
-from attn import Convolutional, Recurrent, Restricted, SeparableConvolutional
+from attn import (
+    Convolutional,
+    DeltaNet,
+    GatedLinearAttention,
+    LinearAttention,
+    Recurrent,
+    Restricted,
+    SeparableConvolutional,
+    TalkingHeads,
+)
+from attn.models.linear_attention import RANK
 from experiments.trial.program import Program
 
 PEAKS = (
@@ -58,7 +68,9 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
     scaled dot products, over the pairs of query and key that may see each other. Where
     anything else mixes positions in a stack, its products stand in place of those of
     self-attention: `_mixing`. A language model has the target's part of that, without
-    attention to a source. The recurrent encoder-decoder has
+    attention to a source. Differential heads have 2·d_k in place of d_k; talking heads have
+    2·h² more products for each pair; a gate D·h or D·h·d_v more for each query. The
+    recurrent encoder-decoder has
 
         6 · [N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + 2·n·m·D]
 
@@ -99,9 +111,10 @@ def _translating(program, n, m):
     design = program.design
     encoder = _mixing(design.encoder_mixing, False, n, program.shape, design)
     decoder = _mixing(design.decoder_mixing, True, m, program.shape, design)
-    keys_and_values = n * D * h * (d_k + d_v)
-    queries_and_outputs = m * D * h * (d_k + _widening(program.shape, design))
-    cross = keys_and_values + queries_and_outputs + n * m * h * (d_k + d_v)
+    keys_and_values = n * D * h * (d_k * design.heads.maps + d_v)
+    queries_and_outputs = m * _of_query(program.shape, design)
+    pairs = n * m * _of_pair(program.shape, design)
+    cross = keys_and_values + queries_and_outputs + pairs
     return N * (encoder + decoder + cross + (n + m) * 2 * D * d_ff)
 
 
@@ -113,29 +126,69 @@ def _mixing(mixer, causal, n, shape, design):
     """Counts the products of what mixes the n positions of a sentence in one layer.
 
     It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, and
-    h·(d_k + d_v) for each pair that may see each other. Recurrence: 2·g·D² a position,
+    h·(d_k + d_v) for each pair that may see each other, and what `of_training` says of
+    heads and gates. Recurrence: 2·g·D² a position,
     3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
     separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
-    not count. A mixer from outside that is no subclass of these counts as nothing.
+    not count. Linear attention and its relatives: `_linear`. A mixer from outside that is no
+    subclass of these counts as nothing.
     """
     D = shape.d_model
-    heads = shape.h * (shape.d_k + shape.d_v)
     r = getattr(mixer, "radius", 0)
     near = _seen(n, r, 0 if causal else r)
     if mixer.attends:
         pairs = n * (n + 1) // 2 if causal else n**2
         if isinstance(mixer, Restricted):
             pairs = near
-        outputs = shape.h * (shape.d_k + _widening(shape, design))
-        return n * D * (heads + outputs) + pairs * heads
+        keys_and_values = D * shape.h * (shape.d_k * design.heads.maps + shape.d_v)
+        of_token = keys_and_values + _of_query(shape, design)
+        return n * of_token + pairs * _of_pair(shape, design)
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
+    if isinstance(mixer, LinearAttention):
+        return n * _linear(mixer, causal, shape)
     if not isinstance(mixer, Convolutional):
         return n * 0
     taps = _seen(n, 2 * r, 0) if causal else near
     if isinstance(mixer, SeparableConvolutional):
         return taps * D + n * D**2
     return taps * D**2
+
+
+def _linear(mixer, causal, shape):
+    """Counts the products of linear attention or a relative at one position.
+
+    Matrices have 2·D·h·(d_k + d_v), and a state of d_k·d_v a head is written and read,
+    twice in an encoder, which has two directions. Linear attention has one column more, the
+    denominator's. Gates have a matrix of D·h·d_v more, and one of D·h, or two of rank 16, for
+    decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read too.
+    Chunks trade some of these products for others, which do not count.
+    """
+    _, D, _, h, d_k, d_v = shape
+    directions = 1 if causal else 2
+    matrices = 2 * D * h * (d_k + d_v)
+    if isinstance(mixer, DeltaNet):
+        return matrices + D * h + directions * 3 * h * d_k * d_v
+    if isinstance(mixer, GatedLinearAttention):
+        decays = RANK * (D + h * d_k) if mixer.decay == "feature" else D * h
+        matrices += D * h * d_v + decays
+        return matrices + directions * 2 * h * d_k * d_v
+    return matrices + directions * 2 * h * d_k * (d_v + 1)
+
+
+def _of_query(shape, design):
+    """Counts the products of a query with W_Q, the gate's matrix and W_O."""
+    d_k = shape.d_k * design.heads.maps
+    gate = {"none": 0, "head": 1, "element": shape.d_v}[design.gate]
+    return shape.d_model * shape.h * (d_k + gate + _widening(shape, design))
+
+
+def _of_pair(shape, design):
+    """Counts the products of a query and a key: their scores, weights and the value."""
+    # The two maps of differential heads are subtracted before the value.
+    products = shape.h * (shape.d_k * design.heads.maps + shape.d_v)
+    mixtures = 2 * shape.h**2 if isinstance(design.heads, TalkingHeads) else 0
+    return products + mixtures
 
 
 def _widening(shape, design):

@@ -153,6 +153,8 @@ def _design_of(m):
         positions=NoPositions() if positions.is_data else positions,
         combine=m.combine,
         head_activation=m.head_activation,
+        heads=m.heads_choice,
+        gate=m.gate,
         **m.mixers,
     )
     return design if m.kind == "language" else design._replace(selection=m.selection)

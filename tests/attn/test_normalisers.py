@@ -35,6 +35,16 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+def stick_breaking(s):
+    """Breaks a stick, from the last key to the first."""
+    weights = np.zeros_like(s)
+    left = 1.0
+    for j in reversed(range(len(s))):
+        weights[j] = sigmoid(s[j]) * left
+        left -= weights[j]
+    return weights
+
+
 # {case: (normaliser of H heads, weights of the scores that a query of head h sees)}
 CASES = {
     "softmax": (attn.Softmax(), lambda s, h: oracle.softmax(s)),
@@ -68,9 +78,10 @@ CASES = {
             s * (HEADS[h] + HEADS[::-1][h] * np.log(max(2, len(s))) ** -HEADS[h]), 1.5
         ),
     ),
+    "stick_breaking": (attn.StickBreaking(), lambda s, h: stick_breaking(s)),
 }
 EXPONENTIAL = ["softmax", "off_by_one", "sink", "scalable_softmax"]
-NO_PROBABILITIES = ["off_by_one", "sink", "sigmoid", "relu"]
+NO_PROBABILITIES = ["off_by_one", "sink", "sigmoid", "relu", "stick_breaking"]
 
 
 @pytest.fixture

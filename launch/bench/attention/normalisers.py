@@ -83,6 +83,19 @@ def _entmax(s, alpha):
     return w, back
 
 
+def _stick_breaking(s):
+    share = np.where(np.isfinite(s), 1 / (1 + np.exp(-s)), 0)
+    # The cumulative product of what is left, from the last key, without the key's own.
+    left = np.cumprod((1 - share)[:, ::-1], axis=-1)[:, ::-1]
+    w = share * np.concatenate([left[:, 1:], np.ones_like(left[:, :1])], axis=-1)
+
+    def back(g):
+        through_later = np.cumsum(w * g, axis=-1) - w * g
+        return w * (1 - share) * g - share * through_later
+
+    return w, back
+
+
 def _power(u, alpha):
     return np.maximum(u, 0) ** (1 / (alpha - 1))
 
@@ -97,4 +110,5 @@ NORMALISERS = {
     "entmax": functools.partial(_entmax, alpha=1.5),
     "adaptive_entmax": functools.partial(_entmax, alpha=1.5),
     "asentmax": functools.partial(_entmax, alpha=1.5),
+    "stick_breaking": _stick_breaking,
 }

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import T5, Design, Learned, Mask, NoPositions, Sinusoidal, Transformer
+from attn import (
+    T5,
+    Design,
+    Learned,
+    Mask,
+    NoPositions,
+    Sinusoidal,
+    TalkingHeads,
+    Transformer,
+)
 from attn.io import Names, from_torch, to_torch
 from attn.jax_versions import enable_x64
 from tests.attn import numpy_transformer
@@ -352,6 +361,8 @@ def test_what_no_model_of_ours_is(arrays, h, message):
             "needs h·d_k = h·d_v = d_model, got h=2, d_k=3, d_v=7, d_model=14; to_arrays",
         ),
         (dict(design=Design(score="additive")), "has no score='additive'"),
+        (dict(design=Design(gate="head")), "has no gate='head'"),
+        (dict(design=Design(heads=TalkingHeads())), r"has no heads=TalkingHeads\(\)"),
         (dict(design=Design(positions=T5())), "has no positions=T5"),
     ],
 )

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Additive, Bilinear, Mask, MultiHeadAttention, ScaledDot
+from attn import (
+    Additive,
+    Bilinear,
+    Mask,
+    MultiHeadAttention,
+    QKNorm,
+    ScaledDot,
+    Softcap,
+)
 from tests.attn import oracle
 
 B = 2
@@ -55,6 +63,31 @@ def additive(p, i):
     )
 
 
+def rms_normed(x, gain):
+    return gain * x / np.sqrt((x**2).mean() + 1e-6)
+
+
+def rms(p, i):
+    return lambda q, k: rms_normed(q, p["g_q"][i]) @ rms_normed(k, p["g_k"][i]) / K**0.5
+
+
+def cosine(p, i):
+    return lambda q, k: (
+        p["g_q"][i] * q @ k / np.sqrt(((q**2).sum() + 1e-6) * ((k**2).sum() + 1e-6))
+    )
+
+
+def capped_rms_additive(p, i):
+    inner = {name.removeprefix("inner.inner."): x for name, x in p.items()}
+    gains = [p[f"inner.g_{side}"][i] for side in "qk"]
+
+    def score(q, k):
+        s = additive(inner, i)(rms_normed(q, gains[0]), rms_normed(k, gains[1]))
+        return 0.7 * np.tanh(s / 0.7)
+
+    return score
+
+
 # What makes the score, the oracle's score of head i from the parameters p, and how many
 # parameters there are.
 CASES = {
@@ -93,9 +126,19 @@ CASES = {
         ),
         H * (K**2 + 1),
     ),
+    "qk norm": (QKNorm, rms, H * 2 * K),
+    "cosine": (functools.partial(QKNorm.init, inner="dot", norm="l2"), cosine, H),
+    "softcap of qk norm of additive": (
+        functools.partial(
+            Softcap.init, cap=0.7, inner=functools.partial(QKNorm.init, inner=Additive)
+        ),
+        capped_rms_additive,
+        H * (2 * K + 2 * K * K + K),
+    ),
 }
 
 VARIANTS = ["scale=0.3", "bilinear, low rank", "additive, wide, biased", "sum"]
+VARIANTS += ["qk norm", "cosine", "softcap of qk norm of additive"]
 every_score = pytest.mark.parametrize(
     ("name", "combine"),
     [(name, "concat") for name in CASES]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attn import (
+    HEADS,
     MIXERS,
     POSITIONS,
     RNN,
@@ -12,6 +13,7 @@ from attn import (
     ALiBi,
     Convolutional,
     Design,
+    Differential,
     Learned,
     NoPositions,
     Recurrent,
@@ -19,9 +21,12 @@ from attn import (
     Restricted,
     Rotary,
     SeparableConvolutional,
+    Separate,
     Sinusoidal,
+    TalkingHeads,
 )
 from attn.models.design import NORMS
+from attn.models.heads import GATES
 from tests.attn.models.slow_search import (
     EOS,
     LENGTH,
@@ -37,15 +42,27 @@ from tests.attn.models.slow_search import (
 # Each value of each choice is in one of them.
 DESIGNS = [
     Design(score="dot", norm="pre"),
-    Design(positions=Rotary(), norm="post_final", biases=True),
-    Design(positions=ALiBi(), score="additive", embeddings="target"),
+    Design(
+        positions=Rotary(),
+        norm="post_final",
+        biases=True,
+        heads=Differential(),
+        gate="element",
+    ),
+    Design(
+        positions=ALiBi(),
+        score="additive",
+        embeddings="target",
+        heads=TalkingHeads(),
+        gate="head",
+    ),
     Design(
         positions=Relative(),
         score="bilinear",
         embeddings="separate",
         scale_embeddings=False,
     ),
-    Design(positions=T5(), activation="gelu"),
+    Design(positions=T5(), activation="gelu", score="qk_norm", heads=Separate()),
     Design(
         positions=Learned(),
         encoder_mixing=Recurrent("lstm"),
@@ -63,6 +80,7 @@ DESIGNS = [
     ),
     Design(
         positions=ALiBi(),
+        score="softcap",
         encoder_mixing=SeparableConvolutional(1),
         decoder_mixing=Restricted(1),
     ),
@@ -72,6 +90,7 @@ TRIED |= {design.score for design in DESIGNS}
 # What was added since.
 DESIGNS += [Design(score=name) for name in SCORES if name not in TRIED]
 DESIGNS += [Design(positions=cls()) for cls in POSITIONS.values() if cls not in TRIED]
+DESIGNS += [Design(heads=cls()) for cls in HEADS.values() if cls not in TRIED]
 DESIGNS += [
     Design(encoder_mixing=cls(), decoder_mixing=cls())
     for cls in MIXERS.values()
@@ -103,6 +122,8 @@ def test_every_choice_has_been_tried():
     assert positions == set(POSITIONS.values())
     assert {design.score for design in DESIGNS} == set(SCORES)
     assert {design.norm for design in DESIGNS} == set(NORMS)
+    assert {type(design.heads) for design in DESIGNS} == set(HEADS.values())
+    assert {design.gate for design in DESIGNS} == set(GATES)
     for side in ("encoder_mixing", "decoder_mixing"):
         mixers = {type(getattr(design, side)) for design in DESIGNS}
         assert mixers == set(MIXERS.values())

@@ -1,5 +1,5 @@
-"""Recurrence and convolution against loops in float64, alone, packed, padded, and where
-a mask hides what is near.
+"""Recurrence, convolution and linear attention's relatives against loops in float64, alone,
+packed, padded, and where a mask hides what is near.
 """
 
 import functools
@@ -9,10 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Convolution, Mask, Recurrence
+from attn import (
+    Convolution,
+    DeltaHeads,
+    GatedLinearHeads,
+    LinearHeads,
+    Mask,
+    Recurrence,
+)
 from attn.models.recurrence import CELLS
 from attn.models.visibility import dense_mask, neighbours
-from tests.attn import numpy_rnn
+from tests.attn import numpy_linear, numpy_rnn
 
 D = 6
 LENGTHS = (5, 1, 3)
@@ -81,6 +88,17 @@ for separable in (True, False):
     before = functools.partial(convolved, offsets=range(-4, 1))
     MIXERS.append((Convolution(D, 2, causal=False, separable=separable), around))
     MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
+HEADS = dict(d_model=D, h=2, d_k=5, d_v=3)
+for causal in (True, False):
+    for cls, oracle in (
+        (LinearHeads, numpy_linear.linear),
+        (GatedLinearHeads, numpy_linear.gated),
+        (DeltaHeads, numpy_linear.delta),
+    ):
+        module = cls(**HEADS, causal=causal)
+        MIXERS.append((module, functools.partial(oracle, causal=causal)))
+BY_HEAD = GatedLinearHeads(**HEADS, causal=True, decay="head")
+MIXERS.append((BY_HEAD, functools.partial(numpy_linear.gated, causal=True)))
 
 
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
@@ -126,7 +144,15 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
 
 
 @pytest.mark.parametrize(
-    "module", [Recurrence(D), Recurrence(D, "lstm"), Convolution(D, 1, causal=True)]
+    "module",
+    [
+        Recurrence(D),
+        Recurrence(D, "lstm"),
+        Convolution(D, 1, causal=True),
+        LinearHeads(**HEADS, causal=True),
+        BY_HEAD,
+        DeltaHeads(**HEADS, causal=True),
+    ],
 )
 def test_one_after_the_other_is_all_at_once(module):
     """The caches of two hypotheses, side by side; that they change places is seen in
@@ -136,17 +162,12 @@ def test_one_after_the_other_is_all_at_once(module):
     x = drawn(3, 2, 5, D)
     expected = module.apply(variables, x, Mask.causal())
     cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
+    step = jax.jit(functools.partial(module.apply, method="decode_step"))
     for t in range(5):
         own = jnp.arange(10)[None] % 2 == jnp.arange(2)[:, None]
         own &= jnp.arange(10)[None] < 2 * (t + 1)
-        y, cache = module.apply(
-            variables,
-            x[:, :, t],
-            jnp.int32(t),
-            cache,
-            jnp.broadcast_to(own, (3, 2, 10)),
-            method="decode_step",
-        )
+        visible = jnp.broadcast_to(own, (3, 2, 10))
+        y, cache = step(variables, x[:, :, t], jnp.int32(t), cache, visible)
         np.testing.assert_allclose(y, expected[:, :, t], rtol=1e-5, atol=1e-5)
 
 
@@ -226,6 +247,13 @@ def test_an_odd_width_is_refused():
         (Recurrence(D, both_ways=True), 4.5 * D**2 + 4 * D),
         (Convolution(D, 2), 5 * D**2 + D),
         (Convolution(D, 2, separable=True), 5 * D + D**2 + D),
+        (LinearHeads(**HEADS), 2 * D * 16),
+        (
+            GatedLinearHeads(**HEADS),
+            2 * D * 16 + 16 * (D + 2 * 5) + 2 * 5 + (D + 1) * 2 * 3 + 2 * 3,
+        ),
+        (BY_HEAD, 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
+        (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
     ],
 )
 def test_parameters(module, expected):

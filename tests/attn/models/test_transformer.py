@@ -24,6 +24,7 @@ from attn import (
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
+from attn.models.heads import GATES
 from attn.positions import LAYOUTS
 from attn.random_bits import cheap_key
 from tests.attn import numpy_transformer
@@ -308,6 +309,7 @@ def test_untied_matrices_are_used_where_they_belong(pair):
         ("activation", [name for name in ACTIVATIONS if name != "none"]),
         ("head_activation", ACTIVATIONS),
         ("score", SCORES),
+        ("gate", GATES),
     ],
 )
 def test_an_unknown_design_is_named(name, known):

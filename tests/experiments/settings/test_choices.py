@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 import attn
@@ -50,6 +51,67 @@ def test_equal_texts_make_equal_scores_for_the_compiler():
     assert first != SCORES.value("additive(d_a=5)", "model.score")
 
 
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("softcap(inner=scaled_dot(), cap=50)", "softcap"),
+        ("softcap(cap=30, inner='qk_norm()')", "softcap(inner=qk_norm, cap=30)"),
+        (
+            "softcap(inner=qk_norm(inner=additive( d_a=8 )))",
+            "softcap(inner=qk_norm(inner=additive(d_a=8)))",
+        ),
+        ("qk_norm(norm=l2, inner=dot)", "qk_norm(inner=dot, norm=l2)"),
+    ],
+)
+def test_a_score_may_be_an_option_of_another(text, short):
+    assert canonical(SCORES, text) == canonical(SCORES, short) == short
+
+
+def test_a_score_around_another_is_made_with_its_options():
+    text = "softcap(cap=30, inner=qk_norm(inner=additive(d_a=8)))"
+    score = SCORES.value(text, "model.score")(jax.random.key(0), 2, 3, 5)
+    assert isinstance(score, attn.Softcap) and score.cap == 30
+    assert score.inner.g_k.shape == (2, 5)
+    assert score.inner.inner.v.shape == (2, 8)
+
+
+def test_a_score_from_outside_may_be_inside(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import attn\n\n\n@attn.score\nclass Mine:\n    factor: float = 2.0\n\n"
+        "    @classmethod\n    def init(cls, key, h, d_q, d_k, factor: float = 2.0):\n"
+        "        return cls(factor)\n\n"
+        "    def __call__(self, q, k):\n        return self.factor * (q @ k.T)\n"
+    )
+    text = f"softcap(inner=qk_norm(inner='{path}:Mine(factor=3)'))"
+    settings = resolve({}, {"model.score": text})
+    # The digits of its source are in the text, so that a result is of that very source.
+    assert f"{path}:Mine@" in settings.model.score
+    assert resolve(settings.to_dict()) == settings
+    (outside,) = settings.outside()
+    assert outside.cls.__name__ == "Mine"
+    score = settings.model.score_choice(jax.random.key(0), 2, 4, 4)
+    assert score.inner.inner.factor == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("softcap(inner=nope)", "inner='nope': must be one of dot, scaled_dot"),
+        ("softcap(inner=open('x'))", "must be one of dot, scaled_dot"),
+        ("softcap(inner=additive(d_x=3))", r"no option d_x; did you mean d_a\?"),
+        ("softcap(inner=3)", "option inner=3 must be str, not int"),
+        ("softcap(cap=dot(a=1))", "option cap must be a number"),
+        ("dot(inner=dot)", r"no option inner \(known: none\)"),
+        ("softcap(cap=0)", "cap=0.0 must be finite and above 0"),
+        ("softcap(inner=qk_norm(norm=max))", "unknown norm 'max'"),
+    ],
+)
+def test_a_score_inside_is_checked_too(text, message):
+    with pytest.raises(SettingsError, match=f"^model.score=.*{message}"):
+        resolve({}, {"model.score": text})
+
+
 def test_a_class_of_the_library_is_its_name():
     assert canonical(MIXERS, attn.Recurrent) == "recurrence"
     assert resolve({"model": {"score": attn.Additive}}).model.score == "additive"
@@ -90,6 +152,9 @@ def test_what_cannot_be_chosen_is_named(text, message):
         ({"model.positions": "rotary", "model.d_k": 3}, "d_k=3 must be even"),
         ({"model.encoder_mixing": "restricted(radius=-1)"}, "radius=-1 must be"),
         ({"model.decoder_mixing": "recurrence(cell=x)"}, "model.decoder_mixing"),
+        ({"model.heads": "differential(lambda_init=1)"}, "lambda_init=1.0 must be at"),
+        ({"model.heads": "talking", "model.selection": "argmax"}, "must be separate"),
+        ({"model.gate": "row"}, "must be one of none, head, element"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(point, message):

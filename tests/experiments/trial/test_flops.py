@@ -83,6 +83,10 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     [
         (dict(), 3 * 2 * 8),
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
+        (dict(model__gate="head"), 3 * 2 * 8),
+        (dict(model__gate="element", model__heads="differential"), 3 * 2 * (8 + 4)),
+        # With one pair, the mixtures have a product for each number of their matrices.
+        (dict(model__heads="talking"), 3 * 2 * 8),
         (
             dict(
                 model__encoder_mixing="recurrence(cell=gru)",
@@ -97,6 +101,21 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
             ),
             2 * 8,
         ),
+        # A state of 8·8 in two heads is written and read: in an encoder both ways.
+        (
+            dict(
+                model__encoder_mixing="linear_attention",
+                model__decoder_mixing="gated_linear_attention",
+            ),
+            2 * 8 + 4 * 8 * 9 + 2 * 8 * 8,
+        ),
+        (
+            dict(
+                model__encoder_mixing="gated_linear_attention(decay=head)",
+                model__decoder_mixing="deltanet",
+            ),
+            2 * 8 + 4 * 8 * 8 + 3 * 8 * 8,
+        ),
         (dict(model__kind="rnn", model__N=2), 16),
         (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
     ],
@@ -109,7 +128,11 @@ def test_matrices_are_the_models(changes, beside):
         lambda key: initial_variables(program, key)["params"],
         jax.eval_shape(lambda: jax.random.key(0)),
     )
-    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
+    matrices = 0
+    for path, leaf in jax.tree.leaves_with_path(params):
+        # Biases of heads are matrices by their form alone.
+        if leaf.ndim > 1 and not path[-1].key.startswith("b_"):
+            matrices += leaf.size
     assert flops.of_training(program, [1], [1]) == 6 * (matrices + 2 * beside)
 
 

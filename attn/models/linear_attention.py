@@ -1,0 +1,285 @@
+"""Linear attention and its relatives as layers: h heads, each with a matrix as its state.
+
+They obey the mask that self-attention would have, as a recurrence does: a state begins
+anew where a position may not see the one before. So packed rows, padding and causality
+need no case of their own. A decoder's cache is one state a hypothesis, however long the
+text. B batch (any leading axes), N positions, D = d_model, H heads, K = d_k, V = d_v,
+E states of a cache, T entries that self-attention's cache would have, F features.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.masks import Mask
+from attn.models.multihead import check_name
+from attn.models.visibility import neighbours, parents
+from attn.precision import at_least_float32
+from attn.recurrent.chunks import both_ways, seen_before
+from attn.recurrent.delta import delta_rule, delta_rule_step
+from attn.recurrent.gated import gated_linear, gated_linear_step
+from attn.recurrent.linear import divided, feature_map, with_one
+
+DECAYS = ("feature", "head")
+"""What has a decay of its own in gated linear attention."""
+RANK = 16
+"""The rank of the matrix that makes a decay for each feature (Yang et al. 2023)."""
+TEMPERATURE = 16
+"""The root that is taken of decays, which keeps them near 1 (the same)."""
+
+
+class LinearHeads(nn.Module):
+    """Concat(head_1, …, head_h) W_O, each head linear attention (Katharopoulos et al. 2020).
+
+    head_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j), φ(x) = elu(x) + 1, over the
+    positions up to i in a causal one, otherwise over all. Parameters:
+    h·d_model·(2·d_k + 2·d_v), without biases.
+
+    A relative has other `arrays`, `rule`, `step` and `finish`.
+    """
+
+    d_model: int
+    h: int
+    d_k: int
+    d_v: int
+    causal: bool = False
+
+    def setup(self):
+        """Draws the projections."""
+        glorot = nn.initializers.glorot_uniform
+        into_heads = glorot(0, (1, 2))
+        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
+        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
+        self.w_v = self.param("w_v", into_heads, (self.d_model, self.h, self.d_v))
+        out_of_heads = glorot((0, 1), 2)
+        self.w_o = self.param("w_o", out_of_heads, (self.h, self.d_v, self.d_model))
+
+    def arrays(self, x: Float[Array, "*B N D"]) -> tuple[Array, ...]:
+        """Returns what the rule takes of each position and head, (*B, N, H, F) each."""
+        q, k, v = self.projected(x)
+        return feature_map(q), feature_map(k), with_one(v)
+
+    @staticmethod
+    def rule(*arrays, begins, is_backwards):
+        """Computes the outputs (N, F) of one head from all positions."""
+        # In an encoder both directions together see each position once.
+        return gated_linear(*arrays, begins=begins, own=not is_backwards)
+
+    step = staticmethod(gated_linear_step)
+
+    def finish(
+        self,
+        x: Float[Array, "*B N D"],
+        out: Float[Array, "*B N H F"],
+    ) -> Float[Array, "*B N H V"]:
+        """Returns the heads' vectors from the rule's outputs."""
+        return divided(out)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """The shape of a head's state."""
+        # The last column is the sum of the keys, for the denominator.
+        return self.d_k, self.d_v + 1
+
+    def projected(self, x: Float[Array, "*B N D"]):
+        """Returns queries, keys and values, in float32 at least."""
+        return tuple(to_heads(x, w) for w in (self.w_q, self.w_k, self.w_v))
+
+    def __call__(self, x: Float[Array, "*B N D"], mask: Mask) -> Float[Array, "*B N D"]:
+        """Returns the outputs of all positions."""
+        hidden = ~neighbours(mask, x.shape[:-2], x.shape[-2], (-1, 1))
+        begins, ends = jnp.moveaxis(hidden, -1, 0)
+        # As 0: in a product a weight of 0 would not keep NaN from other positions.
+        bad = ~jnp.isfinite(x).all(-1)
+        x = jnp.where(bad[..., None], 0, x)
+        one_head = functools.partial(_one_head, self.rule, self.causal)
+        out = for_each_head(one_head)(self.arrays(x), begins, ends)
+        y = self._output(x, out)
+        spoiled = seen_before(bad, begins)
+        if not self.causal:
+            behind = seen_before(jnp.flip(bad, -1), jnp.flip(ends, -1))
+            spoiled |= jnp.flip(behind, -1)
+        return jnp.where(spoiled[..., None], jnp.nan, y)
+
+    def empty_cache(self, batch_shape: tuple[int, ...], entries: int, dtype):
+        """Returns room for the states (*B, E, H, K, V) of E = `entries` hypotheses."""
+        shape = (*batch_shape, entries, self.h, *self.state_shape)
+        # A state sums over all positions, so it is kept in float32 at least.
+        return jnp.zeros(shape, at_least_float32(dtype))
+
+    def decode_step(
+        self,
+        x: Float[Array, "*B N D"],
+        t: Int[Array, ""],
+        cache: Float[Array, "*B E H K V"],
+        visible: Bool[Array, "*B N T"],
+    ):
+        """Computes the outputs of N hypotheses that all stand at position t.
+
+        `visible` says which earlier ones they continue, see
+        `MultiHeadAttention.decode_step`. The first N states of the cache are in use.
+
+        Returns:
+          The output and the new cache.
+        """
+        step = self.step
+        for _ in range(x.ndim):
+            step = jax.vmap(step)
+        states, out = step(parents(cache, visible, t), *self.arrays(x))
+        write = jax.lax.dynamic_update_slice_in_dim
+        cache = write(cache, states.astype(cache.dtype), 0, axis=x.ndim - 2)
+        return self._output(x, out), cache
+
+    def _output(self, x, out):
+        heads = self.finish(x, out).astype(x.dtype)
+        return jnp.einsum("...nhv,hvd->...nd", heads, self.w_o)
+
+
+class GatedLinearHeads(LinearHeads):
+    """Gated linear attention (Yang et al. 2023, section 4.4).
+
+    S_t = diag(a_t) S_t−1 + k_t v_tᵀ, head_t = r_t ∘ LayerNorm(S_tᵀ q_t), with decays
+    a = σ(x W_1 W_2 + b)^(1/16), W_1 of 16 columns, and gates r = swish(x W_r + b_r). With
+    decay="head" a head has one decay, σ(x w + b)^(1/16), as RetNet and Mamba-2 do. In an
+    encoder the sum over j counts each position once, decayed by what is between.
+
+    Parameters beside those of `LinearHeads`: 16·(d_model + h·d_k) + h·d_k, or
+    (d_model + 1)·h, of decays; (d_model + 1)·h·d_v of gates; 2·d_v of the norm.
+
+    Raises:
+      ValueError: an unknown decay.
+    """
+
+    decay: str = "feature"
+    norm_epsilon: float = 1e-6
+
+    def setup(self):
+        """Draws projections, decays and gates."""
+        super().setup()
+        check_name("decay", self.decay, DECAYS)
+        glorot = nn.initializers.glorot_uniform
+        zeros = nn.initializers.zeros
+        into_heads = glorot(0, (1, 2))
+        rank = self.d_model
+        if self.decay == "feature":
+            rank = RANK
+            self.w_a_1 = self.param("w_a_1", glorot(), (self.d_model, rank))
+        width = self.d_k if self.decay == "feature" else 1
+        self.w_a_2 = self.param("w_a_2", into_heads, (rank, self.h, width))
+        self.b_a = self.param("b_a", zeros, (self.h, width))
+        self.w_r = self.param("w_r", into_heads, (self.d_model, self.h, self.d_v))
+        self.b_r = self.param("b_r", zeros, (self.h, self.d_v))
+        self.norm = nn.LayerNorm(self.norm_epsilon)
+
+    def arrays(self, x: Float[Array, "*B N D"]) -> tuple[Array, ...]:
+        """Returns queries, keys, values and log a."""
+        low = x @ self.w_a_1 if self.decay == "feature" else x
+        a = plus(to_heads(low, self.w_a_2), self.b_a)
+        return *self.projected(x), jax.nn.log_sigmoid(a) / TEMPERATURE
+
+    def finish(
+        self,
+        x: Float[Array, "*B N D"],
+        out: Float[Array, "*B N H V"],
+    ) -> Float[Array, "*B N H V"]:
+        """Returns r ∘ LayerNorm(out)."""
+        r = nn.swish(plus(to_heads(x, self.w_r), self.b_r))
+        return r * self.norm(out)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """The shape of a head's state."""
+        return self.d_k, self.d_v
+
+
+class DeltaHeads(LinearHeads):
+    """DeltaNet (Yang et al. 2024): a key's old value is replaced by the new one.
+
+    S_t = S_t−1 + β_t k_t (v_t − S_t−1ᵀ k_t)ᵀ, head_t = RMSNorm(S_tᵀ q_t), β = σ(x w_β),
+    and queries and keys swish(x W) of length 1. The paper's short convolutions before
+    these are left out. An encoder adds both directions, each with the position itself.
+
+    Parameters beside those of `LinearHeads`: d_model·h of β, d_v of the norm.
+    """
+
+    norm_epsilon: float = 1e-6
+
+    def setup(self):
+        """Draws projections and β's."""
+        super().setup()
+        into_heads = nn.initializers.glorot_uniform(0, (1, 2))
+        self.w_beta = self.param("w_beta", into_heads, (self.d_model, self.h, 1))
+        self.norm = nn.RMSNorm(self.norm_epsilon)
+
+    def arrays(self, x: Float[Array, "*B N D"]) -> tuple[Array, ...]:
+        """Returns queries, keys, values and β."""
+        q, k, v = self.projected(x)
+        beta = nn.sigmoid(to_heads(x, self.w_beta))
+        return unit(nn.swish(q)), unit(nn.swish(k)), v, beta
+
+    @staticmethod
+    def rule(*arrays, begins, is_backwards):
+        """Computes the outputs (N, V) of one head from all positions."""
+        return delta_rule(*arrays, begins=begins)
+
+    step = staticmethod(delta_rule_step)
+
+    def finish(
+        self,
+        x: Float[Array, "*B N D"],
+        out: Float[Array, "*B N H V"],
+    ) -> Float[Array, "*B N H V"]:
+        """Returns RMSNorm(out)."""
+        return self.norm(out)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """The shape of a head's state."""
+        return self.d_k, self.d_v
+
+
+def to_heads(
+    x: Float[Array, "*B N D"], w: Float[Array, "D H F"]
+) -> Float[Array, "*B N H F"]:
+    """Returns x W for each head, in float32 at least."""
+    y = jnp.einsum("...nd,dhf->...nhf", x, w)
+    return y.astype(at_least_float32(y.dtype))
+
+
+def plus(
+    x: Float[Array, "*B N H F"], b: Float[Array, "H F"]
+) -> Float[Array, "*B N H F"]:
+    """Returns x + b, the same b for every token."""
+    return x + b.reshape((1,) * (x.ndim - 2) + b.shape)
+
+
+def unit(x: Float[Array, "*B N H F"]) -> Float[Array, "*B N H F"]:
+    """Returns x / |x|, and 0 with a finite derivative for 0."""
+    return x * jax.lax.rsqrt((x**2).sum(-1, keepdims=True) + 1e-6)
+
+
+def for_each_head(function):
+    """Maps function(arrays, begins, ends) of one head over heads and batch axes.
+
+    It takes arrays (N, F) and the same begins and ends (N,) for all heads of an example.
+    """
+
+    def mapped(arrays, begins, ends):
+        *batch, n, h, _ = arrays[0].shape
+        # One axis for all: a vmap in a vmap compiles to the same, and reads worse.
+        flat = [x.reshape(-1, n, h, x.shape[-1]) for x in arrays]
+        edges = [x.reshape(-1, n) for x in (begins, ends)]
+        of_heads = jax.vmap(function, in_axes=(1, None, None), out_axes=1)
+        out = jax.vmap(of_heads)(flat, *edges)
+        return out.reshape(*batch, n, h, out.shape[-1])
+
+    return mapped
+
+
+def _one_head(rule, causal, arrays, begins, ends):
+    if causal:
+        return rule(*arrays, begins=begins, is_backwards=False)
+    return both_ways(rule, arrays, begins, ends)

@@ -1,0 +1,96 @@
+"""The delta rule of one head (DeltaNet), in O(N) time and memory.
+
+    S_t = a_t (I − β_t k_t k_tᵀ) S_t−1 + β_t k_t v_tᵀ,   o_t = S_tᵀ q_t
+
+A token writes β_t (v_t − S_t−1ᵀ k_t): what its key gives is replaced, and not added to.
+In a chunk (Yang et al. 2024, "Parallelizing linear transformers with the delta rule",
+section 3; with decays a Yang et al. 2025, "Gated delta networks") these writes u solve a
+triangular system,
+
+    (I + tril(diag(β) K Kᵀ, −1)) U = diag(β) (V − K S)
+
+for all chunks at once up to S, the WY representation: U = U' − W S. N tokens, n chunks of
+C tokens, K = d_k, V = d_v.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attn.precision import at_least_float32
+from attn.recurrent.chunks import cut, empty_state, scan_chunks
+from attn.recurrent.gated import CHUNK, decayed_products
+
+
+def delta_rule(
+    q: Float[Array, "N K"],
+    k: Float[Array, "N K"],
+    v: Float[Array, "N V"],
+    beta: Float[Array, "N 1"],
+    log_decay: Float[Array, "N 1"] | None = None,
+    *,
+    begins: Bool[Array, "N"] | None = None,
+    chunk: int = CHUNK,
+) -> Float[Array, "N V"]:
+    """Computes the outputs o of all tokens, in float32 at least.
+
+    Args:
+      q, k, v: queries, keys of length 1 and values.
+      beta: β, from 0, which writes nothing, to 1, which forgets what the key gave.
+      log_decay: log a, finite and at most 0; None for a = 1.
+      begins: where the state begins anew, from 0; at the first token alone unless given.
+      chunk: C.
+    """
+    dtype = at_least_float32(jnp.result_type(q, k, v, beta))
+    if log_decay is None:
+        log_decay = jnp.zeros_like(beta)
+    arrays = [x.astype(dtype) for x in (q, k, v, beta, log_decay)]
+    runs, (q, k, v, beta, log_decay) = cut(chunk, begins, *arrays)
+    total = jnp.cumsum(log_decay, axis=1)
+    writes, reads = jax.vmap(_without_state)(runs, k, v, beta, total)
+    state = empty_state(k, v)
+    chunks = runs, q, k, total, writes, reads
+    return scan_chunks(_of_chunk, state, chunks, arrays[0].shape[0])
+
+
+def delta_rule_step(
+    state: Float[Array, "K V"],
+    q: Float[Array, "K"],
+    k: Float[Array, "K"],
+    v: Float[Array, "V"],
+    beta: Float[Array, "1"],
+    log_decay: Float[Array, "1"] | None = None,
+) -> tuple[Float[Array, "K V"], Float[Array, "V"]]:
+    """Returns the state after one more token, and its output."""
+    if log_decay is not None:
+        state = jnp.exp(log_decay)[:, None] * state
+    write = beta * (v - k @ state)
+    state = state + k[:, None] * write[None]
+    return state, q @ state
+
+
+def _without_state(runs, k, v, beta, total):
+    """Returns U' (C, V) and W (C, K), such that the chunk writes U' − W S."""
+    products = decayed_products(beta * k, k, total, runs.sees(own=False))
+    reads = jnp.where(runs.goes_on[:, None], beta * jnp.exp(total) * k, 0)
+    # Ones on the diagonal count as there.
+    solved = jax.lax.linalg.triangular_solve(
+        products,
+        jnp.concatenate([beta * v, reads], axis=-1),
+        left_side=True,
+        lower=True,
+        unit_diagonal=True,
+    )
+    return solved[:, : v.shape[-1]], solved[:, v.shape[-1] :]
+
+
+def _of_chunk(state, chunk):
+    """Returns the state after a chunk, and its outputs (C, V)."""
+    runs, q, k, total, writes, reads = chunk
+    writes = writes - reads @ state
+    weights = decayed_products(q, k, total, runs.sees())
+    q = jnp.where(runs.goes_on[:, None], q * jnp.exp(total), 0)
+    out = weights @ writes + q @ state
+    k = jnp.where(runs.stays[:, None], k * jnp.exp(total[-1:] - total), 0)
+    state = jnp.where(runs.state_stays[:, None], jnp.exp(total[-1:]) * state, 0)
+    return state + k.T @ writes, out

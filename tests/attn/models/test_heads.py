@@ -1,0 +1,304 @@
+"""Differential attention, talking heads and gates: against numpy in float64, and what they
+are where they do nothing.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import (
+    Design,
+    Differential,
+    Mask,
+    MultiHeadAttention,
+    Rotary,
+    Separate,
+    Shape,
+    TalkingHeads,
+    attention,
+    differential,
+    talking_heads,
+)
+from attn.jax_versions import enable_x64
+from attn.models.design import check_design
+from attn.models.heads import GATES
+from tests.attn import oracle
+from tests.attn.models.multihead_cases import LENGTHS, B, D, H, M, N
+
+K = 4
+V = 5
+LAMBDA = 0.6
+# The first query sees nothing, and the last keys of the first example are hidden.
+MASK = Mask.causal(-1) & Mask.padding(LENGTHS)
+VISIBLE = np.tri(N, M, -1, bool) & (np.arange(M) < LENGTHS[:, None])[:, None]
+
+CASES = {
+    "gate of heads": dict(gate="head"),
+    "gate of elements": dict(gate="element", biases=True),
+    "differential": dict(heads=Differential(LAMBDA)),
+    "talking": dict(heads=TalkingHeads(), gate="head"),
+}
+
+
+def build(**options):
+    """Returns a module and random parameters in float64."""
+    model = MultiHeadAttention(D, H, K, V, **options)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *single(), Mask())
+    draw = np.random.default_rng(5).normal
+    params = jax.tree.map(lambda x: 0.4 * draw(size=x.shape), shapes["params"])
+    return model, params
+
+
+def inputs():
+    draw = np.random.default_rng(0).normal
+    return draw(size=(B, N, D)), draw(size=(B, M, D))
+
+
+def single():
+    return [jnp.asarray(x, jnp.float32) for x in inputs()]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def exact(p, x, memory, visible, heads=Separate(), gate="none", biases=False):
+    """Computes one example, from the papers' formulas."""
+
+    def projected(letter, x):
+        y = np.einsum("nd,dhk->hnk", x, p[f"w_{letter}"])
+        return y + p[f"b_{letter}"][:, None] if biases else y
+
+    q, k, v = (
+        projected(letter, y)
+        for letter, y in zip("qkv", (x, memory, memory), strict=True)
+    )
+    if isinstance(heads, Differential):
+        out = exact_difference(p["together"], q, k, v, visible)
+    elif isinstance(heads, TalkingHeads):
+        out = exact_mixture(p["together"], q, k, v, visible)
+    else:
+        out = np.stack(
+            [oracle.attention(q[h], k[h], v[h], visible)[0] for h in range(H)]
+        )
+    if gate != "none":
+        out = out * sigmoid(projected("g", x))
+    out = np.einsum("hnv,hvd->nd", out, p["w_o"])
+    return out + p["b_o"] if biases else out
+
+
+def exact_difference(p, q, k, v, visible):
+    factor = np.exp(p["lambda_q1"] @ p["lambda_k1"]) + LAMBDA
+    factor -= np.exp(p["lambda_q2"] @ p["lambda_k2"])
+    out = []
+    for h in range(H):
+        one, other = (
+            oracle.attention(q[h][:, part], k[h][:, part], v[h], visible)[0]
+            for part in (slice(K), slice(K, 2 * K))
+        )
+        difference = one - factor * other
+        norm = np.sqrt((difference**2).mean(-1, keepdims=True) + 1e-5)
+        out.append((1 - LAMBDA) * p["scale"] * difference / norm)
+    return np.stack(out)
+
+
+def exact_mixture(p, q, k, v, visible):
+    s = np.einsum("hnk,hmk->hnm", q, k) / K**0.5
+    mixed = sum(s[h] * p["w_scores"][h][:, None, None] for h in range(H))
+    weights = np.zeros_like(mixed)
+    for i in range(N):
+        if visible[i].any():
+            weights[:, i, visible[i]] = oracle.softmax(mixed[:, i, visible[i]])
+    mixed = sum(weights[h] * p["w_weights"][h][:, None, None] for h in range(H))
+    return mixed @ v
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_equal_the_oracles(name):
+    """Gradients by central differences in a random direction of each parameter."""
+    model, params = build(**CASES[name])
+    x, memory = inputs()
+    draw = np.random.default_rng(6).normal
+    pull = draw(size=(B, N, D))
+
+    def expected(p):
+        examples = zip(x, memory, VISIBLE, strict=True)
+        return np.stack([exact(p, *example, **CASES[name]) for example in examples])
+
+    def loss(p):
+        out = model.apply({"params": p}, jnp.asarray(x), jnp.asarray(memory), MASK)
+        return (out * pull).sum(), out
+
+    with enable_x64(True):
+        wide = jax.tree.map(jnp.asarray, params)
+        gradients, out = jax.jit(jax.grad(loss, has_aux=True))(wide)
+    np.testing.assert_allclose(out, expected(params), rtol=1e-10, atol=1e-10)
+    gradients = jax.tree.map(np.asarray, gradients)
+    leaves, tree = jax.tree.flatten(params)
+    for i, gradient in enumerate(jax.tree.leaves(gradients)):
+        way = draw(size=leaves[i].shape)
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = [*leaves[:i], leaves[i] + step * way, *leaves[i + 1 :]]
+            ends.append((expected(tree.unflatten(moved)) * pull).sum())
+        slope = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose((gradient * way).sum(), slope, rtol=1e-6, atol=1e-8)
+
+
+def test_a_gate_of_ones_is_none():
+    for gate in ("head", "element"):
+        model, params = build(gate=gate, biases=True)
+        params["w_g"] = np.zeros_like(params["w_g"])
+        # σ(50) is 1 in float64.
+        params["b_g"] = np.full_like(params["b_g"], 50.0)
+        with enable_x64(True):
+            qk = [jnp.asarray(x) for x in inputs()]
+            params = jax.tree.map(jnp.asarray, params)
+            gated = model.apply({"params": params}, *qk, MASK)
+            del params["w_g"], params["b_g"]
+            plain = model.clone(gate="none")
+            expected = plain.apply({"params": params}, *qk, MASK)
+        np.testing.assert_array_equal(gated, expected)
+
+
+def test_without_the_second_map_differential_attention_is_attention():
+    q, k, v = draw_qkv(2 * K)
+    arguments = dict(mask=MASK, bias=np.ones((H, N, M), np.float32))
+    out, weights = differential(q, k, v, 0.0, return_weights=True, **arguments)
+    expected = attention(q[..., :K], k[..., :K], v, return_weights=True, **arguments)
+    np.testing.assert_array_equal(out, expected[0])
+    np.testing.assert_array_equal(weights, expected[1])
+    for name in ("reference", "tiled"):
+        arguments["implementation"] = name
+        out = differential(q, k, v, 0.7, **arguments)
+        parts = [
+            attention(q[..., part], k[..., part], v, **arguments)
+            for part in (slice(K), slice(K, None))
+        ]
+        np.testing.assert_allclose(out, parts[0] - 0.7 * parts[1], rtol=1e-5, atol=1e-6)
+
+
+def test_each_map_drops_weights_of_its_own():
+    q, k, v = draw_qkv(K)
+    both = [jnp.concatenate([x, x], axis=-1) for x in (q, k)]
+    assert not differential(*both, v, 1.0).any()
+    dropout = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
+    assert jnp.abs(differential(*both, v, 1.0, **dropout)).max() > 0.1
+
+
+def test_heads_that_say_nothing_are_separate():
+    q, k, v = draw_qkv(K)
+    eye = jnp.eye(H)
+    out, weights = talking_heads(q, k, v, eye, eye, mask=MASK, return_weights=True)
+    expected = attention(q, k, v, mask=MASK, return_weights=True)
+    np.testing.assert_allclose(out, expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weights, expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_talking_heads_are_separate_at_first():
+    module = TalkingHeads().build(H, K, V)
+    variables = module.init(jax.random.key(0), method=lambda module: module.w_scores)
+    for matrix in variables["params"].values():
+        np.testing.assert_array_equal(matrix, np.eye(H))
+
+
+def draw_qkv(width):
+    draw = np.random.default_rng(1).normal
+    shapes = ((B, N, H, width), (B, M, H, width), (B, M, H, V))
+    return [jnp.asarray(draw(size=shape), jnp.float32) for shape in shapes]
+
+
+def test_what_talking_heads_do_not_see_reaches_nobody():
+    """Neither an output nor a gradient; what one head sees reaches all."""
+    q, k, v = draw_qkv(K)
+    mix = jnp.asarray(np.random.default_rng(2).normal(size=(2, H, H)), jnp.float32)
+    bad = k.at[0, 4:].set(np.nan), v.at[0, 5:].set(np.inf)
+
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3))
+    def loss(q, k, v, mix):
+        return (talking_heads(q, k, v, *mix, mask=MASK) ** 2).sum()
+
+    loss = jax.jit(loss)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-6),
+        loss(q, *bad, mix),
+        loss(q, k, v, mix),
+    )
+    out = talking_heads(q.at[1, 3, 0].set(np.nan), k, v, *mix, mask=MASK)
+    assert np.isnan(out[1, 3]).all()
+    assert np.isnan(out).sum() == H * V
+
+
+def test_without_keys_talking_heads_give_0():
+    q, k, v = draw_qkv(K)
+    eye = jnp.eye(H)
+    assert not talking_heads(q, k[:, :0], v[:, :0], eye, eye).any()
+    assert talking_heads(q[:, :0], k, v, eye, eye).shape == (B, 0, H, V)
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (dict(gate="head"), D * H),
+        (dict(gate="element"), D * H * V),
+        (dict(gate="element", biases=True), D * H * V + H * V),
+        (dict(heads=Differential()), H * D * 2 * K + 4 * K + V),
+        (dict(heads=TalkingHeads()), 2 * H * H),
+    ],
+)
+def test_parameters_are_as_many_as_the_formulas_say(options, more):
+    def count(**options):
+        return sum(x.size for x in jax.tree.leaves(build(**options)[1]))
+
+    assert count(**options) - count(biases=options.get("biases", False)) == more
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_keep_the_precision_of_the_inputs(name):
+    model, params = build(**CASES[name])
+    half = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), (params, single()))
+    out = jax.eval_shape(lambda p, x: model.apply({"params": p}, *x, MASK), *half)
+    assert out.dtype == jnp.bfloat16
+
+
+def test_rotation_turns_each_map_by_itself():
+    """Equal maps stay equal, and are turned."""
+    model = MultiHeadAttention(D, H, K, V, heads=Differential(), positions=Rotary())
+    x, _ = single()
+    params = build(heads=Differential())[1]
+    for name in ("w_q", "w_k"):
+        params[name] = np.concatenate([params[name][..., :K]] * 2, axis=-1)
+    q, k = (
+        model.apply({"params": params}, x, method=method)
+        for method in (lambda m, x: m._queries(x), lambda m, x: m.keys_and_values(x)[0])
+    )
+    for y in (q, k):
+        np.testing.assert_array_equal(y[..., :K], y[..., K:])
+        assert not np.allclose(
+            y[:, 1], np.einsum("bd,dhk->bhk", x[:, 1], params["w_q"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(gate="row"), f"unknown gate 'row'; known: {', '.join(GATES)}"),
+        (dict(heads=Differential(1.0)), "lambda_init=1.0 must be at least 0 and below"),
+        (
+            dict(heads=TalkingHeads(), selection="argmax"),
+            r"heads=TalkingHeads\(\) must be Separate\(\)",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_heads_of_a_design_are_a_value():
+    shape = Shape(1, D, D, H, K, V)
+    with pytest.raises(ValueError, match="heads='talking' must be a Heads, such as"):
+        check_design(Design(heads="talking"), shape)

@@ -1,0 +1,84 @@
+"""Linear attention and its relatives in float64 numpy, token by token, for one run of them.
+
+Parameters are those of the modules; x (N, D) is one sentence alone.
+"""
+
+import numpy as np
+
+
+def recurrence(q, k, v, decay=None, beta=None):
+    """S_t = a_t ∘ S_t−1 + k_t (v_t or β_t (v_t − a_t S_t−1ᵀ k_t))ᵀ, o_t = S_tᵀ q_t."""
+    state = np.zeros((k.shape[1], v.shape[1]))
+    outputs = []
+    for t in range(len(q)):
+        if decay is not None:
+            state = decay[t][:, None] * state
+        write = v[t] if beta is None else beta[t] * (v[t] - state.T @ k[t])
+        state = state + np.outer(k[t], write)
+        outputs.append(state.T @ q[t])
+    return np.array(outputs).reshape(len(q), v.shape[1])
+
+
+def pairs(q, k, v, decay):
+    """Σ_j (Σ_d q_id k_jd Π a_d) v_j over all j, the product from i to j without j."""
+    out = np.zeros((len(q), v.shape[1]))
+    for i in range(len(q)):
+        for j in range(len(q)):
+            between = decay[j + 1 : i + 1] if j <= i else decay[i:j]
+            out[i] += (q[i] * k[j] * between.prod(0)).sum() * v[j]
+    return out
+
+
+def linear(p, x, causal):
+    q, k, v = projected(p, x)
+    q, k = (np.where(y > 0, y + 1, np.exp(y)) for y in (q, k))
+    heads = []
+    for h in range(q.shape[1]):
+        weights = q[:, h] @ k[:, h].T
+        weights = np.tril(weights) if causal else weights
+        heads.append(weights @ v[:, h] / weights.sum(-1, keepdims=True))
+    return output(p, heads)
+
+
+def gated(p, x, causal):
+    q, k, v = projected(p, x)
+    low = x @ p["w_a_1"] if "w_a_1" in p else x
+    decay = sigmoid(np.einsum("nd,dhk->nhk", low, p["w_a_2"]) + p["b_a"]) ** (1 / 16)
+    r = np.einsum("nd,dhv->nhv", x, p["w_r"]) + p["b_r"]
+    rule = recurrence if causal else pairs
+    heads = []
+    for h in range(q.shape[1]):
+        out = rule(q[:, h], k[:, h], v[:, h], decay[:, h])
+        out = out - out.mean(-1, keepdims=True)
+        out = out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-6)
+        out = out * p["norm"]["scale"] + p["norm"]["bias"]
+        heads.append(out * r[:, h] * sigmoid(r[:, h]))
+    return output(p, heads)
+
+
+def delta(p, x, causal):
+    q, k, v = projected(p, x)
+    q, k = (y * sigmoid(y) for y in (q, k))
+    q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    beta = sigmoid(np.einsum("nd,dhk->nhk", x, p["w_beta"]))
+    heads = []
+    for h in range(q.shape[1]):
+        arrays = q[:, h], k[:, h], v[:, h], None, beta[:, h]
+        out = recurrence(*arrays)
+        if not causal:
+            backwards = (None if y is None else y[::-1] for y in arrays)
+            out = out + recurrence(*backwards)[::-1]
+        heads.append(out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-6))
+    return output(p, [out * p["norm"]["scale"] for out in heads])
+
+
+def projected(p, x):
+    return (np.einsum("nd,dhf->nhf", x, p[name]) for name in ("w_q", "w_k", "w_v"))
+
+
+def output(p, heads):
+    return np.einsum("hnv,hvd->nd", np.array(heads), p["w_o"])
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))

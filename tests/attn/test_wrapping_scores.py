@@ -1,0 +1,128 @@
+"""QKNorm and Softcap: what they are where they do nothing, and what they refuse.
+
+Their formulas are held to an oracle with all other scores, in tests/attn/models.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Additive, Bilinear, Dot, Mask, QKNorm, ScaledDot, Softcap, attention
+from attn.jax_versions import enable_x64
+
+N = 5
+M = 7
+H = 3
+K = 11
+KEY = jax.random.key(0)
+
+
+def vectors():
+    draw = np.random.default_rng(0).normal
+    return draw(size=(N, K)), draw(size=(M, K))
+
+
+def test_a_high_cap_is_the_inner_score():
+    q, k = vectors()
+    with enable_x64(True):
+        q, k = jnp.asarray(q), jnp.asarray(k)
+        np.testing.assert_allclose(
+            Softcap(ScaledDot(), 1e6)(q, k), ScaledDot()(q, k), rtol=1e-10
+        )
+
+
+def test_no_score_is_beyond_the_cap():
+    q, k = (jnp.asarray(x, jnp.float32) for x in vectors())
+    s = Softcap(Dot(), 2.0)(1e20 * q, k)
+    np.testing.assert_allclose(jnp.abs(s), 2.0, rtol=1e-6)
+
+
+def test_the_cosine_of_unit_vectors_is_their_product():
+    q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in vectors())
+    s = QKNorm(Dot(), g_q=3.0, norm="l2")(jnp.asarray(q), jnp.asarray(k))
+    np.testing.assert_allclose(s, 3 * q @ k.T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["rms", "l2"])
+def test_the_length_of_a_vector_does_not_count(norm):
+    """Not even the gradient's of a vector of zeros, which masked tokens are."""
+    q, k = (jnp.asarray(x, jnp.float32) for x in vectors())
+    score = QKNorm(norm=norm)
+    np.testing.assert_allclose(score(1e3 * q, k), score(q, k), rtol=1e-4, atol=1e-5)
+    gradient = jax.grad(lambda q: score(q, k).sum())(q.at[0].set(0))
+    assert jnp.isfinite(gradient).all()
+    # 1e4² is more than float16 holds.
+    half = score(q.astype(jnp.float16) * 1e4, k.astype(jnp.float16))
+    np.testing.assert_allclose(half, score(q, k), rtol=0.05, atol=0.02)
+
+
+def test_scores_around_products_state_whether_they_are_products():
+    assert QKNorm().is_product
+    assert QKNorm(QKNorm()).is_product
+    assert not Softcap().is_product
+    assert not QKNorm(Softcap()).is_product
+    additive = functools.partial(QKNorm.init, inner=Additive)
+    assert not additive(KEY, H, K, K).is_product
+
+
+def test_prepare_leaves_the_cap_alone():
+    q, k = (jnp.asarray(x, jnp.float32) for x in vectors())
+    score, _, _ = QKNorm(Softcap(Bilinear(jnp.eye(K)), 4.0)).prepare(q, k)
+    assert score == Softcap(Dot(), 4.0)
+
+
+def test_normed_products_are_served_by_jax_nn():
+    draw = np.random.default_rng(1).normal
+    q, k, v = (jnp.asarray(draw(size=(2, n, H, K)), jnp.float32) for n in (N, M, M))
+    score = QKNorm.init(KEY, H, K, K)
+    call = functools.partial(
+        attention,
+        q,
+        k,
+        v,
+        score=score,
+        mask=Mask.causal() & Mask.padding(np.array([4, 7])),
+    )
+    np.testing.assert_allclose(
+        call(implementation="jax_nn"),
+        call(implementation="reference"),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    with pytest.raises(ValueError, match="its score is a matrix product, and not Soft"):
+        attention(q, k, v, score=Softcap(score), implementation="jax_nn")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Softcap.init(KEY, H, K, K, cap=0.0),
+            "cap=0.0 must be finite and above",
+        ),
+        (lambda: Softcap.init(KEY, H, K, K, cap=np.inf), "cap=inf must be finite"),
+        (lambda: QKNorm.init(KEY, H, K, K, norm="l1"), "unknown norm 'l1' .*: rms, l2"),
+        (lambda: QKNorm(norm="max"), "unknown norm 'max' of queries and keys"),
+        (lambda: QKNorm.init(KEY, H, K, K, inner="x"), "unknown score 'x'; known: dot"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_attention_looks_at_the_score_inside():
+    q = jnp.ones((N, H, K))
+    k = jnp.ones((M, H, K + 1))
+    with pytest.raises(
+        ValueError, match="d_k differs between queries and keys: 11 and"
+    ):
+        attention(q, k, k, score=Softcap(QKNorm()))
+    with pytest.raises(
+        TypeError, match="score='additive' must be a value with its para"
+    ):
+        attention(q, q, q, score=attn.Softcap("additive"))
