@@ -1,4 +1,7 @@
-"""The rotation of queries and keys by their positions, and its scalings for long texts."""
+"""The rotation of queries and keys by their positions, and its scalings for long texts.
+
+B batch (any leading axes), N tokens, H heads, K = d_k, P = K/2 pairs.
+"""
 
 import math
 
@@ -41,7 +44,7 @@ def rotary(
 def turned(
     x: Float[Array, "*B N H K"],
     positions: Int[Array, "*b N"],
-    rates: Float[np.ndarray, "K/2"],
+    rates: Float[np.ndarray, "P"],
 ) -> Float[Array, "*B N H K"]:
     """Turns each pair (x_2i, x_2i+1) by the angle position · rates_i, as `rotary` does."""
     dtype = at_least_float32(x.dtype)
@@ -59,7 +62,7 @@ def turned(
     return both.reshape(x.shape).astype(x.dtype)
 
 
-def rotary_rates(d_k: int, base: float = 10_000.0) -> Float[np.ndarray, "K/2"]:
+def rotary_rates(d_k: int, base: float = 10_000.0) -> Float[np.ndarray, "P"]:
     """Computes base^(−2i/K), the radians that a pair turns by from position to position.
 
     Raises:
@@ -74,7 +77,7 @@ def rotary_rates(d_k: int, base: float = 10_000.0) -> Float[np.ndarray, "K/2"]:
 
 def scaled_rates(
     d_k: int, base: float, scaling: str, factor: float, length: int
-) -> Float[np.ndarray, "K/2"]:
+) -> Float[np.ndarray, "P"]:
     """Computes the rates for texts up to `factor` times as long as those of training.
 
     Args:

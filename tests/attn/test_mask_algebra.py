@@ -116,12 +116,28 @@ def compare(kernel, name, score="scaled dot"):
         np.testing.assert_allclose(lse[b, :, h], expected[1], rtol=3e-5, atol=3e-6)
 
 
-@every_mask
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("sinks", "prefix", "all") else pytest.mark.ci
+        )
+        for name in MASKS
+    ],
+)
 def test_equals_the_oracle(kernel, name):
     compare(kernel, name)
 
 
-@pytest.mark.parametrize("score", [name for name in SCORES if name != "scaled dot"])
+# The longest way is that of additive attention; the others are for .ci/run.
+EVERY_SCORE = [
+    pytest.param(name, marks=() if name == "additive" else pytest.mark.ci)
+    for name in SCORES
+    if name != "scaled dot"
+]
+
+
+@pytest.mark.parametrize("score", EVERY_SCORE)
 def test_equals_the_oracle_with_every_score(kernel, score):
     compare(kernel, "all", score)
 
@@ -168,7 +184,9 @@ def test_identities():
 LONG = 40
 
 
-@pytest.mark.parametrize("kind", ["a value", "an array"])
+@pytest.mark.parametrize(
+    "kind", ["a value", pytest.param("an array", marks=pytest.mark.ci)]
+)
 def test_sinks_and_a_window_slide_over_long_inputs(monkeypatch, kind):
     """With biases and dropout, which go by the places of keys."""
     monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
@@ -208,6 +226,7 @@ def test_a_window_with_sinks_takes_the_keys_that_it_shows_alone():
     assert "256x4096" not in text
 
 
+@pytest.mark.ci
 def test_statistics_and_hard_attention_know_where_the_keys_are():
     q, k, _ = draw_qkv()
     q, k = (jnp.concatenate([x] * 8, axis=1) for x in (q, k))

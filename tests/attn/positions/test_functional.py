@@ -77,7 +77,7 @@ def dense(name, p, offset, n=N, m=M):
     return out
 
 
-@pytest.fixture(params=["reference", "tiled"])
+@pytest.fixture(params=[pytest.param("reference", marks=pytest.mark.ci), "tiled"])
 def kernel(request, monkeypatch):
     """Each kernel, with blocks of 4 queries."""
     monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
@@ -92,7 +92,9 @@ def qkv():
         yield [jnp.asarray(draw(size=(n, H, K))) for n in (N, M, M)]
 
 
-@every_bias
+@pytest.mark.parametrize(
+    "name", ["log", pytest.param("power", marks=pytest.mark.ci), "fire"]
+)
 def test_equals_the_oracle_with_its_gradients(qkv, kernel, name):
     """Gradients of each number of the dense bias are carried on by finite differences."""
     p = parameters(name)
@@ -191,6 +193,7 @@ def test_fire_beyond_its_threshold_keeps_its_range():
     np.testing.assert_allclose(seen[1:], 1, rtol=1e-5)
 
 
+@pytest.mark.ci
 def test_relu_sum_has_gradients_of_both_orders():
     with enable_x64(True):
         draw = np.random.default_rng(0).normal
