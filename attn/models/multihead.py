@@ -11,7 +11,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import inspect
@@ -21,9 +20,15 @@ from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
 from attn.models.heads import GATES, Heads, Separate, gated
-from attn.models.visibility import ancestors, write_entries
-from attn.normalisers import normaliser_init
-from attn.positions import NoPositions, Positions, bias_row
+from attn.models.parameters import normaliser_of, with_parameters
+from attn.models.visibility import (
+    ancestors,
+    for_each_example,
+    kept_positions,
+    kept_visible,
+    write_entries,
+)
+from attn.positions import NoPositions, Positions, bias_of_heads, bias_row
 from attn.precision import at_least_float32
 from attn.scores import score_init
 
@@ -178,7 +183,7 @@ class MultiHeadAttention(nn.Module):
     def keys_and_values(
         self,
         memory: Float[Array, "*B M D"],
-        positions: Int[Array, "M"] | None = None,
+        positions: Int[Array, "*b M"] | None = None,
     ):
         """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
 
@@ -266,7 +271,7 @@ class MultiHeadAttention(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "*B N D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         visible: Bool[Array, "*B N T"],
     ):
@@ -274,37 +279,36 @@ class MultiHeadAttention(nn.Module):
 
         Each is of another hypothesis of one sentence. Their keys and values go to entries
         t·N … t·N + N − 1 of the cache, so that entry e stands at position e // N;
-        `visible` says which of the entries each hypothesis sees.
+        `visible` says which of the entries each hypothesis sees. `t` may be (*B), one for
+        each example. A cache with fewer entries than `visible` is a ring, which keeps those
+        of the last positions: nothing before them is seen.
 
         Returns:
           The output and the new cache.
         """
         n = x.shape[-2]
         bias, *sums = self._bias_of_step(x, t, cache, visible)
-        positions = jnp.full(n, t)
+        positions = jnp.expand_dims(t, -1).repeat(n, axis=-1)
         # Keys are rotated before they are kept, because their position never changes.
         k, v = as_cached(*self.keys_and_values(x, positions))
-        write = jax.lax.dynamic_update_slice_in_dim
-        keys = write(cache[0], k, t * n, axis=-1)
-        values = write(cache[1], v, t * n, axis=-2)
+        keys = write_entries(cache[0], k, t, axis=-1)
+        values = write_entries(cache[1], v, t)
         out = self._over_cache(
             self._queries(x, positions),
             keys,
             values,
             score=self.score_value,
             normaliser=self.normaliser_value,
-            visible=visible,
+            visible=kept_visible(visible, t, keys.shape[-1]),
             bias=bias,
         )
         return self._output(out, x), (keys, values, *sums)
 
     def _bias_of(self, x):
         """Returns the bias of self-attention from x to x, or None."""
-        return (
-            self.position_bias
-            if self.forget_gates is None
-            else self.forget_gates.bias(x)
-        )
+        if self.forget_gates is None:
+            return self.position_bias
+        return self.forget_gates.bias(x)
 
     def _bias_of_step(self, x, t, cache, visible):
         """Returns the bias of `decode_step`, and the new sums of forget gates, if any."""
@@ -318,9 +322,20 @@ class MultiHeadAttention(nn.Module):
             return jnp.moveaxis(bias, -1, -3), sums
         if self.position_bias is None:
             return (None,)
-        row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
+        room = cache[0].shape[-1] // n
+
+        def row(t):
+            if room == visible.shape[-1] // n:
+                return bias_row(self.position_bias, self.h, t, room)
+            # A bias is asked for a run of neighbours, and a ring begins somewhere in one.
+            last = t - room + 1 + jnp.arange(room)
+            one = t + jnp.arange(1)
+            run = bias_of_heads(self.position_bias, self.h, one, last)[:, 0]
+            return run[:, kept_positions(t, room) - last[0]]
+
+        rows = for_each_example(row, t)(t)
         # n entries of the cache share each position.
-        return (row.repeat(n, axis=-1)[:, None],)
+        return (rows.repeat(n, axis=-1)[..., None, :],)
 
     def _queries(self, x, positions=None):
         q = _project(x, self.w_q)
@@ -426,72 +441,10 @@ def select(
     return out
 
 
-def normaliser_of(module: nn.Module, h: int):
-    """Returns the normaliser that `module` names, with its parameters, for h heads.
-
-    Raises:
-      ValueError: one whose weights cannot be sampled by, where the module samples, or do
-        not follow the scores, where it takes the best.
-    """
-    init = normaliser_init(module.normaliser)
-    value = with_parameters(module, "normaliser", lambda key: init(key, h))
-    if module.selection == "sampled" and not value.sums_to_one:
-        raise ValueError(
-            f"selection='sampled' draws keys by their weights, and those of "
-            f"{type(value).__name__} need not sum to 1"
-        )
-    if module.selection == "argmax" and not value.by_score:
-        raise ValueError(
-            f"selection='argmax' takes the key of the best score, which need not have the "
-            f"greatest weight of {type(value).__name__}"
-        )
-    return value
-
-
-def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
-    """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
-
-    They are kept under `name`; there is no entry where there are none, and the arrays of a
-    value whose `trained` is False stay as they are.
-
-    Raises:
-      ValueError: the parameters are those of another value.
-    """
-    value = make(jax.random.key(0))  # for its form and its numbers
-    if not getattr(value, "trained", True):
-        return value
-    names = list(_arrays(value))
-    params = {}
-    # Parameters where none belong are read as well, to be refused below.
-    if names or module.has_variable("params", name):
-        params = module.param(name, lambda key: _arrays(make(key)))
-    if sorted(params) != sorted(names):
-        raise ValueError(
-            f"the parameters are of another {name}: they have {sorted(params)}, "
-            f"it has {sorted(names)}"
-        )
-
-    def replaced(path, leaf):
-        return params.get(_name(path), leaf)
-
-    return jax.tree.map_with_path(replaced, value)
-
-
 def check_name(field: str, value: Any, known) -> None:
     """Raises ValueError where `value` is none of the known names."""
     if value not in known:
         raise ValueError(f"unknown {field} {value!r}; known: {', '.join(known)}")
-
-
-def _arrays(value):
-    """Returns the arrays of a score or bias, each by the name of its field."""
-    leaves = jax.tree.leaves_with_path(value)
-    is_array = jax.Array | np.ndarray
-    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
-
-
-def _name(path):
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _project(x, w):

@@ -27,10 +27,9 @@ from attn.models.multihead import (
     SELECTIONS,
     Baseline,
     check_name,
-    normaliser_of,
     select,
-    with_parameters,
 )
+from attn.models.parameters import normaliser_of, with_parameters
 from attn.models.recurrence import CELLS, Recurrence
 from attn.models.visibility import dense_mask
 from attn.scores import SCORES, score_init
