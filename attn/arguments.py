@@ -2,7 +2,7 @@
 
 Types, dtypes and shapes are looked at, which traced arrays have too, and never an array's
 numbers: so the checks cost nothing where attention is compiled. B batch (any leading
-axes), N queries, M keys, H heads, K = L = d_k, V = d_v.
+axes), N queries, M keys, H heads of queries, K = L = d_k, V = d_v.
 """
 
 import jax
@@ -50,10 +50,12 @@ def check_shapes(q, k, v, score):
             f"got {shapes}"
         )
     same_batch = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
-    if not (same_batch and q.shape[-2] == k.shape[-2] == v.shape[-2]):
+    if not (same_batch and k.shape[-2] == v.shape[-2]):
         raise ValueError(
-            f"q, k and v must share the batch axes and the number of heads; got {shapes}"
+            "q, k and v must share the batch axes, and k and v the number of heads; "
+            f"got {shapes}"
         )
+    check_heads(q.shape[-2], k.shape[-2], f"; got {shapes}")
     if k.shape[-3] != v.shape[-3]:
         raise ValueError(
             f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
@@ -67,6 +69,15 @@ def check_shapes(q, k, v, score):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
             f"got {shapes}"
+        )
+
+
+def check_heads(h: int, h_kv: int, where: str = "") -> None:
+    """Raises ValueError for h heads of queries that h_kv heads of keys cannot serve."""
+    if h != h_kv and (h_kv < 1 or h % h_kv):
+        raise ValueError(
+            f"{h} heads of queries cannot share {h_kv} of keys and values: the first must "
+            f"be a multiple of the second{where}"
         )
 
 

@@ -33,8 +33,8 @@ They are 256 KiB in float32.
 
 def attention(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
-    v: Real[ArrayLike, "*B M H V"],
+    k: Real[ArrayLike, "*B M J L"],
+    v: Real[ArrayLike, "*B M J V"],
     *,
     score=ScaledDot(),
     normaliser=Softmax(),
@@ -49,12 +49,18 @@ def attention(
     """Computes normaliser(score(q, k) + bias) v, over the keys that the mask shows.
 
     With softmax this is "Attention Is All You Need", section 3.2. B batch (any leading
-    axes, none too), N queries, M keys, H heads, K = L = d_k, V = d_v; with a bilinear or
-    additive score queries and keys may differ in width.
+    axes, none too), N queries, M keys, H heads of queries, J of keys and values,
+    K = L = d_k, V = d_v; with a bilinear or additive score queries and keys may differ in
+    width.
+
+    H = J is multi-head attention, J = 1 multi-query attention (Shazeer 2019), and what is
+    between grouped-query attention (Ainslie et al. 2023): head i of the queries takes head
+    i // (H/J) of keys and values. These are nowhere repeated, and the results, dropout
+    too, are those of keys and values that are.
 
     Args:
-      q, k, v: queries, keys and values, heads before the last axis. Integers are taken as
-        float32.
+      q, k, v: queries, keys and values, heads before the last axis; H is a multiple of J.
+        Integers are taken as float32.
       score: compares queries and keys, see `attn.scores`; its parameters are one number
         or have a leading axis H.
       normaliser: makes weights of scores, see `attn.normalisers`; its parameters are one
@@ -84,10 +90,10 @@ def attention(
     Raises:
       TypeError: complex or boolean q, k or v, a score, normaliser or mask of another kind
         (an array as mask, a name as score), a boolean bias.
-      ValueError: shapes that do not fit each other, those of masks and biases too, an
-        implementation that is unknown or cannot serve, an LSE of weights that are no
-        exponentials, dropout without a key, a rate that
-        is not from 0 to 1.
+      ValueError: shapes that do not fit each other, those of masks and biases too, heads
+        of queries that are no multiple of those of keys, an implementation that is
+        unknown or cannot serve, an LSE of weights that are no exponentials, dropout
+        without a key, a rate that is not from 0 to 1.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
     if return_weights not in (False, True, "before", "after"):

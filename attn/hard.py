@@ -2,7 +2,8 @@
 
 It takes O(N + M) memory. A query that sees nothing has output 0 and index −1, and gives
 no gradient. NaN or Inf in a hidden key or value reaches nobody. B batch (any leading
-axes), N queries, M keys, H heads, K = L = d_k, V = d_v; n queries and m keys in a block.
+axes), N queries, M keys, H heads of queries, J heads of keys and values, K = L = d_k,
+V = d_v; n queries and m keys in a block.
 """
 
 import functools
@@ -28,8 +29,8 @@ from attn.scores import ScaledDot
 
 def argmax_attention(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
-    v: Real[ArrayLike, "*B M H V"],
+    k: Real[ArrayLike, "*B M J L"],
+    v: Real[ArrayLike, "*B M J V"],
     *,
     score=ScaledDot(),
     normaliser=Softmax(),
@@ -69,8 +70,8 @@ def argmax_attention(
 
 def sampled_attention(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
-    v: Real[ArrayLike, "*B M H V"],
+    k: Real[ArrayLike, "*B M J L"],
+    v: Real[ArrayLike, "*B M J V"],
     *,
     key: Array,
     score=ScaledDot(),
@@ -217,8 +218,15 @@ def _values_at(v, index, broken):
 
     It is NaN where a score that was NaN or Inf decided the index.
     """
-    # An index of −1 takes the last value, which the next line makes 0.
-    out = jnp.take_along_axis(v, index[..., None], axis=-3)
+    *batch, n, h = index.shape
+    h_kv = v.shape[-2]
+    # Each head of values has the queries of its group, one after another.
+    at = index.reshape(*batch, n, h_kv, h // h_kv).swapaxes(-1, -2)
+    at = at.reshape(*batch, n * (h // h_kv), h_kv, 1)
+    # An index of −1 takes the last value, which is made 0 below.
+    out = jnp.take_along_axis(v, at, axis=-3)
+    out = out.reshape(*batch, n, h // h_kv, h_kv, -1).swapaxes(-2, -3)
+    out = out.reshape(*batch, n, h, -1)
     out = jnp.where(index[..., None] < 0, 0, out)
     return jnp.where(broken[..., None], jnp.nan, out)
 

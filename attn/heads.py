@@ -89,8 +89,16 @@ def talking_heads(
     Returns:
       The output (*B, N, H, V) in v's dtype; asked for, a tuple of it and the weights a',
       (*B, H, N, M), after dropout.
+
+    Raises:
+      ValueError: fewer heads of keys than of queries, and what `attention` raises.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
+    if k.shape[-2] != q.shape[-2]:
+        raise ValueError(
+            f"talking heads have keys and values of their own: {q.shape[-2]} heads of "
+            f"queries, {k.shape[-2]} of keys"
+        )
     s = map_heads(
         _scores, q, k, v, score=score, normaliser=normaliser, mask=mask, bias=bias
     )

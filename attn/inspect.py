@@ -2,8 +2,8 @@
 
 The arguments are those of `attn.attention`, without values. The log of the softmax's
 denominator is `attention(..., return_lse=True)`. Everything here has gradients, and they
-too take O(N + M) memory. B batch (any leading axes), N queries, M keys, H heads,
-K = L = d_k; n queries and m keys in a block.
+too take O(N + M) memory. B batch (any leading axes), N queries, M keys, H heads of
+queries, J heads of keys, K = L = d_k; n queries and m keys in a block.
 """
 
 import functools
@@ -30,7 +30,7 @@ from attn.scores import ScaledDot
 
 def entropy(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
+    k: Real[ArrayLike, "*B M J L"],
     *,
     score=ScaledDot(),
     normaliser=Softmax(),
@@ -74,7 +74,7 @@ def _entropy_of_tile(tile):
 
 def top_weights(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
+    k: Real[ArrayLike, "*B M J L"],
     *,
     score=ScaledDot(),
     normaliser=Softmax(),
@@ -121,7 +121,7 @@ def _top_of_tile(tile, top):
 
 def received(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
+    k: Real[ArrayLike, "*B M J L"],
     *,
     score=ScaledDot(),
     normaliser=Softmax(),
@@ -130,15 +130,16 @@ def received(
     dropout_rate: float | Float[Array, ""] = 0.0,
     dropout_key: Array | None = None,
 ) -> Float[Array, "*B M H"]:
-    """Computes Σ_i w_ij, the attention that each key receives.
+    """Computes Σ_i w_ij, the attention that each key receives from a head of queries.
 
     With dropout, it is that of the weights after the same dropout. (1 − Σ_i w_ij)² is the
     penalty on overlooked keys of "Show, attend and tell" (Xu et al. 2015, section 4.2.1).
     """
     # Outputs are linear in the values: for values of width 1 this is the gradient of
-    # their sum.
+    # their sum. Heads that share keys have a feature each.
+    group = q.shape[-2] // max(1, k.shape[-2])
     dtype = at_least_float32(k.dtype)
-    values = jnp.zeros((*k.shape[:-1], 1), dtype)
+    values = jnp.zeros((*k.shape[:-1], group), dtype)
 
     def total(v):
         out = attention(
@@ -152,14 +153,16 @@ def received(
             dropout_rate=dropout_rate,
             dropout_key=dropout_key,
         )
-        return out.sum()
+        own = out.reshape(*out.shape[:-2], k.shape[-2], group, group)
+        return jnp.diagonal(own, axis1=-2, axis2=-1).sum()
 
-    return jax.grad(total)(values)[..., 0]
+    received = jax.grad(total)(values)
+    return received.reshape(*k.shape[:-2], q.shape[-2])
 
 
 def weight_rows(
     q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M H L"],
+    k: Real[ArrayLike, "*B M J L"],
     queries: Sequence[int] | Int[ArrayLike, "R"],
     *,
     score=ScaledDot(),

@@ -1,6 +1,7 @@
 """Maps a function of one head over every head of every example.
 
-B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v.
+B batch (any leading axes), N queries, M keys, H heads of queries, J heads of keys and
+values, K = d_k, V = d_v.
 """
 
 import functools
@@ -33,9 +34,12 @@ def map_heads(
 ):
     """Maps `function(q, k, v, score=, normaliser=, mask=, taint=, bias=, drop=)` of one head.
 
+    H/J heads of queries share a head of keys, which is read where it stands: nothing is
+    repeated, and its gradient is the sum of theirs.
+
     Args:
       function: gives arrays with a row for each query, (N, …).
-      q, k, v: queries (*B, N, H, K), keys and values.
+      q, k, v: queries (*B, N, H, K), keys (*B, M, J, K) and values (*B, M, J, V).
       score, normaliser, mask, bias, drop: as in `attn.attention`, `drop` one for each
         example and head.
       at_once: at most so many heads are computed together, all of them by default; the
@@ -48,7 +52,8 @@ def map_heads(
     *batch, n, h, _ = q.shape
     batch = tuple(batch)
     count = math.prod(batch)
-    m = k.shape[-3]
+    m, h_kv = k.shape[-3:-1]
+    group = h // h_kv
     at_once = at_once or count * h
     if bias is not None and hasattr(bias, "tile"):
         bias = bias.flat(batch) if hasattr(bias, "flat") else _parameters(bias)
@@ -75,11 +80,22 @@ def map_heads(
 
     def one_part(size, first, qkv, rest):
         """Computes the heads of `size` = (examples, heads) from `first` on."""
-        qkv = [_cut_rows(x, first, size) for x in qkv]
+        # Of a part that is less than a group all queries share one head of keys.
+        groups = max(1, size[1] // group)
+        first_keys = first[0], first[1] // group
+        q, *kv = qkv
+        q = _cut_rows(q, first, size)
+        kv = [_cut_rows(x, first_keys, (size[0], groups)) for x in kv]
         rest = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), rest)
-        rows = (*(jnp.moveaxis(x, 2, 1) for x in qkv), *rest)
-        results = _map_leading(lambda *rows: _map_leading(one_head, rows), rows)
-        return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2), results)
+        rows = (*(jnp.moveaxis(x, 2, 1) for x in (q, *kv)), *rest)
+        rows = jax.tree.map(lambda x: _in_groups(x, groups), rows)
+        # Over examples, then over heads of keys, then over the queries of each.
+        mapped = one_head
+        for _ in range(3):
+            mapped = functools.partial(_map_leading, mapped)
+        return jax.tree.map(
+            lambda x: jnp.moveaxis(jax.lax.collapse(x, 1, 3), 1, 2), mapped(*rows)
+        )
 
     # Around the slices too: they are made again, not kept.
     if saved is not None:
@@ -120,9 +136,14 @@ def heads_at_once(n, m, score):
 def _part_size(count, h, at_once, qkv, rest):
     """Returns how many examples and heads make a part: divisors of all, so parts are equal.
 
-    Devices share an axis that is sharded explicitly: JAX has no loop over it.
+    They are whole groups of heads that share keys, or a part of one. Devices share an axis
+    that is sharded explicitly: JAX has no loop over it.
     """
-    heads = _divisor(h, at_once)
+    h_kv = qkv[1].shape[2]
+    group = h // h_kv
+    heads = _divisor(group, at_once)
+    if heads == group:
+        heads *= _divisor(h_kv, at_once // group)
     examples = _divisor(count, at_once // max(1, h))
     if any(_is_sharded(x, 0) for x in (*qkv, *jax.tree.leaves(rest))):
         examples = count
@@ -201,7 +222,14 @@ def _padded(x, more):
     return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
-def _map_leading(function, rows):
+def _in_groups(x, groups):
+    """Returns x (b, heads, …) as (b, groups, heads of each, …); all share an axis of 1."""
+    if x.shape[1] in (1, groups):
+        return jnp.expand_dims(x, 2)
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+def _map_leading(function, *rows):
     """Maps over the leading axis of every leaf of `rows`; all share one of length 1."""
     leaves, tree = jax.tree.flatten(rows)
     is_mapped = [leaf.shape[0] != 1 for leaf in leaves]

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 
 from attn.functions.entmax import entmax
 from attn.functions.softmax import softmax
+from attn.functions.stick_breaking import stick_breaking
 from attn.pytrees import pytree
 
 
@@ -260,15 +261,7 @@ class StickBreaking:
     by_score = False
 
     def __call__(self, s):
-        hidden = s == -jnp.inf
-        # 0 in place of −inf, which has no derivative.
-        seen = jnp.where(hidden, 0, s)
-        # −log(1 − σ(s)) = log(1 + e^s), and log σ(s) is that less.
-        broken = jnp.where(hidden, 0, jax.nn.softplus(seen))
-        later = jax.lax.cumsum(broken, s.ndim - 1, reverse=True)
-        # From the shifted sum: to subtract each from its own would cancel.
-        later = jnp.pad(later[:, 1:], ((0, 0), (0, 1)))
-        return jnp.where(hidden, 0, jnp.exp(-jax.nn.softplus(-seen) - later))
+        return stick_breaking(s)
 
 
 def check_alpha(alpha: float | int) -> None:

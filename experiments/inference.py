@@ -166,6 +166,11 @@ class Sampler:
 
     def __init__(self, workdir: Path):
         self._model = load_model(workdir)
+        if self._model.program.labelled:
+            raise WorkdirError(
+                f"{workdir} has a model that labels what it reads, and writes nothing by "
+                "itself: translations.txt there has its answers to the test set"
+            )
         if self._model.program.kind != "language":
             raise WorkdirError(
                 f"{workdir} has a model that translates, and writes nothing by itself: "

@@ -1,4 +1,4 @@
-"""Holds a score, normaliser, position or mixer of one's own to the contract of the library.
+"""Holds a score, normaliser, position, heads or mixer of one's own to the contract.
 
     python -m launch.check my_score.py:Cosine
     python -m launch.check 'kerple.py:Kerple(reach=8)' my_module:Mixer
@@ -16,7 +16,7 @@ from absl import app, flags
 
 from attn import contract
 from experiments.settings import OutsideError, SettingsError
-from experiments.settings.choices import MIXERS, NORMALISERS, POSITIONS, SCORES
+from experiments.settings.choices import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
 from experiments.system.console import stdout_console
 from launch import command
 
@@ -24,6 +24,7 @@ CHECKS = (
     ("score", SCORES, contract.check_score),
     ("normaliser", NORMALISERS, contract.check_normaliser),
     ("positions", POSITIONS, contract.check_positions),
+    ("heads", HEADS, contract.check_heads),
     ("mixer", MIXERS, contract.check_mixer),
 )
 
@@ -46,8 +47,8 @@ def run(name: str) -> tuple[str, list[contract.Row]]:
     """Returns what `name` stands for, and the rows of its checks.
 
     Raises:
-      SettingsError: it is neither a score, a normaliser, positions nor a mixer, or cannot
-        be loaded.
+      SettingsError: it is neither a score, a normaliser, positions, heads nor a mixer, or
+        cannot be loaded.
     """
     refusals = []
     for kind, choices, function in CHECKS:

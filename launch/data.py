@@ -42,8 +42,7 @@ def describe(settings: Settings) -> None:
     console = stdout_console(WIDTH)
     prepared = prepare(data)
     found = summary.describe(corpora.open(data), prepared)
-    sides = (data.source, data.target) if data.has_translations else ("text",)
-    console.print(summary.table(found, sides))
+    console.print(summary.table(found, data.sides))
     console.print(summary.examples(found), soft_wrap=True)
     for line in prepared.warnings():
         print(line)
@@ -69,9 +68,7 @@ def build(settings: Settings) -> None:
     from experiments.data.corpora import tfds
 
     data = settings.data
-    path = tfds.build(
-        corpora.open(data), (data.source, data.target), Path(directory), name
-    )
+    path = tfds.build(corpora.open(data), data.sides, Path(directory), name)
     print(
         f"{path}\nread it with --config.data.corpus=tfds --config.data.dataset={name} "
         f"--config.data.directory={directory} --config.data.validation=validation"

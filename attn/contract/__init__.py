@@ -1,4 +1,4 @@
-"""Checks that hold one's own score, normaliser, positions or mixer to the library's contract.
+"""Checks that hold one's own score, normaliser, positions, heads or mixer to the contract.
 
     for row in attn.contract.check_score(Cosine):
         print(row.what, "ok" if row.ok else row.detail)
@@ -8,6 +8,7 @@ K = d_k, V = d_v, D = d_model.
 """
 
 from attn.contract.common import Row
+from attn.contract.heads import check_heads
 from attn.contract.mixers import check_mixer
 from attn.contract.normalisers import check_normaliser
 from attn.contract.positions import check_positions
@@ -15,6 +16,7 @@ from attn.contract.scores import check_score
 
 __all__ = [
     "Row",
+    "check_heads",
     "check_mixer",
     "check_normaliser",
     "check_positions",

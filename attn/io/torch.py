@@ -126,7 +126,8 @@ def to_torch(
 
     Raises:
       ValueError: a model that nn.Transformer does not have: h·d_k or h·d_v other than
-        d_model, another score than "scaled_dot", positions in the layers; position tables
+        d_model, another score than "scaled_dot", heads that are not separate, a gate,
+        positions in the layers; position tables
         that differ and have one name.
     """
     _check_exportable(model)
@@ -178,6 +179,11 @@ def _check_exportable(model):
             f"nn.Transformer needs h·d_k = h·d_v = d_model, got h={shape.h}, "
             f"d_k={shape.d_k}, d_v={shape.d_v}, d_model={shape.d_model}; "
             "to_arrays writes any model"
+        )
+    if shape.h_kv not in (None, shape.h) or shape.d_c is not None:
+        raise ValueError(
+            f"nn.Transformer has keys and values for each head, and not h_kv={shape.h_kv}, "
+            f"d_c={shape.d_c} with h={shape.h}; to_arrays writes any model"
         )
     fields = ["combine", "head_activation", "selection", "heads", "gate"]
     fields += ["encoder_mixing", "decoder_mixing"]

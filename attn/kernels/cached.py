@@ -2,7 +2,8 @@
 
 Keys have tokens last and heads come first, so that a step copies nothing: with the layout
 of `attention()`, XLA on a CPU transposes the whole cache at every step. The model wrote
-the cache itself, so NaN is not looked for.
+the cache itself, so NaN is not looked for. H heads of queries share J heads of keys and
+values.
 """
 
 import jax
@@ -46,8 +47,8 @@ def cached(
 
 def over_cache(
     q: Float[Array, "*B N H Q"],
-    k: Float[Array, "*B H K M"],
-    v: Float[Array, "*B H M V"],
+    k: Float[Array, "*B J K M"],
+    v: Float[Array, "*B J M V"],
     *,
     score,
     normaliser,
@@ -60,6 +61,7 @@ def over_cache(
     A bias with axes before H has all axes of the batch; examples share one without.
     """
     *batch, _, h, _ = q.shape
+    h_kv = k.shape[-3]
 
     def one_head(q, k, v, values, bias, visible):
         score, normaliser = values
@@ -69,16 +71,27 @@ def over_cache(
     def for_each_head(leaf):
         return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
 
+    def in_groups(leaf, axis=0):
+        shape = h_kv, h // h_kv
+        return leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + 1 :])
+
     values = jax.tree.map(for_each_head, (score, normaliser))
-    mapped = jax.vmap(one_head, in_axes=(0, 0, 0, 0, 0, None))
+    values = jax.tree.map(in_groups, values)
+    of_bias = None
+    if bias is not None:
+        of_bias = 0 if bias.ndim > 3 else None
+        bias = in_groups(bias, bias.ndim - 3)
+    mapped = jax.vmap(one_head, in_axes=(0, None, None, 0, 0, None))
+    mapped = jax.vmap(mapped, in_axes=(0, 0, 0, 0, 0, None))
     for _ in batch:
         # Score and normaliser have no batch axis: all examples share them.
-        of_bias = None if bias is None or bias.ndim == 3 else 0
         mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, of_bias, 0))
-    out = mapped(jnp.moveaxis(q, -2, -3), k, v, values, bias, visible)
+    q = in_groups(jnp.moveaxis(q, -2, -3), len(batch))
+    out = mapped(q, k, v, values, bias, visible)
+    out = out.reshape(*batch, h, *out.shape[-2:])
     return jnp.moveaxis(out, -3, -2)
 
 
-def as_cached(k: Float[Array, "*B M H K"], v: Float[Array, "*B M H V"]):
+def as_cached(k: Float[Array, "*B M J K"], v: Float[Array, "*B M J V"]):
     """Returns keys and values of `attention()`'s layout in the layout of `cached`."""
     return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)

@@ -2,7 +2,7 @@
 
 The kernel takes all heads at once. Where jax.nn falls short of attn.attention's contract,
 that is put right here where it is cheap, and refused where it is not. B examples,
-N queries, M keys, H heads, K = d_k = d_v.
+N queries, M keys, H heads of queries, J heads of keys and values, K = d_k = d_v.
 """
 
 import jax
@@ -37,13 +37,37 @@ def why_not(
         "d_k must be at least 1": k.shape[-1] == 0,
         "its softmax is float32, the inputs are float64": dtype == jnp.float64,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    # Last, as it traces the score.
+    if found is None and not _shares_keys(score, q, k):
+        return f"{kind} makes keys of its own for each of the queries that share them"
+    return found
+
+
+def _shares_keys(score, q, k):
+    """Tells whether heads of queries that share keys share those that `prepare` makes."""
+    h = q.shape[-2]
+    if h == k.shape[-2]:
+        return True
+
+    def prepared_keys(score, q, k):
+        return score.prepare(q, k)[2]
+
+    one = (jax.ShapeDtypeStruct(x.shape[-1:], x.dtype) for x in (q, k))
+    q, k = (jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in one)
+    try:
+        # vmap has no single result where heads differ.
+        mapped = jax.vmap(prepared_keys, (0, None, None), None, axis_size=h)
+        jax.eval_shape(mapped, _for_each_head(score, h), q, k)
+    except ValueError:
+        return False
+    return True
 
 
 def jax_nn(
     q: Float[Array, "B N H Q"],
-    k: Float[Array, "B M H K"],
-    v: Float[Array, "B M H K"],
+    k: Float[Array, "B M J K"],
+    v: Float[Array, "B M J K"],
     *,
     score,
     mask,
@@ -77,7 +101,9 @@ def jax_nn(
     sees_nothing = (last < first)[..., None]
     out = jnp.where(sees_nothing[..., None], 0, out)
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
-    spoiled = _any_between(bad, first, last) | (bad_query & ~sees_nothing)
+    spoiled = _any_between(bad, first, last)
+    spoiled = spoiled.repeat(q.shape[-2] // k.shape[-2], axis=-1)
+    spoiled |= bad_query & ~sees_nothing
     return jnp.where(spoiled[..., None], jnp.nan, out)
 
 
@@ -128,14 +154,28 @@ def _finite(x):
 def _prepared(q, k, score):
     """Returns queries and keys whose plain products are the scores."""
     h = q.shape[-2]
+    h_kv = k.shape[-2]
 
-    def for_each_head(leaf):
-        return jnp.broadcast_to(leaf, (h,)) if jnp.ndim(leaf) == 0 else leaf
+    def in_groups(x, axis=0):
+        return x.reshape(*x.shape[:axis], h_kv, h // h_kv, *x.shape[axis + 1 :])
 
     def one_head(score, q, k):
         return score.prepare(q, k)[1:]
 
-    return jax.vmap(one_head, (0, -2, -2), -2)(jax.tree.map(for_each_head, score), q, k)
+    score = jax.tree.map(in_groups, _for_each_head(score, h))
+    one_group = jax.vmap(one_head, (0, -2, None), -2)
+    q_in_groups, k = jax.vmap(one_group, (0, -3, -2), -3)(score, in_groups(q, 2), k)
+    # The queries of a group have the same keys, by `_shares_keys`.
+    return q_in_groups.reshape(*q.shape[:-1], -1), k[..., 0, :]
+
+
+def _for_each_head(score, h):
+    """Returns a score whose parameters all have a leading axis H."""
+
+    def of_heads(leaf):
+        return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
+
+    return jax.tree.map(of_heads, score)
 
 
 def _visible_range(n, left, right, lengths):

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from attn.models.activations import ACTIVATIONS
 from attn.models.embeddings import EMBEDDINGS
-from attn.models.heads import GATES, Heads, Separate
+from attn.models.heads import GATES, Heads, Separate, check_own_keys
+from attn.models.latents import check_keys
 from attn.models.mixers import Mixer, SelfAttention
-from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
+from attn.models.multihead import COMBINATIONS, check_name
+from attn.models.selection import SELECTIONS
 from attn.normalisers import normaliser_init
 from attn.positions import Positions, Sinusoidal
 from attn.scores import score_init
@@ -25,6 +27,17 @@ class Shape(NamedTuple):
     h: int
     d_k: int
     d_v: int
+    h_kv: int | None = None
+    """Heads of keys and values, see `MultiHeadAttention`; h unless given."""
+    d_c: int | None = None
+    """Width of the latents of which keys and values are made; unless given, none are."""
+    d_r: int | None = None
+    """Width of the key beside latents that positions turn; needed where they do."""
+
+    @property
+    def heads_of_keys(self) -> int:
+        """The heads of keys and values."""
+        return self.h if self.h_kv is None else self.h_kv
 
 
 class Design(NamedTuple):
@@ -40,7 +53,7 @@ class Design(NamedTuple):
     scale_embeddings: bool = True
     """Multiplies embeddings by √d_model."""
     biases: bool = False
-    """Adds bias vectors to the products with W_Q, W_K, W_V and W_O."""
+    """Adds bias vectors to the products with W_Q, W_K, W_V, W_O and a gate's W_g."""
     activation: str = "relu"
     """The feed-forward network's, a name of ACTIVATIONS."""
     score: str | type | Callable = "scaled_dot"
@@ -99,6 +112,8 @@ def check_design(design: Design, shape: Shape) -> None:
                 f"{field}={value!r} must be a {base.__name__}, such as {example}"
             )
     design.heads.check()
-    design.positions.check(shape.d_model, shape.d_k)
+    check_keys(shape.h, shape.h_kv, shape.d_c, shape.d_r, design.positions)
+    check_own_keys(design.heads, shape.h, shape.h_kv, shape.d_c)
+    design.positions.check(shape.d_model, shape.d_r or shape.d_k)
     design.encoder_mixing.check(shape.d_model)
     design.decoder_mixing.check(shape.d_model)

@@ -1,9 +1,9 @@
 """Heads: what the heads of an attention have to do with each other, and their gates.
 
 A value says it and makes the Linen module that does it; one's own is a frozen dataclass, a
-subclass of `Heads`, in any file. B batch (any leading axes), N queries, M keys, H heads,
-K = d_k, V = d_v, P = the weight maps of a head, E = 2·K where these are two, D = d_model,
-T entries of a cache.
+subclass of `Heads`, in any file, which `attn.contract.check_heads` holds to the contract.
+B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v, P = the weight
+maps of a head, E = 2·K where these are two, D = d_model, T entries of a cache.
 """
 
 import dataclasses
@@ -96,6 +96,15 @@ HEADS = {
     "talking": TalkingHeads,
 }
 """The classes of this file by name."""
+
+
+def check_own_keys(heads: Heads, h: int, h_kv: int | None, d_c: int | None) -> None:
+    """Raises ValueError where heads that are not separate would share keys and values."""
+    if not isinstance(heads, Separate) and (h_kv not in (None, h) or d_c is not None):
+        raise ValueError(
+            f"heads={heads} have keys and values of their own: not h_kv={h_kv}, d_c={d_c}; "
+            "Separate() may share them"
+        )
 
 
 class Difference(nn.Module):

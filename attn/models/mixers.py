@@ -23,6 +23,7 @@ from attn.models.linear_attention import (
 )
 from attn.models.multihead import MultiHeadAttention, check_name
 from attn.models.recurrence import CELLS, Recurrence
+from attn.positions import NoPositions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,6 +264,7 @@ MIXERS = {
 
 def attention_module(shape, design, P_attention, **options) -> MultiHeadAttention:
     """Makes the multi-head attention of a shape and a design."""
+    rotates = options.get("positions", NoPositions()).rotates
     return MultiHeadAttention(
         shape.d_model,
         shape.h,
@@ -276,5 +278,8 @@ def attention_module(shape, design, P_attention, **options) -> MultiHeadAttentio
         normaliser=design.normaliser,
         heads=design.heads,
         gate=design.gate,
+        h_kv=shape.h_kv,
+        d_c=shape.d_c,
+        d_r=shape.d_r if rotates else None,
         **options,
     )

@@ -1,10 +1,9 @@
 """The Linen shell around `attention()`: h heads with their own projections.
 
 B batch (any leading axes), N queries, M keys, T = the keys a cache has room for,
-D = d_model, H = h, K = d_k, V = d_v.
+D = d_model, H = h, J = h_kv, K = d_k, V = d_v, C = the numbers a cache keeps of a latent.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn import inspect
 from attn.arguments import is_never
 from attn.attention import attention
-from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
+from attn.kernels.latent import over_latents
 from attn.masks import Mask
-from attn.models.heads import GATES, Heads, Separate, gated
+from attn.models.heads import GATES, Heads, Separate, check_own_keys, gated
+from attn.models.latents import check_keys, matrices_of_kept
 from attn.models.parameters import normaliser_of, with_parameters
+from attn.models.selection import SELECTIONS, Baseline, select
 from attn.models.visibility import (
     ancestors,
     for_each_example,
@@ -34,8 +34,6 @@ from attn.scores import score_init
 
 COMBINATIONS = ("concat", "mean")
 """The ways to make one vector of those of the heads."""
-SELECTIONS = ("soft", "argmax", "sampled")
-"""The ways to take values by their weights."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -46,11 +44,13 @@ class MultiHeadAttention(nn.Module):
     Glorot-uniform initial values over (d_model, h·d_k) and, as in the paper, no biases
     unless asked for.
 
-    Parameters: h·d_model·(2·d_k + 2·d_v), or h·d_model·(2·d_k + d_model) with
+    Parameters: (h + h_kv)·d_model·(d_k + d_v), without h·d_v·d_model of w_o with
     combine="mean" and d_v = d_model, the score's and the normaliser's own, those of
-    `positions`, and h·(2·d_k + d_v) + d_model of biases, the last where there is a w_o.
-    Differential heads have 2·d_k in place of d_k in these, and 4·d_k + d_v more; talking
-    heads 2·h² more; a gate d_model·h or d_model·h·d_v, and as many biases as columns.
+    `positions`, and (h + h_kv)·d_k + h_kv·d_v + d_model of biases, the last where there is
+    a w_o. With a d_c, d_model·d_c + d_c·h_kv·(d_k + d_v) stand for W_K and W_V; with a d_r
+    there are (h + 1)·d_model·d_r more. Differential heads have 2·d_k in place of d_k in
+    these, and 4·d_k + d_v more; talking heads 2·h² more; a gate d_model·h or
+    d_model·h·d_v, and as many biases as columns.
 
     With the collection "weights" mutable in `apply`, the attention weights (*B, H, N, M)
     are kept there.
@@ -84,12 +84,21 @@ class MultiHeadAttention(nn.Module):
       gate: multiplies the heads' outputs, before W_O, by σ(x W_g), x the module's input
         on the queries' side (Qiu et al. 2025, section 2.2): "none"; "head", by a number a
         head; "element", by d_v numbers a head. With `biases`, by σ(x W_g + b_g).
+      h_kv: heads of keys and values, of which h is a multiple; h unless given. 1 is
+        multi-query, others grouped-query attention, see `attn.attention`.
+      d_c: the width of latents c = x W_C, of which keys and values are made in place of x:
+        multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2). A
+        cache keeps the latents alone. Unless given there are none.
+      d_r: with latents, the numbers that `positions` turn (section 2.1.3 there): r = x W_R
+        stands at the end of the keys of all heads, and a cache keeps it beside c; queries
+        are as much longer. Needed by, and only by, positions that turn and latents.
 
     Raises:
-      ValueError: an unknown name, parameters of another score, positions that do not fit,
-        a P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
-        normaliser whose weights need not sum to 1, another selection than "soft" with
-        heads that are not separate.
+      ValueError: an unknown name, parameters of another score, positions that do not fit
+        or turn keys that are made of latents without a d_r, heads that do not divide, a
+        P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
+        normaliser whose weights need not sum to 1; heads that are not separate with another
+        selection than "soft", an h_kv below h, or a d_c.
     """
 
     d_model: int
@@ -107,6 +116,9 @@ class MultiHeadAttention(nn.Module):
     normaliser: str | type | Callable[[Array, int], Any] = "softmax"
     heads: Heads = Separate()
     gate: str = "none"
+    h_kv: int | None = None
+    d_c: int | None = None
+    d_r: int | None = None
 
     def setup(self):
         """Draws the parameters."""
@@ -119,7 +131,9 @@ class MultiHeadAttention(nn.Module):
                 f"selection={self.selection!r} takes whole values and has no weights to "
                 f"drop: P_drop={self.P_drop} must be 0"
             )
-        self.positions.check(self.d_model, self.d_k)
+        check_keys(self.h, self.h_kv, self.d_c, self.d_r, self.positions)
+        check_own_keys(self.heads, self.h, self.h_kv, self.d_c)
+        self.positions.check(self.d_model, self.d_r or self.d_k)
         self.together = self.heads.build(self.h, self.d_k, self.d_v)
         if self.together is not None and self.selection != "soft":
             raise ValueError(
@@ -128,32 +142,11 @@ class MultiHeadAttention(nn.Module):
             )
         if self.selection == "sampled":
             self.baseline = Baseline()
-        concat = self.combine == "concat"
-        glorot = nn.initializers.glorot_uniform
-        into_heads = glorot(0, (1, 2))
-        into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
-        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self._width))
-        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self._width))
-        self.w_v = self.param("w_v", into_values, (self.d_model, self.h, self.d_v))
-        if self._has_w_o:
-            out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
-            self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
-        if self.biases:
-            zeros = nn.initializers.zeros
-            self.b_q = self.param("b_q", zeros, (self.h, self._width))
-            self.b_k = self.param("b_k", zeros, (self.h, self._width))
-            self.b_v = self.param("b_v", zeros, (self.h, self.d_v))
-            if self._has_w_o:
-                self.b_o = self.param("b_o", zeros, (self.d_model,))
-        if self.gate != "none":
-            features = self.d_v if self.gate == "element" else 1
-            self.w_g = self.param("w_g", into_heads, (self.d_model, self.h, features))
-            self.b_g = None
-            if self.biases:
-                self.b_g = self.param("b_g", zeros, (self.h, features))
+        self._draw_projections()
+        d_k = self.d_k + (self.d_r or 0)
         init_score = score_init(self.score)
         self.score_value = with_parameters(
-            self, "score", lambda key: init_score(key, self.h, self.d_k, self.d_k)
+            self, "score", lambda key: init_score(key, self.h, d_k, d_k)
         )
         self.normaliser_value = normaliser_of(self, self.h)
         self.position_bias = with_parameters(
@@ -166,6 +159,39 @@ class MultiHeadAttention(nn.Module):
             "forget",
             lambda key: self.positions.gates(key, self.d_model, self.h),
         )
+
+    def _draw_projections(self):
+        concat = self.combine == "concat"
+        zeros = nn.initializers.zeros
+        glorot = nn.initializers.glorot_uniform
+        into_heads = glorot(0, (1, 2))
+        into_values = into_heads if concat else glorot(0, 2, batch_axis=1)
+        self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self._width))
+        h_kv = self._h_kv
+        source = self.d_model if self.d_c is None else self.d_c
+        if self.d_c is not None:
+            self.w_c = self.param("w_c", glorot(), (self.d_model, self.d_c))
+        self.w_k = self.param("w_k", into_heads, (source, h_kv, self._width))
+        self.w_v = self.param("w_v", into_values, (source, h_kv, self.d_v))
+        if self.d_r is not None:
+            turned = (self.d_model, self.h, self.d_r)
+            self.w_q_r = self.param("w_q_r", into_heads, turned)
+            self.w_k_r = self.param("w_k_r", glorot(), (self.d_model, self.d_r))
+        if self._has_w_o:
+            out = glorot((0, 1), 2) if concat else glorot(1, 2, batch_axis=0)
+            self.w_o = self.param("w_o", out, (self.h, self.d_v, self.d_model))
+        if self.biases:
+            self.b_q = self.param("b_q", zeros, (self.h, self._width))
+            self.b_k = self.param("b_k", zeros, (h_kv, self._width))
+            self.b_v = self.param("b_v", zeros, (h_kv, self.d_v))
+            if self._has_w_o:
+                self.b_o = self.param("b_o", zeros, (self.d_model,))
+        if self.gate != "none":
+            features = self.d_v if self.gate == "element" else 1
+            self.w_g = self.param("w_g", into_heads, (self.d_model, self.h, features))
+            self.b_g = None
+            if self.biases:
+                self.b_g = self.param("b_g", zeros, (self.h, features))
 
     def __call__(
         self,
@@ -185,22 +211,28 @@ class MultiHeadAttention(nn.Module):
         memory: Float[Array, "*B M D"],
         positions: Int[Array, "*b M"] | None = None,
     ):
-        """Returns the projected keys (*B, M, H, K) and values (*B, M, H, V).
+        """Returns the projected keys (*B, M, J, K) and values (*B, M, J, V).
 
         A decoder keeps them from step to step. `positions` count from 0 unless given.
         """
-        k = _project(memory, self.w_k)
-        v = _project(memory, self.w_v)
+        source = memory if self.d_c is None else memory @ self.w_c
+        k = _project(source, self.w_k)
+        v = _project(source, self.w_v)
         if self.biases:
             k = _plus(k, self.b_k)
             v = _plus(v, self.b_v)
-        return self._rotate(k, positions), v
+        if self.d_r is None:
+            return self._rotate(k, positions), v
+        r = self._rotary_key(memory, positions)
+        return jnp.concatenate(
+            [k, jnp.broadcast_to(r, (*k.shape[:-1], self.d_r))], -1
+        ), v
 
     def attend(
         self,
         x: Float[Array, "*B N D"],
-        k: Float[Array, "*B M H K"],
-        v: Float[Array, "*B M H V"],
+        k: Float[Array, "*B M J K"],
+        v: Float[Array, "*B M J V"],
         mask: Mask,
         bias=None,
     ) -> Float[Array, "*B N D"]:
@@ -221,10 +253,12 @@ class MultiHeadAttention(nn.Module):
         return self._output(out, x)
 
     def project_memory(self, memory: Float[Array, "*B M D"]):
-        """Returns the keys (*B, H, K, M) and values (*B, H, M, V) of `memory`.
+        """Returns the keys (*B, J, K, M) and values (*B, J, M, V) of `memory`.
 
-        `attend_to_memory` takes them.
+        With a d_c they are its latents (*B, M, C). `attend_to_memory` takes them.
         """
+        if self.d_c is not None:
+            return self._latents(memory)
         return as_cached(*self.keys_and_values(memory))
 
     def attend_to_memory(
@@ -245,11 +279,9 @@ class MultiHeadAttention(nn.Module):
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
             )
-        out = self._over_cache(
+        out = self._over_kept(
             self._queries(x),
-            *memory,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
+            memory,
             visible=visible,
             # Decoding never samples: it takes the best key, as `select` without an rng.
             best=self.selection != "soft",
@@ -257,15 +289,22 @@ class MultiHeadAttention(nn.Module):
         return self._output(out, x)
 
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
-        """Returns room for the keys (*B, H, K, T) and values (*B, H, T, V), T = length.
+        """Returns room for the keys (*B, J, K, T) and values (*B, J, T, V), T = length.
 
-        With forget gates there is room for their sums (*B, T, H) too.
+        With a d_c it is room for the latents (*B, T, C). With forget gates it is a pair of
+        this and room for their sums (*B, T, H).
         """
-        keys = jnp.zeros((*batch_shape, self.h, self._width, length), dtype)
-        values = jnp.zeros((*batch_shape, self.h, length, self.d_v), dtype)
         if self.positions.has_gates:
             sums = jnp.zeros((*batch_shape, length, self.h), at_least_float32(dtype))
-            return keys, values, sums
+            return self._empty(batch_shape, length, dtype), sums
+        return self._empty(batch_shape, length, dtype)
+
+    def _empty(self, batch_shape, length, dtype):
+        if self.d_c is not None:
+            width = self.d_c + self.biases + (self.d_r or 0)
+            return jnp.zeros((*batch_shape, length, width), dtype)
+        keys = jnp.zeros((*batch_shape, self._h_kv, self._width, length), dtype)
+        values = jnp.zeros((*batch_shape, self._h_kv, length, self.d_v), dtype)
         return keys, values
 
     def decode_step(
@@ -287,22 +326,30 @@ class MultiHeadAttention(nn.Module):
           The output and the new cache.
         """
         n = x.shape[-2]
-        bias, *sums = self._bias_of_step(x, t, cache, visible)
+        kept, sums = cache if self.positions.has_gates else (cache, None)
+        bias = None
+        if self.forget_gates is not None:
+            sums, bias = self._sums_of_step(x, t, sums, visible)
+        # Of values and latents tokens are the last axis but one.
+        entries = jax.tree.leaves(kept)[-1].shape[-2]
+        if self.position_bias is not None:
+            whole = visible.shape[-1] // n
+            bias = self._bias_of_step(t, entries // n, whole)
+            # n entries of the cache share each position.
+            bias = bias.repeat(n, axis=-1)[..., None, :]
         positions = jnp.expand_dims(t, -1).repeat(n, axis=-1)
-        # Keys are rotated before they are kept, because their position never changes.
-        k, v = as_cached(*self.keys_and_values(x, positions))
-        keys = write_entries(cache[0], k, t, axis=-1)
-        values = write_entries(cache[1], v, t)
-        out = self._over_cache(
-            self._queries(x, positions),
-            keys,
-            values,
-            score=self.score_value,
-            normaliser=self.normaliser_value,
-            visible=kept_visible(visible, t, keys.shape[-1]),
-            bias=bias,
-        )
-        return self._output(out, x), (keys, values, *sums)
+        if self.d_c is not None:
+            kept = write_entries(kept, self._latents(x, positions), t)
+        else:
+            # Keys are rotated before they are kept, because their position never changes.
+            k, v = as_cached(*self.keys_and_values(x, positions))
+            keys = write_entries(kept[0], k, t, axis=-1)
+            kept = keys, write_entries(kept[1], v, t)
+        visible = kept_visible(visible, t, entries)
+        q = self._queries(x, positions)
+        out = self._over_kept(q, kept, visible=visible, bias=bias)
+        cache = kept if sums is None else (kept, sums)
+        return self._output(out, x), cache
 
     def _bias_of(self, x):
         """Returns the bias of self-attention from x to x, or None."""
@@ -310,22 +357,20 @@ class MultiHeadAttention(nn.Module):
             return self.position_bias
         return self.forget_gates.bias(x)
 
-    def _bias_of_step(self, x, t, cache, visible):
-        """Returns the bias of `decode_step`, and the new sums of forget gates, if any."""
-        n = x.shape[-2]
-        if self.forget_gates is not None:
-            before = ancestors(cache[2], visible, t - 1)
-            c = before + self.forget_gates.log_gates(x)
-            sums = write_entries(cache[2], c, t)
-            # No entry that is seen stands behind x, so the sign is that of ForgetBias.
-            bias = c[..., :, None, :] - sums[..., None, :, :]
-            return jnp.moveaxis(bias, -1, -3), sums
-        if self.position_bias is None:
-            return (None,)
-        room = cache[0].shape[-1] // n
+    def _sums_of_step(self, x, t, sums, visible):
+        """Returns the new sums of forget gates, and the bias of `decode_step`."""
+        before = ancestors(sums, visible, t - 1)
+        c = before + self.forget_gates.log_gates(x)
+        sums = write_entries(sums, c, t)
+        # No entry that is seen stands behind x, so the sign is that of ForgetBias.
+        bias = c[..., :, None, :] - sums[..., None, :, :]
+        return sums, jnp.moveaxis(bias, -1, -3)
+
+    def _bias_of_step(self, t, room, whole):
+        """Returns the bias (*b, H, P) of the P = `room` positions that a cache keeps."""
 
         def row(t):
-            if room == visible.shape[-1] // n:
+            if room == whole:
                 return bias_row(self.position_bias, self.h, t, room)
             # A bias is asked for a run of neighbours, and a ring begins somewhere in one.
             last = t - room + 1 + jnp.arange(room)
@@ -333,27 +378,52 @@ class MultiHeadAttention(nn.Module):
             run = bias_of_heads(self.position_bias, self.h, one, last)[:, 0]
             return run[:, kept_positions(t, room) - last[0]]
 
-        rows = for_each_example(row, t)(t)
-        # n entries of the cache share each position.
-        return (rows.repeat(n, axis=-1)[..., None, :],)
+        return for_each_example(row, t)(t)
+
+    def _over_kept(self, q, kept, **options):
+        """Computes attention over what a cache keeps: keys and values, or latents."""
+        options |= dict(score=self.score_value, normaliser=self.normaliser_value)
+        if self.together is not None:
+            return self.together.over_cache(q, *kept, **options)
+        if self.d_c is None:
+            return over_cache(q, *kept, **options)
+        biases = (self.b_k, self.b_v) if self.biases else None
+        matrices = matrices_of_kept(self.w_k, self.w_v, biases, self.d_r or 0)
+        return over_latents(q, kept, *matrices, **options)
+
+    def _latents(self, x, positions=None):
+        """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
+        parts = [x @ self.w_c]
+        if self.biases:
+            parts.append(jnp.ones_like(x[..., :1]))
+        if self.d_r is not None:
+            parts.append(self._rotary_key(x, positions)[..., 0, :])
+        return jnp.concatenate(parts, -1)
+
+    def _rotary_key(self, x, positions):
+        """Returns r = x W_R (*B, N, 1, R), turned by its positions."""
+        return self._rotate((x @ self.w_k_r)[..., None, :], positions)
+
+    @property
+    def _h_kv(self):
+        return self.h if self.h_kv is None else self.h_kv
 
     def _queries(self, x, positions=None):
         q = _project(x, self.w_q)
         if self.biases:
             q = _plus(q, self.b_q)
-        return self._rotate(q, positions)
+        if self.d_r is None:
+            return self._rotate(q, positions)
+        turned = self._rotate(_project(x, self.w_q_r), positions)
+        return jnp.concatenate([q, turned], -1)
 
     def _rotate(self, x, positions):
         if positions is None:
             # Right in packed rows too: a rotation shows in distances only.
             positions = jnp.arange(x.shape[-3])
         # Each of a head's maps is turned as a head of its own.
-        turned = x.reshape(*x.shape[:-2], -1, self.d_k)
+        turned = x.reshape(*x.shape[:-2], x.shape[-2] * self.heads.maps, -1)
         return self.positions.rotate(turned, positions).reshape(x.shape)
-
-    def _over_cache(self, q, k, v, **arguments):
-        function = over_cache if self.together is None else self.together.over_cache
-        return function(q, k, v, **arguments)
 
     @property
     def _width(self):
@@ -382,63 +452,6 @@ class MultiHeadAttention(nn.Module):
         if is_never("P_drop", self.P_drop) or not self.has_rng("dropout"):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
-
-
-class Baseline(nn.Module):
-    """Predicts the reward that REINFORCE compares with: b(x) = x w + c, both 0 at first."""
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N"]:
-        w = self.param("w", nn.initializers.zeros, (x.shape[-1],))
-        return x @ w + self.param("c", nn.initializers.zeros, ())
-
-
-def select(
-    module: nn.Module,
-    x: Float[Array, "*B N D"],
-    q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M H L"],
-    v: Float[Array, "*B M H V"],
-    arguments: dict[str, Any],
-    dropout: dict[str, Any],
-    attend: Callable = attention,
-) -> Float[Array, "*B N H V"]:
-    """Computes attention by the `selection` of `module`, with `attend` where it is soft.
-
-    Score, normaliser, mask and bias are in `arguments`; the queries were projected from
-    `x`. Sampled attention, with an rng named "sample" and the collection "policy" mutable,
-    sows for REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over
-    heads, the `entropy` of their distributions, and `baseline_value`, which sends x no
-    gradient.
-    """
-    # At init every collection is mutable, and weights would become variables.
-    watched = module.is_mutable_collection("weights") and not module.is_initializing()
-    # By default sow gathers a tuple of all calls; only the last one is wanted.
-    sow = functools.partial(
-        module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None
-    )
-    # Hard attention is watched by the soft weights from which it selects.
-    if watched or module.selection == "soft":
-        out = attend(q, k, v, return_weights=watched, **arguments, **dropout)
-        if watched:
-            out, weights = out
-            sow("weights", "weights", weights)
-    # Also without an rng, because init must make the baseline's parameters.
-    if module.selection == "sampled":
-        baseline_value = module.baseline(jax.lax.stop_gradient(x))
-    if module.selection == "sampled" and module.has_rng("sample"):
-        key = module.make_rng("sample")
-        out, _, log_prob = sampled_attention(q, k, v, key=key, **arguments)
-        sow("policy", "log_prob", log_prob.sum(-1))
-        sow("policy", "entropy", inspect.entropy(q, k, **arguments).sum(-1))
-        sow("policy", "baseline_value", baseline_value)
-    elif module.selection != "soft":
-        # What is sampled in training is trained by REINFORCE, not through the best key.
-        straight_through = module.selection == "argmax"
-        out, _ = argmax_attention(
-            q, k, v, straight_through=straight_through, **arguments
-        )
-    return out
 
 
 def check_name(field: str, value: Any, known) -> None:

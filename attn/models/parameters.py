@@ -15,7 +15,8 @@ def normaliser_of(module: nn.Module, h: int):
     """Returns the normaliser that `module` names, with its parameters, for h heads.
 
     Raises:
-      ValueError: one whose weights cannot be sampled by, where the module samples.
+      ValueError: one whose weights cannot be sampled by, where the module samples, or do
+        not follow the scores, where it takes the best.
     """
     init = normaliser_init(module.normaliser)
     value = with_parameters(module, "normaliser", lambda key: init(key, h))
@@ -23,6 +24,11 @@ def normaliser_of(module: nn.Module, h: int):
         raise ValueError(
             f"selection='sampled' draws keys by their weights, and those of "
             f"{type(value).__name__} need not sum to 1"
+        )
+    if module.selection == "argmax" and not value.by_score:
+        raise ValueError(
+            f"selection='argmax' takes the key of the best score, which need not have the "
+            f"greatest weight of {type(value).__name__}"
         )
     return value
 

@@ -166,6 +166,11 @@ class Positions:
         cls = type(self)
         return any(getattr(cls, hook) is not getattr(Positions, hook) for hook in hooks)
 
+    @property
+    def rotates(self) -> bool:
+        """Tells whether the value turns queries and keys."""
+        return self._has("rotate")
+
 
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):

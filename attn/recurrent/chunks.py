@@ -74,6 +74,21 @@ def cut(
     return Runs(own, before), chunks
 
 
+def power_of_2(size: int) -> int:
+    """Returns the least power of 2 from `size` on, to which blocks can double."""
+    return 1 << (size - 1).bit_length()
+
+
+def join_blocks(
+    diagonal: Float[Array, "_ s s"], below: Float[Array, "p s s"]
+) -> Float[Array, "p t t"]:
+    """Returns the matrices [[A, 0], [L, B]], A and B of `diagonal`, L of `below`."""
+    first, second = diagonal[::2], diagonal[1::2]
+    upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=2)
+    lower = jnp.concatenate([below, second], axis=2)
+    return jnp.concatenate([upper, lower], axis=1)
+
+
 def scan_chunks(step, state, chunks, length: int) -> Float[Array, "N V"]:
     """Returns the outputs of `step(state, chunk)` over the chunks, without the padding.
 

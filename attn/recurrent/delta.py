@@ -18,7 +18,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.precision import at_least_float32
-from attn.recurrent.chunks import cut, empty_state, scan_chunks
+from attn.recurrent.chunks import (
+    cut,
+    empty_state,
+    join_blocks,
+    power_of_2,
+    scan_chunks,
+)
 from attn.recurrent.gated import CHUNK, decayed_products
 
 
@@ -73,15 +79,29 @@ def _without_state(runs, k, v, beta, total):
     """Returns U' (C, V) and W (C, K), such that the chunk writes U' − W S."""
     products = decayed_products(beta * k, k, total, runs.sees(own=False))
     reads = jnp.where(runs.goes_on[:, None], beta * jnp.exp(total) * k, 0)
-    # Ones on the diagonal count as there.
-    solved = jax.lax.linalg.triangular_solve(
-        products,
-        jnp.concatenate([beta * v, reads], axis=-1),
-        left_side=True,
-        lower=True,
-        unit_diagonal=True,
-    )
-    return solved[:, : v.shape[-1]], solved[:, v.shape[-1] :]
+    inverse = unit_lower_inverse(products)
+    return inverse @ (beta * v), inverse @ reads
+
+
+def unit_lower_inverse(a: Float[Array, "C C"]) -> Float[Array, "C C"]:
+    """Returns the inverse of the matrix with ones on its diagonal, and `a` below it.
+
+    From blocks of s to blocks of 2·s: the inverse of [[A, 0], [L, B]] is
+    [[A⁻¹, 0], [−B⁻¹ L A⁻¹, B⁻¹]]. These are few products, as exact as to solve row by
+    row; a series in powers of `a`, which may grow, is not.
+    """
+    size = a.shape[0]
+    padded = power_of_2(size)
+    # Beyond `size` the matrix is the unit matrix.
+    a = jnp.pad(a, (0, padded - size))
+    inverse = jnp.ones((padded, 1, 1), a.dtype)
+    while len(inverse) > 1:
+        s = inverse.shape[1]
+        pairs = jnp.arange(len(inverse) // 2)
+        blocks = a.reshape(len(pairs), 2 * s, len(pairs), 2 * s)
+        lower = blocks[pairs, s:, pairs, :s]
+        inverse = join_blocks(inverse, -inverse[1::2] @ lower @ inverse[::2])
+    return inverse[0, :size, :size]
 
 
 def _of_chunk(state, chunk):

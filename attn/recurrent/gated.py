@@ -13,12 +13,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.precision import at_least_float32
-from attn.recurrent.chunks import cut, empty_state, scan_chunks
+from attn.recurrent.chunks import (
+    cut,
+    empty_state,
+    join_blocks,
+    power_of_2,
+    scan_chunks,
+)
 
 CHUNK = 64
 """Tokens in a chunk."""
-CHUNK_OF_VECTORS = 16
-"""Tokens in a chunk with a decay for each feature, whose pairs take C²·K numbers."""
 
 
 def gated_linear(
@@ -29,7 +33,7 @@ def gated_linear(
     *,
     begins: Bool[Array, "N"] | None = None,
     own: bool = True,
-    chunk: int | None = None,
+    chunk: int = CHUNK,
 ) -> Float[Array, "N V"]:
     """Computes o_i = Σ_{j ≤ i} (Σ_d q_id k_jd exp(Σ_{j < l ≤ i} log a_ld)) v_j.
 
@@ -42,16 +46,13 @@ def gated_linear(
         all (F = 1); None for a = 1.
       begins: where the state begins anew, from 0; at the first token alone unless given.
       own: whether a token sees itself. Without, it is still read into the state.
-      chunk: C; 64 unless given, or 16 with a decay for each feature.
+      chunk: C.
     """
     dtype = at_least_float32(jnp.result_type(q, k, v))
     q, k, v = (x.astype(dtype) for x in (q, k, v))
     arrays = [q, k, v]
     if log_decay is not None:
         arrays.append(log_decay.astype(dtype))
-    if chunk is None:
-        is_vector = log_decay is not None and log_decay.shape[-1] > 1
-        chunk = CHUNK_OF_VECTORS if is_vector else CHUNK
     runs, chunks = cut(chunk, begins, *arrays)
     step = functools.partial(_of_chunk, own=own)
     state = empty_state(chunks[1], chunks[2])
@@ -100,10 +101,32 @@ def decayed_products(
 
     `total` holds the logs of the decays, summed up to each token.
     """
-    between = total[:, None] - total[None]
-    # Hidden before the exponential: backwards in time the exponent may be large.
-    decay = jnp.exp(jnp.where(sees[..., None], between, -jnp.inf))
     if total.shape[-1] == 1:
-        return (q @ k.T) * decay[..., 0]
-    # One product for all features: the three factors together would be a tensor more.
-    return ((q[:, None] * decay) * k[None]).sum(-1)
+        # Hidden before the exponential: backwards in time the exponent may be large.
+        between = jnp.where(sees, total - total.T, -jnp.inf)
+        return (q @ k.T) * jnp.exp(between)
+    return jnp.where(sees, _products_of_vectors(q, k, total), 0)
+
+
+def _products_of_vectors(q, k, total):
+    """Computes the same for j ≤ i with a decay for each feature, and 0 for j > i.
+
+    From blocks of s to blocks of 2·s: queries of the second half and keys of the first
+    meet at the border between them, and exp(total_i − border) · exp(border − total_j) is
+    the decay. So these are products of matrices, and no exponent is above 0.
+    """
+    size = q.shape[0]
+    padded = power_of_2(size)
+    more = ((0, padded - size), (0, 0))
+    q = jnp.pad(q, more)
+    k = jnp.pad(k, more)
+    total = jnp.pad(total, more, mode="edge")
+    weights = (q * k).sum(-1)[:, None, None]
+    while len(weights) > 1:
+        halves = (len(weights) // 2, 2, weights.shape[1], q.shape[1])
+        of_halves = total.reshape(halves)
+        border = of_halves[:, 0, -1:]
+        late = q.reshape(halves)[:, 1] * jnp.exp(of_halves[:, 1] - border)
+        early = k.reshape(halves)[:, 0] * jnp.exp(border - of_halves[:, 0])
+        weights = join_blocks(weights, late @ jnp.swapaxes(early, 1, 2))
+    return weights[0, :size, :size]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.precision import at_least_float32
 from attn.recurrent.chunks import both_ways
-from attn.recurrent.gated import gated_linear
+from attn.recurrent.gated import CHUNK, gated_linear
 
 
 def feature_map(x: Float[Array, "*N K"]) -> Float[Array, "*N K"]:
@@ -38,7 +38,7 @@ def linear_attention(
     causal: bool = True,
     begins: Bool[Array, "N"] | None = None,
     ends: Bool[Array, "N"] | None = None,
-    chunk: int | None = None,
+    chunk: int = CHUNK,
 ) -> Float[Array, "N V"]:
     """Computes linear attention over the tokens up to each token, or over all.
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.data.packing import pack, pairs_in_a_row
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.vocabulary import BOS, EOS, NOTHING_ID, PAD
 
 PART = 1 << 17
 """Pairs that are packed at a time, so that the first batch of a large corpus comes soon."""
@@ -56,7 +56,8 @@ class Corpus(NamedTuple):
 class Batch(NamedTuple):
     """Holds int32 arrays (batch_size, sequence_length).
 
-    The decoder reads `target_in` and is to predict `target_out`.
+    The decoder reads `target_in` and is to predict `target_out`. Where the target labels the
+    source, a language model reads `source`, which stands in the same places.
     """
 
     source: np.ndarray
@@ -66,6 +67,14 @@ class Batch(NamedTuple):
     target_out: np.ndarray
     target_positions: np.ndarray
     target_segments: np.ndarray
+
+
+def scored(batch: Batch, labelled: bool):
+    """Returns where `target_out` is to be predicted, bool (batch_size, sequence_length).
+
+    That is where there is no padding; of labels, where an answer is asked.
+    """
+    return batch.target_out > NOTHING_ID if labelled else batch.target_segments > 0
 
 
 def corpus(pairs: Encoded) -> Corpus:

@@ -23,7 +23,11 @@ from experiments.data import corpora, memmap
 from experiments.data.batches import Corpus, Encoded, Sentences, between_marks
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.gold_alignments import Links
-from experiments.data.vocabulary import Vocabulary, train_vocabulary
+from experiments.data.vocabulary import (
+    Vocabulary,
+    symbol_vocabulary,
+    train_vocabulary,
+)
 from experiments.settings import Data, Settings
 from experiments.system import machine
 from experiments.system.checksums import read_sealed, write_sealed
@@ -36,7 +40,7 @@ from experiments.system.files import (
     write_bytes,
 )
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
@@ -60,6 +64,8 @@ class Heldout(NamedTuple):
     ids: Encoded
     links: list[Links] | None = None
     """The words of each pair that are translations of each other, where this is known."""
+    distances: list[list[int]] | None = None
+    """How far back each answer of each pair is decided, where this is known."""
 
 
 class Dataset(NamedTuple):
@@ -184,9 +190,10 @@ def _load_heldout(about, split, vocabulary):
         parts = vocabulary.decode(ids)
         return Heldout(Pairs(parts, parts), Encoded(ids, ids))
     ids = Encoded(*map(vocabulary.encode, text))
-    if split != "test" or about["links"] is None:
+    if split != "test":
         return Heldout(text, ids)
-    return Heldout(text, ids, list(map(_links_of, about["links"])))
+    links = about["links"] and list(map(_links_of, about["links"]))
+    return Heldout(text, ids, links, about["distances"])
 
 
 def _links_of(pair):
@@ -228,8 +235,11 @@ def _fill(source, data, directory):
     """
     text_files = [directory / f"{side}.text" for side in memmap.SIDES]
     survey = _survey(source, text_files)
-    sentences = [*survey.sample.source, *survey.sample.target]
-    model = train_vocabulary(sentences, data.vocabulary_size)
+    if hasattr(source, "symbols"):
+        model = symbol_vocabulary(source.symbols())
+    else:
+        sentences = [*survey.sample.source, *survey.sample.target]
+        model = train_vocabulary(sentences, data.vocabulary_size)
     vocabulary = Vocabulary(model)
     # A part needs room for its end mark.
     cut = data.max_length - 1 if getattr(source, "cuts_long_texts", False) else 0
@@ -259,6 +269,7 @@ def _fill(source, data, directory):
         sha256={path.name: sha256(path) for path in sorted(directory.iterdir())},
         heldout=survey.heldout,
         links=source.links() if hasattr(source, "links") else None,
+        distances=source.distances() if hasattr(source, "distances") else None,
         cut=cut,
     )
     write_sealed(directory / "about.json", about)

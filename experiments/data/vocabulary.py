@@ -21,6 +21,12 @@ PAD, BOS, EOS, UNK = range(4)
 """Ids of the control tokens. UNK is needed by sentencepiece; as unknown characters are
 spelled in bytes, it never occurs."""
 
+NOTHING = "_"
+"""Stands in labels where no answer is asked."""
+
+NOTHING_ID = 4
+"""The id of NOTHING in a vocabulary of symbols."""
+
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 
 
@@ -68,6 +74,29 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
         )
     except RuntimeError as error:
         raise VocabularyError(_complaint(size, str(error))) from None
+    return model.getvalue()
+
+
+def symbol_vocabulary(symbols: Sequence[str]) -> bytes:
+    """Returns a sentencepiece model in which each of some symbols is one token.
+
+    Symbols stand between white space. Beside them there are the control tokens and NOTHING.
+    """
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(symbols),
+        model_writer=model,
+        model_type="word",
+        vocab_size=NOTHING_ID + 1 + len(symbols),
+        pad_id=PAD,
+        bos_id=BOS,
+        eos_id=EOS,
+        unk_id=UNK,
+        # It has the first free id so, whatever the symbols are; ▁ marks a word's start.
+        user_defined_symbols=["▁" + NOTHING],
+        normalization_rule_name="identity",
+        minloglevel=3,
+    )
     return model.getvalue()
 
 

@@ -69,12 +69,13 @@ def attention_examples(
     translations: Sequence[str],
     count: int,
     length: int,
+    labelled: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Computes where attention looks in `count` test sentences of different lengths.
 
     `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder
-    reads the translation. Returns (records, arrays): what `examples.json` and
-    `examples.npz` hold.
+    reads the translation; where this is `labelled`, what it labels. Returns
+    (records, arrays): what `examples.json` and `examples.npz` hold.
     """
     chosen = _spread_lengths(test.ids.source, count)
     arrays = {}
@@ -94,6 +95,7 @@ def attention_examples(
         weights(state, batch.source, batch.target_in, source_lengths)
     )
     records = []
+    read = batch.source if labelled else batch.target_in
     for row, place in enumerate(order):
         n = int(source_lengths[row])
         m = int(target_lengths[row])
@@ -109,7 +111,7 @@ def attention_examples(
             reference=test.text.target[i],
             translation=translations[i],
             source_tokens=vocabulary.tokens(batch.source[row, :n]),
-            target_tokens=vocabulary.tokens(batch.target_in[row, :m]),
+            target_tokens=vocabulary.tokens(read[row, :m]),
         )
         records.append(record)
     return records, arrays

@@ -9,18 +9,23 @@ import jax
 import numpy as np
 
 from attn import Positions
+from experiments.data.batches import Encoded
 from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
+from experiments.evaluation.answers import accuracy_by, answer, answer_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
+    ENTROPY,
+    FIRST_TOKEN_MASS,
+    OF_ANSWERS,
     OF_TEXT,
     corpus_scores,
     sentence_arrays,
     signatures,
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.settings import WEIGHTS, Evaluation, Settings
+from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -32,6 +37,7 @@ class EvaluationFunctions(NamedTuple):
     token_losses: Callable
     greedy: Callable
     search: Callable
+    answers: Callable
     weights: Callable
 
 
@@ -51,6 +57,7 @@ def evaluation_functions(
         greedy=greedy,
         # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
+        answers=over_lanes(functools.partial(answer_batch, program), lanes),
         weights=jax.jit(functools.partial(attention_weights, program)),
     )
 
@@ -111,8 +118,8 @@ class Evaluator:
 
     @property
     def translates(self) -> bool:
-        """Whether the models translate; a language model has its perplexity alone."""
-        return self.program.kind != "language"
+        """Whether the models translate, or answer; other language models have perplexity alone."""
+        return self.program.kind != "language" or self.program.labelled
 
     def losses(self, states, heldout: Heldout | None = None):
         """Computes `perplexity.sentence_losses` of all lanes on `heldout`, else validation."""
@@ -123,6 +130,7 @@ class Evaluator:
             self.batch_size,
             self.program.length,
             self.check,
+            self.program.labelled,
         )
 
     def validation(
@@ -140,9 +148,8 @@ class Evaluator:
         heldout = self.prepared.validation
         # Lanes search together, so all translate as many as the one that asks for most.
         most = max(settings.evaluation.sentences for settings in chosen.values())
-        translations = self._translate(
-            states, self.functions.greedy, heldout.ids.source[:most], chosen
-        )
+        pairs = Encoded(*(side[:most] for side in heldout.ids))
+        translations = self._translate(states, self.functions.greedy, pairs, chosen)
         for lane, settings in chosen.items():
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
@@ -230,8 +237,8 @@ class Evaluator:
         perplexities = perplexity(*losses)
         lanes = [trial.lane for trial in trials]
         search = self.functions.search
-        for_validation = self._translate(states, search, validation.ids.source, lanes)
-        for_test = self._translate(states, search, test.ids.source, lanes)
+        for_validation = self._translate(states, search, validation.ids, lanes)
+        for_test = self._translate(states, search, test.ids, lanes)
         scores = {}
         for trial in trials:
             lane = trial.lane
@@ -273,19 +280,19 @@ class Evaluator:
             for trial in trials
         }
 
-    def _translate(self, states, search, sources, lanes):
-        """Returns {lane: the best translation of each source} for each of `lanes`."""
+    def _translate(self, states, search, pairs: Encoded, lanes):
+        """Returns {lane: the best translation of each source} for each of `lanes`.
+
+        Of labelled texts it has the answers to what their targets ask.
+        """
         lanes = tuple(lanes)
-        translations = translate(
-            search,
-            states,
-            self.prepared.vocabulary(),
-            sources,
-            self.batch_size,
-            self.program.length,
-            lanes,
-            self.check,
-        )
+        common = (self.batch_size, self.program.length, lanes, self.check)
+        vocabulary = self.prepared.vocabulary()
+        if self.program.labelled:
+            answers = self.functions.answers
+            texts = answer(answers, states, vocabulary, pairs, *common)
+            return dict(zip(lanes, texts, strict=True))
+        translations = translate(search, states, vocabulary, pairs.source, *common)
         best = {}
         for lane, of_lane in zip(lanes, translations, strict=True):
             best[lane] = [hypotheses[0].text for hypotheses in of_lane]
@@ -294,7 +301,8 @@ class Evaluator:
     def _write_files(self, trial, states, losses, texts) -> dict[str, float]:
         """Writes a trial's translations with the test set, examples, heads and sentences.npz.
 
-        Returns scores of its attention, where the corpus has alignments.
+        Returns further scores: of its attention, where the corpus has alignments, and of a
+        task's answers by their place.
         """
         nll, tokens = losses
         nll = nll[trial.lane]
@@ -306,12 +314,18 @@ class Evaluator:
             trial.run_dir.write_text("sources.txt", _lines(test.source))
             trial.run_dir.write_text("references.txt", _lines(test.target))
         self._write_examples(trial, state, texts)
+        more = {}
         error = self._alignment_error(trial, state)
+        if error is not None:
+            more["alignment_error"] = error
+        if _is_task(trial.settings):
+            test = self.prepared.test
+            more["accuracy_by"] = accuracy_by(texts, test.text.target, test.distances)
         if trial.settings.evaluation.head_importance:
-            self._write_heads(trial, states, state, nll, tokens)
+            more |= self._write_heads(trial, states, state, nll, tokens)
         arrays = self._sentences(trial, nll, tokens, texts)
         trial.run_dir.write_arrays("sentences.npz", arrays)
-        return {} if error is None else dict(alignment_error=error)
+        return more
 
     def _write_examples(self, trial, state: State, texts):
         records, arrays = attention_examples(
@@ -322,6 +336,7 @@ class Evaluator:
             texts,
             trial.settings.evaluation.examples,
             self.program.length,
+            self.program.labelled,
         )
         # Encodings that are part of attention have a table of zeros, with nothing to
         # draw.
@@ -342,7 +357,7 @@ class Evaluator:
             self.check,
         )
 
-    def _write_heads(self, trial, states, state, nll, tokens):
+    def _write_heads(self, trial, states, state, nll, tokens) -> dict[str, float]:
         place = self.lanes.place(trial.lane)
         without = {}
         for head in head_importance.all_heads(state.params):
@@ -361,6 +376,12 @@ class Evaluator:
         )
         arrays |= head_importance.importance(nll, without, tokens)
         trial.run_dir.write_arrays("heads.npz", arrays)
+        if "decoder/first" not in arrays:
+            return {}
+        return {
+            FIRST_TOKEN_MASS.key: float(arrays["decoder/first"].mean()),
+            ENTROPY.key: float(arrays["decoder/entropy"].mean()),
+        }
 
     def _sentences(self, trial, nll, tokens, texts):
         """Returns what each held-out sentence contributes to the scores, and its length."""
@@ -401,7 +422,13 @@ def _lengths(heldout):
 
 
 def _metrics_of(settings):
-    return (*OF_TEXT, *settings.evaluation.own_metrics)
+    of_text = OF_ANSWERS if _is_task(settings) else OF_TEXT
+    return (*of_text, *settings.evaluation.own_metrics)
+
+
+def _is_task(settings):
+    """Says whether its texts have answers, which are right or wrong word by word."""
+    return settings.data.corpus in TASKS or settings.data.labelled
 
 
 def _tokens_of(settings):

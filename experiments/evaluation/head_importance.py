@@ -55,6 +55,7 @@ def attention_statistics(
 
     - entropy, −Σ_j w_ij ln w_ij in nats;
     - distance, Σ_j w_ij·|i − j| in tokens;
+    - first, w_i0;
     - shares (N, H, places), Σ w_ij over the keys of each of PLACES.
 
     The decoder reads the references. `weights(state, source, target, lengths)` is a
@@ -98,6 +99,7 @@ def _sums(w):
     return dict(
         entropy=-(w * logs).sum((-2, -1)),
         distance=(w * np.abs(i - j)).sum((-2, -1)),
+        first=w[..., 0].sum(-1),
         shares=np.stack(shares, axis=-1),
     )
 
@@ -111,19 +113,30 @@ def all_heads(params: Mapping) -> Iterator[Head]:
         while (path := Head(kind, layer, 0).path)[0] in params:
             attentions = params[path[0]]
             if path[1] in attentions:
-                for number in range(attentions[path[1]]["w_v"].shape[1]):
+                for number in range(_switchable(attentions[path[1]])):
                     yield Head(kind, layer, number)
             layer += 1
 
 
+def _switchable(attention):
+    """Returns the number of its heads, 0 where they share values and there is no W_O."""
+    heads = attention["w_q"].shape[1]
+    shared = attention["w_v"].shape[1] < heads
+    return 0 if shared and "w_o" not in attention else heads
+
+
 def without(state: State, head: Head) -> State:
-    """Returns the state with the head's values all 0: its output is 0 wherever it looks."""
+    """Returns the state with the head's output 0 wherever it looks, by its values or W_O."""
     layer, name = head.path
     attention = dict(state.params[layer][name])
-    # Values rather than W_O, because heads that are averaged may have no W_O.
-    attention["w_v"] = attention["w_v"].at[:, head.number].set(0)
-    if "b_v" in attention:
-        attention["b_v"] = attention["b_v"].at[head.number].set(0)
+    if attention["w_v"].shape[1] < attention["w_q"].shape[1]:
+        # Others share its values.
+        attention["w_o"] = attention["w_o"].at[head.number].set(0)
+    else:
+        # Values rather than W_O, because heads that are averaged may have no W_O.
+        attention["w_v"] = attention["w_v"].at[:, head.number].set(0)
+        if "b_v" in attention:
+            attention["b_v"] = attention["b_v"].at[head.number].set(0)
     changed = {**state.params[layer], name: attention}
     return state._replace(params={**state.params, layer: changed})
 

@@ -5,13 +5,14 @@ put it into `METRICS`: the evaluation writes it and the report shows it.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import sacrebleu
 import sacremoses
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
+from experiments.data.vocabulary import NOTHING
 from experiments.evaluation.link_functions import (
     IDENTITY,
     LOG_CROSS_ENTROPY,
@@ -257,6 +258,40 @@ def exact_match_of_sentences(
     return np.array([ours == theirs for ours, theirs in pairs], bool)
 
 
+def accuracy_of_corpus(answers: Texts, references: Texts, tokens_of: str) -> float:
+    """Computes the share (0 to 1) of answers of all texts that are right."""
+    counts = accuracy_of_sentences(answers, references, tokens_of)
+    return float(accuracy_of_sums(counts.sum(0), len(counts)))
+
+
+def accuracy_of_sentences(
+    answers: Texts, references: Texts, tokens_of: str
+) -> np.ndarray:
+    """Counts the right answers and all answers of each text, int32 (S, 2).
+
+    An answer is a word of the reference other than NOTHING, and right where the same word
+    stands in its place.
+    """
+    rows = []
+    for given, reference in zip(answers, references, strict=True):
+        right = list(right_answers(given, reference))
+        rows.append([sum(right), len(right)])
+    return np.array(rows, np.int32).reshape(-1, 2)
+
+
+def accuracy_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
+    """Computes the share of answers that are right from sums (..., 2)."""
+    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+def right_answers(given: str, reference: str) -> Iterator[bool]:
+    """Yields for each answer of a reference whether the same word stands in its place."""
+    words = given.split()
+    for i, word in enumerate(reference.split()):
+        if word != NOTHING:
+            yield i < len(words) and words[i] == word
+
+
 def mean_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
     """Computes the mean over sentences from sums (..., 1)."""
     return sums[..., 0] / sentences
@@ -336,6 +371,18 @@ EXACT_MATCH = Metric(
     stored_as=("test_exact",),
 )
 
+ACCURACY = Metric(
+    key="accuracy",
+    heading="accuracy, %",
+    scale=100.0,
+    link=SHARE,
+    of_corpus=accuracy_of_corpus,
+    of_sentences=accuracy_of_sentences,
+    of_sums=accuracy_of_sums,
+    columns=2,
+)
+"""Of answers to tasks, which have those of a text in their places."""
+
 ALIGNMENT_ERROR = Metric(
     key="alignment_error",
     heading="alignment error, %",
@@ -345,16 +392,41 @@ ALIGNMENT_ERROR = Metric(
 )
 """Computed from attention (`alignment_error.alignment_error`), so only of some models."""
 
+FIRST_TOKEN_MASS = Metric(
+    key="first_token_mass",
+    heading="first-token mass, %",
+    higher_is_better=False,
+    scale=100.0,
+    link=SHARE,
+)
+"""The weight of the first token in the decoder's self-attention, the mean over all queries of
+the test set, heads and layers: near 100 where heads rest on it as a sink. With
+evaluation.head_importance alone, as all in heads.npz."""
+
+ENTROPY = Metric(
+    key="attention_entropy",
+    heading="entropy, nats",
+    decimals=2,
+)
+"""The entropy of the weights of the decoder's self-attention, likewise."""
+
+OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
+"""What is measured of attention, in tables beside the metrics, where there is any."""
+
 METRICS = (
     PERPLEXITY,
     BLEU,
     CHRF,
     EXACT_MATCH,
+    ACCURACY,
 )
 """The metrics that rows of a table are compared by, in the table's order."""
 
-OF_TEXT = (*[metric for metric in METRICS if metric.of_corpus], BLEU_DETOKENIZED)
+OF_TEXT = (BLEU, CHRF, EXACT_MATCH, BLEU_DETOKENIZED)
 """The metrics that translations are scored by."""
+
+OF_ANSWERS = (EXACT_MATCH, ACCURACY)
+"""The metrics that answers to tasks are scored by."""
 
 
 def corpus_scores(

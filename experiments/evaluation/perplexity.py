@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.data.batches import Encoded, padded
+from experiments.data.batches import Encoded, padded, scored
 from experiments.evaluation.pipelining import one_ahead
 
 
@@ -18,8 +18,11 @@ def sentence_losses(
     batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
+    labelled: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes −log p of each target sentence, its end mark included, and counts its tokens.
+
+    Of `labelled` targets it is that of the answers alone.
 
     Returns ((L, S), (S,)). `token_losses(states, batch)` is a compiled `step.token_losses`
     of L lanes, which returns (L, rows, T). `check()` is called between batches; what it
@@ -29,7 +32,7 @@ def sentence_losses(
     nll = None
     tokens = np.zeros(count, np.int64)
     dispatched = (
-        (indices, token_losses(states, batch), batch.target_segments > 0)
+        (indices, token_losses(states, batch), scored(batch, labelled))
         for indices, batch in padded(pairs, batch_size, length)
     )
     for indices, losses, is_token in one_ahead(dispatched, check):

@@ -19,7 +19,7 @@ import numpy as np
 from attn.io.safetensors import load
 from experiments.errors import UserError, one_line
 from experiments.evaluation.metric_file import ENDED, read_metrics
-from experiments.evaluation.metrics import METRICS, Metric
+from experiments.evaluation.metrics import METRICS, OF_ATTENTION, Metric
 from experiments.system.checksums import changed_files, unseal
 from experiments.system.files import DamagedError, inside, parse
 
@@ -37,7 +37,7 @@ ROLES = ("compared", "untuned", "tuning")
 NUMBERS = (
     "parameters",
     "bleu_detokenized",
-    "alignment_error",
+    *(metric.key for metric in OF_ATTENTION),
     "test_perplexity",
     "steps",
     "seconds",

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import one_line
-from experiments.evaluation.metrics import ALIGNMENT_ERROR, METRICS, PERPLEXITY, Metric
+from experiments.evaluation.metrics import (
+    ALIGNMENT_ERROR,
+    FIRST_TOKEN_MASS,
+    METRICS,
+    OF_ATTENTION,
+    PERPLEXITY,
+    Metric,
+)
 from experiments.report import comparison
 from experiments.report.comparison import Difference, Row, seeds_text
 from experiments.report.convergence import improving_note, steps_made
@@ -249,9 +256,10 @@ def _results(labels, rows, metrics, cost):
         columns[STEPS] = [made or MISSING for made in steps]
     for metric in metrics:
         columns[metric.heading] = _means(metric, rows)
-    # Only corpora with known alignments have an alignment error.
-    if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
-        columns[ALIGNMENT_ERROR.heading] = _means(ALIGNMENT_ERROR, rows)
+    # Only corpora with known alignments have an alignment error, for instance.
+    for metric in OF_ATTENTION:
+        if any(row.group.summary(metric.key) for row in rows):
+            columns[metric.heading] = _means(metric, rows)
     for measure in COSTS if cost else ():
         means = [row.group.summary(measure.key) for row in rows]
         # Runs of earlier versions know less of their cost.
@@ -372,6 +380,11 @@ def _metrics_note(results, rows, metrics):
             "alignment error: how often the last layer’s attention to the source, in the "
             "mean over heads, is most on another word than the one translated (Och and "
             "Ney 2003)"
+        )
+    if any(row.group.summary(FIRST_TOKEN_MASS.key) for row in rows):
+        parts.append(
+            "first-token mass, entropy: of the weights of self-attention, means over "
+            "queries, heads and layers"
         )
     if any(len(row.group.finished) > 1 for row in rows):
         parts.append("±: sample standard deviation over seeds")

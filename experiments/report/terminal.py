@@ -7,7 +7,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from experiments.evaluation.metrics import ALIGNMENT_ERROR, CHRF, Metric
+from experiments.evaluation.metrics import CHRF, OF_ATTENTION, Metric
 from experiments.report.comparison import Row
 from experiments.report.finding import SIDES
 from experiments.report.intervals import Bar, bars
@@ -32,7 +32,7 @@ _WIDE_ONLY = (
     "parameters",
     STEPS,
     CHRF.heading,
-    ALIGNMENT_ERROR.heading,
+    *(metric.heading for metric in OF_ATTENTION),
     TRIED,
     untuned_heading(CHRF),
 )

@@ -76,6 +76,8 @@ def write_results(
     if out is not None:
         # Links to the files of trials are as seen from there.
         results = dataclasses.replace(results, workdir=Path(out))
+    all_metrics = metrics
+    metrics = _given(results, metrics)
     rows = compare_rows(results, metrics, interest)
     table = result_table(results, rows, metrics, cost)
     said = finding(table.labels, rows, metrics)
@@ -98,7 +100,7 @@ def write_results(
     drawn = draw_figures(results, rows, table, metrics, cost)
     files = {
         report.markdown: to_markdown(results, table),
-        report.csv: to_csv(results, metrics),
+        report.csv: to_csv(results, all_metrics),
         report.latex: to_latex(results, rows, table, metrics),
         report.html: render_page(results, rows, table, drawn, metrics),
     }
@@ -129,6 +131,14 @@ def compare_rows(
     Rows are in the order of the sweep.
     """
     return _compare(results, compared_groups(results), metrics, interest)
+
+
+def _given(results, metrics):
+    """Returns the metrics that a finished trial has: translations have no accuracy, answers
+    no BLEU. Where there is none, all."""
+    finished = results.with_status("finished")
+    given = [m for m in metrics if any(m.key in trial.result for trial in finished)]
+    return tuple(given) or metrics
 
 
 def _compare(results, groups, metrics, interest):

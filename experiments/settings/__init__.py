@@ -29,11 +29,13 @@ from experiments.settings.resolve import (
     with_all_settings,
 )
 from experiments.settings.schema import WEIGHTS, Evaluation, Settings, Training, digest
+from experiments.settings.tasks import TASKS, TaskData
 from experiments.settings.user_code import Outside, OutsideError, load_text
 
 __all__ = [
     "CORPORA",
     "MODELS",
+    "TASKS",
     "WEIGHTS",
     "CldrData",
     "Data",
@@ -48,6 +50,7 @@ __all__ = [
     "RNNModel",
     "Settings",
     "SettingsError",
+    "TaskData",
     "TextData",
     "TfdsData",
     "Training",

@@ -1,4 +1,4 @@
-"""Settings of the data: a dataclass for each corpus.
+"""Settings of the data: a dataclass for each corpus; those of tasks are in `tasks`.
 
 Their readers are in `experiments.data.corpora`. On the command line all are `data.NAME`.
 """
@@ -8,18 +8,15 @@ from typing import ClassVar
 
 from experiments.settings import fields
 from experiments.settings.choices import SOURCES, Choice, choice
+from experiments.settings.data import Data
 from experiments.settings.fields import require
+from experiments.settings.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
-    """Holds the settings that every corpus has."""
+class LanguageData(Data):
+    """Holds the settings of natural language, whose vocabulary is trained on its text."""
 
-    corpus: str
-    """Where the text comes from: cldr, phrases that are generated; files, a text file for
-    each language; tsv, files with columns; text, a text file without translations; tfds, a
-    data set of TensorFlow Datasets; huggingface, one of Hugging Face's; module:Name or
-    file.py:Name, one from outside."""
     # Control tokens, single bytes and pairs of digits alone are 360 tokens.
     vocabulary_size: int = fields.at_least(400, 800, 10**6)
     """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
@@ -27,26 +24,19 @@ class Data:
     """Longest sentence, in tokens with the end mark; 2 to 1,048,576. Training pairs with a
     longer side are dropped and counted; corpus=text cuts longer lines into parts."""
 
-    has_translations: ClassVar[bool] = True
-    """False for text of one language, which only a language model can use."""
-
-    def check(self) -> None:
-        """Raises SettingsError for settings that contradict each other."""
-
-    @property
-    def tokenized_language(self) -> str:
-        """The language of the target where the text is in Moses tokens, otherwise ""."""
-        return ""
-
 
 @dataclasses.dataclass(frozen=True)
-class ParallelData(Data):
+class ParallelData(LanguageData):
     """Holds the settings of all corpora of translations."""
 
     source: str = fields.name("en")
     """Language of the source: a CLDR locale, or the ending of the file `train.en`."""
     target: str = fields.name("de")
     """Language of the target, likewise."""
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return (self.source, self.target)
 
     def check(self) -> None:
         require(
@@ -142,7 +132,7 @@ class TsvData(RealData):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData(Data):
+class TextData(LanguageData):
     """Holds the settings of plain text without translations: a line is a text."""
 
     corpus: str = fields.one_of(("text",), "text")
@@ -239,6 +229,10 @@ class OutsideData(RealData):
         """The class that reads the corpus, and its options."""
         return SOURCES.parse(self.corpus, "data.corpus")
 
+    @property
+    def labelled(self) -> bool:
+        return getattr(self.source_choice.cls, "labelled", False)
+
 
 CORPORA = {
     "cldr": CldrData,
@@ -247,6 +241,7 @@ CORPORA = {
     "text": TextData,
     "tfds": TfdsData,
     "huggingface": HuggingFaceData,
+    **TASKS,
 }
 """The corpora by name."""
 

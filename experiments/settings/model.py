@@ -13,9 +13,11 @@ from attn import Heads, Mixer, Positions, Recurrent, Separate
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
-from attn.models.heads import GATES
-from attn.models.multihead import COMBINATIONS, SELECTIONS
+from attn.models.heads import GATES, check_own_keys
+from attn.models.latents import check_keys
+from attn.models.multihead import COMBINATIONS
 from attn.models.recurrence import CELLS
+from attn.models.selection import SELECTIONS
 from attn.normalisers import normaliser_init
 from attn.scores import score_init
 from experiments.settings import fields
@@ -74,6 +76,15 @@ class LayeredModel(Model):
     d_model and h."""
     d_v: int = fields.at_least(1, 64, 2**16)
     """Width of a head's values, in features; 1 to 65,536."""
+    h_kv: int = fields.at_least(0, 0, 2**12)
+    """Heads of keys and values, 0 to 4096: 0 for h, 1 for multi-query attention, otherwise
+    a divisor of h, for grouped-query attention. A decoder's cache is smaller by h/h_kv."""
+    d_c: int = fields.at_least(0, 0, 2**16)
+    """Width of latents of which keys and values are made, in features, 0 to 65,536: 0 for
+    none. It is multi-head latent attention; a decoder's cache has d_c numbers a token."""
+    d_r: int = fields.at_least(0, 0, 2**16)
+    """Width of the key beside latents that rotary positions turn, in features, 0 to 65,536.
+    They need it, and 0 is right without them or without model.d_c."""
     score: str = choice(SCORES, "scaled_dot")
     """The function by which attention compares a query and a key."""
     normaliser: str = choice(NORMALISERS, "softmax")
@@ -150,12 +161,12 @@ class LayeredModel(Model):
         }
 
     def check(self) -> None:
-        _check_score(self.score, self.h, self.d_k)
+        _check_score(self.score, self.h, self.d_k + self.d_r)
         _check_normaliser(self.normaliser, self.h, getattr(self, "selection", "soft"))
         positions = self.position_encoding
         try:
             # Only here are the widths known that an encoding depends on.
-            positions.check(self.d_model, self.d_k)
+            positions.check(self.d_model, self.d_r or self.d_k)
         except ValueError as error:
             raise SettingsError(
                 f"model.positions={self.positions} with model.d_model={self.d_model} and "
@@ -173,6 +184,16 @@ class LayeredModel(Model):
                     f"model.{key}={getattr(self, key)} with model.d_model={self.d_model}: "
                     f"{error}"
                 ) from error
+        try:
+            optional = (self.h_kv or None, self.d_c or None, self.d_r or None)
+            check_keys(self.h, *optional, positions)
+            check_own_keys(self.heads_choice, self.h, *optional[:2])
+        except ValueError as error:
+            raise SettingsError(
+                f"model.h={self.h}, model.h_kv={self.h_kv}, model.d_c={self.d_c}, "
+                f"model.d_r={self.d_r}, model.heads={self.heads} and "
+                f"model.positions={self.positions}: {error}"
+            ) from error
         attends = any(mixer.attends for mixer in self.mixers.values())
         mixing = ", ".join(f"model.{key}={getattr(self, key)}" for key in self.mixers)
         require(

@@ -213,7 +213,14 @@ class Settings:
         require(
             self.data.has_translations or self.model.kind == "language",
             f"data.corpus={self.data.corpus} has no translations: "
-            f"model.kind={self.model.kind} must be language",
+            f"model.kind={self.model.kind} must be language"
+            + (", or data.form pairs" if hasattr(self.data, "form") else ""),
+        )
+        require(
+            getattr(self.data, "form", "labels") == "labels"
+            or self.model.kind != "language",
+            "data.form=pairs would have model.kind=language write answers to nothing: "
+            "data.form must be labels",
         )
 
     def _check_model_with_training(self):

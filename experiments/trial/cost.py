@@ -68,16 +68,20 @@ def decoding_memory(settings: Settings) -> int:
     logits, with B sentences at once, K = beam, T tokens of a translation, L of a source,
     Y = vocabulary:
 
-        4·P + B·(4·L·d_ff + 4·N·h·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
+        4·P + B·(4·L·d_ff + 4·N·h_kv·(d_k + d_v)·(T·K + L) + T·K² + 4·K·Y)
 
-    Differential heads have 2·d_k in place of d_k.
+    Differential heads have 2·d_k in place of d_k. Of latents there are d_c in place of
+    h_kv·(d_k + d_v), one more with biases, and in the decoder's own cache d_r more.
     """
     m = shape_of(settings.model)
     e = settings.evaluation
     program = program_without_corpus(settings)
     length = program.length
-    of_token = m.N * m.h * (m.d_k * program.design.heads.maps + m.d_v)
-    caches = of_token * (e.max_length * e.beam + length)
+    of_token = m.heads_of_keys * (m.d_k * program.design.heads.maps + m.d_v)
+    if m.d_c is not None:
+        of_token = m.d_c + settings.model.biases
+    entries = e.max_length * e.beam
+    caches = m.N * (of_token * (entries + length) + (m.d_r or 0) * entries)
     logits = e.beam * settings.data.vocabulary_size
     floats = length * m.d_ff + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2
@@ -163,7 +167,8 @@ def activation_memory(settings: Settings) -> int:
     accumulate), T = sequence_length, D = d_model, Y = vocabulary, b = 4 bytes or 2 in
     bfloat16:
 
-        b·S·N·(20·D + 4·d_ff + 3·h·(2·(d_k + d_v) + 2.5·T)) + 4·min(S·Y, 2²²)
+        b·S·N·(20·D + 4·d_ff + 3·(h + h_kv)·(d_k + d_v) + 7.5·h·T + 2·d_c)
+        + 4·min(S·Y, 2²²)
 
     The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
     last is of the logits, in chunks. Differential heads have 2·d_k and 5·T in place of d_k
@@ -182,8 +187,9 @@ def activation_memory(settings: Settings) -> int:
     if isinstance(heads, TalkingHeads):
         # Scores and weights, each before and after a mixture.
         weights = 5 * t.sequence_length
-    of_head = 2 * (m.d_k * heads.maps + m.d_v) + weights * heads.maps
-    layer = 20 * m.d_model + 4 * m.d_ff + 3 * m.h * of_head
+    of_head = m.d_k * heads.maps + m.d_v
+    of_heads = (m.h + m.heads_of_keys) * of_head + m.h * weights * heads.maps
+    layer = 20 * m.d_model + 4 * m.d_ff + 3 * of_heads + 2 * (m.d_c or 0)
     floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
     logits = min(tokens * settings.data.vocabulary_size, LOGITS)
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)

@@ -67,7 +67,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int:
     The first two terms are the products with matrices, the third those of attention, by
     scaled dot products, over the pairs of query and key that may see each other. Where
     anything else mixes positions in a stack, its products stand in place of those of
-    self-attention: `_mixing`. A language model has the target's part of that, without
+    self-attention: `_mixing`. Fewer heads of keys, and latents, have fewer products with
+    matrices: `_keys_and_values`. A language model has the target's part of that, without
     attention to a source. Differential heads have 2·d_k in place of d_k; talking heads have
     2·h² more products for each pair; a gate D·h or D·h·d_v more for each query. The
     recurrent encoder-decoder has
@@ -107,15 +108,16 @@ def _language(program, m):
 
 
 def _translating(program, n, m):
-    N, D, d_ff, h, d_k, d_v = program.shape
     design = program.design
-    encoder = _mixing(design.encoder_mixing, False, n, program.shape, design)
-    decoder = _mixing(design.decoder_mixing, True, m, program.shape, design)
-    keys_and_values = n * D * h * (d_k * design.heads.maps + d_v)
-    queries_and_outputs = m * _of_query(program.shape, design)
-    pairs = n * m * _of_pair(program.shape, design)
+    shape = program.shape
+    encoder = _mixing(design.encoder_mixing, False, n, shape, design)
+    decoder = _mixing(design.decoder_mixing, True, m, shape, design)
+    keys_and_values = n * _keys_and_values(shape, design)
+    queries_and_outputs = m * _of_query(shape, design)
+    pairs = n * m * _of_pair(shape, design)
     cross = keys_and_values + queries_and_outputs + pairs
-    return N * (encoder + decoder + cross + (n + m) * 2 * D * d_ff)
+    feed_forward = (n + m) * 2 * shape.d_model * shape.d_ff
+    return shape.N * (encoder + decoder + cross + feed_forward)
 
 
 GATES = dict(lstm=4, gru=3, tanh=1)
@@ -125,13 +127,13 @@ GATES = dict(lstm=4, gru=3, tanh=1)
 def _mixing(mixer, causal, n, shape, design):
     """Counts the products of what mixes the n positions of a sentence in one layer.
 
-    It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, and
-    h·(d_k + d_v) for each pair that may see each other, and what `of_training` says of
-    heads and gates. Recurrence: 2·g·D² a position,
-    3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or,
-    separable, a number a feature and tap and one matrix. Taps beyond a sentence's ends do
-    not count. Linear attention and its relatives: `_linear`. A mixer from outside that is no
-    subclass of these counts as nothing.
+    It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, where each
+    head has its keys, and h·(d_k + d_v) for each pair that may see each other, and what
+    `of_training` says of heads and gates. Recurrence: 2·g·D² a position, 3/2·g·D² where two
+    cells share the features. A convolution: a matrix a tap, or, separable, a number a
+    feature and tap and one matrix. Taps beyond a sentence's ends do not count. Linear
+    attention and its relatives: `_linear`. A mixer from outside that is no subclass of
+    these counts as nothing.
     """
     D = shape.d_model
     r = getattr(mixer, "radius", 0)
@@ -140,9 +142,11 @@ def _mixing(mixer, causal, n, shape, design):
         pairs = n * (n + 1) // 2 if causal else n**2
         if isinstance(mixer, Restricted):
             pairs = near
-        keys_and_values = D * shape.h * (shape.d_k * design.heads.maps + shape.d_v)
-        of_token = keys_and_values + _of_query(shape, design)
-        return n * of_token + pairs * _of_pair(shape, design)
+        of_token = _keys_and_values(shape, design) + _of_query(shape, design)
+        # Of the key that positions turn, and of the queries for it.
+        turned = shape.d_r or 0
+        of_token += (shape.h + 1) * D * turned
+        return n * of_token + pairs * (_of_pair(shape, design) + shape.h * turned)
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2
     if isinstance(mixer, LinearAttention):
@@ -164,7 +168,10 @@ def _linear(mixer, causal, shape):
     decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read too.
     Chunks trade some of these products for others, which do not count.
     """
-    _, D, _, h, d_k, d_v = shape
+    D = shape.d_model
+    h = shape.h
+    d_k = shape.d_k
+    d_v = shape.d_v
     directions = 1 if causal else 2
     matrices = 2 * D * h * (d_k + d_v)
     if isinstance(mixer, DeltaNet):
@@ -174,6 +181,14 @@ def _linear(mixer, causal, shape):
         matrices += D * h * d_v + decays
         return matrices + directions * 2 * h * d_k * d_v
     return matrices + directions * 2 * h * d_k * (d_v + 1)
+
+
+def _keys_and_values(shape, design):
+    """Counts the numbers of W_K and W_V, of W_C too where these are of latents."""
+    source = shape.d_model if shape.d_c is None else shape.d_c
+    into_latents = 0 if shape.d_c is None else shape.d_model * shape.d_c
+    of_head = shape.d_k * design.heads.maps + shape.d_v
+    return into_latents + source * shape.heads_of_keys * of_head
 
 
 def _of_query(shape, design):

@@ -55,6 +55,8 @@ class Program(NamedTuple):
     scan: bool
     skip: bool = False
     """Whether an update whose loss or gradient is not finite is left out."""
+    labelled: bool = False
+    """Whether the target labels the source, which a language model then reads."""
 
 
 class Hyper(NamedTuple):
@@ -105,6 +107,7 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         remat=t.remat,
         scan=t.scan,
         skip=t.nonfinite == "skip",
+        labelled=settings.data.labelled,
     )
 
 
@@ -115,7 +118,17 @@ def shape_of(model: Model) -> Shape:
         return Shape(
             N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
         )
-    return Shape(N=m.N, d_model=m.d_model, d_ff=m.d_ff, h=m.h, d_k=m.d_k, d_v=m.d_v)
+    return Shape(
+        N=m.N,
+        d_model=m.d_model,
+        d_ff=m.d_ff,
+        h=m.h,
+        d_k=m.d_k,
+        d_v=m.d_v,
+        h_kv=m.h_kv or None,
+        d_c=m.d_c or None,
+        d_r=m.d_r or None,
+    )
 
 
 def _drops_of(m):
@@ -230,7 +243,9 @@ def call_model(
     the masks of source, of target and between them, as far as the model uses them.
     """
     if program.kind == "language":
-        return function(first, target, places[1], masks[1], **options)
+        # Labels stand in the places of what they label, so places and masks are the same.
+        tokens = source if program.labelled else target
+        return function(first, tokens, places[1], masks[1], **options)
     named = dict(zip(("source_mask", "target_mask", "cross_mask"), masks, strict=True))
     return function(first, source, target, *places, **named, **options)
 

@@ -14,7 +14,7 @@ import optax
 from attn import Mask
 from attn.models.embeddings import output_matrix
 from attn.random_bits import cheap_key
-from experiments.data.batches import Batch, Corpus, assemble
+from experiments.data.batches import Batch, Corpus, assemble, scored
 from experiments.trial.lanes import AXIS
 from experiments.trial.loss import cross_entropy, negative_log_likelihood
 from experiments.trial.policy_gradient import policy_loss
@@ -56,7 +56,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     """Makes one update on this device's rows of the batch.
 
     Returns the new state and the step's metrics. Gradients are sums over all devices' tokens
-    divided by the number of all devices' real tokens: the same numbers whatever the number
+    divided by the number of all devices' scored tokens: the same numbers whatever the number
     of devices, and of parts that a device's rows are split into. Dropout is keyed by the
     row's place in the whole batch, for the same reason.
     """
@@ -67,9 +67,9 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row)
     trainable = dict(params=state.params, positions=state.positions)
     gradients, loss, nll = summed_gradients(program, trainable, hyper, batch, keys)
-    tokens = (batch.target_segments > 0).sum().astype(jnp.float32)
+    tokens = scored(batch, program.labelled).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
-    # After the sum: devices have different numbers of real tokens.
+    # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     # With gradients of 0 Adam leaves a fixed table alone, so that trials with fixed and
     # with learned tables are lanes of one program.
@@ -108,7 +108,7 @@ def is_finite(metrics, xp=np):
 
 
 def summed_gradients(program, trainable, hyper, batch, keys):
-    """Computes (∂ loss / ∂ trainable, loss, nll), sums over the batch's real tokens.
+    """Computes (∂ loss / ∂ trainable, loss, nll), sums over the batch's scored tokens.
 
     They are float32. A batch is split into program.accumulate parts, one after another.
     """
@@ -120,7 +120,8 @@ def summed_gradients(program, trainable, hyper, batch, keys):
             of_row = lambda row, key: hidden_states(program, light, row, hyper, key)
             hidden, policy = jax.vmap(of_row)(batch, keys)
             params = light["params"]
-            loss, nll = summed_loss(params, hidden, batch, hyper.eps_ls)
+            weights = scored(batch, program.labelled).astype(jnp.float32)
+            loss, nll = summed_loss(params, hidden, batch, weights, hyper.eps_ls)
             reinforce = policy_loss(params, hidden, policy, batch, hyper.entropy)
             # The metrics leave REINFORCE's part out: it is made for its gradient alone.
             return loss + reinforce, loss, nll
@@ -226,10 +227,10 @@ def hidden_states(program, trainable, row, hyper=None, key=None):
     return hidden, policies[0] if policies else None
 
 
-def summed_loss(params, hidden, batch, eps_ls):
-    """Computes `loss.cross_entropy` over a batch's real tokens."""
+def summed_loss(params, hidden, batch, weights, eps_ls):
+    """Computes `loss.cross_entropy` over a batch's tokens with weights (B, T)."""
     tokens = hidden.reshape(-1, hidden.shape[-1])
-    weights = (batch.target_segments > 0).astype(jnp.float32).reshape(-1)
+    labels = batch.target_out.reshape(-1)
     return cross_entropy(
-        tokens, output_matrix(params), batch.target_out.reshape(-1), weights, eps_ls
+        tokens, output_matrix(params), labels, weights.reshape(-1), eps_ls
     )

@@ -8,8 +8,18 @@ import jax.numpy as jnp
 import pytest
 
 import attn
-from attn import MIXERS, POSITIONS, SCORES, Convolutional, Positions, Rotary
-from attn.contract import check_mixer, check_positions, check_score
+from attn import (
+    HEADS,
+    MIXERS,
+    POSITIONS,
+    SCORES,
+    Convolutional,
+    Differential,
+    Positions,
+    Rotary,
+)
+from attn.contract import check_heads, check_mixer, check_positions, check_score
+from attn.models.heads import Difference
 
 
 @attn.score
@@ -79,6 +89,34 @@ def test_positions_meet_the_contract(positions):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_mixer_meets_the_contract(mixer):
     assert not failures(check_mixer(MIXERS[mixer]()))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        pytest.param(h, marks=() if h == "differential" else pytest.mark.ci)
+        for h in HEADS
+    ],
+)
+def test_heads_meet_the_contract(heads):
+    assert not failures(check_heads(HEADS[heads]()))
+
+
+def test_heads_whose_cache_forgets_are_found():
+    class Forgetful(Difference):
+        def over_cache(self, q, k, v, **arguments):
+            return self._normed(jnp.ones((*q.shape[:-1], v.shape[-1])))
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Differential):
+        def build(self, h, d_k, d_v):
+            return Forgetful(d_k, d_v, self.lambda_init)
+
+    kept, steps = failures(check_heads(Wrong()))
+    assert (
+        "attention to a kept memory equals the full pass: ValueError: results" in kept
+    )
+    assert "steps over a cache equal the full pass: ValueError: results differ" in steps
 
 
 def test_a_prepare_that_is_another_score_is_found():

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attn import Mask, attention
+from attn import Mask, ScaledDot, attention
 from attn.jax_versions import VERSION
 from attn.positions.biases import ALiBiBias
 from tests.attn.cases import DENSE, LENGTHS, SCORES, B, K, M, N, V
@@ -215,4 +215,21 @@ def test_explicit_sharding_of_heads_that_wait_their_turn(monkeypatch):
             plain(MASKS["causal"], "tiled"), *arrays, score_of("additive")
         )
     jax.clear_caches()
+    assert_alike(actual, expected)
+
+
+@explicit_meshes
+@pytest.mark.parametrize(
+    "spec", [P("x"), P(None, None, "x")], ids=["over the batch", "over heads"]
+)
+def test_explicit_sharding_of_heads_that_share_keys(spec):
+    """Four heads of queries and two of keys, over two devices."""
+    shapes = (B, N, 4, K), (B, M, 2, K), (B, M, 2, V)
+    arrays = [jnp.asarray(DRAW(size=shape), jnp.float32) for shape in shapes]
+    function = plain(MASKS["padding"], "tiled")
+    expected = value_and_gradients(function, *arrays, ScaledDot())
+    mesh = two_devices(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x in arrays]
+        actual = value_and_gradients(function, *arrays, ScaledDot())
     assert_alike(actual, expected)

@@ -39,6 +39,7 @@ class Structure:
     n: int = 3
     m: int = 5
     h: int = 2
+    group: int = 1  # heads of queries that share a head of keys and values
     widths: tuple = (4, 4, 4)  # of a query, a key and a value
     score: tuple = ("scaled",)  # a kind, and a shape for each parameter
     mask: tuple = ()
@@ -72,7 +73,8 @@ class Structure:
             odd = "a size of 0"
         elif any(number == HUGE for part in self.mask for number in part[1:]):
             odd = "huge bounds"
-        parts = f"{self.kernel}, {self.score[0]}, mask {names}, bias {bias}"
+        heads = ", grouped" if self.group > 1 else ""
+        parts = f"{self.kernel}, {self.score[0]}{heads}, mask {names}, bias {bias}"
         return f"{parts}, {odd}" if odd else parts
 
 
@@ -100,7 +102,7 @@ def draw_structure(seed: int, group: int) -> Structure:
     batch = pick((), (1,), (2,), (2,), (3,), (2, 2), (1, 3))
     n = int(pick(*SIZES))
     m = int(pick(*SIZES))
-    h = int(pick(1, 2, 3))
+    h = int(pick(1, 2, 3, 4))
     block = int(pick(2, 3, 5, 256))
     d_q = int(pick(1, 2, 3, 5, 8, 64))
     d_v = int(pick(1, 2, 5, d_q, d_q))
@@ -144,6 +146,7 @@ def draw_structure(seed: int, group: int) -> Structure:
         n=n,
         m=m,
         h=h,
+        group=_draw_group(seed, group, h),
         widths=(d_q, d_k, d_v),
         score=score,
         mask=mask,
@@ -164,6 +167,13 @@ def draw_structure(seed: int, group: int) -> Structure:
     elif expect == "served" and chance(0.15):
         structure = _make_wrong(structure, pick)
     return structure
+
+
+def _draw_group(seed, group, h):
+    """Returns 1, or another divisor of h, from a stream of its own."""
+    rng = np.random.default_rng([seed, group, 2])
+    divisors = [d for d in range(2, h + 1) if h % d == 0]
+    return int(rng.choice(divisors)) if divisors and rng.random() < 0.5 else 1
 
 
 def _draw_score(pick, chance, kind, h, d_q, d_k):
@@ -303,11 +313,12 @@ def _draw_data(rng, structure, plain):
     n = structure.n
     m = structure.m
     d_q, d_k, d_v = structure.widths
+    h_kv = h // structure.group
     size = 1.0 if plain else pick(1.0, 1.0, 1.0, 0.1, 10.0, 100.0)
     data = {
         "q": rounded(rng.normal(size=(*lead, n, h, d_q)) * size),
-        "k": rounded(rng.normal(size=(*lead, m, h, d_k))),
-        "v": rounded(rng.normal(size=(*lead, m, h, d_v))),
+        "k": rounded(rng.normal(size=(*lead, m, h_kv, d_k))),
+        "v": rounded(rng.normal(size=(*lead, m, h_kv, d_v))),
         "g_out": rounded(rng.normal(size=(*lead, n, h, d_v))),
         "score": {name: parameter(shape) for name, shape in _shapes(structure)},
         "mask": [_draw_part(rng, pick, part, structure) for part in structure.mask],
@@ -404,11 +415,12 @@ def _poison(rng, pick, structure, data, words):
     h = structure.h
     parts = structure.mask
     seen = oracle.visible(parts, data["mask"], batch, n, m, h)
-    hidden_keys = ~seen.any(-2)  # (B, H, M)
+    of_keys = seen.reshape(len(seen), h // structure.group, structure.group * n, m)
+    hidden_keys = ~of_keys.any(-2)  # (B, H / group, M)
     blind = ~seen.any(-1)  # (B, H, N)
 
     def laid_out(x):
-        return np.moveaxis(x, 1, 2).reshape(*batch, x.shape[2], h)
+        return np.moveaxis(x, 1, 2).reshape(*batch, x.shape[2], x.shape[1])
 
     bad = pick(np.nan, np.inf, -np.inf)
     keys = laid_out(hidden_keys & (rng.random(hidden_keys.shape) < 0.7))

@@ -5,7 +5,8 @@ arithmetic times the number of roundings, times a sum of absolute values that is
 beside the value itself. No bound is fitted to what attn gives.
 
 B examples (all batch axes as one), N queries, M keys, H heads, Q the width of a query, K
-of a key, V of a value, A features of an additive score. Arrays here are (B, H, …).
+of a key, V of a value, A features of an additive score. Arrays here are (B, H, …): keys
+and values that heads share are repeated, and their gradients summed.
 """
 
 import dataclasses
@@ -379,6 +380,8 @@ def _attention(structure, data):
         x = np.asarray(data[name], np.float64)
         x = x.reshape(math.prod(batch), *x.shape[-3:])
         heads_first[name] = np.moveaxis(x, -2, 1)
+        if name in "kv":
+            heads_first[name] = heads_first[name].repeat(structure.group, axis=1)
     seen = visible(structure.mask, data["mask"], batch, n, m, h)
 
     bad = np.zeros((math.prod(batch), h, m), bool)
@@ -425,6 +428,7 @@ def _attention(structure, data):
     error = 4 * unit + (n + EXP) * wide
     dv = product("bhnm,bhnv->bhmv", w, g_out, error, **limits)
     dq, dk, d_score = score.gradients(ds)
+    dk, dv = (_shared(x, structure.group, max(wide, unit)) for x in (dk, dv))
     for name, x in (("q", dq), ("k", dk), ("v", dv)):
         results[f"d {name}"] = _back(x, batch, "out")
     for name, x in d_score.items():
@@ -475,6 +479,15 @@ def _logsumexp(s):
     top = s.max(-1, keepdims=True)
     top = np.where(np.isinf(top), 0, top)
     return np.log(np.exp(s - top).sum(-1, keepdims=True)) + top
+
+
+def _shared(a, group, unit):
+    """Sums the gradients (B, H, …) of `group` heads that share keys or values."""
+    if group == 1:
+        return a
+    shape = a.value.shape[0], a.value.shape[1] // group, group, *a.value.shape[2:]
+    a = summed(Bounded(a.value.reshape(shape), a.error.reshape(shape)), 2, group * unit)
+    return Bounded(a.value[:, :, 0], a.error[:, :, 0])
 
 
 def _back(a, batch, layout):

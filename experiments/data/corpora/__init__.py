@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from experiments.errors import UserError
-from experiments.settings import Data, OutsideData
+from experiments.settings import TASKS, Data, OutsideData
 
 
 class CorpusError(UserError):
@@ -41,6 +41,14 @@ class Source(Protocol):
 
       cuts_long_texts: a class attribute; True for text without translations, the same on
         both sides, whose lines are cut into parts of data.max_length tokens.
+      labelled: True where the target has as many words as the source, each the answer that
+        is asked after the source's word in its place, or vocabulary.NOTHING. A language model then
+        reads the source, and is trained and scored on the answers alone. From outside it is
+        a class attribute.
+      symbols(): a method that returns all words of its texts, white space between them. Each
+        is then one token, and no vocabulary is trained.
+      distances(): a method that returns for each pair of the test split how far back each
+        answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test
         split: the words that are translations of each other.
     """
@@ -65,7 +73,7 @@ class Source(Protocol):
         """Returns what the source left out, by name, once all was read."""
 
 
-MODULES = {"files": "parallel"}
+MODULES = {"files": "parallel", **dict.fromkeys(TASKS, "tasks")}
 """The modules of this package that read a corpus, where they have another name."""
 
 

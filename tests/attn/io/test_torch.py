@@ -360,6 +360,8 @@ def test_what_no_model_of_ours_is(arrays, h, message):
             dict(shape=SHAPE._replace(d_k=3)),
             "needs h·d_k = h·d_v = d_model, got h=2, d_k=3, d_v=7, d_model=14; to_arrays",
         ),
+        (dict(shape=SHAPE._replace(h_kv=1)), "keys and values for each .* not h_kv=1"),
+        (dict(shape=SHAPE._replace(d_c=3)), "h_kv=None, d_c=3 with h=2; to_arrays"),
         (dict(design=Design(score="additive")), "has no score='additive'"),
         (dict(design=Design(gate="head")), "has no gate='head'"),
         (dict(design=Design(heads=TalkingHeads())), r"has no heads=TalkingHeads\(\)"),

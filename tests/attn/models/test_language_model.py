@@ -13,6 +13,7 @@ from attn import (
     T5,
     ALiBi,
     Convolutional,
+    DeltaNet,
     Design,
     LanguageModel,
     Mask,
@@ -41,6 +42,7 @@ DESIGNS = [
     Design(positions=Relative(), decoder_mixing=Restricted(2)),
     Design(decoder_mixing=Convolutional(1)),
     Design(decoder_mixing=Recurrent("lstm")),
+    Design(decoder_mixing=DeltaNet(), norm="pre"),
     Design(decoder_mixing=SeparableConvolutional(), combine="mean"),
 ]
 
@@ -132,7 +134,8 @@ def test_all_in_one_pass_are_one_by_one(design):
     for t in (0, 3, 8):
         actual = logits(model, variables, pieces[:, : t + 1])[:, t]
         np.testing.assert_allclose(actual, expected[:, t], rtol=1e-4, atol=1e-4)
-    caches = model.apply(variables, (1,), 2 * 9, jnp.float32, method="empty_caches")
+    room = (1,), 2 * 9, jnp.float32, 2
+    caches = model.apply(variables, *room, method="empty_caches")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for t in range(9):
         own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (

@@ -152,7 +152,7 @@ def test_a_model_has_the_gates_of_its_tokens():
 
 def test_a_cache_keeps_the_sums():
     module = MultiHeadAttention(D, H, K, K, positions=Forget())
-    keys, values, sums = module.empty_cache((B,), N, jnp.bfloat16)
+    (keys, values), sums = module.empty_cache((B,), N, jnp.bfloat16)
     assert sums.shape == (B, N, H) and sums.dtype == jnp.float32
     assert keys.dtype == values.dtype == jnp.bfloat16
 

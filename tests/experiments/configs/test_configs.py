@@ -7,9 +7,9 @@ import functools
 import pytest
 
 from attn import MIXERS, POSITIONS, SCORES
-from experiments.configs import layers, positions, scores, systems, table3
+from experiments.configs import layers, lengths, positions, scores, systems, table3
 from experiments.report.published import TABLE_3
-from experiments.settings import resolve
+from experiments.settings import TASKS, resolve
 from experiments.sweep.plan import check_all, plan_trials
 from experiments.sweep.points import expand, load_config, sweeps_of
 from experiments.trial import cost
@@ -30,6 +30,13 @@ CONFIGS = (
     "hard:rnn",
     "language",
     "language:text",
+    *(f"tasks:{task}" for task in TASKS),
+    "recall",
+    "sinks",
+    "rates",
+    *(f"lengths:{task}" for task in lengths.LENGTHS),
+    "state:words",
+    "state:flipflop",
     "wmt14_ende",
     "wmt14_ende:big",
     "wmt14_enfr",
@@ -60,6 +67,14 @@ SLOW = (
     "hard",
     "hard:rnn",
     "language:text",
+    *(f"tasks:{task}" for task in TASKS if task != "copy"),
+    "recall",
+    "rates",
+    "lengths:reverse",
+    "lengths:sort",
+    "lengths:recall",
+    "state:words",
+    "state:flipflop",
 )
 
 

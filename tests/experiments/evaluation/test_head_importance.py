@@ -16,7 +16,12 @@ from experiments.report.results import KINDS, ResultsError, read_heads, read_res
 from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
-from experiments.trial.program import initial_state, initial_variables, program_of
+from experiments.trial.program import (
+    State,
+    initial_state,
+    initial_variables,
+    program_of,
+)
 from experiments.trial.step import token_losses
 from tests.experiments import tiny
 
@@ -109,6 +114,19 @@ def test_models_without_heads_have_none():
         "params"
     ]
     assert not list(head_importance.all_heads(params))
+
+
+def test_heads_that_share_values_are_switched_off_by_w_o():
+    shared = {"w_q": np.ones((8, 4, 3)), "w_v": jnp.ones((8, 2, 3))}
+    with_w_o = shared | {"w_o": jnp.ones((4, 3, 8))}
+    params = {"decoder_0": {"self_attention": with_w_o, "cross_attention": shared}}
+    # Without W_O nothing is one head's own.
+    heads = [Head("decoder", 0, number) for number in range(4)]
+    assert list(head_importance.all_heads(params)) == heads
+    off = head_importance.without(State(0, params, (), ()), heads[3])
+    changed = off.params["decoder_0"]["self_attention"]
+    np.testing.assert_array_equal(changed["w_o"], with_w_o["w_o"].at[3].set(0))
+    np.testing.assert_array_equal(changed["w_v"], shared["w_v"])
 
 
 def losses(program, state):

@@ -90,7 +90,7 @@ def test_detokenized_text_is_as_people_write(language, tokens, text):
 @pytest.mark.parametrize("metric", OF_SENTENCES, ids=lambda metric: metric.key)
 def test_sums_over_sentences_give_the_corpus_score(metric, tokens_of):
     texts = TRANSLATIONS, REFERENCES, tokens_of
-    statistics = metric.statistics(sentence_arrays(*texts))
+    statistics = metric.statistics(sentence_arrays(*texts, [metric]))
     assert statistics.shape == (len(REFERENCES), metric.columns)
     score = metric.of_sums(statistics.sum(0), len(REFERENCES))
     assert score == pytest.approx(metric.of_corpus(*texts), rel=1e-14)
@@ -100,7 +100,8 @@ def test_sums_over_sentences_give_the_corpus_score(metric, tokens_of):
 def test_sums_of_resampled_sentences_give_the_resamples_score(metric):
     """Sums may have axes before; each score is that of the corpus with repeated sentences."""
     chosen = [[0, 0, 2, 3, 4], [3, 3, 3, 3, 3], [1, 1, 4, 4, 0]]
-    statistics = metric.statistics(sentence_arrays(TRANSLATIONS, REFERENCES))
+    arrays = sentence_arrays(TRANSLATIONS, REFERENCES, metrics=[metric])
+    statistics = metric.statistics(arrays)
     sums = np.stack([statistics[indices].sum(0) for indices in chosen])
     expected = []
     for indices in chosen:
@@ -123,7 +124,7 @@ def test_bleu_of_sums_is_sacrebleus():
 
 @pytest.mark.parametrize("metric", OF_SENTENCES, ids=lambda metric: metric.key)
 def test_no_sentences_have_no_statistics(metric):
-    statistics = metric.statistics(sentence_arrays([], []))
+    statistics = metric.statistics(sentence_arrays([], [], metrics=[metric]))
     assert statistics.shape == (0, metric.columns)
 
 

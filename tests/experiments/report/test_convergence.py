@@ -127,7 +127,7 @@ def test_the_report_names_them(tmp_path):
     assert note in report.html.read_text()
     rows = compare_rows(results)
     assert r"Still improving at the end: h=1 (19 \% of" in to_latex(
-        results, rows, report.table
+        results, rows, report.table, fakes.REPORTED
     )
 
 

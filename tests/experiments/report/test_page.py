@@ -343,7 +343,7 @@ def test_a_single_run(tmp_path):
     )
     assert written.csv.read_text().splitlines()[
         0
-    ] == "name,label,seed,status," + ",".join(csv_scores())
+    ] == "name,label,seed,status," + ",".join(csv_scores(fakes.REPORTED))
 
 
 @pytest.mark.parametrize(

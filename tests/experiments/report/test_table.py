@@ -199,6 +199,8 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "chrf",
         "exact_match",
         "alignment_error",
+        "first_token_mass",
+        "attention_entropy",
         "test_perplexity",
         "steps",
         "seconds",
@@ -227,8 +229,7 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "",
         "97.5",
         "0.92",
-        "",
-        "",
+        *[""] * 4,
         "750",
         "20.5",
         "31000.0",
@@ -261,15 +262,17 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
         )
     )
     base, other = csv.DictReader(io.StringIO(written.csv.read_text(encoding="utf-8")))
-    assert list(base)[-8:] == [
+    assert list(base)[-10:] == [
         "raw.perplexity",
         "raw.bleu",
         "raw.chrf",
         "raw.exact_match",
+        "raw.accuracy",
         "ema.perplexity",
         "ema.bleu",
         "ema.chrf",
         "ema.exact_match",
+        "ema.accuracy",
     ]
     assert [
         base[name]

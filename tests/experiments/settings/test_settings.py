@@ -12,12 +12,14 @@ from experiments.settings import (
     Settings,
     SettingsError,
     corpora,
+    data,
     default_config,
     known_fields,
     model,
     override,
     resolve,
     schema,
+    tasks,
 )
 
 
@@ -89,6 +91,16 @@ def test_digest_tells_settings_apart_and_survives_json():
             "training.learning_rate=inf must be finite",
         ),
         ("model.d_model", 511, "d_model=511 must be even"),
+        (
+            "model.h_kv",
+            3,
+            "model.positions=sinusoidal: 8 heads of queries cannot share 3 of keys",
+        ),
+        (
+            "model.d_r",
+            2,
+            "model.d_r=2 and model.positions=sinusoidal: d_r=2 is the width of a key",
+        ),
         (
             "training.warmup",
             200_000,
@@ -235,7 +247,8 @@ def documented(module):
 
 def test_every_setting_has_a_sentence():
     """Those that choose a kind have it in the class that all kinds share."""
-    names = {*documented(model), *documented(corpora), *documented(schema)}
+    modules = (model, data, corpora, tasks, schema)
+    names = {name for module in modules for name in documented(module)}
     settings = {key.rpartition(".")[2] for key, _, _ in known_fields()}
     assert settings <= names
 

@@ -282,15 +282,16 @@ def test_evaluation_needs_memory_too(changes, message):
     assert message in refused(changed(quick.get_config(), **changes), CPU)
 
 
-def test_a_search_needs_its_caches_at_least():
+@pytest.mark.parametrize("h_kv", [0, 1])
+def test_a_search_needs_its_caches_at_least(h_kv):
     """Against arrays of the sizes that decoding makes."""
-    settings = tiny.resolve(evaluation__beam=3)
+    settings = tiny.resolve(evaluation__beam=3, model__h_kv=h_kv)
     e = settings.evaluation
     m = settings.model
     shapes = []
     length = program_without_corpus(settings).length
     shapes += [
-        (e.batch_size, m.h, n, d)
+        (e.batch_size, h_kv or m.h, n, d)
         for n in (e.max_length * e.beam, length)
         for d in (m.d_k, m.d_v)
     ] * m.N
@@ -303,6 +304,20 @@ def test_a_search_needs_its_caches_at_least():
         + e.batch_size * e.beam * e.beam * e.max_length
     )
     assert cost.decoding_memory(settings) - 4 * cost.parameters(settings) == expected
+
+
+def test_a_search_over_latents_keeps_them_alone():
+    plain = tiny.resolve()
+    latent = tiny.resolve(
+        model__d_c=5, model__d_r=2, model__positions="rotary", model__biases=True
+    )
+    both = [cost.decoding_memory(x) - 4 * cost.parameters(x) for x in (plain, latent)]
+    e = plain.evaluation
+    m = plain.model
+    own = e.max_length * e.beam
+    entries = own + program_without_corpus(plain).length
+    numbers = m.h * (m.d_k + m.d_v) * entries - (5 + 1) * entries - 2 * own
+    assert both[0] - both[1] == 4 * e.batch_size * m.N * numbers
 
 
 def test_this_machine_has_memory():

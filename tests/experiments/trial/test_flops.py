@@ -14,7 +14,7 @@ SHAPE = Shape(2, 10, 14, 3, 5, 7)
 
 def by_hand(lengths, vocabulary):
     """2 FLOPs a product, and each forward product has two of the backward pass."""
-    N, D, d_ff, h, d_k, d_v = SHAPE
+    N, D, d_ff, h, d_k, d_v = SHAPE[:6]
     total = 0
     for n, m in lengths:
         project = lambda tokens, width: tokens * D * h * width
@@ -82,6 +82,12 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
     ("changes", "beside"),
     [
         (dict(), 3 * 2 * 8),
+        (dict(model__h_kv=1), 3 * 2 * 8),
+        (dict(model__d_c=5), 3 * 2 * 8),
+        (
+            dict(model__d_c=5, model__d_r=2, model__positions="rotary"),
+            2 * 2 * 9 + 2 * 8,
+        ),
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
         (dict(model__gate="head"), 3 * 2 * 8),
         (dict(model__gate="element", model__heads="differential"), 3 * 2 * (8 + 4)),

@@ -1,0 +1,45 @@
+"""Beyond the lengths of training: positions × what stands in softmax's place, in a decoder.
+
+    python -m launch.sweep --config=experiments/configs/lengths.py:copy --sweep=positions \
+      --seeds=3 --workdir=runs/lengths-copy
+    python -m launch.sweep --config=experiments/configs/lengths.py:recall \
+      --sweep=positions,normaliser --seeds=2 --workdir=runs/lengths-recall
+
+The claims: in decoders, no positions at all carry over to longer texts as well as ALiBi, T5's
+bias and rotary, or better (Kazemnejad et al. 2023, arXiv 2305.19466, figures 2 and 3); ALiBi
+carries over where sinusoids do not (Press et al. 2022, arXiv 2108.12409); softmax scaled by
+the log of the number of keys, and entmax, whose weights may be 0, keep what softmax spreads
+over more keys (Nakanishi 2025, arXiv 2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
+
+Training and validation have up to 16 symbols to copy, or texts of 64 symbols with 4 keys; the
+test three and four times as many, so that perplexity says what was learned and accuracy what
+carries over. Read the figure of accuracy by length for the first, the table for the second.
+"""
+
+from experiments.configs import tasks
+
+LENGTHS = {
+    "copy": dict(length=16, test_length=48),
+    "reverse": dict(length=16, test_length=48),
+    "sort": dict(length=16, test_length=48),
+    "recall": dict(length=64, test_length=256),
+}
+
+
+def get_config(task="copy"):
+    if task not in LENGTHS:
+        raise ValueError(f"unknown task {task!r}; known: {', '.join(LENGTHS)}")
+    config = tasks.get_config(task)
+    config.data.update(LENGTHS[task])
+    config.update(tasks.sized(config))
+    return config
+
+
+def sweep_positions():
+    for positions in ("sinusoidal", "none", "alibi", "rotary", "t5"):
+        yield {"model.positions": positions}
+
+
+def sweep_normaliser():
+    for normaliser in ("softmax", "scalable_softmax", "entmax", "asentmax"):
+        yield {"model.normaliser": normaliser}

@@ -1,0 +1,58 @@
+"""How wide a model must be to recall: systems × d_model × length.
+
+    python -m launch.sweep --config=experiments/configs/recall.py \
+      --sweep=systems,d_model,length --seeds=2 --workdir=runs/recall
+
+The claim: attention solves multi-query associative recall at a small width whatever the
+length, while the width that recurrences and convolutions need grows with the length and its
+number of keys (Arora et al. 2023, "Zoology", arXiv 2312.04927, figure 2 and section 4). Read
+accuracy along d_model for each system, one length at a time; result.json has it by the
+distance from key to question.
+
+As there, texts of 64, 128 and 256 symbols have 4, 8 and 16 pairs of key and value, in two
+layers. Unlike there, symbols are 64 and not 8192, and the learning rate is the same in all
+rows; where one looks badly trained, `--tune=training.learning_rate:0.1,0.35,1.0` asks.
+"""
+
+from experiments.configs import tasks
+
+LENGTHS = {64: 4, 128: 8, 256: 16}
+"""Pairs of key and value by length."""
+
+SYSTEMS = {
+    "attention": "attention",
+    "recurrence": "recurrence(cell=gru)",
+    "convolution": "separable(radius=16)",
+}
+
+
+def get_config():
+    config = tasks.get_config("recall")
+    config.data.update(length=64, key_values=4, symbols=64)
+    config.training.steps = 800
+    config.update(tasks.sized(config))
+    return config
+
+
+def sweep_systems():
+    for label, mixer in SYSTEMS.items():
+        yield {"label": label, "model.decoder_mixing": mixer}
+
+
+def sweep_d_model():
+    for d_model in (16, 32, 64):
+        yield {
+            "model.d_model": d_model,
+            "model.d_ff": 4 * d_model,
+            "model.d_k": d_model // 4,
+            "model.d_v": d_model // 4,
+        }
+
+
+def sweep_length(config):
+    """As many tokens and answers a batch at each length."""
+    for length, key_values in LENGTHS.items():
+        yield {
+            **tasks.point(config, length=length, key_values=key_values),
+            "training.batch_size": 64 * 64 // length,
+        }

@@ -1,0 +1,70 @@
+"""A small language model on a task that is generated, with exact answers; the base of others.
+
+    python -m launch.train --config=experiments/configs/tasks.py:recall --workdir=runs/recall
+    python -m launch.sweep --config=experiments/configs/tasks.py:copy --sweep=mixing --seeds=2 \
+      --workdir=runs/copy
+
+The tasks are recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words
+and induction; `experiments/data/corpora/tasks.py` says what each is, and of which paper. The
+model reads a text and is trained on its answers alone, at the places where they are asked.
+result.json has their accuracy in all, and in `accuracy_by` by position and by distance.
+
+Two layers of width 64 and no dropout, as texts never come twice in so few steps; a trial
+takes a minute or two on one CPU core.
+"""
+
+from experiments.configs import quick
+from experiments.settings import TASKS, override
+
+
+def get_config(task="recall"):
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
+    # Through `override`, because another kind and corpus have other settings.
+    config = override(
+        quick.get_config(), {"model.kind": "language", "data.corpus": task}
+    )
+    config.data.update(pairs=30_000, heldout=500)
+    config.model.update(norm="pre", P_drop=0.0)
+    config.training.update(
+        steps=1000,
+        batch_size=64,
+        # Answers are certain.
+        eps_ls=0.0,
+        evaluate_every=250,
+        save_every=500,
+    )
+    config.update(sized(config))
+    return config
+
+
+def sweep_mixing():
+    """What mixes positions."""
+    for mixer in ("attention", "recurrence(cell=gru)", "separable(radius=4)"):
+        yield {"model.decoder_mixing": mixer}
+
+
+def sweep_positions():
+    for positions in ("sinusoidal", "rotary", "alibi", "none"):
+        yield {"model.positions": positions}
+
+
+def sized(config, **changes):
+    """Returns the settings, nested, that follow from those of the data with `changes`.
+
+    A row holds one text.
+    """
+    data = {**config.data.to_dict(), **changes}
+    longest = TASKS[config.data.corpus](**data).max_length
+    return {
+        "training": {"sequence_length": longest},
+        "evaluation": {"max_length": longest},
+    }
+
+
+def point(config, **changes):
+    """Returns a sweep's point with `changes` of the data, and what follows from them."""
+    flat = {f"data.{name}": value for name, value in changes.items()}
+    for group, values in sized(config, **changes).items():
+        flat |= {f"{group}.{name}": value for name, value in values.items()}
+    return flat

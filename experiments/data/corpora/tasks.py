@@ -1,0 +1,355 @@
+"""Tasks of the literature: texts of symbols, generated from a seed, with exact answers.
+
+A text is read from left to right, and at some of its positions a symbol is asked, which
+what was read so far decides. Labelled, as for a language model, the target has the answers
+in their places and NOTHING elsewhere; in pairs, as for an encoder-decoder, it has the
+answers alone:
+
+    copy, labelled      source  a b >  a b      copy, pairs    source  a b
+                        target  _ _ a  b <                     target  a b <
+
+Text i of a split depends on data.corpus_seed, the split and i alone, so that splits share no
+draws, and more texts begin with the same ones.
+"""
+
+import functools
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from experiments.data.corpora import BLOCK, Pairs
+from experiments.data.vocabulary import NOTHING
+from experiments.settings import TaskData
+
+VERSION = 1
+"""Version of the generators; it rises whenever equal settings would give other texts."""
+
+
+class Answer(NamedTuple):
+    """Holds a symbol that is asked, and how far back the text decides it."""
+
+    symbol: str
+    distance: int
+    """Positions from where it is asked back to the symbol that decides it, 0 for that
+    position itself; of several the one furthest back."""
+
+
+class Text(NamedTuple):
+    """Holds a text, and what is asked after each of its symbols."""
+
+    symbols: list[str]
+    answers: dict[int, Answer]
+    """The answers by the position of the symbol after which each is asked, rising."""
+    prompt: int
+    """The first symbols, which hold no answer."""
+
+
+def recall(rng: random.Random, data, split: str) -> Text:
+    """Makes multi-query associative recall (Arora et al. 2023, arXiv 2312.04927).
+
+    Distinct keys come first, each with its value; then each key once more, where its value
+    is asked. Question g of the places left, two symbols each, has p(g) ∝ g^(a − 1), without
+    replacement, as in their code. All other symbols are random; unlike there they are none
+    of the text's keys, of which few symbols would have many that mislead.
+    """
+    length = data.lengths[split]
+    keys = rng.sample(data.keys, data.key_values)
+    values = rng.sample(data.values, data.key_values)
+    begin = 2 * data.key_values
+    symbols = list(itertools.chain(*zip(keys, values, strict=True)))
+    others = [symbol for symbol in data.alphabet if symbol not in keys]
+    symbols += rng.choices(others, k=length - begin)
+    places = _without_replacement(
+        rng, (length - begin) // 2, data.power, data.key_values
+    )
+    answers = {}
+    for i, place in enumerate(places):
+        position = begin + 2 * place
+        symbols[position] = keys[i]
+        answers[position] = Answer(values[i], position - 2 * i)
+    return Text(symbols, dict(sorted(answers.items())), length)
+
+
+def flipflop(rng: random.Random, data, split: str) -> Text:
+    """Makes the flip-flop language (Liu et al. 2023, arXiv 2306.00946).
+
+    Instructions w, r and i with a bit each: the bit after r is that after the last w, and is
+    asked; the others are random. The first instruction is w, the last r.
+    """
+    ignore = data.test_ignore if split == "test" else data.ignore
+    count = data.lengths[split] // 2
+    weights = ((1 - ignore) / 2, (1 - ignore) / 2, ignore)
+    between = rng.choices("wri", weights, k=count - 2)
+    symbols = []
+    answers = {}
+    written = 0
+    for instruction in ("w", *between, "r"):
+        bit = rng.choice("01")
+        position = len(symbols)
+        if instruction == "w":
+            written = position + 1
+        if instruction == "r":
+            bit = symbols[written]
+            answers[position] = Answer(bit, position - written)
+        symbols += [instruction, bit]
+    return Text(symbols, answers, len(symbols))
+
+
+def backcopy(rng: random.Random, data, split: str) -> Text:
+    """Makes bigram-backcopy (Guo et al. 2024, arXiv 2410.13835).
+
+    After ^ come symbols of a Markov chain; but after a trigger comes the symbol before it
+    again. The next symbol is asked everywhere but at ^: at distance 1 after a trigger, where
+    the text decides it, and 0 otherwise, where it is a draw.
+
+    The paper's chain is of the letters of a text; here it is drawn from data.corpus_seed.
+    """
+    chain = _chain(data.corpus_seed, data.symbols, data.triggers)
+    names = data.alphabet[1:]
+    drawn = [rng.randrange(data.triggers, data.symbols)]
+    while len(drawn) < data.lengths[split]:
+        if drawn[-1] < data.triggers:
+            drawn.append(drawn[-2])
+        else:
+            weights = chain[drawn[-1]]
+            drawn += rng.choices(range(data.symbols), cum_weights=weights)
+    answers = {}
+    for position in range(1, len(drawn)):
+        is_copied = drawn[position - 1] < data.triggers
+        answers[position] = Answer(names[drawn[position]], int(is_copied))
+    symbols = ["^", *(names[i] for i in drawn[:-1])]
+    return Text(symbols, answers, len(symbols))
+
+
+def selective_copy(rng: random.Random, data, split: str) -> Text:
+    """Makes selective copy (Gu and Dao 2023, arXiv 2312.00752, section 4.1.1).
+
+    The items stand at random places among dots, and are asked in their order after >.
+    """
+    length = data.lengths[split]
+    places = sorted(rng.sample(range(length), data.items))
+    # After the dot and the mark.
+    items = rng.choices(data.alphabet[2:], k=data.items)
+    symbols = ["."] * length
+    for place, item in zip(places, items, strict=True):
+        symbols[place] = item
+    answers = {
+        length + i: Answer(item, length + i - place)
+        for i, (place, item) in enumerate(zip(places, items, strict=True))
+    }
+    return Text([*symbols, ">", *items[:-1]], answers, length)
+
+
+def counting(rng: random.Random, data, split: str) -> Text:
+    """Makes counting: how often each symbol has come so far is asked at every position.
+
+    After Chang and Bisk (2024), arXiv 2405.20131. The distance is that to the first time.
+    """
+    length = data.lengths[split]
+    symbols = rng.choices(data.alphabet[: data.symbols], k=length)
+    counts = {}
+    first = {}
+    answers = {}
+    for position, symbol in enumerate(symbols):
+        counts[symbol] = counts.get(symbol, 0) + 1
+        first.setdefault(symbol, position)
+        answers[position] = Answer(f"n{counts[symbol]}", position - first[symbol])
+    return Text(symbols, answers, length)
+
+
+def copy(rng: random.Random, data, split: str) -> Text:
+    """Makes copying: 1 to data.length symbols, then > and the same again, then <."""
+    return _rearranged(rng, data, split, list)
+
+
+def reverse(rng: random.Random, data, split: str) -> Text:
+    """Makes reversing: as `copy`, backwards."""
+    return _rearranged(rng, data, split, lambda items: items[::-1])
+
+
+def sort(rng: random.Random, data, split: str) -> Text:
+    """Makes sorting: as `copy`, in the order of the symbols' numbers."""
+    return _rearranged(rng, data, split, sorted)
+
+
+def words(rng: random.Random, data, split: str) -> Text:
+    """Makes words of a group (Merrill et al. 2024, arXiv 2404.08819).
+
+    Random elements g_1 … g_n; the product g_1 · … · g_i is asked after each. A product of
+    permutations is first the left one, then the right one.
+    """
+    length = data.lengths[split]
+    table = multiplication_table(data.group)
+    letters = range(len(table))
+    if data.letters == "generators":
+        letters = GENERATING[data.group]
+    drawn = rng.choices(letters, k=length)
+    names = data.alphabet
+    answers = {}
+    state = 0
+    for position, element in enumerate(drawn):
+        state = table[state][element]
+        answers[position] = Answer(names[state], position)
+    return Text([names[i] for i in drawn], answers, length)
+
+
+def induction(rng: random.Random, data, split: str) -> Text:
+    """Makes induction (Gu and Dao 2023, arXiv 2312.00752, section 4.1.2).
+
+    Random symbols with one ! among them and one at the end, where what followed the first is
+    asked.
+    """
+    length = data.lengths[split]
+    symbols = rng.choices(data.alphabet[1:], k=length)
+    # What follows the mark is no mark, so the last place but one is too late.
+    place = rng.randrange(length - 2)
+    symbols[place] = symbols[-1] = "!"
+    answer = Answer(symbols[place + 1], length - 1 - (place + 1))
+    return Text(symbols, {length - 1: answer}, length)
+
+
+GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
+    "recall": recall,
+    "flipflop": flipflop,
+    "backcopy": backcopy,
+    "selective_copy": selective_copy,
+    "counting": counting,
+    "copy": copy,
+    "reverse": reverse,
+    "sort": sort,
+    "words": words,
+    "induction": induction,
+}
+"""The tasks by name: functions of random numbers, settings and split."""
+
+
+class Source:
+    """Generates the texts of the task that data.corpus names."""
+
+    def __init__(self, data: TaskData):
+        self._data = data
+        self._make = GENERATORS[data.corpus]
+        self.labelled = data.labelled
+
+    def symbols(self) -> tuple[str, ...]:
+        """Returns the symbols, each of which is one token."""
+        return self._data.alphabet
+
+    def fingerprint(self) -> str:
+        """Returns the settings, which with the generators' version decide all texts."""
+        return f"{VERSION} {self._data}"
+
+    def read(self, split: str) -> Iterator[Pairs]:
+        """Gives the texts of a split as pairs."""
+        write = self._with_labels if self.labelled else self._as_pair
+        texts = self.texts(split)
+        while pairs := list(map(write, itertools.islice(texts, BLOCK))):
+            yield Pairs(*map(list, zip(*pairs, strict=True)))
+
+    def distances(self) -> list[list[int]]:
+        """Returns for each text of the test the distance of each of its answers."""
+        return [
+            [answer.distance for answer in text.answers.values()]
+            for text in self.texts("test")
+        ]
+
+    def texts(self, split: str) -> Iterator[Text]:
+        """Gives the texts of a split."""
+        data = self._data
+        count = data.pairs if split == "train" else data.heldout
+        for i in range(count):
+            # A text as seed, from which Python draws the same numbers everywhere.
+            rng = random.Random(f"{data.corpus} {data.corpus_seed} {split} {i}")
+            yield self._make(rng, data, split)
+
+    def place(self, split: str, i: int) -> str:
+        """Returns a text's name."""
+        return f"{self._data.corpus}, {split}, text {i}"
+
+    def counts(self) -> dict[str, int]:
+        """Returns nothing, as every text is used."""
+        return {}
+
+    def _with_labels(self, text):
+        labels = [NOTHING] * len(text.symbols)
+        for position, answer in text.answers.items():
+            labels[position] = answer.symbol
+        return " ".join(text.symbols), " ".join(labels)
+
+    def _as_pair(self, text):
+        answers = [answer.symbol for answer in text.answers.values()]
+        return " ".join(text.symbols[: text.prompt]), " ".join(answers)
+
+
+GENERATING = {"a5": (15, 16), "z60": (1, 7)}
+"""Elements that generate each group; of A5 the cycles (0 1 2) and (0 1 2 3 4)."""
+
+
+@functools.cache
+def multiplication_table(group: str) -> tuple[tuple[int, ...], ...]:
+    """Returns the number of g·h in row g and column h; element 0 is the identity.
+
+    "z60" are numbers modulo 60; "a5" the even permutations of 0 … 4 in their
+    lexicographic order, (g·h)(x) = h(g(x)).
+    """
+    if group == "z60":
+        return tuple(tuple((g + h) % 60 for h in range(60)) for g in range(60))
+    permutations = list(filter(_is_even, itertools.permutations(range(5))))
+    numbers = {permutation: i for i, permutation in enumerate(permutations)}
+    return tuple(
+        tuple(numbers[tuple(h[x] for x in g)] for h in permutations)
+        for g in permutations
+    )
+
+
+def _is_even(permutation):
+    pairs = itertools.combinations(permutation, 2)
+    return sum(first > second for first, second in pairs) % 2 == 0
+
+
+def _rearranged(rng, data, split, order):
+    """Makes a text whose symbols are asked again in an order of their indices.
+
+    `order` takes [(number, index), …] and returns them rearranged.
+    """
+    count = rng.randint(1, data.lengths[split])
+    names = data.alphabet[2:]
+    drawn = rng.choices(range(len(names)), k=count)
+    asked = order(list(zip(drawn, range(count), strict=True)))
+    answers = {}
+    for i, (number, index) in enumerate(asked):
+        answers[count + i] = Answer(names[number], count + i - index)
+    # That it ends is decided by how many symbols stood before the mark.
+    answers[2 * count] = Answer("<", 2 * count)
+    symbols = [names[number] for number in drawn]
+    again = [names[number] for number, _ in asked]
+    return Text([*symbols, ">", *again], answers, count)
+
+
+def _without_replacement(rng, places, power, count):
+    """Draws `count` of 0 … places − 1 with p(g) ∝ (g + 1)^(power − 1), in their order.
+
+    The largest log(u) / weight are such draws (Efraimidis and Spirakis 2006).
+    """
+    # 1 − u is above 0, of which there is a logarithm.
+    keys = [
+        math.log(1 - rng.random()) / (place + 1) ** (power - 1)
+        for place in range(places)
+    ]
+    return heapq.nlargest(count, range(places), key=keys.__getitem__)
+
+
+@functools.cache
+def _chain(seed, symbols, triggers):
+    """Returns for each symbol the cumulative weights of those that follow it.
+
+    The weights are log-normal, so that a few symbols are likely, as letters in a language.
+    """
+    rng = random.Random(f"chain {seed}")
+    return [
+        list(itertools.accumulate(rng.lognormvariate(0, 2) for _ in range(symbols)))
+        for _ in range(symbols)
+    ]

@@ -1,0 +1,36 @@
+"""What the settings of all corpora have in common."""
+
+import dataclasses
+from typing import ClassVar
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Holds the settings that every corpus has."""
+
+    corpus: str
+    """Where the text comes from: cldr, phrases that are generated; files, a text file for
+    each language; tsv, files with columns; text, a text file without translations; tfds, a
+    data set of TensorFlow Datasets; huggingface, one of Hugging Face's; recall, flipflop,
+    backcopy, selective_copy, counting, copy, reverse, sort, words, induction: tasks whose
+    texts are generated, see data/corpora/tasks.py; module:Name or file.py:Name, one from
+    outside."""
+
+    has_translations: ClassVar[bool] = True
+    """False for text of one language, which only a language model can use."""
+    labelled: ClassVar[bool] = False
+    """True where the target has the answer to each symbol of the source in its place, "_"
+    where none is asked: a language model reads the source and gives those answers."""
+    sides: ClassVar[tuple[str, ...]] = ("text",)
+    """Names of source and target, or of the one text."""
+    # Every corpus has these two, as a setting or as what follows from others.
+    vocabulary_size: ClassVar[int]
+    max_length: ClassVar[int]
+
+    def check(self) -> None:
+        """Raises SettingsError for settings that contradict each other."""
+
+    @property
+    def tokenized_language(self) -> str:
+        """The language of the target where the text is in Moses tokens, otherwise ""."""
+        return ""

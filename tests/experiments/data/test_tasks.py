@@ -1,0 +1,314 @@
+"""Tasks: each text is solved again by plain code that reads the symbols alone, splits share no
+draws, and a symbol is a token."""
+
+import collections
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from experiments.data import corpora, dataset
+from experiments.data.corpora import tasks
+from experiments.data.vocabulary import NOTHING, NOTHING_ID
+from experiments.settings import TASKS, SettingsError, default_config, override, resolve
+
+SIZES = {
+    "recall": dict(length=23, test_length=31, key_values=5, symbols=22),
+    "flipflop": dict(length=22, test_length=34, ignore=0.5, test_ignore=0.7),
+    "backcopy": dict(length=37, symbols=7, triggers=2),
+    "selective_copy": dict(length=17, test_length=29, items=5, symbols=7),
+    "counting": dict(length=19, symbols=3),
+    "copy": dict(length=5, test_length=11, symbols=7),
+    "reverse": dict(length=5, test_length=11, symbols=7),
+    "sort": dict(length=5, test_length=11, symbols=7),
+    "words": dict(length=13),
+    "induction": dict(length=3, test_length=17, symbols=5),
+}
+
+
+EVEN = [
+    permutation
+    for permutation in itertools.permutations(range(5))
+    if np.linalg.det(np.eye(5)[list(permutation)]) > 0
+]
+
+
+def data_of(task, **changes):
+    return TASKS[task](**{**dict(pairs=60, heldout=20), **SIZES[task], **changes})
+
+
+def source_of(task, **changes):
+    return corpora.open(data_of(task, **changes))
+
+
+def read(source, split):
+    """All (symbols, labels) of a split."""
+    pairs = [pair for block in source.read(split) for pair in zip(*block, strict=True)]
+    return [(text.split(), labels.split()) for text, labels in pairs]
+
+
+# Each oracle takes what was read so far and returns what follows, or None where nothing is
+# asked. It knows the rules of the task and the symbols' names alone.
+
+
+def recall(seen):
+    key_values = seen[: 2 * SIZES["recall"]["key_values"]]
+    if len(seen) == len(key_values):
+        return None
+    values = dict(zip(key_values[::2], key_values[1::2], strict=True))
+    return values.get(seen[-1])
+
+
+def flipflop(seen):
+    if len(seen) % 2 == 0 or seen[-1] != "r":
+        return None
+    written = [i for i in range(0, len(seen), 2) if seen[i] == "w"]
+    return seen[written[-1] + 1]
+
+
+def selective_copy(seen):
+    if ">" not in seen:
+        return None
+    mark = seen.index(">")
+    items = [symbol for symbol in seen[:mark] if symbol != "."]
+    return items[len(seen) - 1 - mark]
+
+
+def counting(seen):
+    return f"n{seen.count(seen[-1])}"
+
+
+def rearranged(order):
+    def oracle(seen):
+        if ">" not in seen:
+            return None
+        mark = seen.index(">")
+        wanted = [*order(seen[:mark]), "<"]
+        return wanted[len(seen) - 1 - mark]
+
+    return oracle
+
+
+def words(seen):
+    """Composes permutations as functions of 0 … 4, in their lexicographic order."""
+    image = list(range(5))
+    for symbol in seen:
+        g = EVEN[int(symbol[1:])]
+        image = [g[x] for x in image]
+    return f"g{EVEN.index(tuple(image))}"
+
+
+def induction(seen):
+    marks = [i for i, symbol in enumerate(seen) if symbol == "!"]
+    return seen[marks[0] + 1] if len(marks) == 2 else None
+
+
+ORACLES = {
+    "recall": recall,
+    "flipflop": flipflop,
+    "selective_copy": selective_copy,
+    "counting": counting,
+    "copy": rearranged(list),
+    "reverse": rearranged(lambda items: items[::-1]),
+    "sort": rearranged(lambda items: sorted(items, key=lambda s: int(s[1:]))),
+    "words": words,
+    "induction": induction,
+}
+
+
+@pytest.mark.parametrize("task", ORACLES)
+def test_an_oracle_solves_every_text(task):
+    """It also says just where something is asked."""
+    source = source_of(task)
+    for split in ("train", "test"):
+        for symbols, labels in read(source, split):
+            for i, label in enumerate(labels):
+                expected = ORACLES[task](symbols[: i + 1])
+                assert (NOTHING if expected is None else expected) == label
+
+
+def test_words_of_the_other_group_add():
+    for symbols, labels in read(source_of("words", group="z60"), "train"):
+        numbers = [int(symbol[1:]) for symbol in symbols]
+        expected = [f"g{total % 60}" for total in itertools.accumulate(numbers)]
+        assert labels == expected
+
+
+def test_a5_is_a_group_that_is_not_commutative():
+    table = np.array(tasks.multiplication_table("a5"))
+    assert table.shape == (60, 60)
+    assert (table[0] == np.arange(60)).all() and (table[:, 0] == np.arange(60)).all()
+    assert (np.sort(table, 0) == np.arange(60)[:, None]).all()
+    assert (table[table[7, 11], 23] == table[7, table[11, 23]]).all()
+    assert (table != table.T).any()
+    # Simple, so products of commutators g h g⁻¹ h⁻¹ reach all of it.
+    inverse = np.argmin(table, 1)
+    commutators = table[table, table[np.ix_(inverse, inverse)]]
+    assert set(commutators.flat) == set(range(60))
+
+
+def test_backcopy_copies_after_triggers_and_asks_what_follows():
+    data = data_of("backcopy", pairs=300)
+    follows = collections.Counter()
+    for symbols, labels in read(corpora.open(data), "train"):
+        assert symbols[0] == "^" and labels[0] == NOTHING and "^" not in symbols[1:]
+        assert labels[1:-1] == symbols[2:]
+        assert not symbols[1].startswith("t")
+        for i in range(1, len(symbols)):
+            if symbols[i].startswith("t"):
+                assert labels[i] == symbols[i - 1]
+            else:
+                follows[symbols[i], labels[i]] += 1
+    # A chain: what follows a symbol has the shares of its row.
+    weights = np.diff(tasks._chain(0, 7, 2), prepend=0, axis=1)
+    first = weights[2] / weights[2].sum()
+    counts = np.array([follows["s0", name] for name in data.alphabet[1:]])
+    assert counts.sum() > 300
+    np.testing.assert_allclose(counts / counts.sum(), first, atol=4 * 0.5 / 300**0.5)
+    ours = next(iter(tasks.Source(data).texts("test")))
+    for position, answer in ours.answers.items():
+        assert answer.distance == ours.symbols[position].startswith("t")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_distances_lead_to_what_decides(task):
+    """The symbol that far back is the answer's own, or what says it."""
+    texts = list(tasks.Source(data_of(task)).texts("test"))
+    for text in texts:
+        for position, (symbol, distance) in text.answers.items():
+            there = text.symbols[position - distance]
+            assert 0 <= distance <= position
+            if task == "recall":
+                assert there == text.symbols[position] and distance % 2 == 0
+            elif task in ("counting", "words") or symbol == "<":
+                assert there == text.symbols[position] or position == distance
+            elif task == "backcopy" and distance == 0:
+                continue
+            else:
+                assert there == symbol
+    expected = [[a.distance for a in text.answers.values()] for text in texts]
+    assert source_of(task).distances() == expected
+
+
+def test_flipflops_distance_is_that_to_the_last_write():
+    for text in tasks.Source(data_of("flipflop")).texts("test"):
+        for position, (_, distance) in text.answers.items():
+            between = text.symbols[position - distance + 1 : position : 2]
+            assert text.symbols[position - distance - 1] == "w"
+            assert "w" not in between
+
+
+def test_questions_of_recall_have_the_papers_law():
+    """The first of them: p(g) ∝ g^(a − 1), over many texts."""
+    data = data_of("recall", heldout=2000, length=20, test_length=20, key_values=1)
+    places = [
+        (next(iter(text.answers)) - 2) // 2 for text in tasks.Source(data).texts("test")
+    ]
+    law = np.arange(1, 10) ** (0.01 - 1)
+    shares = np.bincount(places, minlength=9) / 2000
+    np.testing.assert_allclose(shares, law / law.sum(), atol=4 * 0.5 / 2000**0.5)
+
+
+def test_instructions_of_the_flipflop_have_their_shares():
+    data = data_of("flipflop", heldout=200, test_length=200, test_ignore=0.9)
+    texts = [symbols for symbols, _ in read(corpora.open(data), "test")]
+    instructions = collections.Counter(
+        symbol for symbols in texts for symbol in symbols[2:-2:2]
+    )
+    total = instructions.total()
+    assert total == 200 * 98
+    for name, share in (("w", 0.05), ("r", 0.05), ("i", 0.9)):
+        error = 4 * math.sqrt(share * (1 - share) / total)
+        assert abs(instructions[name] / total - share) < error
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_equal_settings_give_equal_texts_and_splits_share_none(task):
+    one, same = source_of(task), source_of(task)
+    texts = {split: read(one, split) for split in corpora.SPLITS}
+    assert texts == {split: read(same, split) for split in corpora.SPLITS}
+    assert one.fingerprint() == same.fingerprint()
+    # The first texts, as texts of few symbols may come in two splits by chance.
+    firsts = [texts[split][:8] for split in corpora.SPLITS]
+    assert all(a != b for a, b in itertools.combinations(firsts, 2))
+    more = source_of(task, pairs=90)
+    assert read(more, "train")[:60] == texts["train"]
+    other = source_of(task, corpus_seed=1)
+    assert read(other, "train") != texts["train"]
+    assert other.fingerprint() != one.fingerprint()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_symbol_is_a_token_and_lengths_are_as_the_settings_say(task):
+    data = data_of(task)
+    prepared = dataset.prepare(data)
+    vocabulary = prepared.vocabulary()
+    assert vocabulary.size == data.vocabulary_size
+    for text, ids in zip(prepared.test.text, prepared.test.ids, strict=True):
+        assert [len(line.split()) for line in text] == list(map(len, ids))
+        assert vocabulary.decode(ids) == text
+    assert prepared.train.source.lengths.max() <= data.max_length
+    assert (prepared.train.source.lengths == prepared.train.target.lengths).all()
+    assert prepared.counts["train_too_long"] == 0
+    asked = [(ids > NOTHING_ID).sum() for ids in prepared.test.ids.target]
+    assert asked == list(map(len, prepared.test.distances))
+    longest = max(len(ids) for ids in prepared.test.ids.source)
+    assert longest <= data.symbols_of(data.lengths["test"])
+
+
+@pytest.mark.parametrize(
+    "task", [task for task, cls in TASKS.items() if hasattr(cls, "form")]
+)
+def test_pairs_have_what_is_read_and_the_answers(task):
+    labelled = read(source_of(task), "test")
+    for (symbols, labels), (prompt, answers) in zip(
+        labelled, read(source_of(task, form="pairs"), "test"), strict=True
+    ):
+        assert answers == [label for label in labels if label != NOTHING]
+        assert prompt == symbols[: len(prompt)]
+        # What is left holds answers alone.
+        assert len(symbols) - len(prompt) in (0, len(answers))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.symbols": 7}, "data.symbols=7 must be even"),
+        ({"data.key_values": 33}, "data.symbols=64 has 32"),
+        ({"data.length": 15}, "takes 4 symbols each, and a text has 15"),
+        ({"model.kind": "rnn"}, "model.kind=rnn must be language, or data.form pairs"),
+        ({"data.form": "pairs"}, "data.form must be labels"),
+        ({"data.corpus": "flipflop", "data.length": 7}, "must be even and 4 or more"),
+        ({"data.corpus": "backcopy", "data.triggers": 64}, "must be fewer than"),
+        ({"data.corpus": "selective_copy", "data.items": 49}, "data.items=49 must"),
+        ({"data.corpus": "copy", "data.test_length": 1024}, "2050 tokens, and 2048"),
+        ({"data.corpus": "induction", "data.test_length": 2}, "must be 3 or more"),
+        ({"data.corpus": "flipflop", "data.form": "pairs"}, "data.form does not apply"),
+    ],
+)
+def test_what_makes_no_text_is_refused(changes, message):
+    base = override(
+        default_config(), {"model.kind": "language", "data.corpus": "recall"}
+    )
+    with pytest.raises(SettingsError, match=message):
+        resolve(base, changes)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_defaults_resolve(task):
+    changes = {"model.kind": "language", "data.corpus": task}
+    assert resolve(default_config(), changes).data.labelled
+
+
+@pytest.mark.parametrize("group", ["a5", "z60"])
+def test_two_letters_generate_the_group(group):
+    table = tasks.multiplication_table(group)
+    reached, new = {0}, {0}
+    while new:
+        new = {table[g][h] for g in new for h in tasks.GENERATING[group]} - reached
+        reached |= new
+    assert len(reached) == 60
+    texts = read(source_of("words", group=group, letters="generators"), "train")
+    letters = {symbol for symbols, _ in texts for symbol in symbols}
+    assert letters == {f"g{i}" for i in tasks.GENERATING[group]}
