@@ -130,10 +130,10 @@ def _mixing(mixer, causal, n, shape, design):
     It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, where each
     head has its keys, and h·(d_k + d_v) for each pair that may see each other, and what
     `of_training` says of heads and gates; forget gates D·h a position. Recurrence:
-    2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix a tap, or, separable, a number a
-    feature and tap and one matrix. Taps beyond a sentence's ends do not count. Linear
-    attention and its relatives: `_linear`. A mixer from outside that is no subclass of
-    these counts as nothing.
+    2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix
+    a tap, or, separable, a number a feature and tap and one matrix. Taps beyond a
+    sentence's ends do not count. Linear attention and its relatives: `_linear`. A mixer
+    from outside that is no subclass of these counts as nothing.
     """
     D = shape.d_model
     r = getattr(mixer, "radius", 0)
