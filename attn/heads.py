@@ -115,16 +115,21 @@ def talking_heads(
         return_weights="after",
     )
     weights = jnp.einsum("...hnm,hg->...gnm", weights, w_weights.astype(weights.dtype))
+    out = _weighted(weights, v)
+    return (out, weights) if return_weights else out
+
+
+def _weighted(weights, v):
+    """Returns the sums (*B, N, H, V) of values by their weights (*B, H, N, M)."""
     # Of a query that sees NaN the weights are NaN already; from others it is kept.
     finite = jnp.where(jnp.isfinite(v), v, 0)
-    wide = at_least_float32(v.dtype)
     out = jnp.einsum(
         "...hnm,...mhv->...nhv",
         weights.astype(v.dtype),
         finite,
-        preferred_element_type=wide,
-    ).astype(v.dtype)
-    return (out, weights) if return_weights else out
+        preferred_element_type=at_least_float32(v.dtype),
+    )
+    return out.astype(v.dtype)
 
 
 def _scores(q, k, v, *, score, normaliser, mask, taint, bias, drop):

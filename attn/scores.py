@@ -35,6 +35,9 @@ from attn.functions.tanh_sum import tanh_sum
 from attn.precision import at_least_float32
 from attn.pytrees import pytree
 
+ScoreChoice = str | type | Callable
+"""What `score_init` takes. An option of `init` with this annotation is another score."""
+
 
 def score(cls):
     """Makes a class of parameters a score: a frozen dataclass of pytree leaves.
@@ -261,7 +264,7 @@ class QKNorm:
         d_q: int,
         d_k: int,
         *,
-        inner: str | type | Callable = "scaled_dot",
+        inner: ScoreChoice = "scaled_dot",
         norm: str = "rms",
     ):
         """Makes the score of h heads around the one that `score_init(inner)` makes.
@@ -327,7 +330,7 @@ class Softcap:
         d_q: int,
         d_k: int,
         *,
-        inner: str | type | Callable = "scaled_dot",
+        inner: ScoreChoice = "scaled_dot",
         cap: float = 50.0,
     ):
         """Makes the score of h heads around the one that `score_init(inner)` makes.
@@ -366,7 +369,7 @@ SCORES = {
 """The classes that a name stands for, as in `Design.score`."""
 
 
-def score_init(choice: str | type | Callable) -> Callable:
+def score_init(choice: ScoreChoice) -> Callable:
     """Returns the function (key, h, d_q, d_k) -> score that a choice stands for.
 
     Args:

@@ -28,6 +28,7 @@ def checks_of(make, dtypes, **options):
     """Returns checks by what they say; `options` name the value to `MultiHeadAttention`."""
     checks = {
         "heads are independent of each other": lambda: _heads(make),
+        "heads may share keys and values": lambda: _shared_keys(make),
         "gradients are finite and equal on every kernel": lambda: _gradients(make),
         "long inputs in blocks equal the reference": lambda: _long(make),
         "the kernel of decoding equals the reference": lambda: _cached(make),
@@ -96,6 +97,24 @@ def _heads(make):
             head = [x[:, :, i : i + 1] for x in (q, k, v)]
             alone = attention(*head, **jax.tree.map(of_head, value))
             close(together[:, :, i : i + 1], alone, 1e-9, f"outputs of head {i}")
+
+
+def _shared_keys(make):
+    """Compares one head of keys and values with the same repeated for all heads."""
+    with enable_x64(True):
+        q, k, v = inputs(jnp.float64)
+        value = make(jnp.float64, H)
+        one = k[:, :, :1], v[:, :, :1]
+        each = [jnp.broadcast_to(x, (*x.shape[:2], H, x.shape[3])) for x in one]
+        exact = attention(q, *each, **value)
+        visible = jnp.ones((B, 1, M), bool)
+        both = dict(score=ScaledDot(), normaliser=Softmax()) | value
+        out = over_cache(q, *as_cached(*one), visible=visible, **both)
+        close(out, exact, 1e-9, "outputs of the kernel of decoding")
+        for kernel in ("tiled", "reference"):
+            out = attention(q, *one, **value, implementation=kernel)
+            detail = close(out, exact, 1e-9, f"outputs of {kernel}")
+        return detail
 
 
 def _gradients(make):

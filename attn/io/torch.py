@@ -126,9 +126,9 @@ def to_torch(
 
     Raises:
       ValueError: a model that nn.Transformer does not have: h·d_k or h·d_v other than
-        d_model, another score than "scaled_dot", heads that are not separate, a gate,
-        positions in the layers; position tables
-        that differ and have one name.
+        d_model, another score than "scaled_dot" or normaliser than softmax, heads that are
+        not separate, a gate, positions in the layers; position tables that differ and have
+        one name.
     """
     _check_exportable(model)
     variables = jax.tree.map(np.asarray, variables)

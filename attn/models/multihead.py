@@ -125,15 +125,15 @@ class MultiHeadAttention(nn.Module):
         check_name("combine", self.combine, COMBINATIONS)
         check_name("selection", self.selection, SELECTIONS)
         check_name("gate", self.gate, GATES)
-        self.heads.check()
         if not is_never("P_drop", self.P_drop) and self.selection != "soft":
             raise ValueError(
                 f"selection={self.selection!r} takes whole values and has no weights to "
                 f"drop: P_drop={self.P_drop} must be 0"
             )
         check_keys(self.h, self.h_kv, self.d_c, self.d_r, self.positions)
-        check_own_keys(self.heads, self.h, self.h_kv, self.d_c)
         self.positions.check(self.d_model, self.d_r or self.d_k)
+        self.heads.check()
+        check_own_keys(self.heads, self.h, self.h_kv, self.d_c)
         self.together = self.heads.build(self.h, self.d_k, self.d_v)
         if self.together is not None and self.selection != "soft":
             raise ValueError(
@@ -187,11 +187,15 @@ class MultiHeadAttention(nn.Module):
             if self._has_w_o:
                 self.b_o = self.param("b_o", zeros, (self.d_model,))
         if self.gate != "none":
-            features = self.d_v if self.gate == "element" else 1
-            self.w_g = self.param("w_g", into_heads, (self.d_model, self.h, features))
-            self.b_g = None
-            if self.biases:
-                self.b_g = self.param("b_g", zeros, (self.h, features))
+            self._set_gate(into_heads)
+
+    def _set_gate(self, initial):
+        features = self.d_v if self.gate == "element" else 1
+        self.w_g = self.param("w_g", initial, (self.d_model, self.h, features))
+        self.b_g = None
+        if self.biases:
+            zeros = nn.initializers.zeros
+            self.b_g = self.param("b_g", zeros, (self.h, features))
 
     def __call__(
         self,

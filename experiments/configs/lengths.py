@@ -6,10 +6,10 @@
       --sweep=positions,normaliser --seeds=2 --workdir=runs/lengths-recall
 
 The claims: in decoders, no positions at all carry over to longer texts as well as ALiBi, T5's
-bias and rotary, or better (Kazemnejad et al. 2023, arXiv 2305.19466, figures 2 and 3); ALiBi
-carries over where sinusoids do not (Press et al. 2022, arXiv 2108.12409); softmax scaled by
-the log of the number of keys, and entmax, whose weights may be 0, keep what softmax spreads
-over more keys (Nakanishi 2025, arXiv 2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
+bias and rotary, or better (Kazemnejad et al. 2023, arXiv 2305.19466); ALiBi carries over where
+sinusoids do not (Press et al. 2022, arXiv 2108.12409); softmax scaled by the log of the number
+of keys, and entmax, whose weights may be 0, keep what softmax spreads over more keys
+(Nakanishi 2025, arXiv 2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
 
 Training and validation have up to 16 symbols to copy, or texts of 64 symbols with 4 keys; the
 test three and four times as many, so that perplexity says what was learned and accuracy what

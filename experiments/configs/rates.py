@@ -1,6 +1,6 @@
 """Which learning rates a model bears: rates × what attention compares by × place of LayerNorm.
 
-    python -m launch.sweep --config=experiments/configs/rates.py --sweep=rate --seeds=3 \
+    python -m launch.sweep --config=experiments/configs/rates.py --sweep=rate,score --seeds=3 \
       --workdir=runs/rates
     python -m launch.sweep --config=experiments/configs/rates.py --sweep=rate,norm --seeds=3 \
       --workdir=runs/rates-norm
@@ -35,6 +35,11 @@ def get_config():
 def sweep_rate():
     for rate in RATES:
         yield {"training.learning_rate": rate}
+
+
+def sweep_score():
+    for score in ("scaled_dot", "qk_norm"):
+        yield {"model.score": score}
 
 
 def sweep_norm():

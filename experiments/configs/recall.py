@@ -2,12 +2,15 @@
 
     python -m launch.sweep --config=experiments/configs/recall.py \
       --sweep=systems,d_model,length --seeds=2 --workdir=runs/recall
+    python -m launch.sweep --config=experiments/configs/recall.py \
+      --sweep=cousins,d_model,length --seeds=2 --workdir=runs/recall-cousins
 
 The claim: attention solves multi-query associative recall at a small width whatever the
 length, while the width that recurrences and convolutions need grows with the length and its
-number of keys (Arora et al. 2023, "Zoology", arXiv 2312.04927, figure 2 and section 4). Read
-accuracy along d_model for each system, one length at a time; result.json has it by the
-distance from key to question.
+number of keys (Arora et al. 2023, "Zoology", arXiv 2312.04927, figure 2). Read accuracy along
+d_model for each system, one length at a time; result.json has it by the distance from key to
+question. The second command has attention's linear relatives: the state of linear attention is
+as small, and the delta rule uses it better (Yang et al. 2024, arXiv 2406.06484).
 
 As there, texts of 64, 128 and 256 symbols have 4, 8 and 16 pairs of key and value, in two
 layers. Unlike there, symbols are 64 and not 8192, and the learning rate is the same in all
@@ -37,6 +40,16 @@ def get_config():
 def sweep_systems():
     for label, mixer in SYSTEMS.items():
         yield {"label": label, "model.decoder_mixing": mixer}
+
+
+def sweep_cousins():
+    for mixer in (
+        "attention",
+        "linear_attention",
+        "gated_linear_attention",
+        "deltanet",
+    ):
+        yield {"model.decoder_mixing": mixer}
 
 
 def sweep_d_model():

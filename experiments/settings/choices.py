@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attn
+from attn.scores import ScoreChoice
 from experiments.settings import fields, user_code
 from experiments.settings.fields import SettingsError
 
@@ -62,11 +63,11 @@ class ScoreInit:
 
     def __call__(self, key, h: int, d_q: int, d_k: int):
         """Draws a score, as `attn.scores` says of `init`."""
-        options = {
-            name: SCORES.value(value, name) if name in SCORES.nested else value
-            for name, value in self.choice.options
-        }
-        return self.choice.cls.init(key, h, d_q, d_k, **options)
+        cls = self.choice.cls
+        options = dict(self.choice.options)
+        for name in SCORES.nested_in(cls) & options.keys():
+            options[name] = SCORES.value(options[name], name)
+        return cls.init(key, h, d_q, d_k, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,8 @@ class Choices:
       maker: a function from a class to what takes its options.
       skip: the number of arguments that `maker` takes before the options.
       build: a function from a Choice to the value that it stands for.
-      nested: the names of options that are choices of the same kind.
+      nested: the annotation of options that are choices of the same kind; None where no
+        option is.
     """
 
     known: Mapping[str, type]
@@ -100,7 +102,7 @@ class Choices:
     maker: Callable[[type], Callable] = lambda cls: cls
     skip: int = 0
     build: Callable[[Choice], Any] = Choice.make
-    nested: tuple[str, ...] = ()
+    nested: Any = None
 
     def value(self, text: str | type, key: str) -> Any:
         """Returns the value of a choice, equal and hashable for equal texts.
@@ -167,16 +169,24 @@ class Choices:
         else:
             cls = self.known[name]
         parameters = self.parameters(cls)
-        options = _read_options(match["options"] or "", self.nested)
+        nested = self.nested_in(cls)
+        options = _read_options(match["options"] or "", nested)
         origins = [] if loaded is None else [loaded]
-        for option in options.keys() & parameters.keys() & {*self.nested}:
+        for option in nested & options.keys():
             inner = self.parse(_as_annotated(option, options[option], str), option)
             # With the digits of its source, where that is from outside.
             options[option] = inner.text
             origins += inner.origins
         options = _checked_options(options, parameters)
-        text = _canonical(name, options, parameters, self.nested)
+        text = _canonical(name, options, parameters, nested)
         return Choice(text, cls, options, tuple(origins))
+
+    def nested_in(self, cls) -> set[str]:
+        """Returns the names of a class's options that are choices of the same kind."""
+        if self.nested is None:
+            return set()
+        parameters = self.parameters(cls).items()
+        return {name for name, p in parameters if p.annotation == self.nested}
 
     def parameters(self, cls):
         """Returns the parameters that are options of a class, in their order."""
@@ -199,7 +209,7 @@ class Choices:
         }
 
 
-def _read_options(text, nested=()):
+def _read_options(text, nested):
     """Returns the options in a text "a=1, b=word"; one that is `nested` may be "c=d(e=1)"."""
     try:
         # Python's own parser reads the options, and nothing in them is executed.
@@ -350,7 +360,7 @@ SCORES = Choices(
     # `init` takes key, h, d_q and d_k before the options.
     skip=4,
     build=_score_init,
-    nested=("inner",),
+    nested=ScoreChoice,
 )
 NORMALISERS = Choices(
     attn.NORMALISERS,

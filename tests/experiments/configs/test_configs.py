@@ -34,6 +34,7 @@ CONFIGS = (
     "recall",
     "sinks",
     "rates",
+    "heads_kv",
     *(f"lengths:{task}" for task in lengths.LENGTHS),
     "state:words",
     "state:flipflop",

@@ -94,6 +94,18 @@ def test_a_score_from_outside_may_be_inside(tmp_path):
     assert score.inner.inner.factor == 3.0
 
 
+def test_an_option_with_that_name_need_not_be_a_score(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import attn\n\n\n@attn.score\nclass Wide:\n    inner: int = 8\n\n"
+        "    @classmethod\n    def init(cls, key, h, d_q, d_k, inner: int = 8):\n"
+        "        return cls(inner)\n\n"
+        "    def __call__(self, q, k):\n        return self.inner * (q @ k.T)\n"
+    )
+    score = SCORES.value(f"{path}:Wide(inner=3)", "model.score")
+    assert score(jax.random.key(0), 2, 4, 4).inner == 3
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
