@@ -162,6 +162,8 @@ def test_one_after_the_other_is_all_at_once(module):
     x = drawn(3, 2, 5, D)
     expected = module.apply(variables, x, Mask.causal())
     cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
+    # What another text has left in the cache is not seen.
+    cache = jax.tree.map(jnp.ones_like, cache)
     step = jax.jit(functools.partial(module.apply, method="decode_step"))
     for t in range(5):
         own = jnp.arange(10)[None] % 2 == jnp.arange(2)[:, None]
