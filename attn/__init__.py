@@ -8,11 +8,17 @@ from attn.models.beam_search import BeamResult, beam_search, greedy
 from attn.models.convolution import Convolution
 from attn.models.design import Design, Shape
 from attn.models.language_model import LanguageModel
-from attn.models.linear_attention import DeltaHeads, GatedLinearHeads, LinearHeads
+from attn.models.linear_attention import (
+    DeltaHeads,
+    GatedDeltaHeads,
+    GatedLinearHeads,
+    LinearHeads,
+)
 from attn.models.mixers import (
     MIXERS,
     Convolutional,
     DeltaNet,
+    GatedDeltaNet,
     GatedLinearAttention,
     LinearAttention,
     Mixer,
@@ -83,6 +89,8 @@ __all__ = [
     "Design",
     "Dot",
     "Entmax",
+    "GatedDeltaHeads",
+    "GatedDeltaNet",
     "GatedLinearAttention",
     "GatedLinearHeads",
     "LanguageModel",

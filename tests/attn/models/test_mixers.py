@@ -12,6 +12,7 @@ import pytest
 from attn import (
     Convolution,
     DeltaHeads,
+    GatedDeltaHeads,
     GatedLinearHeads,
     LinearHeads,
     Mask,
@@ -94,6 +95,7 @@ for causal in (True, False):
         (LinearHeads, numpy_linear.linear),
         (GatedLinearHeads, numpy_linear.gated),
         (DeltaHeads, numpy_linear.delta),
+        (GatedDeltaHeads, numpy_linear.delta),
     ):
         module = cls(**HEADS, causal=causal)
         MIXERS.append((module, functools.partial(oracle, causal=causal)))
@@ -105,7 +107,7 @@ MIXERS.append((BY_HEAD, functools.partial(numpy_linear.gated, causal=True)))
 def test_a_packed_row_is_its_sentences(module, oracle):
     variables = build(module)
     x = drawn(len(SEGMENTS), D)
-    actual = module.apply(variables, x, PACKED)
+    actual = jax.jit(module.apply)(variables, x, PACKED)
     start = 0
     for length in LENGTHS:
         alone = slice(start, start + length)
@@ -119,7 +121,8 @@ def test_padding_is_not_seen(module, oracle):
     variables = build(module)
     x = drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf)
     lengths = [5, 7, 1]
-    actual = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
+    mask = Mask.padding(jnp.array(lengths))
+    actual = jax.jit(module.apply)(variables, x, mask)
     for b, length in enumerate(lengths):
         expected = oracle(exact(variables), np.asarray(x[b, :length], np.float64))
         np.testing.assert_allclose(actual[b, :length], expected, rtol=2e-5, atol=2e-5)
@@ -151,7 +154,7 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
         Convolution(D, 1, causal=True),
         LinearHeads(**HEADS, causal=True),
         BY_HEAD,
-        DeltaHeads(**HEADS, causal=True),
+        GatedDeltaHeads(**HEADS, causal=True),
     ],
 )
 def test_one_after_the_other_is_all_at_once(module):
@@ -256,6 +259,7 @@ def test_an_odd_width_is_refused():
         ),
         (BY_HEAD, 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
         (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
+        (GatedDeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3 + (D + 2) * 2 + D * 6),
     ],
 )
 def test_parameters(module, expected):
