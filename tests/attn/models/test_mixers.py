@@ -12,11 +12,15 @@ import pytest
 from attn import (
     Convolution,
     DeltaHeads,
+    Design,
     GatedDeltaHeads,
     GatedLinearHeads,
+    LanguageModel,
+    LinearAttention,
     LinearHeads,
     Mask,
     Recurrence,
+    Shape,
 )
 from attn.models.recurrence import CELLS
 from attn.models.visibility import dense_mask, neighbours
@@ -176,6 +180,35 @@ def test_one_after_the_other_is_all_at_once(module):
         visible = jnp.broadcast_to(own, (3, 2, 10))
         y, cache = step(variables, x[:, :, t], jnp.int32(t), cache, visible)
         np.testing.assert_allclose(y, expected[:, :, t], rtol=1e-5, atol=1e-5)
+
+
+def test_a_state_is_kept_for_each_hypothesis_and_not_for_each_position():
+    design = Design(decoder_mixing=LinearAttention())
+    model = LanguageModel(Shape(1, D, D, 2, 5, 3), 7, 100, design)
+    tokens = jnp.ones((3, 2), jnp.int32)
+    at = jnp.broadcast_to(jnp.arange(2), (3, 2))
+    variables = model.init(jax.random.key(0), tokens, at)
+    room = functools.partial(model.apply, variables, (3,), 2 * 100, jnp.bfloat16)
+    (cache,) = room(2, method="empty_caches")
+    assert cache.shape == (3, 2, 2, 5, 4) and cache.dtype == jnp.float32
+    (cache,) = room(1, method="empty_caches")
+    visible = jnp.ones((3, 2, 200), bool)
+    with pytest.raises(ValueError, match="has 1 states, and there are 2 hypotheses"):
+        model.apply(
+            variables, tokens, jnp.int32(0), (cache,), visible, method="decode_step"
+        )
+
+
+def test_halves_stay_halves():
+    """The state is kept in float32; what goes in and comes out is bfloat16."""
+    module = GatedLinearHeads(**HEADS, causal=True)
+    variables = build(module)
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+    x = drawn(9, D)
+    y = jax.jit(module.apply)(narrow, x.astype(jnp.bfloat16), Mask.causal())
+    assert y.dtype == jnp.bfloat16
+    expected = numpy_linear.gated(exact(variables), np.asarray(x, np.float64), True)
+    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.1, atol=0.1)
 
 
 def test_what_comes_before_a_sentence():
