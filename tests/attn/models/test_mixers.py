@@ -211,6 +211,28 @@ def test_halves_stay_halves():
     np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("cls", [LinearHeads, GatedLinearHeads, GatedDeltaHeads])
+def test_hidden_nan_reaches_no_gradient(cls, causal):
+    module = cls(**HEADS, causal=causal)
+    variables = build(module)
+    clean = drawn(7, D)
+    mask = Mask.padding(jnp.array(4))
+
+    @jax.jit
+    def gradients(variables, x):
+        def total(variables, x):
+            return (module.apply(variables, x, mask)[:4] ** 2).sum()
+
+        return jax.grad(total, (0, 1))(variables, x)
+
+    expected = gradients(variables, clean)
+    actual = gradients(variables, clean.at[5:].set(jnp.nan))
+    for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 def test_what_comes_before_a_sentence():
     module = Recurrence(D, "gru")
     variables = build(module)
