@@ -16,11 +16,17 @@ from attn.models.heads import (
     TalkingHeads,
 )
 from attn.models.language_model import LanguageModel
-from attn.models.linear_attention import DeltaHeads, GatedLinearHeads, LinearHeads
+from attn.models.linear_attention import (
+    DeltaHeads,
+    GatedDeltaHeads,
+    GatedLinearHeads,
+    LinearHeads,
+)
 from attn.models.mixers import (
     MIXERS,
     Convolutional,
     DeltaNet,
+    GatedDeltaNet,
     GatedLinearAttention,
     LinearAttention,
     Mixer,
@@ -116,6 +122,8 @@ __all__ = [
     "Forget",
     "ForgetBias",
     "ForgetGates",
+    "GatedDeltaHeads",
+    "GatedDeltaNet",
     "GatedLinearAttention",
     "GatedLinearHeads",
     "Heads",

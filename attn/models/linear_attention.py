@@ -241,6 +241,54 @@ class DeltaHeads(LinearHeads):
         return self.d_k, self.d_v
 
 
+class GatedDeltaHeads(DeltaHeads):
+    """Gated DeltaNet (Yang et al. 2025, "Gated delta networks").
+
+    S_t = a_t S_t−1 + β_t k_t (v_t − a_t S_t−1ᵀ k_t)ᵀ, head_t = RMSNorm(S_tᵀ q_t) ∘ r_t,
+    with the rest of `DeltaHeads`, a decay a head, a = exp(−e^A softplus(x w_a + b)) as of
+    Mamba-2, whose initial values it has, and gates r = swish(x W_r).
+
+    Parameters beside those of `DeltaHeads`: (d_model + 2)·h of decays, d_model·h·d_v of
+    gates.
+    """
+
+    def setup(self):
+        """Draws projections, β's, decays and gates."""
+        super().setup()
+        into_heads = nn.initializers.glorot_uniform(0, (1, 2))
+        self.w_a = self.param("w_a", into_heads, (self.d_model, self.h, 1))
+        self.log_rate = self.param("log_rate", _log_rates, (self.h, 1))
+        self.b_a = self.param("b_a", _inverse_softplus_of_times, (self.h, 1))
+        self.w_r = self.param("w_r", into_heads, (self.d_model, self.h, self.d_v))
+
+    def arrays(self, x: Float[Array, "*B N D"]) -> tuple[Array, ...]:
+        """Returns queries, keys, values, β and log a."""
+        time = nn.softplus(plus(to_heads(x, self.w_a), self.b_a))
+        rate = jnp.exp(self.log_rate)
+        log_decay = -time * rate.reshape((1,) * (time.ndim - 2) + rate.shape)
+        return *super().arrays(x), log_decay
+
+    def finish(
+        self,
+        x: Float[Array, "*B N D"],
+        out: Float[Array, "*B N H V"],
+    ) -> Float[Array, "*B N H V"]:
+        """Returns RMSNorm(out) ∘ r."""
+        return self.norm(out) * nn.swish(to_heads(x, self.w_r))
+
+
+def _log_rates(key, shape, dtype=jnp.float32):
+    """Draws A: e^A is uniform from 1 to 16."""
+    return jnp.log(jax.random.uniform(key, shape, dtype, 1, 16))
+
+
+def _inverse_softplus_of_times(key, shape, dtype=jnp.float32):
+    """Draws b: log softplus(b) is uniform from log 0.001 to log 0.1."""
+    low, high = jnp.log(0.001), jnp.log(0.1)
+    time = jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
+    return time + jnp.log(-jnp.expm1(-time))
+
+
 def to_heads(
     x: Float[Array, "*B N D"], w: Float[Array, "D H F"]
 ) -> Float[Array, "*B N H F"]:

@@ -18,6 +18,7 @@ from attn.models.convolution import Convolution
 from attn.models.linear_attention import (
     DECAYS,
     DeltaHeads,
+    GatedDeltaHeads,
     GatedLinearHeads,
     LinearHeads,
 )
@@ -236,10 +237,11 @@ class DeltaNet(LinearAttention):
     """Mixes by the delta rule: see `DeltaHeads`."""
 
     name: ClassVar[str] = "deltanet"
+    heads: ClassVar[type] = DeltaHeads
 
     def build(self, shape, design, causal: bool, P_attention=0.0) -> DeltaHeads:
         """Makes the heads."""
-        return DeltaHeads(
+        return self.heads(
             shape.d_model,
             shape.h,
             shape.d_k,
@@ -247,6 +249,14 @@ class DeltaNet(LinearAttention):
             causal,
             norm_epsilon=design.norm_epsilon,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDeltaNet(DeltaNet):
+    """Mixes by the delta rule with decays and gates: see `GatedDeltaHeads`."""
+
+    name: ClassVar[str] = "gated_deltanet"
+    heads: ClassVar[type] = GatedDeltaHeads
 
 
 MIXERS = {
@@ -258,6 +268,7 @@ MIXERS = {
     "linear_attention": LinearAttention,
     "gated_linear_attention": GatedLinearAttention,
     "deltanet": DeltaNet,
+    "gated_deltanet": GatedDeltaNet,
 }
 """The classes of this file by name."""
 

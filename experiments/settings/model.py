@@ -128,7 +128,8 @@ class LayeredModel(Model):
     convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
     then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
     d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
-    feature of a key or, decay=head, for each head; deltanet. All look back only."""
+    feature of a key or, decay=head, for each head; deltanet; gated_deltanet. All look back
+    only."""
 
     @property
     def score_choice(self) -> Any:

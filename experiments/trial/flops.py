@@ -12,6 +12,7 @@ import numpy as np
 from attn import (
     Convolutional,
     DeltaNet,
+    GatedDeltaNet,
     GatedLinearAttention,
     LinearAttention,
     Recurrent,
@@ -166,7 +167,8 @@ def _linear(mixer, causal, shape):
     Matrices have 2·D·h·(d_k + d_v), and a state of d_k·d_v a head is written and read,
     twice in an encoder, which has two directions. Linear attention has one column more, the
     denominator's. Gates have a matrix of D·h·d_v more, and one of D·h, or two of rank 16, for
-    decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read too.
+    decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read
+    too.
     Chunks trade some of these products for others, which do not count.
     """
     D = shape.d_model
@@ -176,7 +178,10 @@ def _linear(mixer, causal, shape):
     directions = 1 if causal else 2
     matrices = 2 * D * h * (d_k + d_v)
     if isinstance(mixer, DeltaNet):
-        return matrices + D * h + directions * 3 * h * d_k * d_v
+        matrices += D * h
+        if isinstance(mixer, GatedDeltaNet):
+            matrices += D * h * (d_v + 1)
+        return matrices + directions * 3 * h * d_k * d_v
     if isinstance(mixer, GatedLinearAttention):
         decays = RANK * (D + h * d_k) if mixer.decay == "feature" else D * h
         matrices += D * h * d_v + decays

@@ -61,15 +61,22 @@ def delta(p, x, causal):
     q, k = (y * sigmoid(y) for y in (q, k))
     q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
     beta = sigmoid(np.einsum("nd,dhk->nhk", x, p["w_beta"]))
+    decay = np.ones_like(beta)
+    gate = np.ones_like(v)
+    if "w_a" in p:
+        time = np.log1p(np.exp(np.einsum("nd,dhk->nhk", x, p["w_a"]) + p["b_a"]))
+        decay = np.exp(-np.exp(p["log_rate"]) * time)
+        r = np.einsum("nd,dhv->nhv", x, p["w_r"])
+        gate = r * sigmoid(r)
     heads = []
     for h in range(q.shape[1]):
-        arrays = q[:, h], k[:, h], v[:, h], None, beta[:, h]
+        arrays = q[:, h], k[:, h], v[:, h], decay[:, h], beta[:, h]
         out = recurrence(*arrays)
         if not causal:
-            backwards = (None if y is None else y[::-1] for y in arrays)
-            out = out + recurrence(*backwards)[::-1]
-        heads.append(out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-6))
-    return output(p, [out * p["norm"]["scale"] for out in heads])
+            out = out + recurrence(*(y[::-1] for y in arrays))[::-1]
+        out = out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-6)
+        heads.append(out * p["norm"]["scale"] * gate[:, h])
+    return output(p, heads)
 
 
 def projected(p, x):

@@ -318,6 +318,8 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line():
             attn.sampled_attention(
                 q, k, v, key=jax.random.key(0), normaliser=CASES[name][0]
             )
+    with pytest.raises(ValueError, match="weight of StickBreaking: no key is the best"):
+        attn.argmax_attention(q, k, v, normaliser=attn.StickBreaking())
     with pytest.raises(ValueError, match="Entmax has no exponentials, and so no LSE"):
         attn.attention(q, k, v, normaliser=attn.Entmax(), return_lse=True)
     with pytest.raises(ValueError, match="softmax, and not OffByOne"):
@@ -336,6 +338,27 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line():
             attn.Entmax(alpha)
     with pytest.raises(ValueError, match="normaliser has an array for"):
         attn.attention(q, k, v, normaliser=attn.Sink(jnp.zeros(H + 1)))
+
+
+@in_float64
+def test_a_stick_is_broken_from_the_last_key_on():
+    # So many that the sums go over several blocks.
+    s = jnp.asarray(3 * np.random.default_rng(5).normal(size=(4, 75)))
+    s = s.at[:, 40].set(-jnp.inf).at[3].set(-jnp.inf)
+    weights = attn.StickBreaking()(s)
+    for row, seen in zip(weights[:3], s[:3], strict=True):
+        keys = np.isfinite(seen)
+        exact = stick_breaking(np.asarray(seen)[keys])
+        np.testing.assert_allclose(row[keys], exact, rtol=1e-12)
+        # What nobody has broken off is left.
+        left = (1 - sigmoid(np.asarray(seen)[keys])).prod()
+        np.testing.assert_allclose(row.sum(), 1 - left, rtol=1e-12)
+    np.testing.assert_array_equal(weights[3], 0)
+    # Scores of any size have weights and gradients that are finite.
+    far = jnp.array([[800.0, -800.0, 3.0, 800.0]])
+    np.testing.assert_array_equal(attn.StickBreaking()(far), [[0, 0, 0, 1]])
+    gradient = jax.grad(lambda s: (attn.StickBreaking()(s) ** 2).sum())(far)
+    assert jnp.isfinite(gradient).all()
 
 
 @attn.normaliser
@@ -397,6 +420,9 @@ def test_parameters_of_a_normaliser_are_the_modules():
     assert jnp.abs(gradient["delta"]).min() > 0
     with pytest.raises(ValueError, match="parameters are of another normaliser"):
         dataclasses.replace(module, normaliser="sink").apply(variables, x, x, Mask())
+    best = dict(normaliser="stick_breaking", selection="argmax")
+    with pytest.raises(ValueError, match="need not have the greatest weight of Stick"):
+        dataclasses.replace(module, **best).init(jax.random.key(0), x, x, Mask())
     with pytest.raises(ValueError, match="those of Sink need not sum to 1"):
         dataclasses.replace(module, normaliser="sink", selection="sampled").init(
             jax.random.key(0), x, x, Mask()

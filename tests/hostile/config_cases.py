@@ -113,6 +113,7 @@ OPTIONS = (
     "convolution(radius=-3)",
     "recurrence(cell=tanh)",
     "recurrence(cell=x)",
+    "gated_linear_attention(decay=x)",
     "x(y=1)",
     "rotary(",
     "rotary(base=())",

@@ -12,10 +12,15 @@ import pytest
 from attn import (
     Convolution,
     DeltaHeads,
+    Design,
+    GatedDeltaHeads,
     GatedLinearHeads,
+    LanguageModel,
+    LinearAttention,
     LinearHeads,
     Mask,
     Recurrence,
+    Shape,
 )
 from attn.models.recurrence import CELLS
 from attn.models.visibility import dense_mask, neighbours
@@ -89,23 +94,26 @@ for separable in (True, False):
     MIXERS.append((Convolution(D, 2, causal=False, separable=separable), around))
     MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
 HEADS = dict(d_model=D, h=2, d_k=5, d_v=3)
-for causal in (True, False):
-    for cls, oracle in (
-        (LinearHeads, numpy_linear.linear),
-        (GatedLinearHeads, numpy_linear.gated),
-        (DeltaHeads, numpy_linear.delta),
-    ):
+BY_HEAD = functools.partial(GatedLinearHeads, decay="head")
+for cls, oracle, marks in (
+    (LinearHeads, numpy_linear.linear, ()),
+    (GatedLinearHeads, numpy_linear.gated, ()),
+    (BY_HEAD, numpy_linear.gated, pytest.mark.ci),
+    # With decays it does all of this and more.
+    (DeltaHeads, numpy_linear.delta, pytest.mark.ci),
+    (GatedDeltaHeads, numpy_linear.delta, ()),
+):
+    for causal in (True, False):
         module = cls(**HEADS, causal=causal)
-        MIXERS.append((module, functools.partial(oracle, causal=causal)))
-BY_HEAD = GatedLinearHeads(**HEADS, causal=True, decay="head")
-MIXERS.append((BY_HEAD, functools.partial(numpy_linear.gated, causal=True)))
+        oracle_of = functools.partial(oracle, causal=causal)
+        MIXERS.append(pytest.param(module, oracle_of, marks=marks))
 
 
 @pytest.mark.parametrize(("module", "oracle"), MIXERS)
 def test_a_packed_row_is_its_sentences(module, oracle):
     variables = build(module)
     x = drawn(len(SEGMENTS), D)
-    actual = module.apply(variables, x, PACKED)
+    actual = jax.jit(module.apply)(variables, x, PACKED)
     start = 0
     for length in LENGTHS:
         alone = slice(start, start + length)
@@ -119,7 +127,8 @@ def test_padding_is_not_seen(module, oracle):
     variables = build(module)
     x = drawn(3, 7, D).at[0, 5:].set(np.nan).at[2, 1:].set(np.inf)
     lengths = [5, 7, 1]
-    actual = module.apply(variables, x, Mask.padding(jnp.array(lengths)))
+    mask = Mask.padding(jnp.array(lengths))
+    actual = jax.jit(module.apply)(variables, x, mask)
     for b, length in enumerate(lengths):
         expected = oracle(exact(variables), np.asarray(x[b, :length], np.float64))
         np.testing.assert_allclose(actual[b, :length], expected, rtol=2e-5, atol=2e-5)
@@ -150,8 +159,8 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
         Recurrence(D, "lstm"),
         Convolution(D, 1, causal=True),
         LinearHeads(**HEADS, causal=True),
-        BY_HEAD,
-        DeltaHeads(**HEADS, causal=True),
+        BY_HEAD(**HEADS, causal=True),
+        GatedDeltaHeads(**HEADS, causal=True),
     ],
 )
 def test_one_after_the_other_is_all_at_once(module):
@@ -160,8 +169,10 @@ def test_one_after_the_other_is_all_at_once(module):
     """
     variables = build(module)
     x = drawn(3, 2, 5, D)
-    expected = module.apply(variables, x, Mask.causal())
+    expected = jax.jit(module.apply)(variables, x, Mask.causal())
     cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
+    # What another text has left in the cache is not seen.
+    cache = jax.tree.map(jnp.ones_like, cache)
     step = jax.jit(functools.partial(module.apply, method="decode_step"))
     for t in range(5):
         own = jnp.arange(10)[None] % 2 == jnp.arange(2)[:, None]
@@ -169,6 +180,57 @@ def test_one_after_the_other_is_all_at_once(module):
         visible = jnp.broadcast_to(own, (3, 2, 10))
         y, cache = step(variables, x[:, :, t], jnp.int32(t), cache, visible)
         np.testing.assert_allclose(y, expected[:, :, t], rtol=1e-5, atol=1e-5)
+
+
+def test_a_state_is_kept_for_each_hypothesis_and_not_for_each_position():
+    design = Design(decoder_mixing=LinearAttention())
+    model = LanguageModel(Shape(1, D, D, 2, 5, 3), 7, 100, design)
+    tokens = jnp.ones((3, 2), jnp.int32)
+    at = jnp.broadcast_to(jnp.arange(2), (3, 2))
+    variables = model.init(jax.random.key(0), tokens, at)
+    room = functools.partial(model.apply, variables, (3,), 2 * 100, jnp.bfloat16)
+    (cache,) = room(2, method="empty_caches")
+    assert cache.shape == (3, 2, 2, 5, 4) and cache.dtype == jnp.float32
+    (cache,) = room(1, method="empty_caches")
+    visible = jnp.ones((3, 2, 200), bool)
+    with pytest.raises(ValueError, match="has 1 states, and there are 2 hypotheses"):
+        model.apply(
+            variables, tokens, jnp.int32(0), (cache,), visible, method="decode_step"
+        )
+
+
+def test_halves_stay_halves():
+    """The state is kept in float32; what goes in and comes out is bfloat16."""
+    module = GatedLinearHeads(**HEADS, causal=True)
+    variables = build(module)
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+    x = drawn(9, D)
+    y = jax.jit(module.apply)(narrow, x.astype(jnp.bfloat16), Mask.causal())
+    assert y.dtype == jnp.bfloat16
+    expected = numpy_linear.gated(exact(variables), np.asarray(x, np.float64), True)
+    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("cls", [LinearHeads, GatedLinearHeads, GatedDeltaHeads])
+def test_hidden_nan_reaches_no_gradient(cls, causal):
+    module = cls(**HEADS, causal=causal)
+    variables = build(module)
+    clean = drawn(7, D)
+    mask = Mask.padding(jnp.array(4))
+
+    @jax.jit
+    def gradients(variables, x):
+        def total(variables, x):
+            return (module.apply(variables, x, mask)[:4] ** 2).sum()
+
+        return jax.grad(total, (0, 1))(variables, x)
+
+    expected = gradients(variables, clean)
+    actual = gradients(variables, clean.at[5:].set(jnp.nan))
+    for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_what_comes_before_a_sentence():
@@ -252,8 +314,9 @@ def test_an_odd_width_is_refused():
             GatedLinearHeads(**HEADS),
             2 * D * 16 + 16 * (D + 2 * 5) + 2 * 5 + (D + 1) * 2 * 3 + 2 * 3,
         ),
-        (BY_HEAD, 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
+        (BY_HEAD(**HEADS), 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
         (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
+        (GatedDeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3 + (D + 2) * 2 + D * 6),
     ],
 )
 def test_parameters(module, expected):

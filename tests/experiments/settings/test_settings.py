@@ -261,3 +261,9 @@ def test_whole_values_have_no_weights_to_drop():
     ):
         resolve(config)
     assert resolve({"model": {"selection": "argmax"}}).model.P_attention == 0
+    config = {"model": {"selection": "argmax", "normaliser": "stick_breaking"}}
+    with pytest.raises(
+        SettingsError,
+        match=r"key of the best score, which with model\.normaliser=stick",
+    ):
+        resolve(config)

@@ -122,6 +122,13 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
             ),
             2 * 8 + 4 * 8 * 8 + 3 * 8 * 8,
         ),
+        (
+            dict(
+                model__encoder_mixing="gated_deltanet",
+                model__decoder_mixing="linear_attention",
+            ),
+            2 * 8 + 6 * 8 * 8 + 2 * 8 * 9,
+        ),
         (dict(model__kind="rnn", model__N=2), 16),
         (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
     ],
@@ -137,7 +144,8 @@ def test_matrices_are_the_models(changes, beside):
     matrices = 0
     for path, leaf in jax.tree.leaves_with_path(params):
         # Biases of heads are matrices by their form alone.
-        if leaf.ndim > 1 and not path[-1].key.startswith("b_"):
+        is_bias = path[-1].key.startswith("b_") or path[-1].key == "log_rate"
+        if leaf.ndim > 1 and not is_bias:
             matrices += leaf.size
     assert flops.of_training(program, [1], [1]) == 6 * (matrices + 2 * beside)
 
