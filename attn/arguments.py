@@ -14,7 +14,6 @@ from jaxtyping import Float
 from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
-from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
 from attn.random_bits import typed_key
 from attn.scores import SCORES, Dot, QKNorm, ScaledDot, Softcap
 
@@ -38,7 +37,7 @@ def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike
     n, h = q.shape[-3:-1]
     m = k.shape[-3]
     mask.check(batch, h, n, m)
-    _check_bias(bias, (*batch, h, n, m))
+    _check_bias(bias, batch, h, n, m)
     return _floating("q", q), _floating("k", k), _floating("v", v), mask
 
 
@@ -184,22 +183,23 @@ def _check_score(score):
         _check_score(score.inner)
 
 
-def _check_bias(bias, shape):
+def _check_bias(bias, batch, h, n, m):
     if bias is None:
         return
+    shape = (*batch, h, n, m)
     if isinstance(bias, Mask):
         raise TypeError(
             "bias is a Mask, which hides and adds nothing; give it as mask="
         )
-    if isinstance(bias, (RelativeBias, BucketBias, ALiBiBias)):
+    if hasattr(bias, "tile"):
         # With an axis it would be read as one number for each head.
-        if np.ndim(bias.offset) > 0:
+        if np.ndim(getattr(bias, "offset", 0)) > 0:
             raise ValueError(
                 f"the bias's offset of shape {np.shape(bias.offset)} must be one number, "
                 "the same for all examples and heads"
             )
-        return
-    if hasattr(bias, "tile"):
+        if hasattr(bias, "check"):
+            bias.check(batch, h, n, m)
         return
     dtype = bias.dtype if hasattr(bias, "dtype") else jnp.result_type(bias)
     if dtype == jnp.bool_:

@@ -219,7 +219,7 @@ def _weight_rows(q, k, queries, score, normaliser, mask, bias, drop):
                 mask=mask,
                 drop=drop,
                 i=i[None],
-                j=keys,
+                runs=(keys,),
                 columns=keys.size,
             )
             return tile.dropped(normaliser(tile.scores()))[0]

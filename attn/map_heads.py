@@ -56,7 +56,7 @@ def map_heads(
     group = h // h_kv
     at_once = at_once or count * h
     if bias is not None and hasattr(bias, "tile"):
-        bias = _parameters(bias)
+        bias = bias.flat(batch) if hasattr(bias, "flat") else _parameters(bias)
     elif bias is not None:
         bias = spread(jnp.asarray(bias), batch, core=3)
     mask = mask.flat(batch)

@@ -1,14 +1,27 @@
 """Checks of one's own positions."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attn.attention import attention
-from attn.contract.common import D, H, K, N, Row, cast, close, inputs, is_a, run, steps
+from attn.contract.common import (
+    B,
+    D,
+    H,
+    K,
+    M,
+    N,
+    Row,
+    cast,
+    close,
+    inputs,
+    is_a,
+    run,
+    steps,
+)
 from attn.contract.kernels import LONG
-from attn.positions import Positions
+from attn.positions import Positions, bias_of_heads
 
 
 def check_positions(positions: Positions) -> list[Row]:
@@ -22,9 +35,11 @@ def check_positions(positions: Positions) -> list[Row]:
         "can be a field of Design: it has a hash": lambda: hash(positions),
         "it fits the widths": lambda: positions.check(D, K),
         "the table is (L, D) and finite": lambda: _table(positions),
+        "places are rows of the table, in order": lambda: _places(positions),
         "rotate keeps shape, dtype and finite numbers": lambda: _rotate(positions),
         "any tile of the bias is cut from the whole": lambda: _tiles(positions),
         "gradients of the bias are finite": lambda: _bias_gradients(positions),
+        "gradients of the gates are finite": lambda: _gate_gradients(positions),
         "steps over a cache equal the full pass": lambda: steps(positions=positions),
     }
     return list(run(checks))
@@ -32,8 +47,19 @@ def check_positions(positions: Positions) -> list[Row]:
 
 def _table(positions):
     table = positions.table(jax.random.key(0), N, D)
-    if table.shape != (N, D) or not jnp.isfinite(table).all():
+    rows, *width = table.shape
+    if rows < N or width != [D] or not jnp.isfinite(table).all():
         raise ValueError(f"a table of shape {table.shape} for {N} positions, width {D}")
+
+
+def _places(positions):
+    counted = jnp.broadcast_to(jnp.arange(N), (B, N))
+    rows = len(positions.table(jax.random.key(0), N, D))
+    for key in (None, jax.random.key(1)):
+        places = positions.places(counted, N, key)
+        in_order = (jnp.diff(places) > 0).all()
+        if not in_order or places.min() < 0 or places.max() >= rows:
+            raise ValueError(f"places {places.tolist()} in a table of {rows} rows")
 
 
 def _rotate(positions):
@@ -51,20 +77,10 @@ def _tiles(positions):
         bias = positions.bias(jax.random.key(0), H, causal)
         if bias is None:
             return "no bias"
-        leaves, tree = jax.tree.flatten(bias)
-        axes = [0 if jnp.ndim(leaf) else None for leaf in leaves]
         i = jnp.arange(LONG)
         j = jnp.arange(LONG + 1)
-
-        def tile(leaves, i=i, j=j, tree=tree):
-            return tree.unflatten(leaves).tile(i, j)
-
-        def heads(leaves, i, j, tile=tile, axes=axes):
-            mapped = jax.vmap(functools.partial(tile, i=i, j=j), (axes,), axis_size=H)
-            return mapped(leaves)
-
-        whole = heads(leaves, i, j)
-        part = heads(leaves, i[37:45], j[11:32])
+        whole = bias_of_heads(bias, H, i, j)
+        part = bias_of_heads(bias, H, i[37:45], j[11:32])
         close(part, whole[:, 37:45, 11:32], 1e-6, "a tile and its part of the whole")
 
 
@@ -72,15 +88,29 @@ def _bias_gradients(positions):
     bias = positions.bias(jax.random.key(0), H, True)
     if bias is None:
         return "no bias"
-    qkv = inputs(jnp.float32)
-    leaves, tree = jax.tree.flatten(cast(bias, jnp.float32))
+    return _gradients(bias, lambda bias: bias, M)
+
+
+def _gate_gradients(positions):
+    gates = positions.gates(jax.random.key(0), D, H)
+    if gates is None:
+        return "no gates"
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
+    return _gradients(gates, lambda gates: gates.bias(x), N)
+
+
+def _gradients(value, bias_of, m):
+    """Compares what kernels say of the gradients of a value's arrays."""
+    qkv = inputs(jnp.float32, m=m)
+    leaves, tree = jax.tree.flatten(cast(value, jnp.float32))
     places = [at for at, leaf in enumerate(leaves) if jnp.ndim(leaf)]
 
     def loss(arrays, kernel):
         every = list(leaves)
         for at, array in zip(places, arrays, strict=True):
             every[at] = array
-        out = attention(*qkv, bias=tree.unflatten(every), implementation=kernel)
+        bias = bias_of(tree.unflatten(every))
+        out = attention(*qkv, bias=bias, implementation=kernel)
         return (out**2).sum()
 
     arrays = [leaves[at] for at in places]

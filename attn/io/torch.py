@@ -195,7 +195,7 @@ def _check_exportable(model):
         other.append("score")
     if normaliser_init(design.normaliser) != Softmax.init:
         other.append("normaliser")
-    if design.positions.in_layers:
+    if not design.positions.is_data:
         other.append("positions")
     for name in other:
         raise ValueError(

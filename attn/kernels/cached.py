@@ -53,10 +53,13 @@ def over_cache(
     score,
     normaliser,
     visible: Bool[Array, "*B n M"],
-    bias: Float[Array, "H m M"] | None = None,
+    bias: Float[Array, "*b H m M"] | None = None,
     best: bool = False,
 ) -> Float[Array, "*B N H V"]:
-    """Computes `cached` for every head of every example."""
+    """Computes `cached` for every head of every example.
+
+    A bias with axes before H has all axes of the batch; examples share one without.
+    """
     *batch, _, h, _ = q.shape
     h_kv = k.shape[-3]
 
@@ -73,12 +76,16 @@ def over_cache(
         return leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + 1 :])
 
     values = jax.tree.map(for_each_head, (score, normaliser))
-    values, bias = jax.tree.map(in_groups, (values, bias))
+    values = jax.tree.map(in_groups, values)
+    of_bias = None
+    if bias is not None:
+        of_bias = 0 if bias.ndim > 3 else None
+        bias = in_groups(bias, bias.ndim - 3)
     mapped = jax.vmap(one_head, in_axes=(0, None, None, 0, 0, None))
     mapped = jax.vmap(mapped, in_axes=(0, 0, 0, 0, 0, None))
     for _ in batch:
-        # Score, normaliser and bias have no batch axis: all examples share them.
-        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, None, 0))
+        # Score and normaliser have no batch axis: all examples share them.
+        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, of_bias, 0))
     q = in_groups(jnp.moveaxis(q, -2, -3), len(batch))
     out = mapped(q, k, v, values, bias, visible)
     out = out.reshape(*batch, h, *out.shape[-2:])

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.jax_versions import jax_nn_takes_window
-from attn.masks import Band, Mask, Padding
+from attn.masks import Mask
+from attn.masks.parts import Band, Padding
 from attn.platforms import takes_cudnn
 
 

@@ -63,15 +63,19 @@ def over_blocks(
         prevent_cse=False,
     )
 
-    def cut(x, start, width):
-        """Returns `width` keys from `start` on."""
-        return jax.lax.dynamic_slice_in_dim(x, start, width, axis=-1)
+    def cut(x, starts, widths):
+        """Returns the keys of runs, so many each from each start on."""
+        runs = []
+        for start, width in zip(starts, widths, strict=True):
+            runs.append(jax.lax.dynamic_slice_in_dim(x, start, width, axis=-1))
+        return runs[0] if len(runs) == 1 else jnp.concatenate(runs, axis=-1)
 
     # XLA must know the size of a slice when it compiles, but not where it starts.
     @functools.partial(remat, static_argnums=0)
-    def one_block(width, start, keys, t, q, q_taint, bias_rows):
-        """Computes block t with the keys, `width` from `start` on."""
+    def one_block(widths, starts, keys, t, q, q_taint, bias_rows):
+        """Computes block t with the keys of runs, so many each from each start on."""
         k, v, k_taint = keys
+        runs = zip(starts, widths, strict=True)
         tile = Tile(
             score=score,
             normaliser=normaliser,
@@ -79,11 +83,11 @@ def over_blocks(
             k=k,
             v=v,
             taint=None if taint is None else Taint(q_taint, k_taint),
-            bias=cut(bias_rows, start, width) if dense else bias,
+            bias=cut(bias_rows, starts, widths) if dense else bias,
             mask=mask,
             drop=drop,
             i=t * n + jnp.arange(n),
-            j=start + jnp.arange(width),
+            runs=tuple(start + jnp.arange(width) for start, width in runs),
             columns=m,
         )
         return function(tile)
@@ -95,29 +99,33 @@ def over_blocks(
         None if taint is None else blocks(taint.q[:, None])[..., 0],
         blocks(bias) if dense else None,
     )
-    left, right = mask.reach()
+    first, left, right = mask.spans()
+    is_window = left is not None and right is not None
+    # A window may be empty, and a tile has one key at least.
+    width = max(1, n + left + right) if is_window else m
     # Only a window narrower than all keys is worth a slice that moves with the block.
-    if m and left is not None and right is not None and n + left + right < m:
-        # A window may be empty, and a tile has one key at least.
-        width = max(1, n + left + right)
+    if first + width < m:
 
         @remat
         def in_window(t, *rest):
             # At both ends the slice is moved inwards; the mask hides what is too much.
-            start = jnp.clip(t * n - left, 0, m - width)
-            seen = jax.tree.map(lambda x: cut(x, start, width), keys)
-            return one_block(width, start, seen, t, *rest)
+            start = jnp.clip(t * n - left, first, m - width)
+            # The first keys stand apart from the window, for no key may come twice.
+            runs = ((0, start), (first, width)) if first else ((start,), (width,))
+            seen = jax.tree.map(lambda x: cut(x, *runs), keys)
+            return one_block(runs[1], runs[0], seen, t, *rest)
 
         results = _map(in_window, rows)
     else:
         # Cut once for a run, whose blocks then add up gradients of these keys alone.
         @functools.partial(remat, static_argnums=(0, 1))
         def one_run(start, width, keys, rows):
-            seen = jax.tree.map(lambda x: cut(x, start, width), keys)
-            return _map(functools.partial(one_block, width, start, seen), rows)
+            seen = jax.tree.map(lambda x: cut(x, (start,), (width,)), keys)
+            block = functools.partial(one_block, (width,), (start,), seen)
+            return _map(block, rows)
 
         runs = []
-        for run, (start, width) in _runs(count, n, m, left, right):
+        for run, (start, width) in _runs(count, n, m, *mask.reach()):
             run_rows = jax.tree.map(lambda x, run=run: x[run], rows)
             if runs:
                 run_rows, runs[-1] = _in_turn(run_rows, runs[-1])

@@ -6,7 +6,7 @@ N queries, M keys, K = d_k, V = d_v of the head; n queries, m keys of the tile.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn.precision import at_least_float32
 
@@ -43,8 +43,13 @@ class Tile(NamedTuple):
     mask: Any
     drop: Any
     i: Any  # Int[Array, "n"]
-    j: Any  # Int[Array, "m"]
+    runs: Any  # of its keys, one after another: a tuple of Int[Array, "_"], neighbours each
     columns: Any  # M, with which `drop` counts its random bits
+
+    @property
+    def j(self) -> Int[Array, "m"]:
+        """The places of its keys."""
+        return self._of_keys(lambda run: run)
 
     def scores(self) -> Float[Array, "n m"]:
         """Computes score(q, k) + bias in float32 at least, −inf where the mask hides.
@@ -57,11 +62,11 @@ class Tile(NamedTuple):
         if self.bias is not None:
             bias = self.bias
             if hasattr(bias, "tile"):
-                bias = bias.tile(self.i, self.j)
+                bias = self._of_keys(lambda run: self.bias.tile(self.i, run))
             s = s + bias.astype(s.dtype)
         if self.taint is None:
             return s
-        visible = self.mask.tile(self.i, self.j)
+        visible = self._of_keys(lambda run: self.mask.tile(self.i, run))
         return jnp.where(visible, s + self.taint.tile().astype(s.dtype), -jnp.inf)
 
     def exponents(self):
@@ -74,3 +79,9 @@ class Tile(NamedTuple):
         if self.drop is None:
             return x
         return self.drop.tile(x, self.i, self.j, self.columns)
+
+    def _of_keys(self, function):
+        """Returns `function(run)` of all runs of keys, side by side."""
+        if len(self.runs) == 1:
+            return function(self.runs[0])
+        return jnp.concatenate([function(run) for run in self.runs], axis=-1)

@@ -97,10 +97,15 @@ class Layer(nn.Module):
         entries: int,
         dtype,
         hypotheses: int | None = None,
+        last: int | None = None,
     ):
-        """Returns the mixer's cache, see `Transformer.empty_caches`."""
+        """Returns the mixer's cache, see `LanguageModel.empty_caches`."""
         if self.mixer.has_state and hypotheses is not None:
             entries = hypotheses
+        # A convolution keeps all, as it is small and sees further than the mask says.
+        if self.mixer.attends and hypotheses is not None:
+            bounds = [x for x in (self.mixer.last, last) if x is not None]
+            entries = min([entries, *(bound * hypotheses for bound in bounds)])
         return self.mixing.empty_cache(batch_shape, entries, dtype)
 
     def _set_mixing(self):
@@ -158,7 +163,7 @@ class LanguageLayer(EncoderLayer):
     def decode_step(
         self,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         visible: Bool[Array, "*B K T"],
     ):
@@ -201,7 +206,7 @@ class DecoderLayer(Layer):
     def decode_step(
         self,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         memory,
         visible: Bool[Array, "*B K T"],

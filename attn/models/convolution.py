@@ -64,7 +64,7 @@ class Convolution(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         visible: Bool[Array, "*B K T"],
     ):

@@ -8,7 +8,8 @@ from attn.models.embeddings import EMBEDDINGS
 from attn.models.heads import GATES, Heads, Separate, check_own_keys
 from attn.models.latents import check_keys
 from attn.models.mixers import Mixer, SelfAttention
-from attn.models.multihead import COMBINATIONS, SELECTIONS, check_name
+from attn.models.multihead import COMBINATIONS, check_name
+from attn.models.selection import SELECTIONS
 from attn.normalisers import normaliser_init
 from attn.positions import Positions, Sinusoidal
 from attn.scores import score_init

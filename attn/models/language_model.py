@@ -16,6 +16,7 @@ from attn.models.design import check_design
 from attn.models.dropout import Dropout
 from attn.models.embeddings import EMBEDDINGS, embedding_matrices, output_matrix
 from attn.models.position_table import PositionTable
+from attn.models.visibility import visible_at
 
 
 class LanguageModel(LayeredModel):
@@ -74,17 +75,22 @@ class LanguageModel(LayeredModel):
         entries: int,
         dtype,
         hypotheses: int | None = None,
+        last: int | None = None,
     ):
-        """Returns room for each layer's own, see `Transformer.empty_caches`."""
+        """Returns room for each layer's own, see `Transformer.empty_caches`.
+
+        With the number of hypotheses, attention keeps the `last` positions only, as many as
+        a window mask lets it see: memory does not grow with the text.
+        """
         return tuple(
-            layer.empty_cache(batch_shape, entries, dtype, hypotheses)
+            layer.empty_cache(batch_shape, entries, dtype, hypotheses, last)
             for layer in self.decoder
         )
 
     def decode_step(
         self,
         tokens: Int[Array, "*B K"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         caches,
         visible: Bool[Array, "*B K T"],
     ):
@@ -92,12 +98,36 @@ class LanguageModel(LayeredModel):
 
         Returns them and the new caches; the rest as for `Transformer.decode_step`.
         """
-        x = self._embedded(tokens, jnp.broadcast_to(t, tokens.shape))
+        places = jnp.broadcast_to(jnp.expand_dims(t, -1), tokens.shape)
+        x = self._embedded(tokens, places)
         new_caches = []
         for layer, cache in zip(self.decoder, caches, strict=True):
             x, cache = layer.decode_step(x, t, cache, visible)
             new_caches.append(cache)
         return self._normed(x), tuple(new_caches)
+
+    def step(
+        self,
+        tokens: Int[Array, "*B"],
+        t: Int[Array, "*b"],
+        caches,
+        mask: Mask = Mask.causal(),
+    ):
+        """Computes the hidden states (*B, D) after one token of each text.
+
+        Args:
+          tokens: the token of each text that stands at position t.
+          t: one position for all, or one for each text (*B).
+          caches: as `empty_caches` makes them for one hypothesis.
+          mask: that of the full pass; keys behind t do not exist yet, whatever it says. Its
+            arrays are of `length` queries and keys.
+
+        Returns:
+          The hidden states and the new caches.
+        """
+        visible = visible_at(mask, tokens.shape, t, self.length)
+        hidden, caches = self.decode_step(tokens[..., None], t, caches, visible)
+        return hidden[..., 0, :], caches
 
     def _embedded(self, tokens, positions):
         table = self.target_positions(positions)

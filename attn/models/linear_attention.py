@@ -113,7 +113,7 @@ class LinearHeads(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "*B N D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache: Float[Array, "*B E H K V"],
         visible: Bool[Array, "*B N T"],
     ):

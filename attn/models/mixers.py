@@ -64,12 +64,17 @@ class Mixer:
         self,
         module: nn.Module,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache: Any,
         visible: Bool[Array, "*B K T"],
     ):
         """Returns the output of K hypotheses at position t, and the new cache."""
         return module.decode_step(x, t, cache, visible)
+
+    @property
+    def last(self) -> int | None:
+        """The number of last positions that a step sees at most; None for all."""
+        return None
 
     def check(self, d_model: int) -> None:
         """Raises ValueError where the value cannot serve a model of this width."""
@@ -104,6 +109,11 @@ class Restricted(SelfAttention):
 
     radius: int = 4
 
+    @property
+    def last(self) -> int:
+        """The number of last positions that a step sees."""
+        return self.radius + 1
+
     def mix(
         self,
         module: nn.Module,
@@ -117,14 +127,20 @@ class Restricted(SelfAttention):
         self,
         module: nn.Module,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache: Any,
         visible: Bool[Array, "*B K T"],
     ):
-        """Returns the output of K hypotheses at position t, and the new cache."""
+        """Returns the output of K hypotheses at position t, and the new cache.
+
+        The cache may be a ring of radius + 1 positions.
+        """
         # The cache has no later positions, so the right side needs no bound.
-        near = jnp.arange(visible.shape[-1]) // x.shape[-2] >= t - self.radius
-        visible = visible & near.reshape((1,) * (visible.ndim - 1) + (-1,))
+        positions = jnp.arange(visible.shape[-1]) // x.shape[-2]
+        first = jnp.expand_dims(t, (-2, -1)) - self.radius
+        first = first.reshape((1,) * (visible.ndim - first.ndim) + first.shape)
+        near = positions.reshape((1,) * (visible.ndim - 1) + (-1,)) >= first
+        visible = visible & near
         return module.decode_step(x, t, cache, visible)
 
     def check(self, d_model: int) -> None:

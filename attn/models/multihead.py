@@ -4,7 +4,6 @@ B batch (any leading axes), N queries, M keys, T = the keys a cache has room for
 D = d_model, H = h, J = h_kv, K = d_k, V = d_v, C = the numbers a cache keeps of a latent.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,23 +12,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn import inspect
 from attn.arguments import is_never
 from attn.attention import attention
-from attn.hard import argmax_attention, sampled_attention
 from attn.kernels.cached import as_cached, over_cache
 from attn.kernels.latent import over_latents
 from attn.masks import Mask
 from attn.models.heads import GATES, Heads, Separate, check_own_keys, gated
 from attn.models.latents import check_keys, matrices_of_kept
 from attn.models.parameters import normaliser_of, with_parameters
-from attn.positions import NoPositions, Positions, bias_row
+from attn.models.selection import SELECTIONS, Baseline, select
+from attn.models.visibility import (
+    ancestors,
+    for_each_example,
+    kept_positions,
+    kept_visible,
+    write_entries,
+)
+from attn.positions import NoPositions, Positions, bias_of_heads, bias_row
+from attn.precision import at_least_float32
 from attn.scores import score_init
 
 COMBINATIONS = ("concat", "mean")
 """The ways to make one vector of those of the heads."""
-SELECTIONS = ("soft", "argmax", "sampled")
-"""The ways to take values by their weights."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -64,7 +68,7 @@ class MultiHeadAttention(nn.Module):
         combine="concat", b_o, all 0 at first.
       positions: tells self-attention where tokens stand, by rotation or bias; its table
         is the model's. The arrays of a trained bias are parameters kept under
-        "relative".
+        "relative", those of forget gates under "forget".
       causal: whether a query sees no key behind it, which some biases ask; the mask hides
         them, not this.
       selection: "soft"; "argmax", the value of the best key with the gradient of soft
@@ -150,6 +154,11 @@ class MultiHeadAttention(nn.Module):
             "relative",
             lambda key: self.positions.bias(key, self.h, self.causal),
         )
+        self.forget_gates = with_parameters(
+            self,
+            "forget",
+            lambda key: self.positions.gates(key, self.d_model, self.h),
+        )
 
     def _draw_projections(self):
         concat = self.combine == "concat"
@@ -204,7 +213,7 @@ class MultiHeadAttention(nn.Module):
     def keys_and_values(
         self,
         memory: Float[Array, "*B M D"],
-        positions: Int[Array, "M"] | None = None,
+        positions: Int[Array, "*b M"] | None = None,
     ):
         """Returns the projected keys (*B, M, J, K) and values (*B, M, J, V).
 
@@ -235,7 +244,7 @@ class MultiHeadAttention(nn.Module):
 
         `bias` is added to the scores, in place of the module's own.
         """
-        bias = self.position_bias if bias is None else bias
+        bias = self._bias_of(x) if bias is None else bias
         arguments = dict(
             score=self.score_value,
             normaliser=self.normaliser_value,
@@ -269,7 +278,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
           ValueError: a bias of positions, as nothing says where x stands.
         """
-        if self.position_bias is not None:
+        if self.position_bias is not None or self.forget_gates is not None:
             raise ValueError(
                 f"positions={self.positions} add a bias to self-attention; a memory is "
                 "attended to without positions"
@@ -286,8 +295,15 @@ class MultiHeadAttention(nn.Module):
     def empty_cache(self, batch_shape: tuple[int, ...], length: int, dtype):
         """Returns room for the keys (*B, J, K, T) and values (*B, J, T, V), T = length.
 
-        With a d_c it is room for the latents (*B, T, C).
+        With a d_c it is room for the latents (*B, T, C). With forget gates it is a pair of
+        this and room for their sums (*B, T, H).
         """
+        if self.positions.has_gates:
+            sums = jnp.zeros((*batch_shape, length, self.h), at_least_float32(dtype))
+            return self._empty(batch_shape, length, dtype), sums
+        return self._empty(batch_shape, length, dtype)
+
+    def _empty(self, batch_shape, length, dtype):
         if self.d_c is not None:
             width = self.d_c + self.biases + (self.d_r or 0)
             return jnp.zeros((*batch_shape, length, width), dtype)
@@ -298,7 +314,7 @@ class MultiHeadAttention(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "*B N D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         visible: Bool[Array, "*B N T"],
     ):
@@ -306,30 +322,67 @@ class MultiHeadAttention(nn.Module):
 
         Each is of another hypothesis of one sentence. Their keys and values go to entries
         t·N … t·N + N − 1 of the cache, so that entry e stands at position e // N;
-        `visible` says which of the entries each hypothesis sees.
+        `visible` says which of the entries each hypothesis sees. `t` may be (*B), one for
+        each example. A cache with fewer entries than `visible` is a ring, which keeps those
+        of the last positions: nothing before them is seen.
 
         Returns:
           The output and the new cache.
         """
         n = x.shape[-2]
+        kept, sums = cache if self.positions.has_gates else (cache, None)
         bias = None
+        if self.forget_gates is not None:
+            sums, bias = self._sums_of_step(x, t, sums, visible)
+        # Of values and latents tokens are the last axis but one.
+        entries = jax.tree.leaves(kept)[-1].shape[-2]
         if self.position_bias is not None:
-            row = bias_row(self.position_bias, self.h, t, visible.shape[-1] // n)
+            whole = visible.shape[-1] // n
+            bias = self._bias_of_step(t, entries // n, whole)
             # n entries of the cache share each position.
-            bias = row.repeat(n, axis=-1)[:, None]
-        positions = jnp.full(n, t)
-        write = jax.lax.dynamic_update_slice_in_dim
+            bias = bias.repeat(n, axis=-1)[..., None, :]
+        positions = jnp.expand_dims(t, -1).repeat(n, axis=-1)
         if self.d_c is not None:
-            cache = write(cache, self._latents(x, positions), t * n, axis=-2)
+            kept = write_entries(kept, self._latents(x, positions), t)
         else:
             # Keys are rotated before they are kept, because their position never changes.
             k, v = as_cached(*self.keys_and_values(x, positions))
-            keys = write(cache[0], k, t * n, axis=-1)
-            values = write(cache[1], v, t * n, axis=-2)
-            cache = keys, values
+            keys = write_entries(kept[0], k, t, axis=-1)
+            kept = keys, write_entries(kept[1], v, t)
+        visible = kept_visible(visible, t, entries)
         q = self._queries(x, positions)
-        out = self._over_kept(q, cache, visible=visible, bias=bias)
+        out = self._over_kept(q, kept, visible=visible, bias=bias)
+        cache = kept if sums is None else (kept, sums)
         return self._output(out, x), cache
+
+    def _bias_of(self, x):
+        """Returns the bias of self-attention from x to x, or None."""
+        if self.forget_gates is None:
+            return self.position_bias
+        return self.forget_gates.bias(x)
+
+    def _sums_of_step(self, x, t, sums, visible):
+        """Returns the new sums of forget gates, and the bias of `decode_step`."""
+        before = ancestors(sums, visible, t - 1)
+        c = before + self.forget_gates.log_gates(x)
+        sums = write_entries(sums, c, t)
+        # No entry that is seen stands behind x, so the sign is that of ForgetBias.
+        bias = c[..., :, None, :] - sums[..., None, :, :]
+        return sums, jnp.moveaxis(bias, -1, -3)
+
+    def _bias_of_step(self, t, room, whole):
+        """Returns the bias (*b, H, P) of the P = `room` positions that a cache keeps."""
+
+        def row(t):
+            if room == whole:
+                return bias_row(self.position_bias, self.h, t, room)
+            # A bias is asked for a run of neighbours, and a ring begins somewhere in one.
+            last = t - room + 1 + jnp.arange(room)
+            one = t + jnp.arange(1)
+            run = bias_of_heads(self.position_bias, self.h, one, last)[:, 0]
+            return run[:, kept_positions(t, room) - last[0]]
+
+        return for_each_example(row, t)(t)
 
     def _over_kept(self, q, kept, **options):
         """Computes attention over what a cache keeps: keys and values, or latents."""
@@ -403,63 +456,6 @@ class MultiHeadAttention(nn.Module):
         if is_never("P_drop", self.P_drop) or not self.has_rng("dropout"):
             return {}
         return dict(dropout_rate=self.P_drop, dropout_key=self.make_rng("dropout"))
-
-
-class Baseline(nn.Module):
-    """Predicts the reward that REINFORCE compares with: b(x) = x w + c, both 0 at first."""
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N"]:
-        w = self.param("w", nn.initializers.zeros, (x.shape[-1],))
-        return x @ w + self.param("c", nn.initializers.zeros, ())
-
-
-def select(
-    module: nn.Module,
-    x: Float[Array, "*B N D"],
-    q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M J L"],
-    v: Float[Array, "*B M J V"],
-    arguments: dict[str, Any],
-    dropout: dict[str, Any],
-    attend: Callable = attention,
-) -> Float[Array, "*B N H V"]:
-    """Computes attention by the `selection` of `module`, with `attend` where it is soft.
-
-    Score, normaliser, mask and bias are in `arguments`; the queries were projected from
-    `x`. Sampled attention, with an rng named "sample" and the collection "policy" mutable,
-    sows for REINFORCE, for each query (*B, N): `log_prob` of its selections, summed over
-    heads, the `entropy` of their distributions, and `baseline_value`, which sends x no
-    gradient.
-    """
-    # At init every collection is mutable, and weights would become variables.
-    watched = module.is_mutable_collection("weights") and not module.is_initializing()
-    # By default sow gathers a tuple of all calls; only the last one is wanted.
-    sow = functools.partial(
-        module.sow, reduce_fn=lambda _, new: new, init_fn=lambda: None
-    )
-    # Hard attention is watched by the soft weights from which it selects.
-    if watched or module.selection == "soft":
-        out = attend(q, k, v, return_weights=watched, **arguments, **dropout)
-        if watched:
-            out, weights = out
-            sow("weights", "weights", weights)
-    # Also without an rng, because init must make the baseline's parameters.
-    if module.selection == "sampled":
-        baseline_value = module.baseline(jax.lax.stop_gradient(x))
-    if module.selection == "sampled" and module.has_rng("sample"):
-        key = module.make_rng("sample")
-        out, _, log_prob = sampled_attention(q, k, v, key=key, **arguments)
-        sow("policy", "log_prob", log_prob.sum(-1))
-        sow("policy", "entropy", inspect.entropy(q, k, **arguments).sum(-1))
-        sow("policy", "baseline_value", baseline_value)
-    elif module.selection != "soft":
-        # What is sampled in training is trained by REINFORCE, not through the best key.
-        straight_through = module.selection == "argmax"
-        out, _ = argmax_attention(
-            q, k, v, straight_through=straight_through, **arguments
-        )
-    return out
 
 
 def check_name(field: str, value: Any, known) -> None:

@@ -12,7 +12,10 @@ from attn.positions import Positions
 
 
 class PositionTable(nn.Module):
-    """Looks positions up in variable "table" (length, d_model) of collection "positions"."""
+    """Looks positions up in variable "table" (length, d_model) of collection "positions".
+
+    An rng named "positions" is given in training, for positions that are drawn.
+    """
 
     positions: Positions
     length: int
@@ -25,4 +28,6 @@ class PositionTable(nn.Module):
             key = self.make_rng("params")
             return self.positions.table(key, self.length, self.d_model)
 
-        return self.variable("positions", "table", initial_table).value[positions]
+        table = self.variable("positions", "table", initial_table).value
+        key = self.make_rng("positions") if self.has_rng("positions") else None
+        return table[self.positions.places(positions, self.length, key)]

@@ -130,7 +130,7 @@ class Recurrence(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "*B K D"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         cache,
         visible: Bool[Array, "*B K T"],
         start=None,

@@ -23,14 +23,10 @@ from attn.masks import Mask
 from attn.models.dropout import Dropout
 from attn.models.embeddings import EMBEDDINGS, embedding_matrices, output_matrix
 from attn.models.linear import Linear
-from attn.models.multihead import (
-    SELECTIONS,
-    Baseline,
-    check_name,
-    select,
-)
+from attn.models.multihead import check_name
 from attn.models.parameters import normaliser_of, with_parameters
 from attn.models.recurrence import CELLS, Recurrence
+from attn.models.selection import SELECTIONS, Baseline, select
 from attn.models.visibility import dense_mask
 from attn.scores import SCORES, score_init
 

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from attn.masks import Mask
 from attn.models.beam_search import PAD, check_length
 from attn.models.embeddings import output_matrix
+from attn.models.visibility import visible_at
 
 
 class SampleResult(NamedTuple):
@@ -38,6 +40,7 @@ def sample(
     temperature: float | Float[Array, ""] = 1.0,
     top_k: int | Int[Array, ""] = 0,
     top_p: float | Float[Array, ""] = 1.0,
+    mask: Mask = Mask.causal(),
 ) -> SampleResult:
     """Draws each token from softmax(logits / temperature), cut to its likeliest.
 
@@ -58,6 +61,8 @@ def sample(
       top_k: only so many of the likeliest tokens, 0 for all (Fan et al. 2018).
       top_p: only the fewest likeliest tokens whose probabilities sum to this at least
         (Holtzman et al. 2020).
+      mask: that of the model's full pass, for `max_length` queries and keys, where it shows
+        no key behind its query. Of a window's keys alone there are caches.
 
     Raises:
       ValueError: more tokens than the model has positions.
@@ -82,7 +87,7 @@ def sample(
 
     def extend(state):
         t, caches, tokens, log_probs, done = state
-        visible = jnp.broadcast_to(jnp.arange(max_length) <= t, (batch, 1, max_length))
+        visible = visible_at(mask, (batch,), t, max_length)
         hidden, caches = model.apply(
             variables, tokens[:, t][:, None], t, caches, visible, method="decode_step"
         )
@@ -100,8 +105,10 @@ def sample(
         tokens = tokens.at[:, t + 1].set(jnp.where(done, PAD, token))
         return t + 1, caches, tokens, log_probs, done | (token == eos)
 
+    left, _ = mask.reach()
+    last = None if left is None else max(left, 0) + 1
     caches = model.apply(
-        variables, (batch,), max_length, matrix.dtype, 1, method="empty_caches"
+        variables, (batch,), max_length, matrix.dtype, 1, last, method="empty_caches"
     )
     tokens = jnp.full((batch, 1 + max_length), PAD, jnp.int32).at[:, 0].set(bos)
     start = jnp.int32(0), caches, tokens, jnp.zeros(batch), jnp.zeros(batch, bool)

@@ -117,8 +117,9 @@ class Transformer(LayeredModel):
     ):
         """Returns room for each decoder layer's own keys and values.
 
-        There is an entry for each position and hypothesis. Where a mixer keeps states and
-        the number of hypotheses is given, it has a state for each of these.
+        There is an entry for each position and hypothesis. Where the number of hypotheses
+        is given, a mixer that keeps states has one for each of these, and attention
+        restricted to a radius has entries for as many positions as it sees.
         """
         return tuple(
             layer.empty_cache(batch_shape, entries, dtype, hypotheses)
@@ -128,7 +129,7 @@ class Transformer(LayeredModel):
     def decode_step(
         self,
         tokens: Int[Array, "*B K"],
-        t: Int[Array, ""],
+        t: Int[Array, "*b"],
         caches,
         memory,
         visible: Bool[Array, "*B K T"],
@@ -143,7 +144,7 @@ class Transformer(LayeredModel):
 
         Args:
           tokens: the last token of each hypothesis.
-          t: the position of all of them.
+          t: the position of all of them, or one for each sentence (*B).
           caches, memory: one for each layer.
           visible: the entries of the cache that each hypothesis sees.
           memory_visible: the keys of the memory that it sees, n = K or 1.
@@ -151,7 +152,8 @@ class Transformer(LayeredModel):
         Returns:
           The hidden states and the new caches.
         """
-        table = self.target_positions(jnp.broadcast_to(t, tokens.shape))
+        places = jnp.broadcast_to(jnp.expand_dims(t, -1), tokens.shape)
+        table = self.target_positions(places)
         x = self._embed(self.embedding, tokens, table, self.target_drop)
         new_caches = []
         for layer, cache, keys in zip(self.decoder, caches, memory, strict=True):

@@ -5,8 +5,10 @@ Query i stands at position i + offset, key j at position j; the offset is one nu
 `dataclasses.replace(bias, offset=t)` and `Mask.causal(offset=t)`.
 
 A bias is a pytree whose leaves are one number or have a leading axis H, of length 1 where
-the heads share it; the kernels ask it for tiles and never for the whole. H heads, r = the
-distance from which all are alike; n queries and m keys of a tile. One's own bias is:
+the heads share it; the kernels ask it for tiles and never for the whole. One whose arrays
+are of examples too has methods `flat` and `check`, as `attn.positions.forget` has it.
+H heads, r = the distance from which all are alike; n queries and m keys of a tile. One's
+own bias is:
 
     @attn.positions.bias
     class LogBias:
@@ -67,7 +69,7 @@ class RelativeBias:
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         """Returns what one head adds to the scores of queries i and keys j."""
-        table = _one_head("table", self.table, ndim=1)
+        table = head_parameter("table", self.table, ndim=1)
         if table.shape[0] % 2 == 0:
             raise ValueError(
                 f"a table of {table.shape[0]} numbers has no middle: 2r + 1 are needed, "
@@ -108,7 +110,7 @@ class BucketBias:
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         """Returns what one head adds to the scores of queries i and keys j."""
-        table = _one_head("table", self.table, ndim=1)
+        table = head_parameter("table", self.table, ndim=1)
         buckets = bucket_of_distance(
             table.shape[0], self.bidirectional, self.max_distance
         )
@@ -178,7 +180,7 @@ class ALiBiBias:
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         """Returns what one head adds to the scores of queries i and keys j."""
-        slope = _one_head("slopes", self.slopes, ndim=0)
+        slope = head_parameter("slopes", self.slopes, ndim=0)
         distance = jnp.abs(j[None] - i[:, None] - self.offset)
         return -slope * distance.astype(slope.dtype)
 
@@ -204,15 +206,20 @@ def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array,
 
     It is the row that a decoder with a cache needs.
     """
+    return bias_of_heads(bias, h, position + jnp.arange(1), jnp.arange(m))[:, 0]
+
+
+def bias_of_heads(
+    bias, h: int, i: Int[Array, "n"], j: Int[Array, "m"]
+) -> Float[Array, "H n m"]:
+    """Returns what each of h heads adds to the scores of queries i and keys j."""
     leaves, tree = jax.tree.flatten(bias)
-    i = position + jnp.arange(1)
-    j = jnp.arange(m)
 
     def is_number(leaf):
         return jnp.ndim(leaf) == 0
 
     def one_head(*leaves):
-        return tree.unflatten(leaves).tile(i, j)[0]
+        return tree.unflatten(leaves).tile(i, j)
 
     axes = []
     for place, leaf in enumerate(leaves):
@@ -222,7 +229,7 @@ def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array,
     return jax.vmap(one_head, in_axes=axes, axis_size=h)(*leaves)
 
 
-def _one_head(name, parameter, ndim):
+def head_parameter(name, parameter, ndim):
     """Returns a head's parameter in float32 at least.
 
     A diagonal's gradient is a sum of many.

@@ -1,4 +1,9 @@
-"""The rotation of queries and keys by their positions."""
+"""The rotation of queries and keys by their positions, and its scalings for long texts.
+
+B batch (any leading axes), N tokens, H heads, K = d_k, P = K/2 pairs.
+"""
+
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from attn.positions.tables import check_base
 from attn.precision import at_least_float32
+
+SCALINGS = ("linear", "ntk", "yarn")
+"""The ways to stretch wavelengths, for texts longer than those of training."""
 
 
 def rotary(
@@ -30,13 +38,17 @@ def rotary(
     Raises:
       ValueError: an odd d_k, a base below 1.
     """
-    check_base(base)
-    d_k = x.shape[-1]
-    if d_k % 2:
-        raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
+    return turned(x, positions, rotary_rates(x.shape[-1], base))
+
+
+def turned(
+    x: Float[Array, "*B N H K"],
+    positions: Int[Array, "*b N"],
+    rates: Float[np.ndarray, "P"],
+) -> Float[Array, "*B N H K"]:
+    """Turns each pair (x_2i, x_2i+1) by the angle position · rates_i, as `rotary` does."""
     dtype = at_least_float32(x.dtype)
-    # In float64 by numpy, because a position multiplies the error of a rate.
-    rate = jnp.asarray(base ** (-np.arange(0, d_k, 2) / d_k), dtype)
+    rate = jnp.asarray(rates, dtype)
     rate = rate.reshape((1,) * (x.ndim - 1) + (-1,))
     missing_axes = x.ndim - 2 - positions.ndim
     positions = positions.reshape((1,) * missing_axes + positions.shape)
@@ -46,5 +58,66 @@ def rotary(
     pairs = x.reshape(*x.shape[:-1], -1, 2).astype(dtype)
     even = pairs[..., 0]
     odd = pairs[..., 1]
-    turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
-    return turned.reshape(x.shape).astype(x.dtype)
+    both = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
+    return both.reshape(x.shape).astype(x.dtype)
+
+
+def rotary_rates(d_k: int, base: float = 10_000.0) -> Float[np.ndarray, "P"]:
+    """Computes base^(−2i/K), the radians that a pair turns by from position to position.
+
+    Raises:
+      ValueError: an odd d_k, a base below 1.
+    """
+    check_base(base)
+    if d_k % 2:
+        raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
+    # In float64 by numpy, because a position multiplies the error of a rate.
+    return base ** (-np.arange(0, d_k, 2) / d_k)
+
+
+def scaled_rates(
+    d_k: int, base: float, scaling: str, factor: float, length: int
+) -> Float[np.ndarray, "P"]:
+    """Computes the rates for texts up to `factor` times as long as those of training.
+
+    Args:
+      d_k: K, the number of a head's numbers that are turned.
+      base: that of training.
+      scaling: "linear" divides each rate by the factor, and so interpolates positions
+        (Chen et al. 2023). "ntk" multiplies the base by factor^(K/(K − 2)): the slowest
+        pair is slowed down by the factor, the fastest stays. "yarn" ("NTK by parts", Peng
+        et al. 2023, section 3.2) slows down by the factor the pairs that turn less than
+        once within `length`, leaves those that turn more than 32 times, and goes over
+        linearly in between; what else there is in YaRN is `yarn_magnitude`.
+      factor: 1 changes nothing.
+      length: the longest text of training, for "yarn".
+    """
+    rates = rotary_rates(d_k, base)
+    if scaling == "ntk" and d_k > 2:
+        return rotary_rates(d_k, base * factor ** (d_k / (d_k - 2)))
+    if scaling != "yarn":
+        return rates / factor
+    turns = length * rates / (2 * np.pi)
+    kept = np.clip((turns - 1) / (32 - 1), 0, 1)
+    return kept * rates + (1 - kept) * rates / factor
+
+
+def yarn_magnitude(factor: float) -> float:
+    """Computes 0.1 · log(factor) + 1, by which YaRN multiplies queries and keys.
+
+    It sharpens the softmax of long texts (Peng et al. 2023, equation 22).
+    """
+    return 0.1 * math.log(factor) + 1
+
+
+def check_scaling(scaling: str, factor: float, length: int) -> None:
+    """Raises ValueError for an unknown scaling, a factor below 1, or a length below 1."""
+    if scaling not in SCALINGS:
+        raise ValueError(f"unknown scaling {scaling!r}; known: {', '.join(SCALINGS)}")
+    if not 1 <= factor < math.inf:
+        raise ValueError(
+            f"factor={factor} must be finite and at least 1: it says how many times "
+            "longer texts are than those of training"
+        )
+    if length < 1:
+        raise ValueError(f"length={length} must be at least 1")

@@ -15,8 +15,9 @@ from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
 from attn.models.heads import GATES, check_own_keys
 from attn.models.latents import check_keys
-from attn.models.multihead import COMBINATIONS, SELECTIONS
+from attn.models.multihead import COMBINATIONS
 from attn.models.recurrence import CELLS
+from attn.models.selection import SELECTIONS
 from attn.normalisers import normaliser_init
 from attn.scores import score_init
 from experiments.settings import fields
@@ -90,7 +91,8 @@ class LayeredModel(Model):
     """How attention makes weights of scores, softmax or what stands in its place."""
     positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
-    (sinusoidal, learned), or a part of self-attention (rotary, alibi, relative, t5)."""
+    (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
+    t5, kerple, fire, forget)."""
     heads: str = choice(HEADS, "separate")
     """What the heads of an attention have to do with each other. separate: nothing;
     differential(lambda_init=0.8): a head's weights are the difference of two maps, each
@@ -188,8 +190,8 @@ class LayeredModel(Model):
             check_own_keys(self.heads_choice, self.h, *optional[:2])
         except ValueError as error:
             raise SettingsError(
-                f"model.h={self.h}, model.h_kv={self.h_kv}, model.d_c={self.d_c}, "
-                f"model.d_r={self.d_r}, model.heads={self.heads} and "
+                f"model.h={self.h}, model.heads={self.heads}, model.h_kv={self.h_kv}, "
+                f"model.d_c={self.d_c}, model.d_r={self.d_r} and "
                 f"model.positions={self.positions}: {error}"
             ) from error
         attends = any(mixer.attends for mixer in self.mixers.values())

@@ -163,7 +163,7 @@ def _design_of(m):
         activation=m.activation,
         score=m.score_choice,
         normaliser=m.normaliser_choice,
-        positions=positions if positions.in_layers else NoPositions(),
+        positions=NoPositions() if positions.is_data else positions,
         combine=m.combine,
         head_activation=m.head_activation,
         heads=m.heads_choice,

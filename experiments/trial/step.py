@@ -203,8 +203,10 @@ def hidden_states(program, trainable, row, hyper=None, key=None):
     if key is not None:
         # Of another key, so that positions are drawn apart from dropout's numbers.
         sample = jax.random.fold_in(key, 1)
+        places = jax.random.fold_in(key, 2)
         # On a CPU threefry's dropout would be the largest part of a step.
         rngs = dict(dropout=cheap_key(key), sample=cheap_key(sample))
+        rngs["positions"] = cheap_key(places)
     masks = (
         Mask.segments(source, source),
         Mask.causal() & Mask.segments(target, target),

@@ -9,29 +9,43 @@ import numpy as np
 import pytest
 
 from attn import (
+    POSITIONS,
     T5,
     ALiBi,
+    Fire,
+    Forget,
+    Kerple,
     Learned,
     NoPositions,
     Positions,
+    Randomised,
     Relative,
     Rotary,
     Sinusoidal,
     rotary,
     sinusoidal,
 )
+from attn.models.position_table import PositionTable
+from attn.random_bits import cheap_key
 
 KEY = jax.random.key(0)
 
 
 def test_a_table_alone_does_not_act_in_the_layers():
     assert not any(cls().in_layers for cls in (Sinusoidal, Learned, NoPositions))
-    assert all(cls().in_layers for cls in (Rotary, ALiBi, T5, Relative))
+    inside = (Rotary, ALiBi, T5, Relative, Kerple, Fire, Forget)
+    assert all(cls().in_layers for cls in inside)
+
+
+def test_what_fills_a_table_and_no_more_is_data():
+    is_data = {cls for cls in POSITIONS.values() if cls().is_data}
+    assert is_data == {Sinusoidal, Learned, NoPositions}
+    assert not Randomised().in_layers
 
 
 def test_the_table_of_learned_positions_alone_is_trained():
     assert Learned.trained
-    others = (NoPositions, Sinusoidal, Rotary, ALiBi, T5, Relative)
+    others = set(POSITIONS.values()) - {Learned}
     assert not any(cls.trained for cls in others)
 
 
@@ -81,11 +95,52 @@ def test_the_bias_has_its_options():
         (Sinusoidal(base=math.inf), "base=inf must be finite and at least 1"),
         (T5(buckets=7), "buckets=7 must be even"),
         (Relative(reach=0), "reach=0 must be at least 1"),
+        (Kerple("root"), "unknown kernel 'root'; known: log, power"),
+        (Fire(width=0), "width=0 must be at least 1"),
+        (Fire(threshold=0.0), "threshold=0.0 must be finite and above 0"),
+        (Rotary(scaling="dynamic"), "unknown scaling 'dynamic'; known: linear, ntk"),
+        (Rotary(factor=0.5), "factor=0.5 must be finite and at least 1"),
+        (Rotary(length=0), "length=0 must be at least 1"),
+        (Randomised(longest=0), "d_model=9 must be even"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(value, message):
     with pytest.raises(ValueError, match=message):
         value.check(9, 7)
+
+
+def test_places_are_drawn_in_training_and_at_equal_distances_otherwise():
+    value = Randomised(longest=100)
+    counted = jnp.broadcast_to(jnp.arange(7), (300, 7))
+    drawn = np.asarray(value.places(counted, 20, jax.random.key(0)))
+    assert (np.diff(drawn) > 0).all()
+    # As often each, so that every row of the table is trained, and by its own draw.
+    assert np.bincount(drawn.ravel(), minlength=100).min() > 5
+    assert len({tuple(row) for row in drawn.tolist()}) == 300
+    mean = drawn.mean(0)
+    # The k-th smallest of n out of L.
+    np.testing.assert_allclose(mean, 101 * np.arange(1, 8) / 8 - 1, atol=5)
+    np.testing.assert_array_equal(value.places(jnp.arange(7), 20), 5 * np.arange(7))
+    last = value.places(jnp.array([19]), 20)
+    assert last == 95 and len(value.table(KEY, 20, 4)) == 100
+    packed = jnp.array([[0, 1, 2, 0, 1]])
+    (row,) = np.asarray(value.places(packed, 20, jax.random.key(1)))
+    assert (row[:2] == row[3:]).all() and row[0] < row[1] < row[2]
+
+
+def test_a_model_draws_places_where_a_key_is_given():
+    table = PositionTable(Randomised(longest=64), 8, 6)
+    counted = jnp.broadcast_to(jnp.arange(8), (3, 8))
+    variables = table.init(KEY, counted)
+    whole = variables["positions"]["table"]
+    np.testing.assert_allclose(whole, sinusoidal(64, 6), atol=1e-6)
+    np.testing.assert_array_equal(table.apply(variables, counted)[0], whole[::8])
+    key = jax.random.wrap_key_data(jnp.array([1, 2], jnp.uint32))
+    rngs = {"positions": cheap_key(key)}
+    one, other, _ = table.apply(variables, counted, rngs=rngs)
+    assert (one != other).any() and (one != whole[::8]).any()
+    with pytest.raises(ValueError, match="longest=5 must be at least the 8 positions"):
+        Randomised(longest=5).table(KEY, 8, 6)
 
 
 def test_ones_own_subclass_acts_in_the_layers():

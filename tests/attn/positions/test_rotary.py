@@ -100,6 +100,66 @@ def test_bfloat16_is_turned_in_float32(x):
     )
 
 
+def by_hand(scaling, i, d_k, factor, length=64):
+    """The rate of pair i, from the papers' formulas."""
+    rate = 10_000 ** (-2 * i / d_k)
+    if scaling == "linear":
+        return rate / factor
+    if scaling == "ntk":
+        return (10_000 * factor ** (d_k / (d_k - 2))) ** (-2 * i / d_k)
+    turns = length / (2 * np.pi / rate)
+    gamma = min(1, max(0, (turns - 1) / 31))
+    return (1 - gamma) * rate / factor + gamma * rate
+
+
+@pytest.mark.parametrize("scaling", positions.SCALINGS)
+def test_scaled_rates_are_the_papers(x, scaling):
+    value = positions.Rotary(scaling=scaling, factor=4.0, length=64)
+    rates = [by_hand(scaling, i, K, 4.0) for i in range(K // 2)]
+    np.testing.assert_allclose(
+        positions.scaled_rates(K, 10_000.0, scaling, 4.0, 64), rates, rtol=1e-12
+    )
+    expected = np.asarray(x, np.float64)
+    pairs = expected[..., ::2] + 1j * expected[..., 1::2]
+    near = POSITIONS % 7
+    pairs = pairs * np.exp(1j * near[..., None, None] * np.array(rates))
+    if scaling == "yarn":
+        pairs = pairs * (0.1 * np.log(4) + 1)
+    actual = value.rotate(x, jnp.asarray(near))
+    np.testing.assert_allclose(actual[..., ::2], pairs.real, atol=3e-6)
+    np.testing.assert_allclose(actual[..., 1::2], pairs.imag, atol=3e-6)
+
+
+@pytest.mark.parametrize("scaling", positions.SCALINGS)
+def test_a_factor_of_1_is_no_scaling(x, scaling):
+    value = positions.Rotary(scaling=scaling, factor=1.0)
+    np.testing.assert_array_equal(
+        value.rotate(x, jnp.arange(N)), positions.Rotary().rotate(x, jnp.arange(N))
+    )
+    np.testing.assert_allclose(
+        positions.scaled_rates(K, 7.0, scaling, 1.0, 64),
+        positions.rotary_rates(K, 7.0),
+        rtol=1e-12,
+    )
+
+
+def test_what_scalings_slow_down():
+    """ntk and yarn keep the fastest pair, and slow down the slowest by the factor."""
+    for scaling in ("ntk", "yarn"):
+        slower = positions.scaled_rates(K, 1e4, scaling, 8.0, 256)
+        ratio = slower / positions.rotary_rates(K, 1e4)
+        np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-12)
+        assert (np.diff(ratio) <= 1e-12).all()
+
+
+def test_interpolated_positions_are_those_between(x):
+    """Position 4t at a factor of 4 is position t."""
+    linear = positions.Rotary(factor=4.0)
+    np.testing.assert_allclose(
+        linear.rotate(x, 4 * jnp.arange(N)), rotary(x, jnp.arange(N)), atol=1e-5
+    )
+
+
 def test_an_odd_width_is_named(x):
     with pytest.raises(ValueError, match="d_k=13 must be even"):
         rotary(x[..., :13], jnp.arange(N))

@@ -139,7 +139,7 @@ def test_a_class_of_the_library_is_its_name():
         ("rotary(base=1)(2)", "options are written as name=value"),
         (
             "rotary(bass=5)",
-            r"no option bass; did you mean base\? \(known: base, fraction\)",
+            r"no option bass; did you mean base\? \(known: base, fraction, scaling",
         ),
         ("learned(x=1)", r"no option x \(known: none\)"),
         ("rotary(base=[1])", "option base must be a number, a word"),

@@ -57,6 +57,8 @@ def test_parameters_are_those_of_the_whole_model(changes):
         (dict(model__d_model=128), 58_926_736),
         (dict(model__h=8), 69_281_168),
         (dict(model__h=1), 29_509_008),
+        (dict(model__h_kv=1), 43_573_376),
+        (dict(model__d_c=16), 48_668_944),
         (dict(training__sequence_length=128), 116_950_672),
         (dict(data__vocabulary_size=1600), 50_242_960),
     ],

@@ -1,127 +1,41 @@
 """Masks: descriptions of the keys that each query may see, not arrays.
 
 A `Mask` is a conjunction of parts, built by `Mask.causal()`, `Mask.padding(lengths)`, ...
-and combined with `&`. Kernels ask it which of some keys some queries may see, and how far
-a query reaches at all; nothing of size N·M exists before that. B batch (any number of
-leading axes), N queries, M keys, H heads.
+and combined with `&`, `|` and `~`. Kernels ask it which of some keys some queries may see,
+and how far a query reaches at all; nothing of size N·M exists before that. B batch (any
+number of leading axes), N queries, M keys, H heads.
 """
 
 import dataclasses
 import math
 import operator
-from typing import Any
+from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+from attn.masks.parts import (
+    CausalAt,
+    Dense,
+    Either,
+    First,
+    Function,
+    Not,
+    Of,
+    Padding,
+    Segments,
+    band,
+    mask_part,
+    masks_of,
+    reach_of,
+    spans_of,
+    tightest,
+)
 from attn.pytrees import pytree
 
-FAR = 2**30
-"""No key is so far from a query: a bound from here on is none.
-
-Sums of it and of a position are below 2^31, which 32 bits hold.
-"""
-AXES = {0: (), 1: ("any",), 2: ("any", "any"), 3: ("H", "N", "M")}
-"""The axes of one example, by their number."""
-
-
-def mask_part(**core: int | str):
-    """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
-
-    The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
-    j (1, m), a run of neighbours, the queries i (n, 1) may see, for one head of one
-    example.
-
-    Args:
-      **core: the fields that are arrays, by the number of axes that one example has: 0 or
-        1, or 3 for (H, N, M); batch axes come before them, and no others. An axis of
-        queries or keys may be named in place of its number: "N" or "M". Other fields are
-        static.
-    """
-
-    # The fields of arrays are annotated as Any, because JAX also puts other things than
-    # arrays into a pytree: in_axes, shapes, None.
-    def decorate(cls):
-        cls = pytree(cls, children=core)
-        cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
-        cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
-        return cls
-
-    return decorate
-
-
-@mask_part()
-class Band:
-    """i − left ≤ j ≤ i + right, None for no bound.
-
-    It is static, so that kernels can leave out the keys that nobody sees.
-    """
-
-    left: int | None
-    right: int | None
-
-    def tile(self, i, j):
-        """Returns whether key j is within the bounds of query i."""
-        visible = jnp.ones((), bool)
-        if self.left is not None:
-            visible &= i - self.left <= j
-        if self.right is not None:
-            visible &= j <= i + self.right
-        return visible
-
-
-@mask_part(offset=0)
-class _CausalAt:
-    """j ≤ i + offset for an offset that is data, as the place of a decoder's step is."""
-
-    offset: Any  # Int[Array, "*B"]
-
-    def tile(self, i, j):
-        last = i + self.offset
-        # "No limit" is often written as the largest integer, to which nothing can be
-        # added.
-        overflows = (self.offset > 0) & (last < i)
-        return j <= jnp.where(overflows, jnp.iinfo(last.dtype).max, last)
-
-
-@mask_part(lengths=0)
-class Padding:
-    """Keys are real below their example's length."""
-
-    lengths: Any  # Int[Array, "*B"]
-
-    def tile(self, i, j):
-        """Returns whether key j is real."""
-        return j < self.lengths
-
-
-@mask_part(q_ids="N", k_ids="M")
-class _Segments:
-    q_ids: Any  # Int[Array, "*B N"]
-    k_ids: Any  # Int[Array, "*B M"]
-
-    def tile(self, i, j):
-        return self.q_ids[i] == self.k_ids[j]
-
-
-@mask_part(array=3)
-class _Dense:
-    array: Any  # Bool[Array, "*B H N M"]
-
-    def tile(self, i, j):
-        n, m = self.array.shape
-        rows = self.array
-        # An axis of length 1 stands for all queries or keys.
-        if n > 1:
-            # The last block asks for rows past the end, whose results are cut off.
-            rows = jnp.take(self.array, i[:, 0], axis=0, mode="clip")
-        if m == 1:
-            return rows
-        # j is a run of neighbours, so a slice does what would take a gather.
-        return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
+__all__ = ["Mask", "fits", "mask_part", "spread"]
 
 
 @pytree
@@ -142,8 +56,8 @@ class Mask:
         examples, but not between heads.
         """
         if isinstance(offset, (int, np.integer)):
-            return cls((_band(None, offset),))
-        return cls((_CausalAt(_integers("offset", offset)),))
+            return cls((band(None, offset),))
+        return cls((CausalAt(_integers("offset", offset)),))
 
     @classmethod
     def window(cls, left: int | None, right: int | None) -> "Mask":
@@ -152,7 +66,7 @@ class Mask:
         This is the paper's restricted attention, section 4. None, and 2^30 or more, is no
         limit.
         """
-        return cls((_band(left, right),))
+        return cls((band(left, right),))
 
     @classmethod
     def padding(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
@@ -161,6 +75,39 @@ class Mask:
         Lengths are (*B): for heads that differ there is `dense`.
         """
         return cls((Padding(_integers("lengths", lengths)),))
+
+    @classmethod
+    def first(cls, count: int) -> "Mask":
+        """Shows the first `count` keys and hides all others.
+
+        `(Mask.window(w, 0) | Mask.first(s)) & Mask.causal()` is a window with s attention
+        sinks (Xiao et al. 2024, StreamingLLM), in O(N · (w + s)) time.
+        """
+        return cls((First(max(0, operator.index(count))),))
+
+    @classmethod
+    def prefix(cls, lengths: Int[ArrayLike, "*B"]) -> "Mask":
+        """Lets query i see key j when j ≤ i, or j is below its example's prefix length.
+
+        This is the mask of a prefix language model (Liu et al. 2018; Raffel et al. 2020,
+        section 3.2.1).
+        """
+        return cls.causal() | cls.padding(lengths)
+
+    @classmethod
+    def of(cls, function: Callable[[Array, Array], Array]) -> "Mask":
+        """Lets query i see key j when `function(i, j)` holds, as in
+
+            Mask.of(lambda i, j: (i - j) % 3 == 0)
+
+        It is called with integers i (n, 1) and j (1, m), and gives booleans broadcastable
+        to (n, m). The function is a constant of compiled programs: numbers that it closes
+        over are compiled in, and for arrays there is `mask_part`.
+
+        Raises:
+          TypeError: a function that closes over an array.
+        """
+        return cls((Of(Function(function)),))
 
     @classmethod
     def segments(
@@ -172,7 +119,7 @@ class Mask:
 
         So several sentences in one row do not see each other.
         """
-        return cls((_Segments(_integers("q_ids", q_ids), _integers("k_ids", k_ids)),))
+        return cls((Segments(_integers("q_ids", q_ids), _integers("k_ids", k_ids)),))
 
     @classmethod
     def dense(cls, array: Bool[ArrayLike, "..."]) -> "Mask":
@@ -189,19 +136,35 @@ class Mask:
                 f"a dense mask must be boolean (True = may attend), not {array.dtype}; "
                 "for additive values use bias="
             )
-        return cls((_Dense(array),))
+        return cls((Dense(array),))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Mask(self.parts + other.parts)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        if not (self.parts and other.parts):
+            return Mask()
+        return Mask((Either((self, other)),))
+
+    def __invert__(self) -> "Mask":
+        match self.parts:
+            case (Not(masks=(mask,)),):
+                return mask
+        return Mask((Not((self,)),))
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Bool[Array, "n m"]:
         """Returns which of the keys j, a run of neighbours, the queries i may see.
 
         The mask is that of one head of one example.
         """
-        visible = jnp.ones((i.shape[0], j.shape[0]), bool)
+        visible = self.visible(i[:, None], j[None, :])
+        return jnp.broadcast_to(visible, (i.shape[0], j.shape[0]))
+
+    def visible(self, i: Int[Array, "n 1"], j: Int[Array, "1 m"]) -> Bool[Array, "..."]:
+        """Returns what `tile` does, broadcastable to (n, m)."""
+        visible = jnp.ones((1, 1), bool)
         for part in self.parts:
-            visible &= part.tile(i[:, None], j[None, :])
+            visible &= part.tile(i, j)
         return visible
 
     def check(self, batch: tuple[int, ...], h: int | None, n: int, m: int) -> None:
@@ -212,6 +175,8 @@ class Mask:
         """
         sizes = {"H": h, "N": n, "M": m}
         for part in self.parts:
+            for mask in masks_of(part):
+                mask.check(batch, h, n, m)
             for name, axes in part.core_axes.items():
                 shape = np.shape(getattr(part, name))
                 expected = [sizes.get(axis) for axis in axes]
@@ -228,11 +193,20 @@ class Mask:
 
         It is None where nothing is known.
         """
-        bands = [part for part in self.parts if isinstance(part, Band)]
-        left = [band.left for band in bands if band.left is not None]
-        right = [band.right for band in bands if band.right is not None]
+        left, right = zip((None, None), *map(reach_of, self.parts), strict=True)
         # All parts must agree, so the tightest bound is the one that counts.
-        return min(left, default=None), min(right, default=None)
+        return tightest(left), tightest(right)
+
+    def spans(self) -> tuple[int, int | None, int | None]:
+        """Returns (first, left, right): as `reach`, but for the first keys.
+
+        Query i sees no key before i − left or after i + right that is not one of the first.
+        """
+        first, left, right = zip(
+            (0, None, None), *map(spans_of, self.parts), strict=True
+        )
+        # What is seen through the first keys of one part is seen at most.
+        return max(first), tightest(left), tightest(right)
 
     def picture(self, n: int, m: int) -> str:
         """Draws the mask of n queries (rows) and m keys (columns) as text.
@@ -278,6 +252,8 @@ class Mask:
                 name: function(getattr(part, name), ndim)
                 for name, ndim in part.core_ndim.items()
             }
+            if masks := masks_of(part):
+                leaves["masks"] = tuple(mask._map_leaves(function) for mask in masks)
             parts.append(dataclasses.replace(part, **leaves))
         return Mask(tuple(parts))
 
@@ -312,17 +288,6 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
         x = jnp.broadcast_to(x, (*batch, *rest))
         lead = batch
     return x.reshape(math.prod(lead), *rest)
-
-
-def _band(left, right):
-    """Returns the band of bounds that may be None, without those that bound nothing."""
-    bounds = []
-    for bound in (left, right):
-        if bound is not None:
-            bound = max(operator.index(bound), -FAR)
-            bound = None if bound >= FAR else bound
-        bounds.append(bound)
-    return Band(*bounds)
 
 
 def _integers(name, value):

@@ -1,0 +1,89 @@
+"""Forget gates: a bias that self-attention reads from its own tokens (FoX).
+
+B batch (any leading axes), N queries, M keys, H heads, D = d_model; n queries and m keys
+of a tile.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn.masks import spread
+from attn.positions.biases import bias
+from attn.precision import at_least_float32
+from attn.pytrees import pytree
+
+
+@pytree
+class ForgetGates:
+    """Forgets the share 1 − f of what came before each token, f = σ(x w + b) for each head.
+
+    Lin et al. 2025, "Forgetting Transformer: softmax attention with a forget gate".
+    """
+
+    w: Any  # Float[Array, "D H"]
+    b: Any  # Float[Array, "H"]
+
+    @classmethod
+    def init(cls, key: Array, d_model: int, h: int):
+        """Draws w, Glorot-uniform; b is 0, so that a gate is about a half at first."""
+        w = jax.nn.initializers.glorot_uniform()(key, (d_model, h))
+        return cls(w, jnp.zeros(h))
+
+    def log_gates(self, x: Float[Array, "*B N D"]) -> Float[Array, "*B N H"]:
+        """Computes log f in float32 at least, as it is a sum of many that counts."""
+        logits = x @ self.w + self.b.reshape((1,) * (x.ndim - 1) + (-1,))
+        return jax.nn.log_sigmoid(logits.astype(at_least_float32(logits.dtype)))
+
+    def bias(self, x: Float[Array, "*B N D"]) -> "ForgetBias":
+        """Makes the bias of self-attention from x to x."""
+        c = jnp.cumsum(self.log_gates(x), axis=-2)
+        return ForgetBias(c, c)
+
+
+@bias
+class ForgetBias:
+    """bias[i, j] = −|c_i − c_j|, c_i = Σ_(t ≤ i) log f_t for each example and head.
+
+    It is the logarithm of all that the gates after key j and up to query i let through, in
+    O(N + M) memory. Theirs is under a causal mask only, where it is c_i − c_j; a key after
+    its query is forgotten as it is from the other side. Constant gates are ALiBi with the
+    slope −log f, gates of 1 are no bias. The sums are right to about |c_i| · 10⁻⁷.
+    """
+
+    trained = False
+    of_queries: Any  # Float[Array, "*B N H"]
+    of_keys: Any  # Float[Array, "*B M H"]
+
+    def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
+        """Returns what one head of one example adds to the scores of queries i, keys j."""
+        # The last block asks for queries past the end, whose results are cut off.
+        c_i = jnp.take(self.of_queries, i, mode="clip")
+        # j is a run of neighbours, so a slice does what would take a gather.
+        c_j = jax.lax.dynamic_slice_in_dim(self.of_keys, j[0], j.shape[0])
+        change = c_i[:, None] - c_j[None]
+        # By the side and not by the sign, which rounding may lose and with it the gradient.
+        return jnp.where(j[None] <= i[:, None], change, -change)
+
+    def flat(self, batch: tuple[int, ...]) -> "ForgetBias":
+        """Returns the bias with an axis of examples and one of heads before the tokens."""
+
+        def flat(c):
+            return spread(jnp.moveaxis(jnp.asarray(c), -1, -2), batch, core=2)
+
+        return ForgetBias(flat(self.of_queries), flat(self.of_keys))
+
+    def check(self, batch: tuple[int, ...], h: int, n: int, m: int) -> None:
+        """Raises ValueError for sums that are not of these tokens and heads."""
+        for name, c, tokens in (
+            ("of_queries", self.of_queries, n),
+            ("of_keys", self.of_keys, m),
+        ):
+            expected = (*batch, tokens, h)
+            if jnp.shape(c) != expected:
+                raise ValueError(
+                    f"the forget bias's {name} of shape {jnp.shape(c)} must be (*B, "
+                    f"tokens, H) = {expected}; it is for self-attention"
+                )

@@ -1,0 +1,198 @@
+"""Forget gates against float64 numpy, in every kernel and in a model of attention."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import (
+    ALiBiBias,
+    Forget,
+    ForgetBias,
+    ForgetGates,
+    Mask,
+    MultiHeadAttention,
+    argmax_attention,
+    attention,
+    inspect,
+)
+from attn.jax_versions import enable_x64
+from tests.attn import oracle
+
+B = 2
+N = 11
+H = 3
+K = 5
+D = 7
+DRAW = np.random.default_rng(0).normal
+CAUSAL = Mask.causal()
+
+
+def qkv(dtype=jnp.float32):
+    draw = np.random.default_rng(1).normal
+    return [jnp.asarray(draw(size=(B, N, H, K)), dtype) for _ in range(3)]
+
+
+def log_gates():
+    return np.log(1 / (1 + np.exp(-np.random.default_rng(2).normal(size=(B, N, H)))))
+
+
+def dense(logs):
+    """Returns Σ log f of the gates after the earlier of i and j, (B, H, N, N), in loops."""
+    out = np.zeros((B, H, N, N))
+    for b, h, i, j in np.ndindex(out.shape):
+        out[b, h, i, j] = logs[b, min(i, j) + 1 : max(i, j) + 1, h].sum()
+    return out
+
+
+def bias_of(logs):
+    c = jnp.cumsum(jnp.asarray(logs), axis=-2)
+    return ForgetBias(c, c)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        ("tiled", CAUSAL),
+        pytest.param("tiled", Mask.window(2, 3), marks=pytest.mark.ci),
+        pytest.param("reference", CAUSAL, marks=pytest.mark.ci),
+    ],
+    ids=["tiled, causal", "tiled, window", "reference, causal"],
+)
+def test_equals_the_oracle_with_its_gradients(monkeypatch, name, mask):
+    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
+    jax.clear_caches()  # the constant is compiled in
+    with enable_x64(True):
+        inputs = qkv(jnp.float64)
+        weight = jnp.asarray(DRAW(size=(B, N, H, K)))
+
+        def loss(bias, implementation=name):
+            options = dict(mask=mask, implementation=implementation, return_lse=True)
+            out, lse = attention(*inputs, bias=bias, **options)
+            return (out * weight).sum() + lse.sum(), (out, lse)
+
+        def of_logs(logs):
+            return loss(bias_of(logs))
+
+        logs = log_gates()
+        gradient, (out, lse) = jax.grad(of_logs, has_aux=True)(jnp.asarray(logs))
+        bias = dense(logs)
+        visible = np.asarray(mask.tile(jnp.arange(N), jnp.arange(N)))
+        for b, h in np.ndindex(B, H):
+            q, k, v = (np.asarray(x[b, :, h]) for x in inputs)
+            q, k = (np.append(x, np.arange(N)[:, None], axis=1) for x in (q, k))
+
+            def score(q, k, b=b, h=h):
+                added = bias[b, h, int(q[-1]), int(k[-1])]
+                return oracle.scaled_dot(q[:-1], k[:-1]) + added
+
+            exact = oracle.attention(q, k, v, visible, score)
+            np.testing.assert_allclose(out[b, :, h], exact[0], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(lse[b, :, h], exact[1], rtol=1e-10, atol=1e-12)
+        each, _ = jax.grad(loss, has_aux=True)(jnp.asarray(bias), "reference")
+        expected = np.zeros((B, N, H))
+        for b, h, i, j in np.ndindex(bias.shape):
+            part = slice(min(i, j) + 1, max(i, j) + 1)
+            expected[b, part, h] += each[b, h, i, j]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_gates_of_1_are_softmax_and_constant_ones_are_alibi():
+    inputs = qkv()
+    slopes = jnp.array([0.5, 0.1, 2.0])
+    constant = jnp.broadcast_to(-slopes, (B, N, H))
+    for logs, bias in ((jnp.zeros((B, N, H)), None), (constant, ALiBiBias(slopes))):
+        for mask in (CAUSAL, None):
+            actual = attention(*inputs, bias=bias_of(logs), mask=mask)
+            expected = attention(*inputs, bias=bias, mask=mask)
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hidden_gate_counts_and_a_later_one_does_not():
+    """A gate between a query and a key counts, whatever the mask says of its token."""
+    inputs, logs = qkv(), log_gates()
+    out = attention(*inputs, bias=bias_of(logs), mask=CAUSAL)
+    later = logs.copy()
+    later[:, 6] = -9
+    changed = attention(*inputs, bias=bias_of(later), mask=CAUSAL)
+    np.testing.assert_allclose(changed[:, :6], out[:, :6], rtol=1e-5)
+    assert np.abs(changed[:, 6:] - out[:, 6:]).max() > 1e-2
+
+
+def test_statistics_and_hard_attention_take_it():
+    q, k, v = qkv()
+    value, array = bias_of(log_gates()), jnp.asarray(dense(log_gates()), jnp.float32)
+    for one, other in (
+        (argmax_attention(q, k, v, mask=CAUSAL, bias=b)[1] for b in (value, array)),
+        (inspect.entropy(q, k, mask=CAUSAL, bias=b) for b in (value, array)),
+        (inspect.weight_rows(q, k, [1, 7], bias=b) for b in (value, array)),
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_has_the_gates_of_its_tokens():
+    module = MultiHeadAttention(D, H, K, K, positions=Forget(), causal=True)
+    x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
+    variables = module.init(jax.random.key(0), x, x, CAUSAL)
+    shapes = jax.tree.map(jnp.shape, variables["params"]["forget"])
+    assert shapes == {"w": (D, H), "b": (H,)}
+    assert (variables["params"]["forget"]["b"] == 0).all()
+    forget = {"w": DRAW(size=(D, H)), "b": DRAW(size=H)}
+    params = variables["params"] | {"forget": jax.tree.map(jnp.float32, forget)}
+    logs = -np.log1p(np.exp(-(np.asarray(x, np.float64) @ forget["w"] + forget["b"])))
+    plain = MultiHeadAttention(D, H, K, K, causal=True)
+    others = {name: value for name, value in params.items() if name != "forget"}
+    bias = jnp.asarray(dense(logs), jnp.float32)
+    expected = plain.apply({"params": others}, x, x, CAUSAL, bias)
+    actual = module.apply({"params": params}, x, x, CAUSAL)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_keeps_the_sums():
+    module = MultiHeadAttention(D, H, K, K, positions=Forget())
+    (keys, values), sums = module.empty_cache((B,), N, jnp.bfloat16)
+    assert sums.shape == (B, N, H) and sums.dtype == jnp.float32
+    assert keys.dtype == values.dtype == jnp.bfloat16
+
+
+def test_the_sums_are_in_float32_at_least():
+    gates = ForgetGates.init(jax.random.key(0), D, H)
+    low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), gates)
+    bias = low.bias(jnp.ones((B, N, D), jnp.bfloat16))
+    assert bias.of_keys.dtype == jnp.float32
+
+
+def test_lanes_have_gates_of_their_own():
+    inputs = qkv()
+    lanes = jnp.stack([log_gates(), 2 * log_gates()])
+
+    def f(logs):
+        bias = bias_of(logs)
+        return attention(*inputs, bias=bias, mask=CAUSAL, implementation="tiled")
+
+    together = jax.vmap(f)(lanes)
+    for lane, logs in zip(together, lanes, strict=True):
+        np.testing.assert_allclose(lane, f(logs), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_that_of_two_vectors():
+    """8,192 queries and keys have 256 MiB of scores."""
+    x = jax.ShapeDtypeStruct((8192, 1, 16), jnp.float32)
+    c = jax.ShapeDtypeStruct((8192, 1), jnp.float32)
+
+    def loss(c, q, k, v):
+        bias = ForgetBias(c, c)
+        return attention(q, k, v, bias=bias, implementation="tiled").sum()
+
+    compiled = jax.jit(jax.grad(loss)).lower(c, x, x, x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < 30
+
+
+def test_tokens_of_something_else_are_refused():
+    module = MultiHeadAttention(D, H, K, K, positions=Forget())
+    x, memory = jnp.ones((B, N, D)), jnp.ones((B, N + 1, D))
+    message = r"of_keys of shape \(2, 11, 3\) must be .* = \(2, 12, 3\)"
+    with pytest.raises(ValueError, match=message):
+        module.init(jax.random.key(0), x, memory, Mask())

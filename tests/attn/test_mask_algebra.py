@@ -1,0 +1,301 @@
+"""Masks by `|`, `~`, a prefix, the first keys and one's own function: what each shows, and
+attention with it against the float64 oracle.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Mask, argmax_attention, attention, inspect
+from attn.models.visibility import dense_mask
+from tests.attn import oracle
+from tests.attn.cases import (
+    COLUMN,
+    DENSE,
+    LENGTHS,
+    ROW,
+    SCORES,
+    B,
+    H,
+    M,
+    N,
+    V,
+    draw_qkv,
+)
+
+CAUSAL = Mask.causal()
+PAST = COLUMN <= ROW
+PADDING = LENGTHS[:, None, None, None] > COLUMN
+NEAR = (ROW - 1 <= COLUMN) & PAST
+NOTHING = ~Mask()
+
+
+def third(i, j):
+    return (i + j) % 3 == 0
+
+
+# Each beside what it shows, broadcastable to (B, H, N, M), and how far it reaches.
+MASKS = {
+    "function": (Mask.of(third), (ROW + COLUMN) % 3 == 0, (None, None)),
+    "prefix": (
+        Mask.prefix(np.array([3, 6])),
+        PAST | (COLUMN < [[[[3]]], [[[6]]]]),
+        None,
+    ),
+    "first": (Mask.first(2), COLUMN < 2, (None, None)),
+    "sinks": (
+        (Mask.window(1, 0) | Mask.first(2)) & CAUSAL,
+        (NEAR | (COLUMN < 2)) & PAST,
+        (None, 0),
+    ),
+    "not causal": (~CAUSAL, ~PAST, (None, None)),
+    "not padding": (~Mask.padding(LENGTHS), ~PADDING, (None, None)),
+    "not dense": (~Mask.dense(DENSE), ~DENSE, (None, None)),
+    "two windows": (
+        Mask.window(3, -2) | Mask.window(-1, 2),
+        ((ROW - 3 <= COLUMN) & (COLUMN <= ROW - 2))
+        | ((ROW + 1 <= COLUMN) & (COLUMN <= ROW + 2)),
+        (3, 2),
+    ),
+    "padding or dense": (
+        (Mask.padding(LENGTHS) & Mask.dense(DENSE)) | CAUSAL,
+        (PADDING & DENSE) | PAST,
+        (None, None),
+    ),
+    "all": (
+        ~(Mask.dense(DENSE) | ~Mask.padding(LENGTHS)) | Mask.window(1, 0),
+        (~DENSE & PADDING) | NEAR,
+        (None, None),
+    ),
+}
+every_mask = pytest.mark.parametrize("name", MASKS)
+
+
+def shown(name):
+    return np.broadcast_to(MASKS[name][1], (B, H, N, M))
+
+
+@pytest.fixture(params=["reference", "tiled"])
+def kernel(request, monkeypatch):
+    """Each kernel, with blocks of 2 queries."""
+    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 2)
+    jax.clear_caches()  # the constant is compiled in
+    return request.param
+
+
+@every_mask
+def test_what_is_shown_and_how_far_it_reaches(name):
+    mask, _, reach = MASKS[name]
+    mask.check((B,), H, N, M)
+    flat = jax.tree.map(
+        lambda x: np.broadcast_to(x, (B, H, *x.shape[2:])), mask.flat((B,))
+    )
+    for b, h in np.ndindex(B, H):
+        own = jax.tree.map(lambda x, b=b, h=h: jnp.asarray(x[b, h]), flat)
+        whole = own.tile(jnp.arange(N), jnp.arange(M))
+        np.testing.assert_array_equal(whole, shown(name)[b, h])
+        part = own.tile(jnp.arange(2, 4), jnp.arange(3, 6))
+        np.testing.assert_array_equal(part, shown(name)[b, h, 2:4, 3:6])
+    assert mask.reach() == (reach or (None, None))
+
+
+def compare(kernel, name, score="scaled dot"):
+    qkv = draw_qkv()
+    value, exact = SCORES[score]
+    out, lse = attention(
+        *qkv, score=value, mask=MASKS[name][0], return_lse=True, implementation=kernel
+    )
+    for b, h in np.ndindex(B, H):
+        head = (x[b, :, h] for x in qkv)
+        expected = oracle.attention(*head, shown(name)[b, h], exact(h))
+        np.testing.assert_allclose(out[b, :, h], expected[0], rtol=3e-5, atol=3e-6)
+        np.testing.assert_allclose(lse[b, :, h], expected[1], rtol=3e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("sinks", "prefix", "all") else pytest.mark.ci
+        )
+        for name in MASKS
+    ],
+)
+def test_equals_the_oracle(kernel, name):
+    compare(kernel, name)
+
+
+# The longest way is that of additive attention; the others are for .ci/run.
+EVERY_SCORE = [
+    pytest.param(name, marks=() if name == "additive" else pytest.mark.ci)
+    for name in SCORES
+    if name != "scaled dot"
+]
+
+
+@pytest.mark.parametrize("score", EVERY_SCORE)
+def test_equals_the_oracle_with_every_score(kernel, score):
+    compare(kernel, "all", score)
+
+
+def test_hidden_nan_reaches_nobody_and_who_sees_nothing_gets_zero(kernel):
+    """Query 0 sees nothing, and no query sees keys 3 and 5."""
+    q, k, v = draw_qkv()
+    mask = Mask.of(lambda i, j: (j != 3) & (j != 5)) & ~Mask.of(lambda i, j: i == 0)
+    bad = k.at[:, 3].set(jnp.nan), v.at[:, 5].set(jnp.inf)
+
+    def f(q, k, v):
+        out, lse = attention(q, k, v, mask=mask, return_lse=True, implementation=kernel)
+        return (out**2).sum() + lse[:, 1:].sum(), (out, lse)
+
+    grad = jax.grad(f, argnums=(0, 1, 2), has_aux=True)
+    gradients, (out, lse) = grad(q, *bad)
+    expected, (clean, _) = grad(q, k, v)
+    np.testing.assert_allclose(out, clean, rtol=1e-6)
+    assert (out[:, 0] == 0).all() and (lse[:, 0] == -jnp.inf).all()
+    for a, b in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert (gradients[0][:, 0] == 0).all()
+
+
+def test_identities():
+    window = Mask.window(1, 2)
+    assert ~~window is window
+    i, j = jnp.arange(N), jnp.arange(M)
+    for one, other in (
+        (window | NOTHING, window),
+        (NOTHING | window, window),
+        (window | window, window),
+        (window & ~window, NOTHING),
+        (window | ~window, Mask()),
+        (window | Mask(), Mask()),
+        (Mask.prefix(np.array(0)), CAUSAL),
+        (Mask.first(0), NOTHING),
+        (Mask.first(M), Mask()),
+        (~(window | CAUSAL), ~window & ~CAUSAL),
+    ):
+        np.testing.assert_array_equal(one.tile(i, j), other.tile(i, j))
+
+
+LONG = 40
+
+
+@pytest.mark.parametrize(
+    "kind", ["a value", pytest.param("an array", marks=pytest.mark.ci)]
+)
+def test_sinks_and_a_window_slide_over_long_inputs(monkeypatch, kind):
+    """With biases and dropout, which go by the places of keys."""
+    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
+    jax.clear_caches()
+    draw = np.random.default_rng(4).normal
+    q, k, v = (jnp.asarray(draw(size=(LONG, 1, 5)), jnp.float32) for _ in range(3))
+    bias = jnp.asarray(draw(size=(1, LONG, LONG)), jnp.float32)
+    if kind == "a value":
+        bias = attn.RelativeBias(bias[:, 0, : 2 * 9 + 1])
+    mask = (Mask.window(4, 0) | Mask.first(3)) & CAUSAL
+    assert mask.spans() == (3, 4, 0)
+    seen = np.tri(LONG, dtype=bool) & ~np.tri(LONG, k=-5, dtype=bool)
+    seen[:, :3] = np.tri(LONG, dtype=bool)[:, :3]
+
+    def loss(k, mask, kernel):
+        dropout = dict(dropout_rate=0.3, dropout_key=jax.random.key(0))
+        options = dict(mask=mask, bias=bias, implementation=kernel)
+        out = attention(q, k, v, **options, **dropout)
+        return (out**2).sum(), out
+
+    f = jax.grad(loss, has_aux=True)
+    results = f(k, mask, "tiled"), f(k, Mask.dense(seen), "reference")
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_with_sinks_takes_the_keys_that_it_shows_alone():
+    """Of 4,096 keys, a block of 256 queries has scores with 4 and 256 + 60 of them."""
+    x = jax.ShapeDtypeStruct((4096, 1, 8), jnp.float32)
+    mask = (Mask.window(60, 0) | Mask.first(4)) & CAUSAL
+
+    def f(q, k, v):
+        return attention(q, k, v, mask=mask, implementation="tiled")
+
+    text = jax.jit(f).lower(x, x, x).as_text()
+    assert "256x320" in text
+    assert "256x4096" not in text
+
+
+@pytest.mark.ci
+def test_statistics_and_hard_attention_know_where_the_keys_are():
+    q, k, _ = draw_qkv()
+    q, k = (jnp.concatenate([x] * 8, axis=1) for x in (q, k))
+    mask = (Mask.window(2, 0) | Mask.first(3)) & CAUSAL
+    n, m = q.shape[1], k.shape[1]
+    dense = Mask.dense(mask.tile(jnp.arange(n), jnp.arange(m)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 2)
+        jax.clear_caches()
+        results = []
+        for one in (mask, dense):
+            _, index = argmax_attention(q, k, k, mask=one)
+            top = inspect.top_weights(q, k, mask=one, top=2)
+            results.append((index, top))
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *results)
+
+
+def test_a_function_of_equal_code_is_one_program():
+    def near(r):
+        return Mask.of(lambda i, j: abs(i - j) <= r)
+
+    traces = []
+
+    @jax.jit
+    def f(mask):
+        traces.append(mask)
+        return mask.tile(jnp.arange(N), jnp.arange(M))
+
+    results = [f(near(r)) for r in (1, 1, 2, 1)]
+    assert len(traces) == 2
+    np.testing.assert_array_equal(results[0], results[3])
+    assert (results[2] != results[0]).any()
+    assert near(1) == near(1) != near(2)
+
+
+def test_a_function_that_closes_over_an_array_is_refused():
+    array = jnp.ones(M)
+    with pytest.raises(TypeError, match=r"an array belongs into a part of one's own"):
+        Mask.of(lambda i, j: array[j] > 0)
+
+
+def test_an_array_within_is_held_to_its_shape():
+    mask = CAUSAL | ~Mask.padding(np.ones(3, int))
+    with pytest.raises(ValueError, match=r"lengths of shape \(3,\) does not fit"):
+        attention(*draw_qkv(), mask=mask)
+
+
+def test_an_array_within_differs_between_lanes_and_examples():
+    q, k, v = draw_qkv()
+
+    def f(lengths):
+        return attention(q, k, v, mask=Mask.prefix(lengths), implementation="tiled")
+
+    lengths = jnp.array([[0, 3], [6, 2]])
+    lanes = jax.vmap(f)(lengths)
+    for lane, own in zip(lanes, lengths, strict=True):
+        np.testing.assert_allclose(lane, f(own), rtol=1e-5, atol=1e-6)
+    assert lanes.shape == (2, B, N, H, V)
+
+
+def test_other_mixers_read_them_too():
+    mask = Mask.prefix(np.array([3, 5])) & ~Mask.window(0, 0)
+    i, j = np.arange(N)[:, None], np.arange(N)[None]
+    expected = ((j <= i) | (j < np.array([3, 5])[:, None, None])) & (i != j)
+    np.testing.assert_array_equal(dense_mask(mask, (2,), N, N), expected)
+
+
+def test_a_picture():
+    mask = (Mask.window(1, 0) | Mask.first(1)) & CAUSAL
+    assert mask.picture(4, 4).split() == ["●···", "●●··", "●●●·", "●·●●"]
+    assert Mask.prefix(np.array([2, 0])).picture(3, 3).split() == ["●●·", "●●·", "●●●"]
