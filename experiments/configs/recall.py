@@ -43,12 +43,7 @@ def sweep_systems():
 
 
 def sweep_cousins():
-    for mixer in (
-        "attention",
-        "linear_attention",
-        "gated_linear_attention",
-        "deltanet",
-    ):
+    for mixer in ("attention", "linear_attention", "deltanet"):
         yield {"model.decoder_mixing": mixer}
 
 

@@ -362,3 +362,13 @@ def test_a_task_from_outside(tmp_path):
     for ids, labels in zip(*prepared.test.ids, strict=True):
         assert len(ids) == len(labels) == 9
         assert (labels > NOTHING_ID).tolist() == [False] * 8 + [True]
+
+
+def test_texts_that_come_twice_are_named():
+    prepared = dataset.prepare(data_of("copy", symbols=1))
+    (line, *_) = prepared.warnings()
+    assert line.startswith("warning: 20 of 20 validation pairs are in train too")
+    assert line.endswith(
+        "texts of few symbols come twice by chance, longer ones do not"
+    )
+    assert dataset.prepare(data_of("recall")).warnings() == []
