@@ -7,9 +7,10 @@
 
 The claims: in decoders, no positions at all carry over to longer texts as well as ALiBi, T5's
 bias and rotary, or better (Kazemnejad et al. 2023, arXiv 2305.19466); ALiBi carries over where
-sinusoids do not (Press et al. 2022, arXiv 2108.12409); softmax scaled by the log of the number
-of keys, and entmax, whose weights may be 0, keep what softmax spreads over more keys
-(Nakanishi 2025, arXiv 2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
+sinusoids do not (Press et al. 2022, arXiv 2108.12409), and FIRE better than either (Li et al.
+2023, arXiv 2310.04418); softmax scaled by the log of the number of keys, and entmax so scaled,
+whose weights may be 0, keep what softmax spreads over more keys (Nakanishi 2025, arXiv
+2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
 
 Training and validation have up to 16 symbols to copy, or texts of 64 symbols with 4 keys; the
 test three and four times as many, so that perplexity says what was learned and accuracy what
@@ -38,10 +39,10 @@ def get_config(task="copy"):
 
 
 def sweep_positions():
-    for positions in ("sinusoidal", "none", "alibi", "rotary", "t5"):
+    for positions in ("sinusoidal", "none", "alibi", "rotary", "t5", "fire"):
         yield {"model.positions": positions}
 
 
 def sweep_normaliser():
-    for normaliser in ("softmax", "scalable_softmax", "entmax", "asentmax"):
+    for normaliser in ("softmax", "scalable_softmax", "asentmax"):
         yield {"model.normaliser": normaliser}
