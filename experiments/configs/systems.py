@@ -22,8 +22,9 @@ import bisect
 
 import jax
 
-from attn import SCORES
+import attn
 from experiments.configs import multi30k, quick
+from experiments.configs.scores import SCORES
 
 CORPORA = ("cldr", "multi30k")
 RATES = {
@@ -105,5 +106,5 @@ def score_parameters(d, score) -> int:
     if score == "none":
         return 0
     key = jax.eval_shape(lambda: jax.random.key(0))
-    shapes = jax.eval_shape(lambda key: SCORES[score].init(key, 1, d, d), key)
+    shapes = jax.eval_shape(lambda key: attn.SCORES[score].init(key, 1, d, d), key)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

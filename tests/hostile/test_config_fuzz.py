@@ -103,7 +103,13 @@ def largest() -> Settings:
     }
     return resolve(
         base("quick"),
-        numbers | {"training.sequence_length": 2**20, "training.batch_size": 2**10},
+        numbers
+        | {
+            # They turn the keys of d_r features.
+            "model.positions": "rotary",
+            "training.sequence_length": 2**20,
+            "training.batch_size": 2**10,
+        },
     )
 
 

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from attn import MIXERS, POSITIONS, SCORES
+from attn import MIXERS, POSITIONS
 from experiments.configs import layers, lengths, positions, scores, systems, table3
 from experiments.report.published import TABLE_3
 from experiments.settings import TASKS, resolve
@@ -201,14 +201,14 @@ def test_presets_are_told_apart():
 
 def test_sweeps_of_kinds_leave_none_out():
     swept = [point["model.score"] for point in scores.sweep_score()]
-    assert swept == [*SCORES]
+    assert swept == [*scores.SCORES]
     swept = [point["model.positions"] for point in positions.sweep_positions()]
     assert swept == [*POSITIONS]
     texts = [*layers.MIXERS.values(), *layers.COUSINS.values()]
     assert {text.partition("(")[0] for text in texts} == {*MIXERS}
     module, base = config("scores")
     grid = plan_trials(base, expand(sweeps_of(module), ["score", "d_k"], base))
-    assert len(grid) == 4 * len(SCORES) and base.model.score == "additive"
+    assert len(grid) == 4 * len(scores.SCORES) and base.model.score == "additive"
     assert positions.get_config().data.max_length == 20
 
 
