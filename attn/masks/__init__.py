@@ -102,7 +102,8 @@ class Mask:
 
         It is called with integers i (n, 1) and j (1, m), and gives booleans broadcastable
         to (n, m). The function is a constant of compiled programs: numbers that it closes
-        over are compiled in, and for arrays there is `mask_part`.
+        over are compiled in, those of its module as they are at first, and for arrays
+        there is `mask_part`.
 
         Raises:
           TypeError: a function that closes over an array.
