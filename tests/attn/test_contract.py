@@ -50,9 +50,9 @@ def failures(rows):
     return [f"{row.what}: {row.detail}" for row in rows if not row.ok]
 
 
-# A normed product goes the way of Cosine.
+# A product and a score that is none; others go the way of one of them.
 SOME = [
-    pytest.param(score, marks=pytest.mark.ci if score == "qk_norm" else ())
+    pytest.param(score, marks=() if score in ("additive", Cosine) else pytest.mark.ci)
     for score in [*SCORES, Cosine]
 ]
 
@@ -79,18 +79,31 @@ def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(scor
     assert not failures(rows)
 
 
-@pytest.mark.parametrize("positions", [*POSITIONS, "half rotary"])
+# One of each hook.
+SOME_POSITIONS = ("sinusoidal", "t5", "forget", "randomised", "half rotary")
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param(name, marks=() if name in SOME_POSITIONS else pytest.mark.ci)
+        for name in [*POSITIONS, "half rotary"]
+    ],
+)
 def test_positions_meet_the_contract(positions):
     half = Rotary(fraction=1 / 3)
     value = half if positions == "half rotary" else POSITIONS[positions]()
     assert not failures(check_positions(value))
 
 
+# With a cache of positions, of neighbours, and of a state.
+SOME_MIXERS = ("attention", "convolution", "gated_linear_attention")
+
+
 @pytest.mark.parametrize(
     "mixer",
     [
-        # The gated one does all that it does.
-        pytest.param(mixer, marks=pytest.mark.ci) if mixer == "deltanet" else mixer
+        pytest.param(mixer, marks=() if mixer in SOME_MIXERS else pytest.mark.ci)
         for mixer in MIXERS
     ],
 )

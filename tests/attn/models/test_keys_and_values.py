@@ -107,6 +107,11 @@ def steps(model, params, x):
     return jnp.stack(outputs, 2)
 
 
+def slow(*values):
+    """Marks a case of which .ci/run alone has time for all."""
+    return pytest.param(*values, marks=pytest.mark.ci)
+
+
 def test_as_many_heads_of_keys_are_multi_head_attention_bit_for_bit():
     plain, grouped = module(), module(h_kv=H)
     params = drawn(plain)
@@ -124,9 +129,9 @@ def test_as_many_heads_of_keys_are_multi_head_attention_bit_for_bit():
 @pytest.mark.parametrize(
     ("h_kv", "options"),
     [
-        (1, dict(score="additive", combine="mean")),
+        slow(1, dict(score="additive", combine="mean")),
         (2, dict(biases=True, positions=Rotary(), normaliser="sink", P_drop=0.3)),
-        (2, dict(selection="argmax", positions=Relative())),
+        slow(2, dict(selection="argmax", positions=Relative())),
     ],
 )
 def test_fewer_heads_of_keys_are_repeated_ones(h_kv, options):
@@ -192,16 +197,16 @@ def test_latents_are_matrices_of_low_rank():
 @pytest.mark.parametrize(
     "options",
     [
-        dict(h_kv=2, positions=Rotary(), score="bilinear"),
+        slow(dict(h_kv=2, positions=Rotary(), score="bilinear")),
         dict(h_kv=1, positions=Relative(), score="additive", biases=True),
-        dict(d_c=C),
+        slow(dict(d_c=C)),
         # Weights that do not sum to 1 show a value's bias.
         dict(d_c=C, h_kv=2, biases=True, normaliser="sigmoid", positions=Relative()),
-        dict(d_c=C, score="bilinear", combine="mean"),
-        dict(d_c=C, score="additive"),
-        dict(d_c=C, score=Normed, biases=True),
+        slow(dict(d_c=C, score="bilinear", combine="mean")),
+        slow(dict(d_c=C, score="additive")),
+        slow(dict(d_c=C, score=Normed, biases=True)),
         dict(d_c=C, d_r=4, positions=Rotary(), biases=True),
-        dict(d_c=C, d_r=2, h_kv=2, positions=Rotary(), score="additive"),
+        slow(dict(d_c=C, d_r=2, h_kv=2, positions=Rotary(), score="additive")),
     ],
 )
 def test_steps_over_a_cache_are_the_whole(options):
