@@ -222,6 +222,7 @@ def test_a_trial_that_is_asked_measures_its_heads(measured):
             f"{kind}/{what}"
             for what in (
                 "entropy",
+                "first",
                 "distance",
                 "shares",
                 "importance",
