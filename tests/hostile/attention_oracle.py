@@ -5,8 +5,7 @@ arithmetic times the number of roundings, times a sum of absolute values that is
 beside the value itself. No bound is fitted to what attn gives.
 
 B examples (all batch axes as one), N queries, M keys, H heads, Q the width of a query, K
-of a key, V of a value, A features of an additive score. Arrays here are (B, H, …): keys
-and values that heads share are repeated, and their gradients summed.
+of a key, V of a value, A features of an additive score. Arrays here are (B, H, …).
 """
 
 import dataclasses
