@@ -156,12 +156,13 @@ def test_a_sweep_survives_what_happens_on_a_cluster(cluster, tmp_path):
 
 
 def test_trials_outlast_their_time_limit(cluster, tmp_path):
-    """The limit is a minute, and a task is asked to save some 20 s before its end."""
+    """The limit is a minute, and SLURM asks a task to save 20 to 50 s before its end."""
     sweep = Sweep(cluster, tmp_path / "sweep")
     score = "--config.model.score=tests.slurm.slow:Slow"
-    # Each step waits in four attentions: the trial for over 64 s, and a task trains 32 at most.
-    sweep.start("--slurm.time=1", score, seeds=1, env={"SLOW_SCORE": "0.07"})
-    sweep.end(500)
+    # Each step waits in three attentions: the trial for over 64 s, and a task trains for 32 at
+    # most, but on a busy machine, where starting takes long, for a few.
+    sweep.start("--slurm.time=1", score, seeds=1, env={"SLOW_SCORE": "0.09"})
+    sweep.end(900)
     for name, number in list_claims(sweep.workdir).numbers.items():
         # Taken, given back, taken, given back, taken: so it outlasted two limits at least.
         assert number >= 4 and number % 2 == 0, (name, number)
