@@ -11,10 +11,18 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 
+# The emitters of fusions take half of the time to compile. Later versions have no others.
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and jax.__version_info__ < (
+    0,
+    11,
+):
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items):
     """The longest of .ci/run first, so that no process is left with them alone at the end."""
-    items.sort(key=lambda item: item.path.name != "test_multihost.py")
+    long = ("test_multihost.py", "test_sweeps.py")
+    items.sort(key=lambda item: item.path.name not in long)

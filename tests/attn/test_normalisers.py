@@ -82,9 +82,18 @@ CASES = {
 }
 # Those that do the same with other numbers are for .ci/run.
 ALSO = ("softmax", "sink, one number", "sigmoid, bias", "entmax 1.25", "entmax 1")
-EVERY_CASE = [
-    pytest.param(case, marks=pytest.mark.ci if case in ALSO else ()) for case in CASES
-]
+# These go the way of a sink and of entmax, but for their numbers.
+ALIKE = (*ALSO, "off_by_one", "adaptive_entmax")
+
+
+def in_ci(cases):
+    """Returns all cases, of which these are marked ci."""
+    return [
+        pytest.param(case, marks=pytest.mark.ci if case in cases else ())
+        for case in CASES
+    ]
+
+
 EVERY_MASK = [
     # It has parts of three kinds, and queries that see nothing.
     mask
@@ -125,7 +134,7 @@ def expected(q, k, visible, weights_of):
 
 @in_float64
 @pytest.mark.parametrize("mask", EVERY_MASK)
-@pytest.mark.parametrize("case", EVERY_CASE)
+@pytest.mark.parametrize("case", in_ci(ALSO))
 def test_weights_and_outputs_equal_the_oracle(case, mask):
     normaliser, weights_of = CASES[case]
     mask, visible = MASKS[mask]
@@ -154,7 +163,7 @@ def test_it_meets_the_contract(name):
 
 
 @in_float64
-@pytest.mark.parametrize("case", EVERY_CASE)
+@pytest.mark.parametrize("case", in_ci(ALIKE))
 def test_gradients_are_those_of_differences(case):
     normaliser, _ = CASES[case]
     leaves, tree = jax.tree.flatten(normaliser)
@@ -175,7 +184,7 @@ def test_gradients_are_those_of_differences(case):
 
 
 @in_float64
-@pytest.mark.parametrize("case", EVERY_CASE)
+@pytest.mark.parametrize("case", in_ci(ALIKE))
 def test_blocks_windows_and_dropout_equal_the_reference(case):
     normaliser, _ = CASES[case]
     q, k, v = qkv(300, 300)
@@ -255,7 +264,7 @@ def test_entmax_sums_to_1_and_is_sparse_whatever_the_scores(alpha, dtype):
 
 
 @in_float64
-@pytest.mark.parametrize("case", EVERY_CASE)
+@pytest.mark.parametrize("case", in_ci(ALIKE))
 def test_statistics_are_those_of_the_weights(case):
     normaliser, weights_of = CASES[case]
     q, k, _ = qkv()
@@ -280,7 +289,7 @@ def test_statistics_are_those_of_the_weights(case):
 
 
 @in_float64
-@pytest.mark.parametrize("case", EVERY_CASE)
+@pytest.mark.parametrize("case", in_ci(ALIKE))
 def test_the_cache_equals_the_reference(case):
     normaliser, _ = CASES[case]
     q, k, v = qkv()

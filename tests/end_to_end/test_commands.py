@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from experiments.system.files import lock
+from tests.cases import the_rest_in_ci
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "tests/experiments/tiny_config.py"
@@ -211,75 +212,78 @@ def test_two_sweeps_at_once_into_one_workdir(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
-    [
-        (
-            "train",
-            [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"],
-            "did you mean model.h? (known: model.kind",
-        ),
-        (
-            "train",
-            [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"],
-            "--config.model.h=two",
-        ),
-        (
-            "train",
-            [
-                f"--config={CONFIG}",
-                "--config.model.positions=sinusoidle",
-                "--workdir=x",
-            ],
-            "one of sinusoidal",
-        ),
-        ("train", [f"--config={CONFIG}"], "--workdir"),
-        (
-            "train",
-            ["--config=nowhere.py", "--workdir=x"],
-            "--config=nowhere.py: no such file (the project's own, by name: ",
-        ),
-        (
-            "train",
-            [
-                f"--config={CONFIG}",
-                "--workdir=x",
-                "--config.data.corpus=files",
-                "--config.data.directory=/nowhere",
-            ],
-            "/nowhere",
-        ),
-        (
-            "train",
-            [
-                f"--config={CONFIG}",
-                "--config.model.d_ff=1000000",
-                "--config.model.N=1000",
-                "--workdir=x",
-            ],
-            "of memory and this machine has",
-        ),
-        (
-            "train",
-            [f"--config={CONFIG}", "--workdir=x", "--resume=a", "--init_from=b"],
-            "are both given",
-        ),
-        (
-            "sweep",
-            [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"],
-            "both set model.d_k",
-        ),
-        (
-            "sweep",
-            [
-                f"--config={CONFIG}",
-                "--sweep=heads",
-                "--config.model.h=2",
-                "--workdir=x",
-            ],
-            "the sweep sets it too",
-        ),
-        ("report", ["--workdir=/nowhere"], "/nowhere"),
-        ("report", ["runs/quick"], "--workdir"),
-    ],
+    the_rest_in_ci(
+        [
+            (
+                "train",
+                [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"],
+                "did you mean model.h? (known: model.kind",
+            ),
+            (
+                "train",
+                [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"],
+                "--config.model.h=two",
+            ),
+            (
+                "train",
+                [
+                    f"--config={CONFIG}",
+                    "--config.model.positions=sinusoidle",
+                    "--workdir=x",
+                ],
+                "one of sinusoidal",
+            ),
+            ("train", [f"--config={CONFIG}"], "--workdir"),
+            (
+                "train",
+                ["--config=nowhere.py", "--workdir=x"],
+                "--config=nowhere.py: no such file (the project's own, by name: ",
+            ),
+            (
+                "train",
+                [
+                    f"--config={CONFIG}",
+                    "--workdir=x",
+                    "--config.data.corpus=files",
+                    "--config.data.directory=/nowhere",
+                ],
+                "/nowhere",
+            ),
+            (
+                "train",
+                [
+                    f"--config={CONFIG}",
+                    "--config.model.d_ff=1000000",
+                    "--config.model.N=1000",
+                    "--workdir=x",
+                ],
+                "of memory and this machine has",
+            ),
+            (
+                "train",
+                [f"--config={CONFIG}", "--workdir=x", "--resume=a", "--init_from=b"],
+                "are both given",
+            ),
+            (
+                "sweep",
+                [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"],
+                "both set model.d_k",
+            ),
+            (
+                "sweep",
+                [
+                    f"--config={CONFIG}",
+                    "--sweep=heads",
+                    "--config.model.h=2",
+                    "--workdir=x",
+                ],
+                "the sweep sets it too",
+            ),
+            ("report", ["--workdir=/nowhere"], "/nowhere"),
+            ("report", ["runs/quick"], "--workdir"),
+        ],
+        first=4,
+    ),
 )
 def test_a_mistake_is_one_line(name, flags, message):
     done = command(name, *flags)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.cases import the_rest_in_ci
 from tests.end_to_end.test_commands import CONFIG, ENVIRONMENT, ROOT, sweep
 
 TUNED = ("--seeds=2", "--tune=training.learning_rate:0.5,1,2", "--workers=1")
@@ -111,17 +112,20 @@ def test_dry_run_prints_the_tuning_trials_and_says_what_depends_on_them(tmp_path
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (["--tune=training.learning_rate:1"], "one value is no choice"),
-        (["--tune=training.rate:1,2"], "training.rate: no such setting"),
-        (["--tune=training.warmup:1,x"], "'x' is no number"),
-        (
-            ["--tune=training.warmup:1,2", "--seeds=auto", "--budget=9"],
-            "--tune and --seeds=auto both choose what to train: give --seeds a number",
-        ),
-        (["--tune=training.warmup:1,2", "--tune_seeds=0"], "tune_seeds"),
-        (["--tune_seeds=2"], "--tune_seeds=2 is for --tune: give that too"),
-    ],
+    the_rest_in_ci(
+        [
+            (["--tune=training.learning_rate:1"], "one value is no choice"),
+            (["--tune=training.rate:1,2"], "training.rate: no such setting"),
+            (["--tune=training.warmup:1,x"], "'x' is no number"),
+            (
+                ["--tune=training.warmup:1,2", "--seeds=auto", "--budget=9"],
+                "--tune and --seeds=auto both choose what to train: give --seeds a number",
+            ),
+            (["--tune=training.warmup:1,2", "--tune_seeds=0"], "tune_seeds"),
+            (["--tune_seeds=2"], "--tune_seeds=2 is for --tune: give that too"),
+        ],
+        first=2,
+    ),
 )
 def test_mistakes_are_one_line_before_any_work(tmp_path, flags, message):
     done = sweep(tmp_path / "new", *flags, names="positions")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.cases import the_rest_in_ci
 from tests.end_to_end.test_commands import CONFIG, command
 
 
@@ -33,26 +34,32 @@ def test_a_corpus_is_described_and_made_a_data_set(tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (
-            [],
-            "python -m launch.data COMMAND, where COMMAND is describe or build or download",
-        ),
-        (["describe"], "--config=FILE is needed"),
-        (
-            ["build", f"--config={CONFIG}", "--directory=x"],
-            "--name=NAME is needed",
-        ),
-        (
-            ["build", f"--config={CONFIG}", "--name=News", "--directory=x"],
-            "--name=News: a data set's name",
-        ),
-        (["build", f"--config={CONFIG}", "--name=news"], "--directory=DIR is needed"),
-        (
-            ["describe", f"--config={CONFIG}", "--name=news"],
-            "Unknown command line flag 'name'",
-        ),
-    ],
+    the_rest_in_ci(
+        [
+            (
+                [],
+                "python -m launch.data COMMAND, where COMMAND is describe or build or download",
+            ),
+            (["describe"], "--config=FILE is needed"),
+            (
+                ["build", f"--config={CONFIG}", "--directory=x"],
+                "--name=NAME is needed",
+            ),
+            (
+                ["build", f"--config={CONFIG}", "--name=News", "--directory=x"],
+                "--name=News: a data set's name",
+            ),
+            (
+                ["build", f"--config={CONFIG}", "--name=news"],
+                "--directory=DIR is needed",
+            ),
+            (
+                ["describe", f"--config={CONFIG}", "--name=news"],
+                "Unknown command line flag 'name'",
+            ),
+        ],
+        first=2,
+    ),
 )
 def test_a_mistake_is_one_line(flags, message):
     done = command("data", *flags)
