@@ -53,12 +53,13 @@ def attention_statistics(
 ) -> dict[str, np.ndarray]:
     """Computes means over all queries of a test set, by "kind/what", each (N, H):
 
-    - entropy, −Σ_j w_ij ln w_ij in nats;
-    - distance, Σ_j w_ij·|i − j| in tokens;
-    - first, w_i0;
-    - shares (N, H, places), Σ w_ij over the keys of each of PLACES.
+    - entropy, −Σ_j p_ij ln p_ij in nats;
+    - distance, Σ_j p_ij·|i − j| in tokens;
+    - first, w_i0 / max(1, Σ_j w_ij), what a sink takes;
+    - shares (N, H, places), Σ p_ij over the keys of each of PLACES.
 
-    The decoder reads the references. `weights(state, source, target, lengths)` is a
+    p_ij = w_ij / Σ_j w_ij are the weights where these sum to 1, and 0 where all weights of a
+    query are. The decoder reads the references. `weights(state, source, target, lengths)` is a
     compiled `attention_maps.attention_weights`; `check()` is called between batches.
     """
     totals = {}
@@ -89,17 +90,20 @@ def attention_statistics(
 
 def _sums(w):
     """Sums over the queries of one sentence; w (N, H, m, n)."""
+    total = w.sum(-1, keepdims=True)
+    first = w[..., 0] / np.maximum(total[..., 0], 1)
+    p = w / np.where(total == 0, 1, total)
     i, j = np.ogrid[: w.shape[2], : w.shape[3]]
     # In the order of PLACES, of which the first that is true counts.
     conditions = [i == j, j == i - 1, j == i + 1, j == 0, j == w.shape[3] - 1]
     place = np.select(conditions, range(5), 5)
-    shares = [(w * (place == number)).sum((-2, -1)) for number in range(len(PLACES))]
+    shares = [(p * (place == number)).sum((-2, -1)) for number in range(len(PLACES))]
     # 0 · ln 0 is 0.
-    logs = np.log(np.where(w > 0, w, 1))
+    logs = np.log(np.where(p > 0, p, 1))
     return dict(
-        entropy=-(w * logs).sum((-2, -1)),
-        distance=(w * np.abs(i - j)).sum((-2, -1)),
-        first=w[..., 0].sum(-1),
+        entropy=-(p * logs).sum((-2, -1)),
+        distance=(p * np.abs(i - j)).sum((-2, -1)),
+        first=first.sum(-1),
         shares=np.stack(shares, axis=-1),
     )
 

@@ -400,15 +400,16 @@ FIRST_TOKEN_MASS = Metric(
     link=SHARE,
 )
 """The weight of the first token in the decoder's self-attention, the mean over all queries of
-the test set, heads and layers: near 100 where heads rest on it as a sink. With
-evaluation.head_importance alone, as all in heads.npz."""
+the test set, heads and layers: near 100 where heads rest on it as a sink. Weights that sum to
+more than 1 are divided by their sum. With evaluation.head_importance alone, as all in
+heads.npz."""
 
 ENTROPY = Metric(
     key="attention_entropy",
     heading="entropy, nats",
     decimals=2,
 )
-"""The entropy of the weights of the decoder's self-attention, likewise."""
+"""The entropy of the weights of the decoder's self-attention, as shares of their sum, likewise."""
 
 OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
 """What is measured of attention, in tables beside the metrics, where there is any."""

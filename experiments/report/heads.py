@@ -23,7 +23,8 @@ MEASURES = (
         "tokens",
         False,
         "How far from its own place each head looks: "
-        "Σ w·|i − j|, the mean over the queries of the test set.",
+        "Σ p·|i − j|, p the weights as shares of their sum, the mean over the queries of "
+        "the test set.",
     ),
     (
         "importance",

@@ -15,6 +15,7 @@ from launch.bench.attention import command as attention
 from launch.bench.attention import jax as jax_libraries
 from launch.bench.attention.call import Call
 from launch.bench.attention.jax import Jax
+from launch.bench.attention.normalisers import NORMALISERS
 from launch.bench.conformance import contract, inputs
 from launch.bench.conformance.contract import Verdict
 from launch.bench.harness import libraries, run
@@ -70,13 +71,27 @@ def test_exact_gradients_are_those_of_the_values(score):
     np.testing.assert_allclose(along, expected, rtol=1e-11)
 
 
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_exact_gradients_under_each_normaliser_are_those_of_the_values(normaliser):
+    x = inputs.inputs()
+    dx = inputs.like(x)
+    g = inputs.weights(x)
+    visible = inputs.visible(x, Call(lengths=inputs.EMPTY))
+    step = {name: a + 1e-30j * dx[name] for name, a in x.items()}
+    out, _ = oracle.attention(step, visible, normaliser=normaliser)
+    assert (out[0] == 0).all()
+    gradients = oracle.attention_gradient(x, visible, g, normaliser=normaliser)
+    along = sum((gradients[name] * dx[name]).sum() for name in x)
+    np.testing.assert_allclose(along, (g * out).sum().imag / 1e-30, rtol=1e-11)
+
+
 def test_exact_gradient_of_a_query_that_sees_nothing_is_zero():
     x = inputs.inputs()
     g = np.zeros((inputs.B, inputs.N, inputs.H, inputs.K))
     h = np.zeros((inputs.B, inputs.N, inputs.H))
     g[0] = 1
     h[0] = 1
-    gradients = inputs.exact_gradient(x, Call(lengths=inputs.EMPTY), g, h)
+    gradients = inputs.exact_gradient(x, Call(lengths=inputs.EMPTY), "softmax", g, h)
     assert all((a == 0).all() for a in gradients.values())
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+import attn
 from launch.bench.attention import jax as jax_libraries
+from launch.bench.attention.cases import NORMALISERS
 from launch.bench.attention.jax import Jax
 from launch.bench.conformance import command as conformance
 from launch.bench.conformance import contract, probes
@@ -46,6 +48,27 @@ def test_the_reference_keeps_every_line_but_that_on_memory():
     assert contract.attempt(jax_libraries.ADAPTERS["attn:tiled"], MEMORY) == Verdict(
         "keeps"
     )
+
+
+def test_each_normaliser_has_a_column():
+    named = {name.removeprefix("attn:") for name in NORMALISERS}
+    assert named - {"attn"} == {*attn.NORMALISERS} - {"softmax"}
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("fast_probes")
+@pytest.mark.parametrize(
+    "name", ["scalable_softmax", "relu", "entmax", "stick_breaking"]
+)
+def test_a_normaliser_keeps_every_line_but_those_on_the_lse(name):
+    library = jax_libraries.ADAPTERS[f"attn:{name}"]
+    verdicts = {line: contract.attempt(library, line) for line in contract.LINES}
+    has_lse = name == "scalable_softmax"
+    assert {
+        line: verdict
+        for line, verdict in verdicts.items()
+        if verdict.kind != ("keeps" if has_lse or "LSE" not in line else "cannot")
+    } == {}
 
 
 @pytest.mark.ci

@@ -35,7 +35,7 @@ LIBRARIES = {
 
 NORMALISERS = {
     "attn": JAX,
-    **{f"attn:{name}": JAX for name in normalisers.NORMALISERS},
+    **{f"attn:{name}": JAX for name in normalisers.NORMALISERS if name != "softmax"},
 }
 """What --normalisers compares: softmax, and each that may stand in its place."""
 
@@ -84,7 +84,8 @@ class Case:
         self, samples: dict[str, dict[str, np.ndarray]], name: str
     ) -> tuple[float, str]:
         """Returns the error of a sample and, where it is too large, a complaint."""
-        normaliser = name.removeprefix("attn:") if name in NORMALISERS else "softmax"
+        named = name.removeprefix("attn:")
+        normaliser = named if named in normalisers.NORMALISERS else "softmax"
         largest = error(self, samples[name], normaliser)
         if largest <= TOLERANCE:
             return largest, ""
@@ -216,13 +217,10 @@ def _expected(case, normaliser):
     head["q"] = head["q"][queries]
     forward = case.direction == "forward"
     g_of_rows = g[-1, queries, -1].astype(np.float64)
-    if normaliser in normalisers.NORMALISERS:
-        if forward:
-            return {"out": normalisers.head(head, visible, normaliser, case.score)}
-        return normalisers.gradient(head, visible, g_of_rows, normaliser, case.score)
+    options = dict(score=case.score, normaliser=normaliser)
     if forward:
-        return {"out": oracle.head(head, visible, case.score)[0]}
-    return oracle.gradient(head, visible, g_of_rows, score=case.score)
+        return {"out": oracle.head(head, visible, **options)[0]}
+    return oracle.gradient(head, visible, g_of_rows, **options)
 
 
 def _visible(case, queries):

@@ -39,6 +39,8 @@ class Jax:
     """Uses of the library that may ignore an argument. Each function returns whether
     the argument has an effect, or raises where the library refuses it."""
     program: Any = None
+    normaliser: str = "softmax"
+    """What `attend` makes weights of scores by."""
 
     def compile(self, case: cases.Case) -> Program:
         """Builds the forward pass or the gradient of a case."""
@@ -366,4 +368,5 @@ ADAPTERS = {
 for _name in KERNELS:
     ADAPTERS[f"attn:{_name}"] = Jax(functools.partial(attn, implementation=_name))
 for _name in NORMALISERS:
-    ADAPTERS[f"attn:{_name}"] = Jax(functools.partial(attn, normaliser=_name))
+    _attend = functools.partial(attn, normaliser=_name)
+    ADAPTERS[f"attn:{_name}"] = Jax(_attend, normaliser=_name)

@@ -11,26 +11,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from launch.bench.attention.normalisers import NORMALISERS
 
-def head(x: dict[str, np.ndarray], visible: np.ndarray, score: str = "scaled_dot"):
-    """Returns (output (n, V), LSE (n,), weights (n, M)) of one head.
 
-    `visible` is boolean (n, M). A query that sees nothing has output 0 and LSE −inf.
+def head(
+    x: dict[str, np.ndarray],
+    visible: np.ndarray,
+    score: str = "scaled_dot",
+    normaliser: str = "softmax",
+):
+    """Returns (output (n, V), LSE (n,) or None, weights (n, M)) of one head.
+
+    `visible` is boolean (n, M). A query that sees nothing has output 0, and with softmax
+    LSE −inf.
     """
-    s = SCORES[score](x)[0] + x.get("bias", 0.0)
-    # Of the real part, as complex numbers have no order; any shift gives the same.
-    top = np.where(visible, s.real, -np.inf).max(-1, keepdims=True, initial=-np.inf)
-    # −inf less −inf, in a row that sees nothing, would be NaN.
-    top = np.where(np.isfinite(top), top, 0.0)
-    # The inner one too: a hidden score may be NaN, or too large for exp.
-    e = np.where(visible, np.exp(np.where(visible, s - top, 0.0)), 0.0)
-    total = e.sum(-1, keepdims=True)
-    empty = total == 0
-    # An empty row is divided by 1, so that it gets weights 0 and no warning.
-    divisor = np.where(empty, 1.0, total)
-    weights = e / divisor
-    lse = np.where(empty, -np.inf, np.log(divisor) + top)[:, 0]
-    return weights @ x["v"], lse, weights
+    weights, _, lse = _weigh(x, visible, score, normaliser)
+    return weights @ x["v"], None if lse is None else lse[:, 0], weights
 
 
 def gradient(
@@ -39,19 +35,23 @@ def gradient(
     g: np.ndarray,
     h: np.ndarray | float = 0.0,
     score: str = "scaled_dot",
+    normaliser: str = "softmax",
 ) -> dict[str, np.ndarray]:
     """Returns the gradient of Σ g · output + Σ h · LSE to everything in `x`.
 
     g (n, V) and h (n,) are constants.
     """
-    out, _, w = head(x, visible, score)
-    g_w = g @ x["v"].T
-    # The derivative of the LSE by the scores is w as well, so h joins in.
-    g_s = w * (g_w - (g * out).sum(-1, keepdims=True) + np.reshape(h, (-1, 1)))
-    gradients = {"v": w.T @ g, **SCORES[score](x)[1](g_s)}
+    weights, back, _ = _weigh(x, visible, score, normaliser)
+    g_s = back(g @ x["v"].T, np.reshape(h, (-1, 1)))
+    gradients = {"v": weights.T @ g, **SCORES[score](x)[1](g_s)}
     if "bias" in x:
         gradients["bias"] = g_s
     return gradients
+
+
+def _weigh(x, visible, score, normaliser):
+    s = SCORES[score](x)[0] + x.get("bias", 0.0)
+    return NORMALISERS[normaliser](np.where(visible, s, -np.inf))
 
 
 def _scaled_dot(x):
@@ -99,8 +99,8 @@ def _additive(x):
 SCORES = {"scaled_dot": _scaled_dot, "bilinear": _bilinear, "additive": _additive}
 
 
-def attention(x, visible, score="scaled_dot"):
-    """Returns (output (B, N, H, V), LSE (B, N, H)): `head` over all heads and examples.
+def attention(x, visible, score="scaled_dot", normaliser="softmax"):
+    """Returns (output (B, N, H, V), LSE (B, N, H) or None): `head` over heads and examples.
 
     `visible` is (B, H, N, M).
     """
@@ -110,13 +110,15 @@ def attention(x, visible, score="scaled_dot"):
     out = np.zeros((b, n, h, x["v"].shape[-1]), kind)
     lse = np.zeros((b, n, h), kind)
     for example, i, views in _heads(x):
-        result = head(views, visible[example, i], score)
+        result = head(views, visible[example, i], score, normaliser)
         out[example, :, i] = result[0]
-        lse[example, :, i] = result[1]
+        lse = None if result[1] is None else lse
+        if lse is not None:
+            lse[example, :, i] = result[1]
     return out, lse
 
 
-def attention_gradient(x, visible, g, h=None, score="scaled_dot"):
+def attention_gradient(x, visible, g, h=None, score="scaled_dot", normaliser="softmax"):
     """Returns `gradient` over all heads and examples; g (B, N, H, V), h (B, N, H)."""
     if h is None:
         h = np.zeros(g.shape[:-1])
@@ -127,7 +129,8 @@ def attention_gradient(x, visible, g, h=None, score="scaled_dot"):
     for (example, i, views), (_, _, sums) in zip(_heads(x), _heads(total), strict=True):
         g_head = g[example, :, i]
         h_head = h[example, :, i]
-        parts = gradient(views, visible[example, i], g_head, h_head, score)
+        seen = visible[example, i]
+        parts = gradient(views, seen, g_head, h_head, score, normaliser)
         for name, value in parts.items():
             sums[name] += value
     return total

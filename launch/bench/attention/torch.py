@@ -94,6 +94,7 @@ class Torch:
         self.by_hand = {"bilinear": bilinear, "additive": additive}
         self.silent = {}
         self.program = None
+        self.normaliser = "softmax"
 
     def compile(self, case: cases.Case) -> Program:
         """Builds the forward pass or the gradient of a case."""

@@ -5,7 +5,8 @@ No verdict is written down anywhere: each is computed when the command runs.
 
 import dataclasses
 
-from launch.bench.attention.cases import LIBRARIES
+from launch.bench.attention.cases import LIBRARIES, NORMALISERS
+from launch.bench.attention.command import define_flags
 from launch.bench.conformance.contract import LINES, TINY, Verdict, attempt
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
@@ -17,13 +18,15 @@ from launch.bench.harness.table import Table, show
 def measure(request: Request) -> Outcome:
     """Tries every line on the libraries; shows the table and writes it."""
     lines = request.cases
+    libraries = NORMALISERS if request.flags.normalisers else request.libraries
+    name = "normalisers" if request.flags.normalisers else "conformance"
     verdicts = {line: {} for line in lines}
-    with workers(request.libraries) as running:
-        for name in request.libraries:
-            with request.console.status(name) as status:
+    with workers(libraries) as running:
+        for library in libraries:
+            with request.console.status(library) as status:
                 for index, line in enumerate(lines, 1):
-                    status.update(f"{name}: {line} ({index} of {len(lines)})")
-                    verdicts[line][name] = _ask(running.get(name), line)
+                    status.update(f"{library}: {line} ({index} of {len(lines)})")
+                    verdicts[line][library] = _ask(running.get(library), line)
     filled = table(verdicts)
     show(filled, request.console)
     files = record.write(
@@ -32,7 +35,7 @@ def measure(request: Request) -> Outcome:
         title="Conformance",
         tables=[filled],
         results={"lines": {line: _entry(verdicts[line]) for line in lines}},
-        stems=("conformance", "conformance"),
+        stems=(name, name),
     )
     return Outcome(files)
 
@@ -72,6 +75,7 @@ BENCHMARK = Benchmark(
     run=measure,
     table=table,
     libraries=LIBRARIES,
+    define_flags=define_flags,
     compared=(
         "attn:reference",
         "attn:tiled",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from launch.bench.conformance import probes
+from launch.bench.conformance import bfloat16, probes
 from launch.bench.harness.libraries import Unsupported
 from launch.bench.harness.process import one_line
 
@@ -11,15 +11,15 @@ LINES = {
     "output equals float64 to rounding: dense mask": probes.dense_mask,
     "a query that sees nothing: output 0": probes.empty_output,
     "a query that sees nothing: no gradient through it": probes.empty_gradient,
-    "a query that sees nothing: LSE −inf, no gradient through it": probes.empty_lse,
+    "a query that sees nothing: LSE that of no key, no gradient through it": probes.empty_lse,
     "a row of bias −inf: output 0, no gradient through it": probes.empty_bias,
     "NaN or Inf in a hidden key or value reaches no output": probes.hidden_output,
     "NaN or Inf in a hidden key or value reaches no gradient": probes.hidden_gradient,
     "causal alignment is explicit where N ≠ M": probes.causal_offset,
     "a mask that is not boolean is an error": probes.number_mask,
     "float64 in, float64 out, exact to 1e-12": probes.float64_exact,
-    "bfloat16: softmax in float32": probes.bfloat16_softmax,
-    "bfloat16: LSE in float32": probes.bfloat16_lse,
+    "bfloat16: weights in float32": bfloat16.weights,
+    "bfloat16: LSE in float32": bfloat16.lse,
     "LSE is differentiable": probes.lse_gradient,
     "dropout differs between heads and examples": probes.dropout_differs,
     "dropout without a key is an error": probes.dropout_without_key,

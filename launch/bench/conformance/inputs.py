@@ -83,14 +83,14 @@ def visible(x, call):
     return seen
 
 
-def exact_output(x, call):
-    """Returns the exact (output, LSE) of a call."""
-    return oracle.attention(x, visible(x, call), call.score)
+def exact_output(x, call, normaliser):
+    """Returns the exact (output, LSE or None) of a call."""
+    return oracle.attention(x, visible(x, call), call.score, normaliser)
 
 
-def exact_gradient(x, call, g, h=None):
+def exact_gradient(x, call, normaliser, g, h=None):
     """Returns the exact gradient of Σ g · output + Σ h · LSE."""
-    return oracle.attention_gradient(x, visible(x, call), g, h, call.score)
+    return oracle.attention_gradient(x, visible(x, call), g, h, call.score, normaliser)
 
 
 def off(actual, expected, tolerance=CLOSE, what="off by"):

@@ -35,6 +35,27 @@ def heldout():
     )
 
 
+def test_weights_that_do_not_sum_to_1_are_looked_at_as_shares():
+    """As those of ReLU and of sigmoid: 3 and 1, half of 0.5, and none at all."""
+
+    def weights(state, source, target, lengths):
+        cross = np.zeros((3, 1, 1, 6, 6), np.float32)
+        cross[:, 0, 0, 0, :2] = 3, 1
+        cross[:, 0, 0, 1, :2] = 0.25, 0.25
+        return dict(cross=cross)
+
+    statistics = head_importance.attention_statistics(weights, None, heldout(), 3, 6)
+    # Each of two sentences has both queries, and the decoder reads six in all.
+    of_first = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    expected = dict(
+        entropy=2 * (of_first + np.log(2)) / 6,
+        first=2 * (0.75 + 0.25) / 6,
+        distance=2 * (0.25 + 0.5) / 6,
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(statistics[f"cross/{name}"], [[value]], rtol=1e-6)
+
+
 def test_how_heads_look():
     """One head looks at itself, one evenly at all; of three rows two have sentences."""
 
