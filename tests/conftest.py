@@ -10,19 +10,38 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import pytest
 
 # The emitters of fusions take half of the time to compile. Later versions have no others.
-if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and jax.__version_info__ < (
-    0,
-    11,
-):
+unoptimised = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+if unoptimised and jax.__version_info__ < (0, 11):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--first-cases",
+        action="store_true",
+        help="Run each test with the first of its cases alone, as on a further version of JAX",
+    )
+
+
+# Last, so that the first case is one that is not left out for its mark.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
     """The longest of .ci/run first, so that no process is left with them alone at the end."""
     long = ("test_multihost.py", "test_sweeps.py")
     items.sort(key=lambda item: item.path.name not in long)
+    if config.getoption("--first-cases"):
+        # Of equal keys a dictionary keeps the last.
+        firsts = {_test_of(item): item for item in reversed(items)}
+        left_out = [item for item in items if firsts[_test_of(item)] is not item]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if firsts[_test_of(item)] is item]
+
+
+def _test_of(item):
+    return item.path, getattr(item, "originalname", item.name)
