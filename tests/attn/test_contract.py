@@ -64,15 +64,8 @@ def test_a_score_meets_the_contract(score):
     assert not failures(rows)
 
 
-# "additive" is no product and goes the longest way; the others are for .ci/run.
-EVERYWHERE = [
-    pytest.param(score, marks=() if score == "additive" else pytest.mark.ci)
-    for score in [*SCORES, Cosine]
-]
-
-
 @pytest.mark.ci
-@pytest.mark.parametrize("score", EVERYWHERE)
+@pytest.mark.parametrize("score", [*SCORES, Cosine])
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)
     assert len(rows) == 23

@@ -61,6 +61,10 @@ def rows(preset):
 
 
 SLOW = (
+    "table3:base",
+    "table3:small",
+    "scores",
+    "positions",
     "layers",
     "multihead",
     "systems",
