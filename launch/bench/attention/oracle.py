@@ -100,9 +100,9 @@ SCORES = {"scaled_dot": _scaled_dot, "bilinear": _bilinear, "additive": _additiv
 
 
 def attention(x, visible, score="scaled_dot", normaliser="softmax"):
-    """Returns (output (B, N, H, V), LSE (B, N, H) or None): `head` over heads and examples.
+    """Returns (output (B, N, H, V), LSE (B, N, H)): `head` over all heads and examples.
 
-    `visible` is (B, H, N, M).
+    `visible` is (B, H, N, M). The LSE is NaN where the normaliser has none.
     """
     b, n, h, _ = x["q"].shape
     # Complex where any input is, as in a derivative along d.
@@ -112,9 +112,7 @@ def attention(x, visible, score="scaled_dot", normaliser="softmax"):
     for example, i, views in _heads(x):
         result = head(views, visible[example, i], score, normaliser)
         out[example, :, i] = result[0]
-        lse = None if result[1] is None else lse
-        if lse is not None:
-            lse[example, :, i] = result[1]
+        lse[example, :, i] = np.nan if result[1] is None else result[1]
     return out, lse
 
 

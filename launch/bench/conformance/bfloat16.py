@@ -33,7 +33,7 @@ def _sharp():
 
 
 def weights(library):
-    """Compares the error in bfloat16 with that of a float32 softmax."""
+    """Compares the error of the output with that of weights in float32."""
     x, seen = _sharp()
     out, _, (dtype, _) = library.value(x, Call(), dtype="bfloat16")
     if dtype != "bfloat16":
@@ -65,7 +65,7 @@ def lse(library):
     _, found, (_, dtype) = library.value(x, Call(lse=True), dtype="bfloat16")
     expected = oracle.attention(x, seen, normaliser=library.normaliser)[1]
     largest = np.abs(found - expected).max()
-    # bfloat16 has steps of a 128th, so this tells one rounded there from float32.
-    if dtype == "float32" and largest < 2e-4 * expected.max():
+    # bfloat16 has steps of a 128th, so this tells one rounded there from float32: 0.01 at 70.
+    if dtype == "float32" and largest < 1.4e-4 * expected.max():
         return None
     return f"returns {dtype}, off by {largest:.1e} at {found.max():.0f}"

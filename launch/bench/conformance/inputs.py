@@ -84,7 +84,7 @@ def visible(x, call):
 
 
 def exact_output(x, call, normaliser):
-    """Returns the exact (output, LSE or None) of a call."""
+    """Returns the exact (output, LSE) of a call."""
     return oracle.attention(x, visible(x, call), call.score, normaliser)
 
 
