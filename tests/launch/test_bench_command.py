@@ -48,6 +48,7 @@ def bench(*arguments, **environment):
             "--sweep needs --config=FILE",
             marks=pytest.mark.ci,
         ),
+        (["compile", "--for=v5e", CONFIG, "--sweep=places"], "places"),
         pytest.param(
             ["sweep", CONFIG, "--sweep=heads", "--ways=fast"],
             "unknown way 'fast'",

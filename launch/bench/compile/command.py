@@ -13,7 +13,7 @@ from absl import flags
 
 from experiments.sweep.plan import group_trials, plan_trials
 from experiments.sweep.points import expand, load_config, sweeps_of
-from launch import command
+from launch import command, config_flag
 from launch.bench.compile import compiler, worker
 from launch.bench.compile.case import AttentionCase, ProgramCase
 from launch.bench.compile.compiler import Compiled
@@ -91,10 +91,12 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "for", ["v5e", "h100"], f"Devices to compile for, of {', '.join(TARGETS)}"
     )
-    flags.DEFINE_string(
-        "config", None, "Compile this config's programs alone, not every config's"
+    config_flag.define_config()
+    flags.DEFINE_list(
+        "sweep",
+        [],
+        "With --config, whose programs alone are then compiled: sweeps whose groups are",
     )
-    flags.DEFINE_list("sweep", [], "With --config: sweeps whose groups are compiled")
 
 
 def measure(request: Request) -> Outcome:
@@ -129,13 +131,15 @@ def _cases(request):
                 "--sweep needs --config=FILE, the config whose sweeps it names"
             )
         return request.cases
-    points = expand(sweeps_of(load_config(values.config)), values.sweep, None)
-    trials = plan_trials(config_of(values.config), points)
+    path = config_flag.config_path()
+    known = sweeps_of(load_config(path))
+    overrides = config_flag.overrides()
+    # A process that compiles reads the file itself, and has the flags as part of the point.
+    points = [overrides | point for point in expand(known, values.sweep, values.config)]
+    trials = plan_trials(config_of(path), points)
     # One trial stands for all that share its program.
     groups = group_trials(trials)
-    return [
-        ProgramCase(values.config, tuple(group[0].point.items())) for group in groups
-    ]
+    return [ProgramCase(path, tuple(group[0].point.items())) for group in groups]
 
 
 def _compile(compiling, case):
