@@ -12,9 +12,11 @@ import errno
 import json
 import multiprocessing.connection
 import os
+import random
 import socket
 import threading
 import time
+import uuid
 
 from experiments.errors import UserError, one_line
 from experiments.system.signals import STATUS
@@ -130,6 +132,7 @@ class Reception:
     def enter(self, connection: Connection, hello: dict) -> None:
         """Lets a process in that says which it is, or ends all that cannot work with it."""
         connection.hello = dict(
+            id=str(hello["id"]),
             number=int(hello["number"]),
             count=int(hello["count"]),
             host=str(hello["host"]),
@@ -145,8 +148,7 @@ class Reception:
         elif why := self.refused or self.refusal(connection.hello):
             # Those that have yet to come are refused too, of which the first may be one.
             self.refused = why
-            connection.send(status=2, line=why)
-            self.tell(status=2, line=why)
+            self.tell(connection, status=2, line=why)
         else:
             self.strangers.remove(connection)
             self.members[number] = connection
@@ -212,10 +214,16 @@ class Reception:
             connection.send(bye=True)
         del self.members[number]
 
-    def tell(self, **message) -> None:
-        """Sends all a message, the first last: that may end it, and this thread with it."""
-        for number in sorted(self.members, reverse=True):
-            self.members[number].send(**message)
+    def tell(self, *others: Connection, **message) -> None:
+        """Sends others and all members a message, this very process last.
+
+        It may end by it, and this thread with it. Another may have its number.
+        """
+        for connection in sorted((*others, *self.members.values()), key=self.is_own):
+            connection.send(**message)
+
+    def is_own(self, connection: Connection) -> bool:
+        return connection.hello["id"] == self.first["id"]
 
 
 class Rendezvous:
@@ -228,7 +236,11 @@ class Rendezvous:
         self._address = address
         self._port = int(port)
         self._hello = dict(
-            number=number, count=count, host=socket.gethostname(), same=same
+            id=uuid.uuid4().hex,
+            number=number,
+            count=count,
+            host=socket.gethostname(),
+            same=same,
         )
         self._connection = None
         self._watching = None
@@ -272,15 +284,21 @@ class Rendezvous:
         self._watching.join(GREETING)
 
     def _listen(self):
-        try:
-            Reception(_listener(self._port), self._address, self._hello)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise HostError(
-                    f"--hosts={self._address}: {error.strerror}; give another port"
-                ) from None
-            # Another first process may have it, and says so.
-            self._is_taken = True
+        # Of two that begin to listen at once, Linux may refuse both.
+        for pause in (random.uniform(0, BEAT), 0):
+            try:
+                listener = _listener(self._port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise HostError(
+                        f"--hosts={self._address}: {error.strerror}; give another port"
+                    ) from None
+                time.sleep(pause)
+            else:
+                Reception(listener, self._address, self._hello)
+                return
+        # Another first process may have it, and says so.
+        self._is_taken = True
 
     def _connect(self) -> str:
         """Connects to the first process; returns why it cannot yet."""

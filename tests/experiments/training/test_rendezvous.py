@@ -1,6 +1,7 @@
 """Processes that meet: whatever happens to one, all others end soon, and say why."""
 
 import contextlib
+import errno
 import signal
 import socket
 import subprocess
@@ -175,6 +176,53 @@ def test_two_of_the_same_number_are_refused(party, number):
         both.append(party.start(0, count=3))
     for process in both:
         assert_ends(process, 2, f"two processes have the number {number}, on ")
+
+
+def test_two_that_refuse_each_other_try_again(monkeypatch):
+    """Linux may refuse both of two that begin to listen to a port at the same time."""
+    tries = []
+    listener = rendezvous._listener
+
+    def refuse_once(port):
+        tries.append(port)
+        if len(tries) == 1:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return listener(0)
+
+    monkeypatch.setattr(rendezvous, "_listener", refuse_once)
+    member = rendezvous.Rendezvous("localhost:1", 0, 2, {})
+    member._listen()
+    assert tries == [1, 1]
+    assert not member._is_taken
+
+
+def test_the_process_that_tells_all_is_told_last(monkeypatch):
+    """Another first process is told before the one that listens, which ends by it."""
+    told = []
+    send = rendezvous.Connection.send
+
+    def record(connection, **message):
+        if "line" in message:
+            told.append(connection.hello["id"])
+        send(connection, **message)
+
+    monkeypatch.setattr(rendezvous.Connection, "send", record)
+    own, other = (
+        dict(id=name, number=0, count=3, host="here", same={})
+        for name in ("own", "other")
+    )
+    # It stays open: a thread listens to it until the tests end.
+    listener = socket.create_server(("localhost", 0))
+    rendezvous.Reception(listener, "here:1", own)
+    with contextlib.ExitStack() as stack:
+        # The other may be the first to be let in.
+        for hello in (other, own):
+            stream = socket.create_connection(listener.getsockname())
+            connection = rendezvous.Connection(stack.enter_context(stream))
+            assert connection.receive(60) == [dict(greeting="here:1")]
+            connection.send(**hello)
+            assert connection.receive(60)
+        assert told == ["other", "own"]
 
 
 @pytest.mark.parametrize(
