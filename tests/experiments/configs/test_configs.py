@@ -7,7 +7,15 @@ import functools
 import pytest
 
 from attn import MIXERS, POSITIONS
-from experiments.configs import layers, lengths, positions, scores, systems, table3
+from experiments.configs import (
+    layers,
+    lengths,
+    positions,
+    scores,
+    systems,
+    table3,
+    variants,
+)
 from experiments.report.published import TABLE_3
 from experiments.settings import TASKS, resolve
 from experiments.sweep.plan import check_all, plan_trials
@@ -35,6 +43,7 @@ CONFIGS = (
     "sinks",
     "rates",
     "heads_kv",
+    "variants",
     *(f"lengths:{task}" for task in lengths.LENGTHS),
     "state:words",
     "state:flipflop",
@@ -75,6 +84,7 @@ SLOW = (
     *(f"tasks:{task}" for task in TASKS if task != "copy"),
     "recall",
     "rates",
+    "variants",
     "lengths:reverse",
     "lengths:sort",
     "lengths:recall",
@@ -227,3 +237,18 @@ def test_recurrent_models_are_as_large_as_the_transformer(corpus):
             m.d_model, m.score, one.settings.data.vocabulary_size
         )
         assert abs(count / first - 1) < 0.015
+
+
+def test_variants_have_equally_many_parameters():
+    _, base = config("variants")
+    points = [
+        {**row, "model.d_ff": base.model.d_ff} for row in variants.sweep_variants(base)
+    ]
+    first, *plain = plan_trials(base, points)
+    whole = cost.parameters(first.settings)
+    for one in plain:
+        more = variants.MORE_PARAMETERS.get(one.label, 0)
+        assert cost.parameters(one.settings) == whole + more, one.label
+    for one in plan_trials(base, variants.sweep_variants(base)):
+        count = cost.parameters(one.settings)
+        assert count == pytest.approx(whole, rel=1e-3), one.label
