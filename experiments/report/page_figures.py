@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, PERPLEXITY, Metric
+from experiments.report import answers
 from experiments.report.choice import notable
 from experiments.report.comparison import Row, base_of
 from experiments.report.costs import quality_and_cost
 from experiments.report.figures import curves, differences, heat_maps, lengths
 from experiments.report.figures import style as line_styles
+from experiments.report.figures.answers import accuracy_by
 from experiments.report.figures.scatter import Panel, scatter
 from experiments.report.figures.style import Picture
 from experiments.report.heads import Measured, head_tables, pictures
@@ -156,7 +158,7 @@ def _products(results, rows, metrics) -> list[Figure]:
 
 
 def _row_figures(table, rows, lined, metrics, cost) -> list[Figure]:
-    """Draws perplexity over parameters, training curves, and metrics by length.
+    """Draws perplexity over parameters, training curves, metrics by length, and answers.
 
     Figures without anything to show are left out.
     """
@@ -172,6 +174,10 @@ def _row_figures(table, rows, lined, metrics, cost) -> list[Figure]:
     for label, group in named:
         arrays = [read_sentences(trial, metrics) for trial in group.finished]
         sentences.append((label, arrays))
+    accuracies = [
+        (label, list(map(answers.read_accuracies, group.finished)))
+        for label, group in named
+    ]
     more = _chosen(len(lined), len(rows))
     spread = "Mean over seeds, ± their standard deviation."
     chosen = [rows[i] for i in lined]
@@ -199,6 +205,12 @@ def _row_figures(table, rows, lined, metrics, cost) -> list[Figure]:
             lengths.by_length(sentences, _trained_length(groups), metrics),
             "Sentences by the length of their source, mean over seeds; right of the dotted "
             "line, where there is one, are lengths that training did not have.",
+        ),
+        (
+            "Accuracy of answers",
+            accuracy_by(accuracies, answers.KINDS),
+            "Answers of the test, mean over seeds, by how far back the text decides them and "
+            "by how many were asked before.",
         ),
     )
     return [Figure(title, svg, caption + more) for title, svg, caption in drawn if svg]
