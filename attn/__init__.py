@@ -2,6 +2,7 @@
 
 from attn import contract, inspect, io, normalisers
 from attn.attention import attention
+from attn.contextual import contextual_attention
 from attn.hard import argmax_attention, sampled_attention
 from attn.heads import differential, talking_heads
 from attn.masks import Mask
@@ -61,6 +62,7 @@ from attn.positions import (
     ALiBi,
     ALiBiBias,
     BucketBias,
+    CoPE,
     Fire,
     FireBias,
     Forget,
@@ -109,6 +111,7 @@ __all__ = [
     "BeamResult",
     "Bilinear",
     "BucketBias",
+    "CoPE",
     "Convolution",
     "Convolutional",
     "DeltaHeads",
@@ -170,6 +173,7 @@ __all__ = [
     "attention",
     "beam_search",
     "bias",
+    "contextual_attention",
     "contract",
     "differential",
     "greedy",

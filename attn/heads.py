@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from attn.arguments import checked
 from attn.attention import attention
+from attn.kernels.dense_scores import scores_of_head
 from attn.map_heads import map_heads
 from attn.masks import Mask
 from attn.normalisers import Softmax
@@ -100,7 +101,14 @@ def talking_heads(
             f"queries, {k.shape[-2]} of keys"
         )
     s = map_heads(
-        _scores, q, k, v, score=score, normaliser=normaliser, mask=mask, bias=bias
+        scores_of_head,
+        q,
+        k,
+        v,
+        score=score,
+        normaliser=normaliser,
+        mask=mask,
+        bias=bias,
     )
     s = jnp.einsum("...nhm,hg->...gnm", s, w_scores.astype(s.dtype))
     # Without features all scores are 0, and so the bias is what the softmax is of.
@@ -130,20 +138,3 @@ def _weighted(weights, v):
         preferred_element_type=at_least_float32(v.dtype),
     )
     return out.astype(v.dtype)
-
-
-def _scores(q, k, v, *, score, normaliser, mask, taint, bias, drop):
-    """Computes score(q, k) + bias of one head, 0 where the mask hides.
-
-    Taint makes NaN of those that see a token of NaN or Inf.
-    """
-    i = jnp.arange(q.shape[0])
-    j = jnp.arange(k.shape[0])
-    s = score(q, k)
-    s = s.astype(at_least_float32(s.dtype))
-    if bias is not None:
-        bias = bias.tile(i, j) if hasattr(bias, "tile") else bias
-        s = s + bias.astype(s.dtype)
-    if taint is not None:
-        s = s + taint.tile().astype(s.dtype)
-    return jnp.where(mask.tile(i, j), s, 0)

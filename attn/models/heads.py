@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 from attn import heads
 from attn.kernels.cached import over_cache
 from attn.masks import Mask
+from attn.positions import Positions
 from attn.precision import at_least_float32
 
 GATES = ("none", "head", "element")
@@ -104,6 +105,17 @@ def check_own_keys(heads: Heads, h: int, h_kv: int | None, d_c: int | None) -> N
         raise ValueError(
             f"heads={heads} have keys and values of their own: not h_kv={h_kv}, d_c={d_c}; "
             "Separate() may share them"
+        )
+
+
+def check_counted(
+    positions: Positions, heads: Heads, h: int, h_kv: int | None, d_c: int | None
+) -> None:
+    """Raises ValueError where positions that attend have not each head's own keys."""
+    if not isinstance(heads, Separate) or h_kv not in (None, h) or d_c is not None:
+        raise ValueError(
+            f"positions={positions} count each head's own keys: not with heads={heads}, "
+            f"h_kv={h_kv}, d_c={d_c}"
         )
 
 

@@ -14,10 +14,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.arguments import is_never
 from attn.attention import attention
+from attn.contextual import Contextual
 from attn.kernels.cached import as_cached, over_cache
 from attn.kernels.latent import over_latents
 from attn.masks import Mask
-from attn.models.heads import GATES, Heads, Separate, check_own_keys, gated
+from attn.models.heads import (
+    GATES,
+    Heads,
+    Separate,
+    check_counted,
+    check_own_keys,
+    gated,
+)
 from attn.models.latents import check_keys, matrices_of_kept
 from attn.models.parameters import normaliser_of, with_parameters
 from attn.models.selection import SELECTIONS, Baseline, select
@@ -68,7 +76,8 @@ class MultiHeadAttention(nn.Module):
         combine="concat", b_o, all 0 at first.
       positions: tells self-attention where tokens stand, by rotation or bias; its table
         is the model's. The arrays of a trained bias are parameters kept under
-        "relative", those of forget gates under "forget".
+        "relative", those of forget gates under "forget", the table of positions that
+        count under "contextual".
       causal: whether a query sees no key behind it, which some biases ask; the mask hides
         them, not this.
       selection: "soft"; "argmax", the value of the best key with the gradient of soft
@@ -95,7 +104,8 @@ class MultiHeadAttention(nn.Module):
 
     Raises:
       ValueError: an unknown name, parameters of another score, positions that do not fit
-        or turn keys that are made of latents without a d_r, heads that do not divide, a
+        or turn keys that are made of latents without a d_r, positions that count keys with
+        other heads than separate ones of their own keys, heads that do not divide, a
         P_drop that is not from 0 to 1 or has nothing to drop, selection="sampled" with a
         normaliser whose weights need not sum to 1; heads that are not separate with another
         selection than "soft", an h_kv below h, or a d_c.
@@ -134,11 +144,16 @@ class MultiHeadAttention(nn.Module):
         self.positions.check(self.d_model, self.d_r or self.d_k)
         self.heads.check()
         check_own_keys(self.heads, self.h, self.h_kv, self.d_c)
-        self.together = self.heads.build(self.h, self.d_k, self.d_v)
+        if self.positions.has_counts:
+            check_counted(self.positions, self.heads, self.h, self.h_kv, self.d_c)
+            counts = self.param("contextual", self.positions.counts, self.d_k)
+            self.together = Contextual(counts)
+        else:
+            self.together = self.heads.build(self.h, self.d_k, self.d_v)
         if self.together is not None and self.selection != "soft":
             raise ValueError(
-                f"selection={self.selection!r} takes the best key of one head's scores: "
-                f"heads={self.heads} must be Separate()"
+                f"selection={self.selection!r} takes the best key of one head's scores, "
+                f"without heads={self.heads} and positions={self.positions}"
             )
         if self.selection == "sampled":
             self.baseline = Baseline()
@@ -278,10 +293,11 @@ class MultiHeadAttention(nn.Module):
         Raises:
           ValueError: a bias of positions, as nothing says where x stands.
         """
-        if self.position_bias is not None or self.forget_gates is not None:
+        has_bias = self.position_bias is not None or self.forget_gates is not None
+        if has_bias or self.positions.has_counts:
             raise ValueError(
-                f"positions={self.positions} add a bias to self-attention; a memory is "
-                "attended to without positions"
+                f"positions={self.positions} add to the scores of self-attention; a memory "
+                "is attended to without positions"
             )
         out = self._over_kept(
             self._queries(x),
@@ -336,6 +352,11 @@ class MultiHeadAttention(nn.Module):
             sums, bias = self._sums_of_step(x, t, sums, visible)
         # Of values and latents tokens are the last axis but one.
         entries = jax.tree.leaves(kept)[-1].shape[-2]
+        if self.positions.has_counts and entries < visible.shape[-1]:
+            raise ValueError(
+                f"positions={self.positions} count the keys of a text in its order, which "
+                f"a ring of {entries} of {visible.shape[-1]} entries does not keep"
+            )
         if self.position_bias is not None:
             whole = visible.shape[-1] // n
             bias = self._bias_of_step(t, entries // n, whole)

@@ -2,7 +2,8 @@
 
 A value has hooks, which do nothing by default: `table` is added to the embeddings, at the
 `places` of the tokens; `rotate` turns queries and keys; `bias` is added to the scores of
-self-attention, and `gates` make such a bias of the tokens. One's own is a frozen dataclass,
+self-attention, `gates` make such a bias of the tokens, and `counts` are what contextual
+attention adds to them. One's own is a frozen dataclass,
 a subclass of `Positions` with one hook or more, in any file:
 
     @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ __all__ = [
     "ALiBi",
     "ALiBiBias",
     "BucketBias",
+    "CoPE",
     "Fire",
     "FireBias",
     "Forget",
@@ -140,13 +142,20 @@ class Positions:
         """
         return None
 
+    def counts(self, key: Array, d_k: int) -> Float[Array, "P K"] | None:
+        """Draws the table of `attn.contextual_attention`, a parameter of the layer, or None.
+
+        With it that takes the place of `attention`.
+        """
+        return None
+
     def check(self, d_model: int, d_k: int) -> None:
         """Raises ValueError where the value cannot serve a model of these widths."""
 
     @property
     def in_layers(self) -> bool:
         """Tells whether the value acts in the layers, and not in the table alone."""
-        return self._has("rotate", "bias", "gates")
+        return self._has("rotate", "bias", "gates", "counts")
 
     @property
     def is_data(self) -> bool:
@@ -154,7 +163,7 @@ class Positions:
 
         Models that differ in such values only are one program: a table is data.
         """
-        return not self._has("rotate", "bias", "gates", "places")
+        return not self._has("rotate", "bias", "gates", "counts", "places")
 
     @property
     def has_gates(self) -> bool:
@@ -165,6 +174,11 @@ class Positions:
         # A hook that a subclass leaves alone is the base's own function.
         cls = type(self)
         return any(getattr(cls, hook) is not getattr(Positions, hook) for hook in hooks)
+
+    @property
+    def has_counts(self) -> bool:
+        """Tells whether contextual attention is used, whose memory is of n²."""
+        return self._has("counts")
 
     @property
     def rotates(self) -> bool:
@@ -373,6 +387,27 @@ class Forget(Positions):
 
 
 @dataclasses.dataclass(frozen=True)
+class CoPE(Positions):
+    """Counts the keys between query and key by gates, up to p_max (Golovneva et al. 2024).
+
+    See `attn.contextual_attention`; each layer has its own table of p_max + 1 vectors, 0 at
+    first, for all heads. The paper's p_max is the length of training, or less. Memory is
+    h·n².
+    """
+
+    p_max: int = 64
+
+    def counts(self, key: Array, d_k: int) -> Float[Array, "P K"]:
+        """Makes the table; the key is not used."""
+        return jnp.zeros((self.p_max + 1, d_k))
+
+    def check(self, d_model: int, d_k: int) -> None:
+        """Raises ValueError for a p_max below 1."""
+        if self.p_max < 1:
+            raise ValueError(f"p_max={self.p_max} must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
 class Randomised(Sinusoidal):
     """Adds sinusoids of places drawn from a range longer than any text.
 
@@ -433,6 +468,7 @@ POSITIONS = {
     "kerple": Kerple,
     "fire": Fire,
     "forget": Forget,
+    "cope": CoPE,
     "randomised": Randomised,
 }
 """The classes of this package by name."""

@@ -13,7 +13,7 @@ from attn import Heads, Mixer, Positions, Recurrent, Separate
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import NORMS
 from attn.models.embeddings import EMBEDDINGS
-from attn.models.heads import GATES, check_own_keys
+from attn.models.heads import GATES, check_counted, check_own_keys
 from attn.models.latents import check_keys
 from attn.models.multihead import COMBINATIONS
 from attn.models.recurrence import CELLS
@@ -92,7 +92,7 @@ class LayeredModel(Model):
     positions: str = choice(POSITIONS, "sinusoidal")
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
-    t5, kerple, fire, forget)."""
+    t5, kerple, fire, forget, cope)."""
     heads: str = choice(HEADS, "separate")
     """What the heads of an attention have to do with each other. separate: nothing;
     differential(lambda_init=0.8): a head's weights are the difference of two maps, each
@@ -189,6 +189,8 @@ class LayeredModel(Model):
             optional = (self.h_kv or None, self.d_c or None, self.d_r or None)
             check_keys(self.h, *optional, positions)
             check_own_keys(self.heads_choice, self.h, *optional[:2])
+            if positions.has_counts:
+                check_counted(positions, self.heads_choice, self.h, *optional[:2])
         except ValueError as error:
             raise SettingsError(
                 f"model.h={self.h}, model.heads={self.heads}, model.h_kv={self.h_kv}, "

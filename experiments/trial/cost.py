@@ -172,20 +172,21 @@ def activation_memory(settings: Settings) -> int:
 
     The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
     last is of the logits, in chunks. Differential heads have 2·d_k and 5·T in place of d_k
-    and 2.5·T; talking heads 5·T, for rows of any length. With remat one layer stands in the
-    place of N, and N inputs, 2·D each, beside it. The factors are fitted to what XLA says of
-    quick.py's step on a CPU (45 MiB of temporaries), changed in one setting at a time:
-    within 10 %. But on a CPU bfloat16 is computed in float32, and remat undone: there they
-    need as much as without.
+    and 2.5·T; talking heads and positions that count 5·T, for rows of any length. With
+    remat one layer stands in the place of N, and N inputs, 2·D each, beside it. The
+    factors are fitted to what XLA says of quick.py's step on a CPU (45 MiB of
+    temporaries), changed in one setting at a time: within 10 %. But on a CPU bfloat16
+    is computed in float32, and remat undone: there they need as much as without.
     """
     m = shape_of(settings.model)
     t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
     # Longer rows take the tiled kernel, which keeps no n² weights.
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
-    heads = program_without_corpus(settings).design.heads
-    if isinstance(heads, TalkingHeads):
-        # Scores and weights, each before and after a mixture.
+    design = program_without_corpus(settings).design
+    heads = design.heads
+    if isinstance(heads, TalkingHeads) or design.positions.has_counts:
+        # Scores and weights, each before and after a mixture; or gates and their sums.
         weights = 5 * t.sequence_length
     of_head = m.d_k * heads.maps + m.d_v
     of_heads = (m.h + m.heads_of_keys) * of_head + m.h * weights * heads.maps

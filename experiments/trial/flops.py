@@ -11,6 +11,7 @@ import numpy as np
 
 from attn import (
     Convolutional,
+    CoPE,
     DeltaNet,
     GatedDeltaNet,
     GatedLinearAttention,
@@ -130,7 +131,8 @@ def _mixing(mixer, causal, n, shape, design):
 
     It is `causal` in a decoder. Attention: 2·n·D·h·(d_k + d_v) with matrices, where each
     head has its keys, and h·(d_k + d_v) for each pair that may see each other, and what
-    `of_training` says of heads and gates; forget gates D·h a position. Recurrence:
+    `of_training` says of heads and gates; forget gates D·h a position; contextual positions
+    h·d_k for each vector of their table and query. Recurrence:
     2·g·D² a position, 3/2·g·D² where two cells share the features. A convolution: a matrix
     a tap, or, separable, a number a feature and tap and one matrix. Taps beyond a
     sentence's ends do not count. Linear attention and its relatives: `_linear`. A mixer
@@ -148,6 +150,8 @@ def _mixing(mixer, causal, n, shape, design):
         turned = shape.d_r or 0
         of_token += (shape.h + 1) * D * turned
         of_token += D * shape.h * design.positions.has_gates
+        if isinstance(design.positions, CoPE):
+            of_token += shape.h * shape.d_k * (design.positions.p_max + 1)
         return n * of_token + pairs * (_of_pair(shape, design) + shape.h * turned)
     if isinstance(mixer, Recurrent):
         return n * GATES[mixer.cell] * D**2 * (4 if causal else 3) // 2

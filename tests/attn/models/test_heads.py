@@ -287,7 +287,7 @@ def test_rotation_turns_each_map_by_itself():
         (dict(heads=Differential(1.0)), "lambda_init=1.0 must be at least 0 and below"),
         (
             dict(heads=TalkingHeads(), selection="argmax"),
-            r"heads=TalkingHeads\(\) must be Separate\(\)",
+            r"without heads=TalkingHeads\(\)",
         ),
     ],
 )

@@ -242,5 +242,7 @@ def test_a_memory_is_attended_to_without_positions():
     variables = model.init(jax.random.key(1), x, memory, Mask())
     projected = model.apply(variables, memory, method="project_memory")
     visible = jnp.ones((B, 1, M), bool)
-    with pytest.raises(ValueError, match=r"Relative\(reach=2\) add a bias to self-att"):
+    with pytest.raises(
+        ValueError, match=r"Relative\(reach=2\) add to the scores of self"
+    ):
         model.apply(variables, x, projected, visible, method="attend_to_memory")

@@ -12,6 +12,7 @@ from attn import (
     POSITIONS,
     T5,
     ALiBi,
+    CoPE,
     Fire,
     Forget,
     Kerple,
@@ -33,7 +34,7 @@ KEY = jax.random.key(0)
 
 def test_a_table_alone_does_not_act_in_the_layers():
     assert not any(cls().in_layers for cls in (Sinusoidal, Learned, NoPositions))
-    inside = (Rotary, ALiBi, T5, Relative, Kerple, Fire, Forget)
+    inside = (Rotary, ALiBi, T5, Relative, Kerple, Fire, Forget, CoPE)
     assert all(cls().in_layers for cls in inside)
 
 

@@ -93,6 +93,8 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         (dict(model__gate="element", model__heads="differential"), 3 * 2 * (8 + 4)),
         # With one pair, the mixtures have a product for each number of their matrices.
         (dict(model__heads="talking"), 3 * 2 * 8),
+        # One table of four vectors of width 4 for both heads of the two self-attentions.
+        (dict(model__positions="cope(p_max=3)"), 3 * 2 * 8 + 2 * 4 * 4),
         (
             dict(
                 model__encoder_mixing="recurrence(cell=gru)",
