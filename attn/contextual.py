@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.arguments import checked
 from attn.attention import attention
+from attn.kernels.cached import from_cached
 from attn.kernels.dense_scores import scores_of_head
 from attn.map_heads import map_heads
 from attn.masks import Mask
@@ -52,20 +53,11 @@ def contextual_attention(
     other arguments and the results are those of `attention`.
 
     Raises:
-      ValueError: fewer heads of keys than of queries, a table of another width, and what
-        `attention` raises.
+      ValueError: fewer heads of keys than of queries, a table of another width, fewer keys
+        than queries without `places`, and what `attention` raises.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
-    if k.shape[-2] != q.shape[-2]:
-        raise ValueError(
-            f"contextual positions have keys of each head's own: {q.shape[-2]} heads of "
-            f"queries, {k.shape[-2]} of keys"
-        )
-    if jnp.ndim(table) != 2 or not len(table) or table.shape[1] != q.shape[-1]:
-        raise ValueError(
-            f"a table of shape {jnp.shape(table)} must be (P, d_k), P ≥ 1 and d_k = "
-            f"{q.shape[-1]}"
-        )
+    _check(q, k, table, places)
     if places is None:
         places = jnp.arange(q.shape[-3])
     of_head = functools.partial(_scores, table=table, places=places)
@@ -106,12 +98,30 @@ class Contextual:
 
         No key that is seen stands behind its query.
         """
-        k = jnp.moveaxis(k, -1, -3)
-        v = jnp.moveaxis(v, -2, -3)
         # Hidden entries count nothing, so the last one is as good a place as its own.
-        last = jnp.full(q.shape[-3], k.shape[-3] - 1)
+        last = jnp.full(q.shape[-3], k.shape[-1] - 1)
         mask = Mask.dense(visible[..., None, :, :])
-        return self(q, k, v, mask=mask, places=last, **arguments)
+        return self(q, *from_cached(k, v), mask=mask, places=last, **arguments)
+
+
+def _check(q, k, table, places):
+    """Raises ValueError for heads, a table or places that do not fit."""
+    if k.shape[-2] != q.shape[-2]:
+        raise ValueError(
+            f"contextual positions have keys of each head's own: {q.shape[-2]} heads of "
+            f"queries, {k.shape[-2]} of keys"
+        )
+    if jnp.ndim(table) != 2 or not len(table) or table.shape[1] != q.shape[-1]:
+        raise ValueError(
+            f"a table of shape {jnp.shape(table)} must be (P, d_k), P ≥ 1 and d_k = "
+            f"{q.shape[-1]}"
+        )
+    n, m = q.shape[-3], k.shape[-3]
+    if places is None and n > m:
+        raise ValueError(
+            f"{n} queries stand at the places of as many keys, and there are {m}: give "
+            "places"
+        )
 
 
 def _scores(q, k, v, *, table, places, mask, **arguments):

@@ -95,3 +95,8 @@ def over_cache(
 def as_cached(k: Float[Array, "*B M J K"], v: Float[Array, "*B M J V"]):
     """Returns keys and values of `attention()`'s layout in the layout of `cached`."""
     return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)
+
+
+def from_cached(k: Float[Array, "*B J K T"], v: Float[Array, "*B J T V"]):
+    """Returns keys and values of the layout of `cached` in that of `attention()`."""
+    return jnp.moveaxis(k, -1, -3), jnp.moveaxis(v, -2, -3)

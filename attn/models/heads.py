@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn import heads
-from attn.kernels.cached import over_cache
+from attn.kernels.cached import from_cached, over_cache
 from attn.masks import Mask
 from attn.positions import Positions
 from attn.precision import at_least_float32
@@ -221,9 +221,8 @@ class Mixture(nn.Module):
         **arguments: Any,
     ) -> Float[Array, "*B N H V"]:
         """Computes the same over cached keys and values."""
-        k = jnp.moveaxis(k, -1, -3)
-        v = jnp.moveaxis(v, -2, -3)
-        return self(q, k, v, mask=Mask.dense(visible[..., None, :, :]), **arguments)
+        mask = Mask.dense(visible[..., None, :, :])
+        return self(q, *from_cached(k, v), mask=mask, **arguments)
 
 
 def _identity(key, shape, dtype=jnp.float32):

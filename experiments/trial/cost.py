@@ -170,13 +170,14 @@ def activation_memory(settings: Settings) -> int:
         b·S·N·(20·D + 4·d_ff + 3·(h + h_kv)·(d_k + d_v) + 7.5·h·T + 2·d_c)
         + 4·min(S·Y, 2²²)
 
-    The term with T is of textbook attention, and 0 for rows of more than 256 tokens; the
-    last is of the logits, in chunks. Differential heads have 2·d_k and 5·T in place of d_k
-    and 2.5·T; talking heads and positions that count 5·T, for rows of any length. With
-    remat one layer stands in the place of N, and N inputs, 2·D each, beside it. The
-    factors are fitted to what XLA says of quick.py's step on a CPU (45 MiB of
-    temporaries), changed in one setting at a time: within 10 %. But on a CPU bfloat16
-    is computed in float32, and remat undone: there they need as much as without.
+    The term with T is of textbook attention, and 0 for rows of more than 256 tokens;
+    the last is of the logits, in chunks. Differential heads have 2·d_k and 5·T in place
+    of d_k and 2.5·T; talking heads 5·T and positions that count 12·T, for rows of any
+    length. With remat one layer stands in the place of N, and N inputs, 2·D each,
+    beside it. The factors are fitted to what XLA says of quick.py's step on a CPU (45
+    MiB of temporaries), changed in one setting at a time: within 10 %. But on a CPU
+    bfloat16 is computed in float32, and remat undone: there they need as much as
+    without.
     """
     m = shape_of(settings.model)
     t = settings.training
@@ -185,9 +186,12 @@ def activation_memory(settings: Settings) -> int:
     weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
     design = program_without_corpus(settings).design
     heads = design.heads
-    if isinstance(heads, TalkingHeads) or design.positions.has_counts:
-        # Scores and weights, each before and after a mixture; or gates and their sums.
+    if isinstance(heads, TalkingHeads):
+        # Scores and weights, each before and after a mixture.
         weights = 5 * t.sequence_length
+    elif design.positions.has_counts:
+        # Gates, their sums, and what lies below and above these, too.
+        weights = 12 * t.sequence_length
     of_head = m.d_k * heads.maps + m.d_v
     of_heads = (m.h + m.heads_of_keys) * of_head + m.h * weights * heads.maps
     layer = 20 * m.d_model + 4 * m.d_ff + 3 * of_heads + 2 * (m.d_c or 0)

@@ -223,5 +223,7 @@ def test_tables_that_do_not_fit_are_refused():
     for wrong in (table[:, 1:], table[:0], table[0]):
         with pytest.raises((ValueError, TypeError), match=r"must be \(P, d_k\)|table"):
             contextual_attention(q, k, v, wrong)
+    with pytest.raises(ValueError, match="7 queries stand at the places"):
+        contextual_attention(q, k[:, 1:], v[:, 1:], table)
     with pytest.raises(ValueError, match="3 heads of queries, 1 of keys"):
         contextual_attention(q, k[:, :, :1], v[:, :, :1], table)

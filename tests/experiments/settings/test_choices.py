@@ -166,6 +166,7 @@ def test_what_cannot_be_chosen_is_named(text, message):
         ({"model.decoder_mixing": "recurrence(cell=x)"}, "model.decoder_mixing"),
         ({"model.heads": "differential(lambda_init=1)"}, "lambda_init=1.0 must be at"),
         ({"model.heads": "talking", "model.selection": "argmax"}, "must be separate"),
+        ({"model.positions": "cope", "model.h_kv": 1}, "count each head's own keys"),
         ({"model.gate": "row"}, "must be one of none, head, element"),
     ],
 )
