@@ -26,7 +26,6 @@ from experiments.trial.program import (
     State,
     build_model,
     initial_state,
-    initial_variables,
     program_of,
 )
 
@@ -284,9 +283,8 @@ def _vocabulary(path, record):
 
 def _restore(workdir, program, settings):
     """Returns the newest state, with the weights that the settings name."""
-    init = jax.jit(initial_variables, static_argnums=0)
     # Weights alone: the optimizer's moments are not needed.
-    state = jax.device_put(initial_state(program, settings, init)._replace(moments=()))
+    state = jax.device_put(initial_state(program, settings)._replace(moments=()))
     # For reading only, as the trial may be running.
     with Checkpoints(workdir, keep=None) as checkpoints:
         restored = checkpoints.restore(state)

@@ -26,6 +26,7 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
+from experiments.system.kept_programs import Kept
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -52,13 +53,14 @@ def evaluation_functions(
         return over_lanes(functools.partial(search_batch, program, how, ()), lanes)
 
     greedy = searched(search._replace(beam=1))
+    weights = functools.partial(attention_weights, program)
     return EvaluationFunctions(
         token_losses=over_lanes(functools.partial(token_losses, program), lanes),
         greedy=greedy,
         # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
         answers=over_lanes(functools.partial(answer_batch, program), lanes),
-        weights=jax.jit(functools.partial(attention_weights, program)),
+        weights=Kept(jax.jit(weights), weights),
     )
 
 

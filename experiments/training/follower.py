@@ -10,9 +10,9 @@ from experiments.system.signals import Interrupted, Interruption
 from experiments.training import multihost
 from experiments.training.device_data import DeviceData
 from experiments.training.population import (
+    compiled_steps,
     padded_slots,
     program_for,
-    train_functions,
 )
 from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import Lanes, check_batch_size
@@ -29,7 +29,7 @@ def follow(
     t = settings.training
     check_batch_size(t.batch_size, lanes.mesh.size, t.accumulate)
     program = program_for(settings, prepared)
-    steps = train_functions(program, lanes).steps
+    steps = compiled_steps(program, lanes)
     data = DeviceData(prepared.train, lanes, t.sequence_length)
     batches = batches_of(prepared, t, settings.seed)
     states = None

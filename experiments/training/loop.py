@@ -28,7 +28,6 @@ from experiments.training.population import (
     LONGEST_DISPATCH,
     Population,
     program_for,
-    train_functions,
 )
 from experiments.training.run_dir import RunDir
 from experiments.training.start_point import StartPoint
@@ -126,8 +125,7 @@ def run_all(
         check_batch_size(t.batch_size, devices, t.accumulate)
     with explained(settings, lanes.count, lanes.mesh.size):
         program = program_for(settings, prepared)
-        init = train_functions(program, lanes).init
-        common = Common(prepared, program, lanes, init, say, tracking)
+        common = Common(prepared, program, lanes, say, tracking)
         loop = _Loop(jobs, common, failed, interruption or Interruption())
         return loop.train()
 

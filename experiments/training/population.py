@@ -5,9 +5,8 @@ L lanes, K steps of one dispatch.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
 from experiments.data.dataset import Dataset
@@ -15,28 +14,18 @@ from experiments.settings import Settings
 from experiments.training.device_data import DeviceData
 from experiments.training.trial_run import StartedRun, TrialRun
 from experiments.trial.lanes import Lanes, distribute, put_lane, take_lane
-from experiments.trial.program import Program, State, initial_variables, program_of
+from experiments.trial.program import Program, State, program_of
 from experiments.trial.step import train_steps
 
 LONGEST_DISPATCH = 64
 """The most steps of one dispatch."""
 
 
-class TrainFunctions(NamedTuple):
-    """The compiled functions of training: `init` is of one trial, `steps` of a population."""
-
-    init: Callable
-    steps: Callable
-
-
 # Not without a limit: compiled programs take memory, and a sweep may have many.
 @functools.lru_cache(maxsize=8)
-def train_functions(program: Program, lanes: Lanes) -> TrainFunctions:
-    """Returns functions that compile when first called; all trials of a process share them."""
-    return TrainFunctions(
-        init=jax.jit(initial_variables, static_argnums=0),
-        steps=distribute(functools.partial(train_steps, program), lanes),
-    )
+def compiled_steps(program: Program, lanes: Lanes) -> Callable:
+    """Returns steps that compile when first called; all trials of a process share them."""
+    return distribute(functools.partial(train_steps, program), lanes)
 
 
 def program_for(settings: Settings, prepared: Dataset) -> Program:
@@ -50,7 +39,7 @@ class Population:
     def __init__(self, program: Program, prepared: Dataset, lanes: Lanes):
         self.lanes = lanes
         self._data = DeviceData(prepared.train, lanes, program.sequence_length)
-        self._steps = train_functions(program, lanes).steps
+        self._steps = compiled_steps(program, lanes)
         self._runs = [None] * lanes.count
         self._hypers = None
         self.states = None

@@ -12,8 +12,8 @@ from experiments.training.device_data import DeviceData
 from experiments.training.loop import SECONDS
 from experiments.training.population import (
     LONGEST_DISPATCH,
+    compiled_steps,
     program_for,
-    train_functions,
 )
 from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import Lanes
@@ -32,8 +32,8 @@ def measure(settings: Settings, prepared: Dataset, count: int) -> Measured:
     t = settings.training
     lanes = Lanes(count, t.strategy)
     program = program_for(settings, prepared)
-    functions = train_functions(program, lanes)
-    state = jax.device_get(initial_state(program, settings, functions.init))
+    run = compiled_steps(program, lanes)
+    state = jax.device_get(initial_state(program, settings))
     # The same in all lanes, as a step takes as long whatever the numbers are.
     states = lanes.stack([state] * count)
     hypers = lanes.stack([jax.device_get(hyper_of(settings))] * count)
@@ -46,7 +46,7 @@ def measure(settings: Settings, prepared: Dataset, count: int) -> Measured:
     def timed(steps):
         nonlocal states
         begin = time.perf_counter()
-        states, metrics = functions.steps(states, hypers, corpus, slots, steps)
+        states, metrics = run(states, hypers, corpus, slots, steps)
         jax.block_until_ready(metrics)
         return time.perf_counter() - begin
 

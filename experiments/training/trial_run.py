@@ -44,8 +44,6 @@ class Common(NamedTuple):
     prepared: Dataset
     program: Program
     lanes: Lanes
-    init: Callable
-    """The compiled `initial_variables`."""
     say: Callable[[str], None]
     """Gets a line for each log and evaluation."""
     tracking: Tracking
@@ -227,7 +225,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             # Two at least: where the newest is damaged, the one before is used.
             open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
-        fresh = jax.device_put(initial_state(common.program, job.settings, common.init))
+        fresh = jax.device_put(initial_state(common.program, job.settings))
         restored, origin = find_start(
             checkpoints, job.start, fresh, job.settings, common.prepared
         )

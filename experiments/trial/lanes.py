@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from experiments.errors import UserError
+from experiments.system.kept_programs import Kept
 
 AXIS = "devices"
 GROUPS = "groups"
@@ -108,7 +109,7 @@ def distribute(
     Raises DeviceError for an unknown strategy and for lanes that do not split over the
     devices.
     """
-    run = on_devices(steps, lanes, donate=donate)
+    run = Kept(on_devices(steps, lanes, donate=donate), steps, lanes, donate)
     own_devices = lanes.own.size
     split = _split_rows if lanes.count == 1 else _split_lanes
 
@@ -182,7 +183,7 @@ def _shard_map(side_by_side, lanes, options):
     return _among_processes(run, lanes, specs) if several else run
 
 
-def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Callable:
+def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Kept:
     """Returns run(states, *shared) -> results (L, ...), of function(state, *shared)."""
 
     def run(states, *shared):
@@ -193,7 +194,7 @@ def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Callable:
         results = jax.vmap(side_by_side, axes)(states, *shared)
         return jax.tree.map(lambda x: x.reshape(lanes.count, *x.shape[2:]), results)
 
-    return jax.jit(run)
+    return Kept(jax.jit(run), function, lanes)
 
 
 @jax.jit

@@ -3,6 +3,7 @@
 A compiled program depends on a `Program`; trials that share one may differ in a `Hyper`.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from attn import (
 )
 from attn.random_bits import cheap_key
 from experiments.settings import Model, Settings
+from experiments.system.kept_programs import Kept
 
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
@@ -250,13 +252,10 @@ def call_model(
     return function(first, source, target, *places, **named, **options)
 
 
-def initial_state(program: Program, settings: Settings, init=None) -> State:
-    """Draws fresh parameters with the trial's seed.
-
-    `init` is a compiled `initial_variables` of this program.
-    """
-    init = init or initial_variables
-    variables = init(program, trial_key(settings, INITIAL_VALUES_KEY))
+def initial_state(program: Program, settings: Settings) -> State:
+    """Draws fresh parameters with the trial's seed."""
+    key = trial_key(settings, INITIAL_VALUES_KEY)
+    variables = _compiled_variables(program)(key)
     encoding = position_encoding(settings)
     positions = {}
     names = sorted(variables["positions"])
@@ -279,6 +278,13 @@ def initial_state(program: Program, settings: Settings, init=None) -> State:
 def trial_key(settings: Settings, use: int) -> jax.Array:
     """Returns the key for one use of randomness, as `DROPOUT_KEY`."""
     return jax.random.fold_in(jax.random.key(settings.seed), use)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_variables(program):
+    """Returns `initial_variables` of a program, compiled."""
+    function = functools.partial(initial_variables, program)
+    return Kept(jax.jit(function), function)
 
 
 def initial_variables(program: Program, key):

@@ -21,7 +21,6 @@ from experiments.trial.lanes import Lanes, over_lanes
 from experiments.trial.program import (
     build_model,
     initial_state,
-    initial_variables,
     program_of,
 )
 from experiments.trial.step import token_losses
@@ -94,9 +93,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     _, own, _ = trained
     corpus = dataset.prepare(own.data)
     program = program_of(own, corpus.vocabulary().size, corpus.length(own))
-    state = jax.device_get(
-        initial_state(program, own, jax.jit(initial_variables, static_argnums=0))
-    )
+    state = jax.device_get(initial_state(program, own))
     losses = sentence_losses(
         over_lanes(lambda *of: token_losses(program, *of)),
         Lanes().stack([state]),

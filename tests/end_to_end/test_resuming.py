@@ -22,7 +22,6 @@ from experiments.trial.lanes import Lanes, distribute, take_lane
 from experiments.trial.program import (
     hyper_of,
     initial_state,
-    initial_variables,
     program_of,
 )
 from experiments.trial.step import train_steps
@@ -290,9 +289,7 @@ def test_a_step_without_numbers_changes_nothing_but_counts():
     program = program_of(settings, 500, 48)
     lanes = Lanes(1, devices=tuple(jax.local_devices()[:1]))
     run_steps = distribute(functools.partial(train_steps, program), lanes, donate=False)
-    state = initial_state(
-        program, settings, jax.jit(initial_variables, static_argnums=0)
-    )
+    state = initial_state(program, settings)
     states = lanes.stack([jax.device_get(state)])
     hyper = jax.device_get(hyper_of(settings))
     source = batches_of(tiny.corpus(), settings.training, 0)

@@ -7,7 +7,6 @@ import pickle
 import zipfile
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from experiments.sweep.workdir import adopt_directories, open_workdir
 from experiments.system import files
 from experiments.system.checksums import write_checksums
 from experiments.training.checkpoints import Checkpoints
-from experiments.trial.program import initial_state, initial_variables, program_of
+from experiments.trial.program import initial_state, program_of
 from launch import command
 from tests.experiments import tiny
 from tests.hostile.garbage import GARBAGE, Bomb, one_line, pickled
@@ -284,9 +283,7 @@ def test_a_vocabulary_that_is_missing(trained, capsys):
 def test_a_checkpoint_of_pickles(trained, bomb, capsys):
     """Every file of it; the damage is named beside the error."""
     program = program_of(tiny.resolve(), tiny.corpus().vocabulary().size, 48)
-    state = initial_state(
-        program, tiny.resolve(), jax.jit(initial_variables, static_argnums=0)
-    )
+    state = initial_state(program, tiny.resolve())
     with Checkpoints(trained, keep=1) as checkpoints:
         checkpoints.save(4, state, dict(epoch=0, batch=3))
     assert Translator(trained)([""]) == [""]

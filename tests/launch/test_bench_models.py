@@ -18,7 +18,6 @@ from experiments.data.vocabulary import BOS, EOS
 from experiments.trial.program import (
     count_parameters,
     initial_state,
-    initial_variables,
     program_of,
 )
 from launch.bench.decoding import attn as decoding_attn
@@ -390,8 +389,7 @@ def parameters_of_attn(case):
     """Counts the numbers in the parameters of the state that attn_step trains."""
     settings = training_jax.settings(case)
     program = program_of(settings, case.vocabulary, case.tokens)
-    initialise = initial_variables
-    shapes = jax.eval_shape(lambda: initial_state(program, settings, initialise))
+    shapes = jax.eval_shape(lambda: initial_state(program, settings))
     return count_parameters(settings, shapes)
 
 

@@ -26,7 +26,7 @@ from experiments.training.population import program_for
 from experiments.training.run_dir import RunDir
 from experiments.training.trial_run import batches_of
 from experiments.trial.lanes import AXIS
-from experiments.trial.program import hyper_of, initial_state, initial_variables
+from experiments.trial.program import hyper_of, initial_state
 from experiments.trial.step import train_step
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
@@ -148,8 +148,7 @@ def _bare(settings, prepared: Dataset):
         donate_argnums=0,
         devices=jax.local_devices()[:1],
     )
-    initialise = jax.jit(initial_variables, static_argnums=0)
-    state = jax.device_put(initial_state(program, settings, initialise))
+    state = jax.device_put(initial_state(program, settings))
     hyper = jax.device_put(hyper_of(settings))
 
     def steps(count):

@@ -15,7 +15,6 @@ from experiments.trial.lanes import Lanes, distribute
 from experiments.trial.program import (
     hyper_of,
     initial_state,
-    initial_variables,
     program_of,
 )
 from experiments.trial.step import train_steps
@@ -71,8 +70,7 @@ def attn_step(case: Case, everywhere: bool = False) -> Program:
     # One batch for all steps: the benchmark is of the step, not of the data.
     slots = batches.take(1)[None]
     program = program_of(run_settings, case.vocabulary, case.tokens)
-    initialise = jax.jit(initial_variables, static_argnums=0)
-    state = initial_state(program, run_settings, initialise)
+    state = initial_state(program, run_settings)
     states = lanes.stack([jax.device_get(state)])
     hypers = lanes.stack([jax.device_get(hyper_of(run_settings))])
     shared = lanes.share(flat)

@@ -25,12 +25,9 @@ from experiments.trial.program import (
     build_model,
     hyper_of,
     initial_state,
-    initial_variables,
     program_of,
 )
 from tests.experiments import tiny
-
-INIT = jax.jit(initial_variables, static_argnums=0)
 
 
 def settings(**changes):
@@ -51,7 +48,7 @@ def trial():
     own = settings()
     corpus = dataset.prepare(own.data)
     program = program_of(own, corpus.vocabulary().size, corpus.length(own))
-    return corpus, program, jax.device_get(initial_state(program, own, INIT))
+    return corpus, program, jax.device_get(initial_state(program, own))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -105,9 +105,7 @@ def built(request):
     program = program_of(
         settings, tiny.corpus().vocabulary().size, tiny.corpus().length(settings)
     )
-    state = initial_state(
-        program, settings, jax.jit(initial_variables, static_argnums=0)
-    )
+    state = initial_state(program, settings)
     draw = np.random.default_rng(0)
     params = jax.tree.map(
         lambda x: x + 0.3 * jnp.asarray(draw.normal(size=x.shape), x.dtype),

@@ -25,7 +25,6 @@ from experiments.trial.lanes import Lanes
 from experiments.trial.program import (
     State,
     initial_state,
-    initial_variables,
     program_of,
 )
 from tests.experiments import tiny
@@ -160,9 +159,7 @@ def test_averages_of_checkpoints(finished):
     workdir, _ = finished
     saved = states(workdir)
     program = program_of(SETTINGS, 500, 48)
-    blank = initial_state(
-        program, SETTINGS, jax.jit(initial_variables, static_argnums=0)
-    )
+    blank = initial_state(program, SETTINGS)
     with Checkpoints(workdir, keep=None) as checkpoints:
         state, data, noted = checkpoints.restore(blank._replace(moments=()))
         averages = {

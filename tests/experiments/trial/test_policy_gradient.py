@@ -14,7 +14,6 @@ from experiments.trial.program import (
     build_model,
     hyper_of,
     initial_state,
-    initial_variables,
     program_of,
 )
 from experiments.trial.step import hidden_states, summed_gradients, token_losses
@@ -52,9 +51,7 @@ def one_row(settings):
 
 def built(settings):
     program = program_of(settings, settings.data.vocabulary_size, 48)
-    state = jax.device_get(
-        initial_state(program, settings, jax.jit(initial_variables, static_argnums=0))
-    )
+    state = jax.device_get(initial_state(program, settings))
     draw = np.random.default_rng(0)
     params = jax.tree.map(
         lambda x: jnp.asarray(x + 0.4 * draw.normal(size=x.shape), jnp.float32),

@@ -26,13 +26,10 @@ from experiments.trial.program import (
     count_parameters,
     hyper_of,
     initial_state,
-    initial_variables,
     program_of,
 )
 from experiments.trial.step import hidden_states, learning_rate_at, token_losses
 from tests.experiments import tiny
-
-INIT = jax.jit(initial_variables, static_argnums=0)
 
 
 @functools.cache
@@ -43,7 +40,7 @@ def stepper(program, lanes):
 
 def program_and_state(settings):
     program = program_of(settings, settings.data.vocabulary_size, 48)
-    return program, jax.device_get(initial_state(program, settings, INIT))
+    return program, jax.device_get(initial_state(program, settings))
 
 
 def placed(strategy, devices, count=1):
@@ -246,7 +243,7 @@ def test_adam_equals_its_formula(alone):
 )
 def test_only_learned_positions_move(positions, moves):
     settings = tiny.resolve(model__positions=positions)
-    start = initial_state(program_of(settings, 500, 48), settings, INIT)
+    start = initial_state(program_of(settings, 500, 48), settings)
     end, _ = train(settings, steps=2)
     same = [
         np.array_equal(a, b)
