@@ -160,15 +160,15 @@ def _first_seeds(group, count):
 def _merged(earlier, later):
     differences = dict(later.differences)
     verdicts = dict(later.verdicts)
-    for key, verdict in earlier.verdicts.items():
-        if verdict.is_decided:
-            verdicts[key] = verdict
-            if key in earlier.differences:
-                differences[key] = earlier.differences[key]
     ordering = dict(later.ordering)
-    ordering |= {
-        key: text for key, text in earlier.ordering.items() if text != "cannot tell"
-    }
+    for key, verdict in earlier.verdicts.items():
+        if not verdict.is_decided:
+            continue
+        verdicts[key] = verdict
+        if key in earlier.differences:
+            differences[key] = earlier.differences[key]
+        if key in earlier.ordering:
+            ordering[key] = earlier.ordering[key]
     return later._replace(differences=differences, verdicts=verdicts, ordering=ordering)
 
 

@@ -1,8 +1,10 @@
 """The benchmarks of training and decoding: equal work, what passes, and real runs."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 
@@ -29,6 +31,7 @@ from launch.bench.harness.run import Cell
 from launch.bench.training import case as steps
 from launch.bench.training import command as training
 from launch.bench.training import jax as training_jax
+from launch.bench.training import products
 
 STEP = dataclasses.replace(steps.TINY, turn=0.05)
 SEARCH = dataclasses.replace(searches.TINY[0], turn=0.2)
@@ -329,6 +332,38 @@ def test_every_library_learns(name, monkeypatch):
     with run.workers({name: steps.LIBRARIES[name]}) as running:
         cell = run.run_case(STEP, [name], running, 1)[name]
     assert cell.status == "timed", cell.why
+
+
+@pytest.mark.ci
+def test_products_run_in_a_worker(monkeypatch):
+    monkeypatch.setenv("NPROC", "1")
+    with run.workers({"products": steps.LIBRARIES["products"]}) as running:
+        cell = run.run_case(STEP, ["products"], running, 1)["products"]
+    assert cell.status == "timed", cell.why
+
+
+def test_products_are_all_those_of_a_step():
+    """Counts against the closed formula, without what a causal mask leaves out."""
+    case = steps.Case(N=3, d_model=20, d_ff=14, h=5, vocabulary=31, pairs=2, tokens=6)
+    parameters, inputs = products.shapes(case)
+    cotangent = jax.ShapeDtypeStruct((2, 6, 31), jnp.float32)
+
+    def backward(parameters, inputs, cotangent):
+        function = functools.partial(products.logits, case)
+        return jax.vjp(function, parameters, inputs)[1](cotangent)
+
+    counted = 0
+    for equation in jax.make_jaxpr(backward)(parameters, inputs, cotangent).eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            length = math.prod(left[axis] for axis in contracted)
+            counted += 2 * length * equation.outvars[0].aval.size
+    n = case.tokens
+    d = case.d_model
+    matrices = case.N * (3 * 4 * d**2 + 2 * 2 * d * case.d_ff) + d * case.vocabulary
+    attention = case.N * 3 * 2 * n * d
+    assert counted == 6 * case.pairs * n * (matrices + attention)
 
 
 @needs("torch")

@@ -148,6 +148,28 @@ def test_a_verdict_once_given_stays_with_its_numbers():
     assert later.differences["bleu"].runs == 2
 
 
+def test_the_papers_orderings_are_those_of_the_verdicts():
+    """Of the look that decided, and of the last where none did."""
+    groups = [
+        dataclasses.replace(group, label=label)
+        for group, label in zip(
+            table(runs(differences=(-9, 0.1, 9))),
+            ("base", "(A) h=1", "(A) h=4", "(C) N=8", "other"),
+            strict=False,
+        )
+    ]
+    for looks in (1, 2, 3):
+        rows = judge(groups, nothing_kept, looks, [BLEU])
+        orderings = {row.label: row.ordering["bleu"] for row in rows}
+        assert orderings == {
+            "base": "",
+            "(A) h=1": "supported",
+            "(A) h=4": "cannot tell",
+            "(C) N=8": "contradicted",
+            "other": "",
+        }
+
+
 def test_a_look_is_judged_at_its_level():
     groups = table(runs(differences=(9, 2.0))[:, :2])
     (_, _, looked, *_) = judge(groups, nothing_kept, 1, [BLEU])
