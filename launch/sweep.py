@@ -313,13 +313,13 @@ def run_auto(planned, overrides, keys, console):
         Presence(workdir, plans=True),
     ):
         seeds = rows.first
-        already = None
+        new = 0
         while seeds:
-            trained, before = train(rows.trials(seeds), workdir, console, interruption)
-            already = before if already is None else already
+            trained, already = train(rows.trials(seeds), workdir, console, interruption)
+            new += len(trained) - already
             question = auto_seeds.Question(budget, metrics, interest)
             seeds = auto_seeds.next_seeds(rows, seeds, workdir, question, console)
-        failed = report(trained, already, workdir, console)
+        failed = report(trained, len(trained) - new, workdir, console)
     sys.exit(1 if failed else 0)
 
 
@@ -334,14 +334,14 @@ def run_tuned(rows, tuning, workdir, console, interruption):
     """Runs tuning trials, then what they choose. Returns how many trials failed."""
     with lock(workdir), Presence(workdir, plans=True):
         planned = None
-        already = None
+        new = 0
         # A row's choice is known when its tuning trials have ended, perhaps in an earlier
         # call; without new choices nothing is left.
         while (now := trials_to_run(rows, choices(rows, workdir))) != planned:
             planned = now
-            trained, before = train(planned, workdir, console, interruption, tuning)
-            already = before if already is None else already
-        return report(trained, already, workdir, console)
+            trained, already = train(planned, workdir, console, interruption, tuning)
+            new += len(trained) - already
+        return report(trained, len(trained) - new, workdir, console)
 
 
 def train(planned, workdir, console, interruption, tuning=None, whole=()):

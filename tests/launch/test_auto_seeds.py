@@ -82,6 +82,7 @@ def test_seeds_are_given_until_the_budget_is_spent_and_again_the_same(tmp_path):
     before = json.loads((tmp_path / "sweep.json").read_text())
     again = sweep(*flags)
     assert again.returncode == 0, again.stderr
-    assert "trials were finished before" in again.stdout
+    count = len(seeds)
+    assert f"{count} of {count} trials were finished before" in again.stdout
     assert (tmp_path / "report.md").read_text() == written
     assert json.loads((tmp_path / "sweep.json").read_text()) == before
