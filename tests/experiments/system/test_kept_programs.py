@@ -163,8 +163,14 @@ FROM_OUTSIDE = type("FromOutside", (FromOutside,), {"__module__": "somebodys_sco
 
 @pytest.mark.parametrize(
     "part",
-    [FROM_OUTSIDE(), (Rotary(), FROM_OUTSIDE()), lambda x: x, object()],
-    ids=["class", "nested", "lambda", "object"],
+    [
+        FROM_OUTSIDE(),
+        (Rotary(), FROM_OUTSIDE()),
+        lambda x: x,
+        lanes_module._one_group(check_lanes),
+        object(),
+    ],
+    ids=["class", "nested", "lambda", "function in a function", "object"],
 )
 def test_code_from_outside_is_found_by_its_text_alone(folder, part, monkeypatch):
     as_another_process(Traced(), X, part)
@@ -248,6 +254,19 @@ def test_errors_of_a_call_are_its_own(folder):
     kept(X)
     with pytest.raises(TypeError, match="str"):
         kept("text")
+
+
+def test_what_jax_has_in_its_own_cache_is_compiled_anew(folder):
+    """A program that was read from there lacks its code when it is written again."""
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        expected = jax.jit(Traced())(X)["y"]
+        assert list(folder.parent.iterdir())
+        for _ in range(2):
+            np.testing.assert_array_equal(as_another_process(Traced()), expected)
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
 
 
 def test_jaxs_own_cache_goes_on(folder):
