@@ -1,10 +1,8 @@
 """The benchmarks of training and decoding: equal work, what passes, and real runs."""
 
 import dataclasses
-import functools
 import importlib.util
 import json
-import math
 import subprocess
 import sys
 
@@ -17,6 +15,7 @@ import rich.console
 from attn import Mask
 from experiments.data.batches import Batches
 from experiments.data.vocabulary import BOS, EOS
+from experiments.trial import flops
 from experiments.trial.program import (
     count_parameters,
     initial_state,
@@ -343,27 +342,29 @@ def test_products_run_in_a_worker(monkeypatch):
 
 
 def test_products_are_all_those_of_a_step():
-    """Counts against the closed formula, without what a causal mask leaves out."""
+    """By the compiler's count, with sizes that differ from each other."""
     case = steps.Case(N=3, d_model=20, d_ff=14, h=5, vocabulary=31, pairs=2, tokens=6)
-    parameters, inputs = products.shapes(case)
-    cotangent = jax.ShapeDtypeStruct((2, 6, 31), jnp.float32)
+    sample = products.products(case).sample()
+    assert case.check({"products": sample}, "products")[1] == ""
+    # The encoder-decoder as experiments.trial.flops counts it, but for the causal half.
+    program = program_of(training_jax.settings(case), case.vocabulary, case.tokens)
+    lengths = [case.tokens] * case.pairs
+    hidden = (
+        case.pairs * case.N * 2 * case.d_model * case.tokens * (case.tokens - 1) // 2
+    )
+    assert (
+        products.flops(case)
+        == flops.of_training(program, lengths, lengths) + 6 * hidden
+    )
 
-    def backward(parameters, inputs, cotangent):
-        function = functools.partial(products.logits, case)
-        return jax.vjp(function, parameters, inputs)[1](cotangent)
 
-    counted = 0
-    for equation in jax.make_jaxpr(backward)(parameters, inputs, cotangent).eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            length = math.prod(left[axis] for axis in contracted)
-            counted += 2 * length * equation.outvars[0].aval.size
-    n = case.tokens
-    d = case.d_model
-    matrices = case.N * (3 * 4 * d**2 + 2 * 2 * d * case.d_ff) + d * case.vocabulary
-    attention = case.N * 3 * 2 * n * d
-    assert counted == 6 * case.pairs * n * (matrices + attention)
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_product_too_few_or_too_many_is_no_floor(more):
+    counted, expected = products.products(STEP).sample()["flops"]
+    of_one = 2 * STEP.pairs * STEP.tokens * STEP.d_model**2
+    sample = {"flops": np.array([counted + more * of_one, expected])}
+    _, complaint = STEP.check({"products": sample}, "products")
+    assert f"not {expected:,.0f}" in complaint
 
 
 @needs("torch")

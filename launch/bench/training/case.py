@@ -78,11 +78,16 @@ class Case(Sizes):
     ) -> tuple[float, str]:
         """Returns the loss after `STEPS` on the one batch, and a complaint.
 
-        The loss starts near log(vocabulary), and falls. Products alone have no loss.
+        The loss starts near log(vocabulary), and falls. Products alone have no loss: it is
+        the error of their FLOPs.
         """
-        if "finite" in samples[name]:
-            right = samples[name]["finite"].all()
-            return 0.0, "" if right else "some products are not finite"
+        if "flops" in samples[name]:
+            compiled, expected = samples[name]["flops"]
+            # Where x is read n times, the backward pass adds n − 1 gradients.
+            sums = (6 * self.N - 1) * self.pairs * self.tokens * self.d_model
+            right = compiled == expected + sums
+            complaint = f"{compiled:,.0f} FLOPs are compiled, not {expected:,.0f}"
+            return float(compiled / expected - 1), "" if right else complaint
         losses = samples[name]["losses"]
         first = losses[0]
         last = losses[-1]
