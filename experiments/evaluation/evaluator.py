@@ -26,7 +26,7 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
-from experiments.system.kept_programs import Kept
+from experiments.system.program_cache import DiskCached
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -60,7 +60,7 @@ def evaluation_functions(
         # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
         answers=over_lanes(functools.partial(answer_batch, program), lanes),
-        weights=Kept(jax.jit(weights), weights),
+        weights=DiskCached(jax.jit(weights), weights),
     )
 
 

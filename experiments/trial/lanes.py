@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from experiments.errors import UserError
-from experiments.system.kept_programs import Kept
+from experiments.system.program_cache import DiskCached
 
 AXIS = "devices"
 GROUPS = "groups"
@@ -109,7 +109,7 @@ def distribute(
     Raises DeviceError for an unknown strategy and for lanes that do not split over the
     devices.
     """
-    run = Kept(on_devices(steps, lanes, donate=donate), steps, lanes, donate)
+    run = DiskCached(on_devices(steps, lanes, donate=donate), steps, lanes, donate)
     own_devices = lanes.own.size
     split = _split_rows if lanes.count == 1 else _split_lanes
 
@@ -183,7 +183,7 @@ def _shard_map(side_by_side, lanes, options):
     return _among_processes(run, lanes, specs) if several else run
 
 
-def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Kept:
+def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> DiskCached:
     """Returns run(states, *shared) -> results (L, ...), of function(state, *shared)."""
 
     def run(states, *shared):
@@ -194,7 +194,7 @@ def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Kept:
         results = jax.vmap(side_by_side, axes)(states, *shared)
         return jax.tree.map(lambda x: x.reshape(lanes.count, *x.shape[2:]), results)
 
-    return Kept(jax.jit(run), function, lanes)
+    return DiskCached(jax.jit(run), function, lanes)
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Kept programs give the same numbers, are found without tracing, and only where they fit."""
+"""DiskCached programs give the same numbers, are found without tracing, and only where they fit."""
 
 import contextlib
 import dataclasses
@@ -13,8 +13,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from attn.positions import Rotary
-from experiments.system import kept_programs
-from experiments.system.kept_programs import Kept
+from experiments.system import program_cache
+from experiments.system.program_cache import DiskCached
 from experiments.trial import lanes as lanes_module
 from experiments.trial.lanes import Lanes, check_lanes
 
@@ -43,13 +43,13 @@ class Traced:
         self.times += 1
         return {"y": self.factor * jnp.sin(x)}
 
-    def kept(self, *made_of, wrap=jax.jit):
-        return Kept(wrap(self), *(made_of or ("a name",)))
+    def kept(self, *key, wrap=jax.jit):
+        return DiskCached(wrap(self), *(key or ("a name",)))
 
 
-def as_another_process(traced, x=X, *made_of):
+def as_another_process(traced, x=X, *key):
     """Calls a function as a process would that has just started; returns its result."""
-    return traced.kept(*made_of)(x)["y"]
+    return traced.kept(*key)(x)["y"]
 
 
 def test_a_second_process_traces_nothing_and_gets_the_same_numbers(folder):
@@ -75,7 +75,7 @@ def test_steps_are_kept_and_donate(folder, strategy, monkeypatch):
 
     traced = []
     # In place of that of a function of this project.
-    monkeypatch.setattr(kept_programs, "_named", lambda made_of: "steps")
+    monkeypatch.setattr(program_cache, "_text", lambda key: "steps")
     lanes = Lanes(strategy=strategy)
     states = lanes.stack([{"w": np.arange(3.0, dtype=np.float32)}])
     hypers = lanes.stack([np.float32(2)])
@@ -100,8 +100,9 @@ def test_steps_are_kept_and_donate(folder, strategy, monkeypatch):
         jnp.arange(6.0).reshape(2, 3),
         np.float32(1),
         1.0,
+        jax.device_put(X, jax.devices()[-1]),
     ],
-    ids=["longer", "integers", "matrix", "number", "weak number"],
+    ids=["longer", "integers", "matrix", "number", "weak number", "elsewhere"],
 )
 def test_other_arguments_are_other_programs(folder, x):
     as_another_process(Traced())
@@ -120,24 +121,24 @@ def test_other_arguments_are_other_programs(folder, x):
 def test_what_decides_a_program_is_in_its_name(folder, what, monkeypatch):
     as_another_process(Traced(), X, 1)
     other = Traced()
-    made_of = (1,)
+    key = (1,)
     with contextlib.ExitStack() as changed:
         if what == "source":
-            monkeypatch.setattr(kept_programs, "_sources", lambda: "edited")
+            monkeypatch.setattr(program_cache, "_sources", lambda: "edited")
         elif what == "option":
             changed.enter_context(jax.default_matmul_precision("float32"))
         elif what == "variable":
             monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
         else:
-            made_of = (2,)
-        as_another_process(other, X, *made_of)
+            key = (2,)
+        as_another_process(other, X, *key)
     assert other.times == 1
 
 
 def test_an_edit_elsewhere_compiles_nothing(folder, monkeypatch):
     expected = as_another_process(Traced())
-    monkeypatch.setattr(kept_programs, "_sources", lambda: "edited")
-    monkeypatch.setattr(kept_programs, "_compile", None)
+    monkeypatch.setattr(program_cache, "_sources", lambda: "edited")
+    monkeypatch.setattr(program_cache, "_compile", None)
     edited = Traced()
     np.testing.assert_array_equal(as_another_process(edited), expected)
     assert edited.times == 1
@@ -148,7 +149,7 @@ def test_an_edit_elsewhere_compiles_nothing(folder, monkeypatch):
 
 def test_an_edit_of_the_function_compiles_another_program(folder, monkeypatch):
     as_another_process(Traced())
-    monkeypatch.setattr(kept_programs, "_sources", lambda: "edited")
+    monkeypatch.setattr(program_cache, "_sources", lambda: "edited")
     edited = as_another_process(Traced(factor=3.0))
     np.testing.assert_allclose(edited, 3 * np.sin(X), rtol=1e-6)
 
@@ -175,14 +176,14 @@ FROM_OUTSIDE = type("FromOutside", (FromOutside,), {"__module__": "somebodys_sco
 def test_code_from_outside_is_found_by_its_text_alone(folder, part, monkeypatch):
     as_another_process(Traced(), X, part)
     other = Traced()
-    monkeypatch.setattr(kept_programs, "_compile", None)
+    monkeypatch.setattr(program_cache, "_compile", None)
     as_another_process(other, X, part)
     assert other.times == 1
 
 
 def test_functions_of_this_project_have_names_with_what_they_are_bound_to():
-    def name(*made_of):
-        return Kept(jax.jit(jnp.sin), *made_of)._name
+    def name(*key):
+        return DiskCached(jax.jit(jnp.sin), *key)._key
 
     bound = [
         functools.partial(check_lanes, 1),
@@ -216,6 +217,25 @@ def test_a_damaged_file_is_compiled_anew(folder, damage):
     assert third.times == 0
 
 
+@pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
+def test_who_looks_for_a_mistake_has_jits_own_way(folder, option):
+    function = Traced()
+    kept = function.kept()
+    kept(X)
+    jax.config.update(option, True)
+    try:
+        with (
+            pytest.raises(FloatingPointError)
+            if "nans" in option
+            else contextlib.nullcontext()
+        ):
+            kept(jnp.full(6, jnp.inf))
+    finally:
+        jax.config.update(option, False)
+    # In the second case once more than jit compiles, to find the line.
+    assert function.times > 1
+
+
 def test_nothing_is_kept_without_a_cache(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not jax.config.jax_compilation_cache_dir
@@ -236,7 +256,7 @@ def test_programs_that_call_python_are_not_kept(folder):
         return jax.pure_callback(np.sin, x, x)
 
     for _ in range(2):
-        kept = Kept(jax.jit(function), "calls")
+        kept = DiskCached(jax.jit(function), "calls")
         np.testing.assert_allclose(kept(X), np.sin(X), rtol=1e-6)
 
 
@@ -272,7 +292,7 @@ def test_what_jax_has_in_its_own_cache_is_compiled_anew(folder):
 def test_jaxs_own_cache_goes_on(folder):
     as_another_process(Traced())
     assert jax.config.jax_enable_compilation_cache
-    assert kept_programs._folder() == folder
+    assert program_cache._folder() == folder
 
 
 TWICE = """

@@ -1,10 +1,10 @@
-"""Compiled programs, kept on disk whole: a process that starts again traces nothing.
+"""Keeps compiled programs on disk whole, so that a process that starts again traces nothing.
 
-JAX's own cache is asked by a program's text, and to trace and lower that takes longer than
-all else on the way to a first step. Here a program has two names: that of what it is made
-from (the source of this project, versions, machine, JAX's options, the arguments' shapes),
-under which it is found at once, and that of its text, under which it is still found after
-the source has changed elsewhere.
+JAX's own cache has the program's text for its key, and to trace and lower that takes longer
+than all else on the way to a first step. Here a program has two keys: what it is made from
+(the source of this project, versions, machine, JAX's options, the arguments' shapes), by
+which it is found at once, and its text (StableHLO), by which it is still found after the
+source has changed elsewhere.
 """
 
 import contextlib
@@ -37,32 +37,35 @@ NOT_COMPILED_IN = ("jax_compilation_cache", "jax_persistent_cache", "jax_log")
 """How those of JAX's options begin that change no program."""
 
 
-class Kept:
-    """Calls `function`, of `jax.jit` or `jax.pmap`, whose programs are kept on disk.
+class DiskCached:
+    """Calls `function`, of `jax.jit` or `jax.pmap`, whose compiled programs are kept on disk.
 
-    What it is `made_of`, functions of this project and values that they are bound to, has
-    to tell it from any other. Where that is from outside, and its source in who knows which
-    files, a program is found by its text alone. Programs are kept where JAX keeps its own,
-    if it does, and not of functions that several processes run together.
+    The `key`, functions of this project and values that they are bound to, has to tell it
+    from any other function. Where a part of that is from outside, and its source in who
+    knows which files, a program is found by its text alone. Programs are kept where JAX
+    keeps its own, if it does, and not of functions that several processes run together.
+    Raises what `function` raises.
     """
 
-    def __init__(self, function: Callable, *made_of: Any):
+    def __init__(self, function: Callable, *key: Any):
         self.function = function
         try:
-            self._name = _named(made_of)
+            self._key = _text(key)
         except _Outside:
-            self._name = None
+            self._key = None
         self._programs = []
 
     def __call__(self, *arguments) -> Any:
+        folder = _folder()
+        if folder is None:
+            return self.function(*arguments)
         for program in self._programs:
             try:
                 return program(*arguments)
             # Made for other shapes or devices; it says so before it begins.
             except (TypeError, ValueError):
                 continue
-        folder = _folder()
-        if folder is None or _is_traced(arguments):
+        if _is_traced(arguments):
             return self.function(*arguments)
         program = self._program(folder, arguments)
         # First, as the next call most likely has the same shapes.
@@ -71,16 +74,16 @@ class Kept:
 
     def _program(self, folder, arguments):
         about = f"{_surroundings()}\n{_described(arguments)}"
-        found = None
-        if self._name is not None:
-            found = folder / _digest(f"{_sources()}\n{self._name}\n{about}")
-            if program := _load(found):
+        by_key = None
+        if self._key is not None:
+            by_key = folder / _digest(f"{_sources()}\n{self._key}\n{about}")
+            if program := _load(by_key):
                 return program
         lowered = self.function.lower(*arguments)
         by_text = folder / _digest(f"{lowered.as_text()}\n{about}")
         program = _load(by_text) or _compile(lowered, by_text)
-        if found is not None and by_text.exists():
-            _link(found, by_text.name)
+        if by_key is not None and by_text.exists():
+            _link(by_key, by_text.name)
         return program
 
 
@@ -88,6 +91,9 @@ def _folder() -> Path | None:
     """Returns where programs are kept; None where they are not."""
     cache = jax.config.jax_compilation_cache_dir
     if not cache or not jax.config.jax_enable_compilation_cache:
+        return None
+    # Who looks for a mistake has functions run line by line, which is jit's to do.
+    if jax.config.jax_disable_jit or jax.config.jax_debug_nans:
         return None
     # A cache in a bucket is JAX's alone; what several processes compile, they compile together.
     if "://" in cache or jax.process_count() > 1:
@@ -131,7 +137,7 @@ def _compile(lowered, path):
 
 
 def _link(path, name):
-    """Gives a kept program its second name."""
+    """Makes a kept program be found by its other key too."""
     # Another process has just done so, or nothing can be written there.
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
@@ -153,12 +159,12 @@ class _Outside(Exception):
     """Raised for a value whose source this project does not have."""
 
 
-def _named(value) -> str:
+def _text(value) -> str:
     """Returns a text that tells a value from all others, in any process."""
     if value is None or isinstance(value, (str, int, float)):
         return repr(value)
     if isinstance(value, functools.partial):
-        return _named((value.func, value.args, tuple(value.keywords.items())))
+        return _text((value.func, value.args, tuple(value.keywords.items())))
     is_function = isinstance(value, types.FunctionType)
     kind = value if is_function else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -173,7 +179,7 @@ def _named(value) -> str:
         parts = vars(value).values()
     else:
         raise _Outside
-    return f"{name}({', '.join(map(_named, parts))})"
+    return f"{name}({', '.join(map(_text, parts))})"
 
 
 @functools.cache
