@@ -30,8 +30,8 @@ NOTES = {
     "places, one-hot labels, optax.adam",
     "flax:as-torch": "dropout also of attention weights (one mask for all heads and "
     "sentences, flax's default) and hidden units",
-    "products": "the matrix products of a step alone, forward and backward, in JAX: what "
-    "no step is faster than",
+    "products": "the matrix products of a step alone, forward and backward, in JAX, the "
+    "logits written",
 }
 STARTS = {
     "compile, s": "the first step, less the median of those timed",

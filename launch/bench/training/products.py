@@ -1,4 +1,4 @@
-"""Builds the matrix products of a training step alone: no step of the model is faster."""
+"""Builds the matrix products of a training step alone: the floor of what a step takes."""
 
 import functools
 
