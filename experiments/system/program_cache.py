@@ -68,9 +68,16 @@ class DiskCached:
         if _is_traced(arguments):
             return self.function(*arguments)
         program = self._program(folder, arguments)
+        try:
+            result = program(*arguments)
+        except ValueError:
+            # Older JAX compiles for one device what pmap has spread over several, and
+            # jit alone moves it there.
+            program = self.function
+            result = program(*arguments)
         # First, as the next call most likely has the same shapes.
         self._programs.insert(0, program)
-        return program(*arguments)
+        return result
 
     def _program(self, folder, arguments):
         about = f"{_surroundings()}\n{_described(arguments)}"

@@ -117,6 +117,20 @@ def test_other_arguments_are_other_programs(folder, x):
     assert other.times == 1
 
 
+@pytest.mark.parametrize("out_axes", [0, None], ids=["spread", "replicated"])
+def test_takes_what_pmap_has_made(folder, out_axes):
+    rows = jnp.arange(6.0 * jax.local_device_count()).reshape(-1, 6)
+    x = jax.pmap(lambda x: 2 * x, out_axes=out_axes)(
+        rows if out_axes == 0 else rows[:1].repeat(len(rows), 0)
+    )
+    traced = Traced()
+    kept = traced.kept()
+    for _ in range(2):
+        np.testing.assert_allclose(kept(x)["y"], 2 * np.sin(x), rtol=1e-6)
+    # Older JAX once more, by jit.
+    assert traced.times <= 2
+
+
 @pytest.mark.parametrize("what", ["source", "option", "variable", "bound value"])
 def test_what_decides_a_program_is_in_its_name(folder, what, monkeypatch):
     as_another_process(Traced(), X, 1)
