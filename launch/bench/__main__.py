@@ -6,6 +6,7 @@ python -m launch.bench decode [--peers=attn,transformers] [--cases=batch-32]
 python -m launch.bench conformance [--peers=attn:reference,attn:tiled,jax.nn]
 python -m launch.bench fidelity
 python -m launch.bench layers
+python -m launch.bench growth
 python -m launch.bench sweep --config=FILE --sweep=NAMES [--seeds=N] [--only=ROWS]
 python -m launch.bench overhead --config=FILE
 python -m launch.bench data --config=FILE [--pairs=300000,1200000]
@@ -16,10 +17,10 @@ The first three time attention, a training step and translation, in turns, and w
 tables and every timing; the fourth tries each line of attention's contract on each
 library, and says what it saw. fidelity holds the Transformer to torch.nn.Transformer
 of the same weights, and ends with status 1 where they differ. The others are about
-this project alone: the paper's Table 1, a sweep in different ways (--ways), what the
-runner costs beside the bare step, text on its way to batches, how often a report's
-verdicts are right, by simulation, and what compilers for TPUs and GPUs, which need not
-be there, say of attention and of every config's programs.
+this project alone: the paper's Table 1, how time and memory grow, a sweep in different
+ways (--ways), what the runner costs beside the bare step, text on its way to batches,
+how often a report's verdicts are right, by simulation, and what compilers for TPUs and
+GPUs, which need not be there, say of attention and of every config's programs.
 
 Each writes into --directory, by default runs/bench/NAME. --rounds sets the turns, and
 --tiny measures the smallest sizes, to see that all works. Other libraries take part
@@ -38,6 +39,7 @@ import launch.bench.compile.command
 import launch.bench.conformance.command
 import launch.bench.decoding.command
 import launch.bench.fidelity.command
+import launch.bench.growth.command
 import launch.bench.runner.data
 import launch.bench.runner.overhead
 import launch.bench.runner.sweeps
@@ -62,6 +64,7 @@ BENCHMARKS = {
         launch.bench.runner.overhead.BENCHMARK,
         launch.bench.runner.data.BENCHMARK,
         launch.bench.table1.command.BENCHMARK,
+        launch.bench.growth.command.BENCHMARK,
         launch.bench.verdicts.command.BENCHMARK,
         launch.bench.compile.command.BENCHMARK,
     )

@@ -39,7 +39,7 @@ def bench(*arguments, **environment):
         (
             ["speed"],
             "COMMAND is attention or train or decode or conformance or fidelity or "
-            "sweep or overhead or data or layers or verdicts or compile",
+            "sweep or overhead or data or layers or growth or verdicts or compile",
         ),
         pytest.param(["overhead"], "--config=FILE is needed", marks=pytest.mark.ci),
         (["compile", "--for=v5e,v1"], "unknown device 'v1'; known: v5e, v5e-4, v6e,"),
@@ -74,6 +74,7 @@ SMALLEST = {
     "overhead": [CONFIG, "--rounds=1"],
     "data": [CONFIG, "--pairs=300"],
     "layers": ["--tiny", "--rounds=1"],
+    "growth": ["--tiny", "--rounds=1"],
     "verdicts": ["--tiny"],
     "compile": ["--tiny", "--for=v5e"],
 }

@@ -9,6 +9,9 @@ import rich.console
 
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import expand, sweeps_of
+from launch.bench.growth import command as growth
+from launch.bench.growth import curves
+from launch.bench.growth.curves import Cost, Curve
 from launch.bench.harness.libraries import BenchError
 from launch.bench.runner import overhead, sweeps
 from launch.bench.table1 import command as layers
@@ -162,3 +165,43 @@ def test_the_table_of_layers(tmp_path):
     sizes = [(entry["n"], entry["d"], len(entry["seconds"])) for entry in entries]
     assert sizes == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
     assert image.read_bytes()[:4] == b"\x89PNG"
+
+
+def squared(n):
+    return Cost(1e-3 * n**2, 2**20 * n)
+
+
+def level(n):
+    return Cost(2.0, 0)
+
+
+def test_growth_has_the_slopes_of_its_curves(tmp_path):
+    console = rich.console.Console(file=io.StringIO(), width=140)
+    known = [
+        Curve("squared", "tokens", (10, 20, 40), squared),
+        Curve("level", "devices", (1, 2), level),
+    ]
+    table, results, image = growth.measure_curves(known, 2, tmp_path, console)
+    assert (
+        "| squared | 10 to 40 tokens | 0.1 to 1.6 | 2.00 ± 0.00 | 10.0 to 40.0 | 1.00 ± 0.00 |"
+        in table.read_text()
+    )
+    assert "| level | 1 to 2 devices | 2.0 to 2.0 | 0.00 ± 0.00 |" in table.read_text()
+    first, second = json.loads(results.read_text())["curves"]
+    assert first["sizes"]["20"] == 2 * [{"seconds": 0.4, "bytes": 20 * 2**20}]
+    assert second["axis"] == "devices"
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_growth_judges_whole_tables_and_plans_every_trial(monkeypatch):
+    """A part that does nothing would look fast."""
+    made = []
+    monkeypatch.setattr(curves, "_called", lambda function: made.append(function()))
+    curves.judge(20)
+    curves.plan(7)
+    rows, trials = made
+    assert len(rows) == 20 // curves.SEEDS
+    assert all(
+        row.differences.keys() == {"perplexity", "bleu", "chrf"} for row in rows[1:]
+    )
+    assert [trial.settings.seed for trial in trials] == list(range(7))

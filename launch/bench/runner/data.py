@@ -94,7 +94,7 @@ def time_corpora(
             folder = Path(temporary)
             write_corpus(folder, count)
             # A process each: what one has in memory would hide what the next one reads.
-            sized = _on_files(settings, temporary)
+            sized = on_files(settings, temporary)
             first_sight = _in_process(folder, first, sized.data)
             timings[f"{count:,} pairs, first sight"] = first_sight
             from_disk = _in_process(folder, epoch, sized)
@@ -127,8 +127,8 @@ def time_corpora(
     return written
 
 
-def _on_files(settings, directory):
-    """Returns the settings with the corpus that `write_corpus` made."""
+def on_files(settings: Settings, directory: str) -> Settings:
+    """Returns the settings with the corpus that `write_corpus` made in a directory."""
     data = FilesData(
         vocabulary_size=settings.data.vocabulary_size,
         max_length=settings.data.max_length,

@@ -1,0 +1,1 @@
+"""How time and memory grow: over tokens, trials, pairs and devices."""

@@ -1,0 +1,204 @@
+"""What is measured at growing sizes; each function measures one size, in a process of its own."""
+
+import dataclasses
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn import Mask, attention
+from experiments import settings
+from experiments.data.dataset import prepare
+from experiments.report.comparison import compare
+from experiments.report.results import TrialResult
+from experiments.report.statistics import groups
+from experiments.sweep.plan import plan_trials
+from experiments.system import machine
+from experiments.training import speed
+from launch.bench.compile.configs import config_of
+from launch.bench.compile.training import step
+from launch.bench.harness.process import peak_growth
+from launch.bench.runner import data
+
+CONFIG = "experiments/configs/quick.py"
+H = 4
+D = 64
+WINDOW = 64
+SEEDS = 5
+"""Seeds of each row in the tables that are judged."""
+BATCH = 64
+"""Rows of a step's batch, however many devices share it."""
+
+
+class Cost(NamedTuple):
+    """What one size took."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Holds one thing that is measured at growing sizes."""
+
+    name: str
+    axis: str
+    """What the sizes count."""
+    sizes: tuple[int, ...]
+    cost: Callable[[int], Cost]
+    """Measures it at one size."""
+
+
+def attend(name: str, n: int) -> Cost:
+    """Measures attention of n tokens with its gradients, by the kernel that it picks.
+
+    The bytes are temporary ones, by the compiler's account.
+    """
+    mask = {
+        "full": None,
+        "causal": Mask.causal(),
+        "window": Mask.window(WINDOW, WINDOW),
+    }
+    q, k, v, g = jax.random.normal(jax.random.key(0), (4, n, H, D))
+
+    def loss(q, k, v):
+        return jnp.vdot(attention(q, k, v, mask=mask[name]), g)
+
+    program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(q, k, v).compile()
+    jax.block_until_ready(program(q, k, v))
+    begin = time.perf_counter()
+    jax.block_until_ready(program(q, k, v))
+    seconds = time.perf_counter() - begin
+    return Cost(seconds, program.memory_analysis().temp_size_in_bytes)
+
+
+def train(trials: int) -> Cost:
+    """Measures a training step of so many trials in one program, on one device."""
+    return _step(trials, jax.devices()[:1])
+
+
+def share(devices: int) -> Cost:
+    """Measures a training step of one trial whose batch so many devices share.
+
+    The devices are made of the CPU's cores, so that no step can be faster than on one; the
+    bytes are those of one device.
+    """
+    # Read once, when JAX starts.
+    jax.config.update("jax_num_cpu_devices", devices)
+    return _step(1, jax.devices())
+
+
+def _step(trials, devices):
+    """Returns seconds of a step, and the bytes of its arguments and temporary arrays."""
+    machine.use_compile_cache()
+    config = config_of(CONFIG)
+    config.training.batch_size = BATCH
+    resolved = settings.resolve(config)
+    seconds = speed.measure(resolved, prepare(resolved.data), trials).step
+    function, arguments = step(resolved, trials, devices)
+    memory = function.lower(*arguments).compile().memory_analysis()
+    return Cost(seconds, memory.argument_size_in_bytes + memory.temp_size_in_bytes)
+
+
+def plan(trials: int) -> Cost:
+    """Measures the plan of a sweep of so many trials: their settings, checked."""
+    config = config_of(CONFIG)
+    points = [{"seed": seed} for seed in range(trials)]
+    return _called(lambda: plan_trials(config, points))
+
+
+def judge(trials: int) -> Cost:
+    """Measures the verdicts of a table of so many finished trials, in all its metrics."""
+    rng = np.random.default_rng(0)
+    finished = [
+        _finished(row, seed, *rng.normal(size=2))
+        for row in range(trials // SEEDS)
+        for seed in range(SEEDS)
+    ]
+    rows = groups(finished, lambda trial: trial.point)
+    return _called(lambda: compare(rows, lambda trial: {}))
+
+
+def _finished(row, seed, first, second):
+    result = dict(
+        status="finished",
+        perplexity=4 + 0.1 * first,
+        bleu=30 + second,
+        chrf=50 + second,
+    )
+    return TrialResult(
+        name=f"{row},{seed}",
+        point={"model.d_k": row, "seed": seed} if row else {"seed": seed},
+        seed=seed,
+        directory=Path(),
+        config={},
+        record={},
+        metrics=(),
+        result=result,
+        status="finished",
+    )
+
+
+def _called(function):
+    """Returns the seconds of a call that others went before, and the bytes it grows by."""
+    growth = peak_growth(function)
+    begin = time.perf_counter()
+    function()
+    return Cost(time.perf_counter() - begin, growth)
+
+
+def read(stage: str, pairs: int) -> Cost:
+    """Measures a corpus of so many pairs on its way to batches, see `launch.bench data`."""
+    resolved = settings.resolve(config_of(CONFIG))
+    with tempfile.TemporaryDirectory() as folder:
+        data.write_corpus(Path(folder), pairs)
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        sized = data.on_files(resolved, folder)
+        timing = data.first(sized.data)
+        if stage == "epoch":
+            timing = data.epoch(sized)
+    return Cost(timing.seconds, timing.memory)
+
+
+def _curves(tokens, lanes, trials, pairs, devices):
+    return (
+        *(
+            Curve(
+                f"{name}, with gradients",
+                "tokens",
+                tokens,
+                functools.partial(attend, mask),
+            )
+            for mask, name in (
+                ("full", "attention"),
+                ("causal", "causal"),
+                ("window", f"window of {WINDOW} + 1 + {WINDOW}"),
+            )
+        ),
+        Curve("a step of all", "trials", lanes, train),
+        Curve("the plan", "trials", trials, plan),
+        Curve("the verdicts", "trials", trials, judge),
+        Curve("at first sight", "pairs", pairs, functools.partial(read, "first")),
+        Curve("an epoch's batches", "pairs", pairs, functools.partial(read, "epoch")),
+        Curve("a step of one batch", "devices", devices, share),
+    )
+
+
+CURVES = _curves(
+    tokens=(1024, 2048, 4096, 8192, 16384),
+    lanes=(1, 2, 4, 8, 16),
+    trials=(40, 160, 640, 2560),
+    pairs=(20_000, 80_000, 320_000, 1_280_000),
+    devices=(1, 2, 4, 8),
+)
+
+TINY = _curves(
+    tokens=(128, 256), lanes=(1, 2), trials=(10, 20), pairs=(300, 600), devices=(1, 2)
+)
