@@ -104,6 +104,7 @@ CASES = (
     *_both("dot-512", "scaled_dot", n=512, b=4, h=8),
     *_both("dot-2048", "scaled_dot", n=2048, b=4, h=8),
     *_both("dot-2048-causal", "scaled_dot", n=2048, b=4, h=8, mask="causal"),
+    *_both("additive-wide-32", "additive", n=32, b=64, h=2, d=256),
     *_both("additive-512", "additive", n=512, b=1, h=8),
     *_both("additive-1024", "additive", n=1024, b=1, h=8),
     *_both("bilinear-512", "bilinear", n=512, b=4, h=8),
