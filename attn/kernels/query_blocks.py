@@ -5,6 +5,7 @@ the keys that nobody in the block sees. n queries in a block.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,37 @@ class _Rows:
         return i < self.count
 
 
+class _Head(NamedTuple):
+    """What all blocks of a head share."""
+
+    score: Any
+    normaliser: Any
+    mask: Any
+    bias: Any  # a value with a `tile`, or None: an array is cut into rows
+    drop: Any
+    n: int  # queries of a block
+    m: int  # keys of the head
+
+    def tile(self, t, starts, widths, keys, q, q_taint, bias_rows) -> Tile:
+        """Returns block t with the keys of runs, so many each from each start on."""
+        k, v, k_taint = keys
+        runs = zip(starts, widths, strict=True)
+        return Tile(
+            score=self.score,
+            normaliser=self.normaliser,
+            q=q,
+            k=k,
+            v=v,
+            taint=None if k_taint is None else Taint(q_taint, k_taint),
+            bias=self.bias if bias_rows is None else _cut(bias_rows, starts, widths),
+            mask=self.mask,
+            drop=self.drop,
+            i=t * self.n + jnp.arange(self.n),
+            runs=tuple(start + jnp.arange(width) for start, width in runs),
+            columns=self.m,
+        )
+
+
 def over_blocks(
     function, q, k, v, *, score, normaliser, mask, taint, bias=None, drop=None
 ):
@@ -38,104 +70,109 @@ def over_blocks(
     The function gives arrays with a row for each query of the tile.
     """
     score, q, k = score.prepare(q, k)
-    k = k.T
-    v = v.T
     queries = q.shape[0]
-    m = k.shape[1]
+    m = k.shape[0]
     count = max(1, -(-queries // BLOCK))
     # Blocks are of equal size, so that fewer than `count` rows are padding.
     n = -(-queries // count)
-    dense = bias is not None and not hasattr(bias, "tile")
     if mask.parts and count * n > queries:
         # Rows of padding may reach further than every query, to a NaN that is hidden.
         mask = mask & Mask((_Rows(queries),))
+    dense = bias is not None and not hasattr(bias, "tile")
+    head = _Head(score, normaliser, mask, None if dense else bias, drop, n, m)
 
     def blocks(x):
-        return jnp.pad(x, ((0, count * n - queries), (0, 0))).reshape(
-            count, n, x.shape[1]
-        )
+        padded = jnp.pad(x, ((0, count * n - queries), (0, 0)))
+        return padded.reshape(count, n, x.shape[1])
 
-    # Without this the keys that each block sees would be kept for its derivative, a copy
-    # for every block.
-    remat = functools.partial(
-        jax.checkpoint,
-        policy=jax.checkpoint_policies.save_only_these_names(SAVED),
-        prevent_cse=False,
-    )
-
-    def cut(x, starts, widths):
-        """Returns the keys of runs, so many each from each start on."""
-        runs = []
-        for start, width in zip(starts, widths, strict=True):
-            runs.append(jax.lax.dynamic_slice_in_dim(x, start, width, axis=-1))
-        return runs[0] if len(runs) == 1 else jnp.concatenate(runs, axis=-1)
-
-    # XLA must know the size of a slice when it compiles, but not where it starts.
-    @functools.partial(remat, static_argnums=0)
-    def one_block(widths, starts, keys, t, q, q_taint, bias_rows):
-        """Computes block t with the keys of runs, so many each from each start on."""
-        k, v, k_taint = keys
-        runs = zip(starts, widths, strict=True)
-        tile = Tile(
-            score=score,
-            normaliser=normaliser,
-            q=q,
-            k=k,
-            v=v,
-            taint=None if taint is None else Taint(q_taint, k_taint),
-            bias=cut(bias_rows, starts, widths) if dense else bias,
-            mask=mask,
-            drop=drop,
-            i=t * n + jnp.arange(n),
-            runs=tuple(start + jnp.arange(width) for start, width in runs),
-            columns=m,
-        )
-        return function(tile)
-
-    keys = (k, v, None if taint is None else taint.k)
     rows = (
         jnp.arange(count),
         blocks(q),
         None if taint is None else blocks(taint.q[:, None])[..., 0],
         blocks(bias) if dense else None,
     )
+    keys = (k.T, v.T, None if taint is None else taint.k)
+
+    # XLA must know the size of a slice when it compiles, but not where it starts.
+    @functools.partial(_remat, static_argnums=0)
+    def one_block(widths, starts, keys, t, *rows):
+        return function(head.tile(t, starts, widths, keys, *rows))
+
     first, left, right = mask.spans()
     is_window = left is not None and right is not None
     # A window may be empty, and a tile has one key at least.
     width = max(1, n + left + right) if is_window else m
     # Only a window narrower than all keys is worth a slice that moves with the block.
     if first + width < m:
-
-        @remat
-        def in_window(t, *rest):
-            # At both ends the slice is moved inwards; the mask hides what is too much.
-            start = jnp.clip(t * n - left, first, m - width)
-            # The first keys stand apart from the window, for no key may come twice.
-            runs = ((0, start), (first, width)) if first else ((start,), (width,))
-            seen = jax.tree.map(lambda x: cut(x, *runs), keys)
-            return one_block(runs[1], runs[0], seen, t, *rest)
-
-        results = _map(in_window, rows)
+        results = _in_windows(one_block, rows, keys, first, left, width)
     else:
-        # Cut once for a run, whose blocks then add up gradients of these keys alone.
-        @functools.partial(remat, static_argnums=(0, 1))
-        def one_run(start, width, keys, rows):
-            seen = jax.tree.map(lambda x: cut(x, (start,), (width,)), keys)
-            block = functools.partial(one_block, (width,), (start,), seen)
-            return _map(block, rows)
-
-        runs = []
-        for run, (start, width) in _runs(count, n, m, *mask.reach()):
-            run_rows = jax.tree.map(lambda x, run=run: x[run], rows)
-            if runs:
-                run_rows, runs[-1] = _in_turn(run_rows, runs[-1])
-            runs.append(one_run(start, width, keys, run_rows))
-        results = jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
+        results = _in_runs(one_block, rows, keys, *mask.reach())
 
     def joined(x):
         return x.reshape(count * n, *x.shape[2:])[:queries]
 
     return jax.tree.map(joined, results)
+
+
+def _in_windows(one_block, rows, keys, first, left, width):
+    """Computes all blocks, each with the first keys and so many that move with it."""
+    n = rows[1].shape[1]
+    m = keys[0].shape[1]
+
+    @_remat
+    def in_window(t, *rows):
+        # At both ends the slice is moved inwards; the mask hides what is too much.
+        start = jnp.clip(t * n - left, first, m - width)
+        # The first keys stand apart from the window, for no key may come twice.
+        starts, widths = ((0, start), (first, width)) if first else ((start,), (width,))
+        seen = jax.tree.map(lambda x: _cut(x, starts, widths), keys)
+        return one_block(widths, starts, seen, t, *rows)
+
+    return _map(in_window, rows)
+
+
+def _in_runs(one_block, rows, keys, left, right):
+    """Computes all blocks in runs, each with the keys that its blocks reach.
+
+    A query reaches `left` keys before it and `right` after it, None for all.
+    """
+    count, n, _ = rows[1].shape
+    m = keys[0].shape[1]
+
+    # Cut once for a run, whose blocks then add up gradients of these keys alone.
+    @functools.partial(_remat, static_argnums=(0, 1))
+    def one_run(start, width, keys, rows):
+        seen = jax.tree.map(lambda x: _cut(x, (start,), (width,)), keys)
+        return _map(functools.partial(one_block, (width,), (start,), seen), rows)
+
+    results = []
+    for run, (start, width) in _runs(count, n, m, left, right):
+        run_rows = jax.tree.map(lambda x, run=run: x[run], rows)
+        if results:
+            run_rows, results[-1] = _in_turn(run_rows, results[-1])
+        results.append(one_run(start, width, keys, run_rows))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
+
+
+def _remat(function, static_argnums=()):
+    """Returns the function, whose derivative keeps what is named SAVED and makes the rest again.
+
+    Without this the keys that each block sees would be kept for it, a copy for every block.
+    """
+    return jax.checkpoint(
+        function,
+        policy=jax.checkpoint_policies.save_only_these_names(SAVED),
+        prevent_cse=False,
+        static_argnums=static_argnums,
+    )
+
+
+def _cut(x, starts, widths):
+    """Returns the keys of runs, so many each from each start on."""
+    runs = []
+    for start, width in zip(starts, widths, strict=True):
+        runs.append(jax.lax.dynamic_slice_in_dim(x, start, width, axis=-1))
+    return runs[0] if len(runs) == 1 else jnp.concatenate(runs, axis=-1)
 
 
 def _in_turn(following, done):

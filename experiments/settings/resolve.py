@@ -326,20 +326,26 @@ def check_key(key: str) -> str:
 
 def _known_field(group, name, key):
     """Returns a field of that name in a group, of any kind; "" is the group of all."""
-    fields = {}
+    fields = _fields_of(group)
     prefix = group and f"{group}."
-    if not group:
-        fields = {field.name: field for field in dataclasses.fields(Settings)}
-    else:
-        for known, _, field in known_fields():
-            if known.startswith(prefix):
-                fields.setdefault(field.name, field)
     if name not in fields:
         near = difflib.get_close_matches(str(name)[:100], fields, n=1)
         hint = f"; did you mean {prefix}{near[0]}?" if near else ""
         known = ", ".join(prefix + name for name in fields)
         raise SettingsError(f"{cut(key)}: no such setting{hint} (known: {known})")
     return fields[name]
+
+
+@functools.cache
+def _fields_of(group):
+    """Returns {name: field} of a group; of kinds that share a name, the first one's."""
+    if not group:
+        return {field.name: field for field in dataclasses.fields(Settings)}
+    fields = {}
+    for known, _, field in known_fields():
+        if known.startswith(f"{group}."):
+            fields.setdefault(field.name, field)
+    return fields
 
 
 def _build(cls, values, path):

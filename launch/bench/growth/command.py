@@ -13,12 +13,18 @@ from matplotlib.figure import Figure
 
 from experiments.system.files import write_bytes
 from experiments.system.process import Process
-from launch.bench.growth.curves import CURVES, TINY, Cost, Curve
+from launch.bench.growth.curves import CONFIG, CURVES, TINY, WINDOW, Cost, Curve
 from launch.bench.harness import plot, record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, mebibytes, number, show
 from launch.bench.table1.measures import exponent
 
+NOTES = (
+    "the three of attention with gradients, 4 heads of 64: time of a call, temporary memory",
+    f"a window of {WINDOW} + 1 + {WINDOW} keys",
+    f"of {CONFIG}: the trials of a step are lanes of one program; devices are made of the "
+    "CPU's cores and share a batch of 64 rows; the memory is that of one device",
+)
 Measured = Mapping[Curve, Mapping[int, Sequence[Cost]]]
 """{curve: {size: what it took in each round}}."""
 
@@ -41,17 +47,23 @@ def measure_curves(
                 with console.status(f"{curve.name}: {size:,} {curve.axis}"):
                     costs[size].append(_in_process(curve, size))
         measured[curve] = costs
-    filled = table(measured)
+        # An interrupted call keeps the curves that were done.
+        files = _write(measured, directory)
+    show(table(measured), console)
+    return files
+
+
+def _write(measured, directory):
+    entries = [_entry(curve, costs) for curve, costs in measured.items()]
     files = record.write(
         directory,
         "growth",
         title="How time and memory grow",
-        tables=[filled],
-        results={"curves": [_entry(curve, measured[curve]) for curve in curves]},
+        tables=[table(measured)],
+        results={"curves": entries},
     )
     image = directory / "growth.png"
     write_bytes(image, picture(measured))
-    show(filled, console)
     return [*files, image]
 
 
@@ -76,7 +88,7 @@ def _entry(curve, costs):
 def table(measured: Measured) -> Table:
     """Returns the table, a row a curve: its ends, and its slopes with standard errors."""
     headings = ("", "over", "seconds", "slope", "MiB", "slope")
-    filled = Table("growth", headings)
+    filled = Table("growth", headings, notes=list(NOTES))
     for curve, costs in measured.items():
         seconds, memory = _medians(costs)
         first, last = curve.sizes[0], curve.sizes[-1]
@@ -123,13 +135,27 @@ def picture(measured: Measured) -> bytes:
                 for ax, values in ((of_time, seconds), (of_memory, mib)):
                     slope, _ = exponent(values)
                     plot.line(ax, row, values, f"{curve.name}: {slope:z.2f}")
-            of_time.set(title=f"over {axis}", xscale="log", yscale="log")
-            of_memory.set(xlabel=axis, xscale="log", yscale="log")
+            of_time.set(title=f"over {axis}")
+            of_memory.set(xlabel=axis)
             for ax in (of_time, of_memory):
-                ax.legend(fontsize=6.5, title="slope", title_fontsize=6.5)
+                _scale(ax)
+                ax.legend(fontsize=7, title="slope", title_fontsize=7)
         above[0].set_ylabel("seconds")
         below[0].set_ylabel("MiB")
         return plot.png(figure)
+
+
+def _scale(ax):
+    """Makes both axes logarithmic, and that of the values a factor of ten long at least."""
+    ax.set(xscale="log", yscale="log")
+    low, high = ax.get_ylim()
+    if high < 10 * low:
+        middle = (low * high) ** 0.5
+        ax.set_ylim(middle / 10**0.5, middle * 10**0.5)
+    if ax.get_xlim()[1] < 100:
+        # Numbers at each tick between would run into each other.
+        ax.set_xscale("log", base=2)
+    ax.minorticks_off()
 
 
 BENCHMARK = Benchmark(

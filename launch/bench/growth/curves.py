@@ -169,19 +169,9 @@ def read(stage: str, pairs: int) -> Cost:
 
 def _curves(tokens, lanes, trials, pairs, devices):
     return (
-        *(
-            Curve(
-                f"{name}, with gradients",
-                "tokens",
-                tokens,
-                functools.partial(attend, mask),
-            )
-            for mask, name in (
-                ("full", "attention"),
-                ("causal", "causal"),
-                ("window", f"window of {WINDOW} + 1 + {WINDOW}"),
-            )
-        ),
+        Curve("attention", "tokens", tokens, functools.partial(attend, "full")),
+        Curve("causal", "tokens", tokens, functools.partial(attend, "causal")),
+        Curve("window", "tokens", tokens, functools.partial(attend, "window")),
         Curve("a step of all", "trials", lanes, train),
         Curve("the plan", "trials", trials, plan),
         Curve("the verdicts", "trials", trials, judge),
