@@ -12,6 +12,7 @@ from experiments.sweep.points import expand, sweeps_of
 from launch.bench.growth import command as growth
 from launch.bench.growth import curves
 from launch.bench.growth.curves import Cost, Curve
+from launch.bench.harness.exponent import exponent
 from launch.bench.harness.libraries import BenchError
 from launch.bench.runner import overhead, sweeps
 from launch.bench.table1 import command as layers
@@ -149,9 +150,9 @@ def test_sequential_operations_and_paths_are_the_papers(kind, trips, paths):
 
 
 def test_exponents():
-    slope, error = measures.exponent({2: 12.0, 4: 48.0, 8: 192.0})
+    slope, error = exponent({2: 12.0, 4: 48.0, 8: 192.0})
     assert (slope, error) == (pytest.approx(2), pytest.approx(0, abs=1e-9))
-    slope, error = measures.exponent({1: 1.0, 2: 4.0, 4: 4.0})
+    slope, error = exponent({1: 1.0, 2: 4.0, 4: 4.0})
     assert slope == pytest.approx(1) and error == pytest.approx((2 / 3) ** 0.5 / 2**0.5)
 
 
@@ -197,8 +198,8 @@ def test_growth_judges_whole_tables_and_plans_every_trial(monkeypatch):
     """A part that does nothing would look fast."""
     made = []
     monkeypatch.setattr(curves, "_called", lambda function: made.append(function()))
-    curves.judge(20)
-    curves.plan(7)
+    curves.measure_verdicts(20)
+    curves.measure_plan(7)
     rows, trials = made
     assert len(rows) == 20 // curves.SEEDS
     assert all(

@@ -13,18 +13,12 @@ from matplotlib.figure import Figure
 
 from experiments.system.files import write_bytes
 from experiments.system.process import Process
-from launch.bench.growth.curves import CONFIG, CURVES, TINY, WINDOW, Cost, Curve
+from launch.bench.growth.curves import CURVES, TINY, Cost, Curve
 from launch.bench.harness import plot, record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.exponent import exponent
 from launch.bench.harness.table import Table, mebibytes, number, show
-from launch.bench.table1.measures import exponent
 
-NOTES = (
-    "the three of attention with gradients, 4 heads of 64: time of a call, temporary memory",
-    f"a window of {WINDOW} + 1 + {WINDOW} keys",
-    f"of {CONFIG}: the trials of a step are lanes of one program; devices are made of the "
-    "CPU's cores and share a batch of 64 rows; the memory is that of one device",
-)
 Measured = Mapping[Curve, Mapping[int, Sequence[Cost]]]
 """{curve: {size: what it took in each round}}."""
 
@@ -71,7 +65,7 @@ def _in_process(curve, size) -> Cost:
     """Measures a size where no other has left anything in memory."""
     process = Process(_nothing)
     try:
-        return process.submit(curve.cost, size).result()
+        return process.submit(curve.measure, size).result()
     finally:
         process.stop()
 
@@ -88,12 +82,12 @@ def _entry(curve, costs):
 def table(measured: Measured) -> Table:
     """Returns the table, a row a curve: its ends, and its slopes with standard errors."""
     headings = ("", "over", "seconds", "slope", "MiB", "slope")
-    filled = Table("growth", headings, notes=list(NOTES))
+    filled = Table("growth", headings)
     for curve, costs in measured.items():
         seconds, memory = _medians(costs)
         first, last = curve.sizes[0], curve.sizes[-1]
         row = (
-            curve.name,
+            filled.noted(curve.name, curve.note) if curve.note else curve.name,
             f"{first:,} to {last:,} {curve.axis}",
             f"{number(seconds[first])} to {number(seconds[last])}",
             _slope(seconds),

@@ -1,11 +1,11 @@
 """What is measured at growing sizes; each function measures one size, in a process of its own."""
 
 import dataclasses
-import functools
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,14 @@ SEEDS = 5
 BATCH = 64
 """Rows of a step's batch, however many devices share it."""
 
+HEADS = f"{H} heads of {D}, forward and backward; temporary memory"
+LANES = f"lanes of one program, of {CONFIG} with batches of {BATCH} rows, on one device"
+TABLES = f"of tables of three metrics and {SEEDS} seeds a row"
+DEVICES = (
+    f"of {CONFIG}, a batch of {BATCH} rows for all devices, which are made of the CPU's "
+    "cores; the memory of one"
+)
+
 
 class Cost(NamedTuple):
     """What one size took."""
@@ -52,24 +60,21 @@ class Curve:
     axis: str
     """What the sizes count."""
     sizes: tuple[int, ...]
-    cost: Callable[[int], Cost]
+    measure: Callable[[int], Cost]
     """Measures it at one size."""
+    note: str = ""
+    """What a table says of it."""
 
 
-def attend(name: str, n: int) -> Cost:
+def measure_attention(mask: Mask, n: int) -> Cost:
     """Measures attention of n tokens with its gradients, by the kernel that it picks.
 
     The bytes are temporary ones, by the compiler's account.
     """
-    mask = {
-        "full": None,
-        "causal": Mask.causal(),
-        "window": Mask.window(WINDOW, WINDOW),
-    }
     q, k, v, g = jax.random.normal(jax.random.key(0), (4, n, H, D))
 
     def loss(q, k, v):
-        return jnp.vdot(attention(q, k, v, mask=mask[name]), g)
+        return jnp.vdot(attention(q, k, v, mask=mask), g)
 
     program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(q, k, v).compile()
     jax.block_until_ready(program(q, k, v))
@@ -79,12 +84,12 @@ def attend(name: str, n: int) -> Cost:
     return Cost(seconds, program.memory_analysis().temp_size_in_bytes)
 
 
-def train(trials: int) -> Cost:
+def measure_lanes(trials: int) -> Cost:
     """Measures a training step of so many trials in one program, on one device."""
     return _step(trials, jax.devices()[:1])
 
 
-def share(devices: int) -> Cost:
+def measure_devices(devices: int) -> Cost:
     """Measures a training step of one trial whose batch so many devices share.
 
     The devices are made of the CPU's cores, so that no step can be faster than on one; the
@@ -108,14 +113,14 @@ def _step(trials, devices):
     return Cost(seconds, memory.argument_size_in_bytes + memory.temp_size_in_bytes)
 
 
-def plan(trials: int) -> Cost:
+def measure_plan(trials: int) -> Cost:
     """Measures the plan of a sweep of so many trials: their settings, checked."""
     config = config_of(CONFIG)
     points = [{"seed": seed} for seed in range(trials)]
     return _called(lambda: plan_trials(config, points))
 
 
-def judge(trials: int) -> Cost:
+def measure_verdicts(trials: int) -> Cost:
     """Measures the verdicts of a table of so many finished trials, in all its metrics."""
     rng = np.random.default_rng(0)
     finished = [
@@ -155,30 +160,39 @@ def _called(function):
     return Cost(time.perf_counter() - begin, growth)
 
 
-def read(stage: str, pairs: int) -> Cost:
-    """Measures a corpus of so many pairs on its way to batches, see `launch.bench data`."""
+def measure_text(stage: Callable, pairs: int) -> Cost:
+    """Measures `data.first` or `data.epoch`, a stage of so many pairs' way to batches."""
     resolved = settings.resolve(config_of(CONFIG))
-    with tempfile.TemporaryDirectory() as folder:
-        data.write_corpus(Path(folder), pairs)
-        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        sized = data.on_files(resolved, folder)
-        timing = data.first(sized.data)
-        if stage == "epoch":
-            timing = data.epoch(sized)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        data.write_corpus(folder, pairs)
+        sized = data.on_files(resolved, temporary)
+        timing = data.in_process(folder, data.first, sized.data)
+        if stage is data.epoch:
+            timing = data.in_process(folder, data.epoch, sized)
     return Cost(timing.seconds, timing.memory)
 
 
 def _curves(tokens, lanes, trials, pairs, devices):
+    masks = {
+        "attention": Mask(),
+        "causal": Mask.causal(),
+        f"window of {WINDOW} + 1 + {WINDOW}": Mask.window(WINDOW, WINDOW),
+    }
+    stages = {"at first sight": data.first, "an epoch's batches": data.epoch}
     return (
-        Curve("attention", "tokens", tokens, functools.partial(attend, "full")),
-        Curve("causal", "tokens", tokens, functools.partial(attend, "causal")),
-        Curve("window", "tokens", tokens, functools.partial(attend, "window")),
-        Curve("a step of all", "trials", lanes, train),
-        Curve("the plan", "trials", trials, plan),
-        Curve("the verdicts", "trials", trials, judge),
-        Curve("at first sight", "pairs", pairs, functools.partial(read, "first")),
-        Curve("an epoch's batches", "pairs", pairs, functools.partial(read, "epoch")),
-        Curve("a step of one batch", "devices", devices, share),
+        *(
+            Curve(name, "tokens", tokens, partial(measure_attention, mask), HEADS)
+            for name, mask in masks.items()
+        ),
+        Curve("a step of all", "trials", lanes, measure_lanes, LANES),
+        Curve("the plan", "trials", trials, measure_plan),
+        Curve("the verdicts", "trials", trials, measure_verdicts, TABLES),
+        *(
+            Curve(name, "pairs", pairs, partial(measure_text, stage))
+            for name, stage in stages.items()
+        ),
+        Curve("a step of one batch", "devices", devices, measure_devices, DEVICES),
     )
 
 

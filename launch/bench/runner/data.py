@@ -95,13 +95,13 @@ def time_corpora(
             write_corpus(folder, count)
             # A process each: what one has in memory would hide what the next one reads.
             sized = on_files(settings, temporary)
-            first_sight = _in_process(folder, first, sized.data)
+            first_sight = in_process(folder, first, sized.data)
             timings[f"{count:,} pairs, first sight"] = first_sight
-            from_disk = _in_process(folder, epoch, sized)
+            from_disk = in_process(folder, epoch, sized)
             timings[f"{count:,} pairs, an epoch from the disk"] = from_disk
             files = (folder / "cache").rglob("*")
             bytes_on_disk[count] = sum(path.stat().st_size for path in files)
-            host, step = _in_process(folder, feeding, sized)
+            host, step = in_process(folder, feeding, sized)
     filled = table(timings)
     remark = (
         f"A training step of this config takes {1e3 * step:.3g} ms here; for its batch "
@@ -246,7 +246,8 @@ def feeding(settings: Settings) -> tuple[float, float]:
     return statistics.median(seconds), step
 
 
-def _in_process(folder, stage, argument):
+def in_process(folder: Path, stage, argument):
+    """Returns `stage(argument)` of a process of its own, whose cache is in the folder."""
     process = Process(_begin, str(folder / "cache"))
     try:
         return process.submit(stage, argument).result()

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from experiments.system.files import write_bytes
 from launch.bench.harness import plot, record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
+from launch.bench.harness.exponent import exponent
 from launch.bench.harness.table import Table, show
 from launch.bench.table1.kinds import KINDS, TINY, Kind
-from launch.bench.table1.measures import exponent, path, sequential, timed
+from launch.bench.table1.measures import path, sequential, timed
 
 EXPONENTS = (
     "exponent ± standard error, in brackets that of the paper's term; attention of "

@@ -116,14 +116,3 @@ def _depends(function, x):
     """Returns (n, n): whether row i of the result depends on row j of x."""
     jacobian = np.asarray(jax.jacobian(function)(x))
     return np.abs(jacobian).sum((1, 3)) > 0
-
-
-def exponent(values: dict[int, float]) -> tuple[float, float]:
-    """Returns the slope of log value over log size, and its standard error."""
-    x = np.log(list(values))
-    y = np.log(list(values.values()))
-    slope, level = np.polyfit(x, y, 1)
-    residuals = y - slope * x - level
-    variance = (residuals**2).sum() / max(1, len(x) - 2)
-    error = (variance / ((x - x.mean()) ** 2).sum()) ** 0.5
-    return float(slope), float(error)
