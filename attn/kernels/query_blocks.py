@@ -37,7 +37,7 @@ class _Head(NamedTuple):
     score: Any
     normaliser: Any
     mask: Any
-    bias: Any  # a value with a `tile`, or None: an array is cut into rows
+    bias: Any  # where it is an array, a block gets its rows of it
     drop: Any
     n: int  # queries of a block
     m: int  # keys of the head
@@ -79,7 +79,7 @@ def over_blocks(
         # Rows of padding may reach further than every query, to a NaN that is hidden.
         mask = mask & Mask((_Rows(queries),))
     dense = bias is not None and not hasattr(bias, "tile")
-    head = _Head(score, normaliser, mask, None if dense else bias, drop, n, m)
+    head = _Head(score, normaliser, mask, bias, drop, n, m)
 
     def blocks(x):
         padded = jnp.pad(x, ((0, count * n - queries), (0, 0)))

@@ -338,14 +338,15 @@ def _known_field(group, name, key):
 
 @functools.cache
 def _fields_of(group):
-    """Returns {name: field} of a group; of kinds that share a name, the first one's."""
+    """Returns {name: field} of a group; of a name that several kinds have, one of theirs."""
     if not group:
         return {field.name: field for field in dataclasses.fields(Settings)}
-    fields = {}
-    for known, _, field in known_fields():
-        if known.startswith(f"{group}."):
-            fields.setdefault(field.name, field)
-    return fields
+    prefix = f"{group}."
+    return {
+        field.name: field
+        for known, _, field in known_fields()
+        if known.startswith(prefix)
+    }
 
 
 def _build(cls, values, path):
