@@ -145,7 +145,9 @@ def _scale(ax):
     low, high = ax.get_ylim()
     if high < 10 * low:
         middle = (low * high) ** 0.5
-        ax.set_ylim(middle / 10**0.5, middle * 10**0.5)
+        low, high = middle / 10**0.5, middle * 10**0.5
+    # Above the lines there is room for their names.
+    ax.set_ylim(low, high * (high / low) ** 0.3)
     if ax.get_xlim()[1] < 100:
         # Numbers at each tick between would run into each other.
         ax.set_xscale("log", base=2)
