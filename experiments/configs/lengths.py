@@ -33,7 +33,8 @@ def get_config(task="copy"):
     config = tasks.get_config(task)
     config.data.update(LENGTHS[task])
     if task == "recall":
-        config.training.batch_size = 32
+        # Until 2,000 steps or so attention may be at a guess, whatever its positions.
+        config.training.update(batch_size=32, steps=2000, evaluate_every=500)
     config.update(tasks.sized(config))
     return config
 

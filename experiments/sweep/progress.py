@@ -14,6 +14,7 @@ import rich.text
 from experiments.evaluation.metrics import METRICS, Metric, summary
 from experiments.sweep.plan import Trial
 from experiments.system.files import read_json
+from experiments.trial.cost import flops_of_a_step
 
 LINE_EVERY = 20.0
 """Seconds between status lines where the output is no terminal."""
@@ -41,8 +42,15 @@ class Progress:
         # By directory: a trial that failed may be tried again elsewhere.
         self._ended = set()
         self._failed = set()
-        self._steps_done = 0
-        self._steps = sum(trial.settings.training.steps for trial in todo)
+        # In FLOPs, because the steps of one row may take many times those of another.
+        self._of_a_step = {
+            trial.directory: flops_of_a_step(trial.settings) for trial in todo
+        }
+        self._done = 0
+        self._work = sum(
+            trial.settings.training.steps * self._of_a_step[trial.directory]
+            for trial in todo
+        )
         # Not the wall clock, which may be set while a sweep runs.
         self._start = time.monotonic()
         self._last_line = self._start
@@ -87,8 +95,9 @@ class Progress:
         if trial.directory not in self._ended:
             # With training.until=flat it may have ended before: the rest takes no time.
             steps = result.get("steps", most)
-            self._steps -= most - steps
-            self._steps_done += steps - self._before[trial.directory]
+            cost = self._of_a_step[trial.directory]
+            self._work -= (most - steps) * cost
+            self._done += (steps - self._before[trial.directory]) * cost
             self._ended.add(trial.directory)
         if result.get("status") == "finished":
             scores = summary(result, self._metrics)
@@ -106,12 +115,17 @@ class Progress:
 
     def _summary(self, lines):
         current = sum(
-            max(0, _step(line) - self._before[trial.directory]) for trial, line in lines
+            max(0, _step(line) - self._before[trial.directory])
+            * self._of_a_step[trial.directory]
+            for trial, line in lines
         )
         speed = sum(line.get("tokens_per_second", 0) for _, line in lines)
         # Time is guessed from the steps of this call alone.
-        done = self._steps_done + current
-        total = self._steps - sum(self._before.values())
+        done = self._done + current
+        before = sum(
+            step * self._of_a_step[directory] for directory, step in self._before.items()
+        )
+        total = self._work - before
         left = "time left not known yet"
         if done:
             elapsed = time.monotonic() - self._start

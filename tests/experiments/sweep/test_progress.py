@@ -34,6 +34,31 @@ def test_time_left_is_guessed_without_the_steps_that_were_not_needed(
     assert "4 min left" in printed.getvalue()
 
 
+def test_time_left_is_guessed_from_what_steps_cost(tmp_path, monkeypatch):
+    """Two trials of as many steps; the first ends after 10 seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    points = [{"model.d_ff": d_ff} for d_ff in (4, 8)]
+    trials = plan_trials(tiny.config(), points)
+    cost = {4: 10**6, 8: 5 * 10**6}
+    monkeypatch.setattr(
+        "experiments.sweep.progress.flops_of_a_step",
+        lambda settings: cost[settings.model.d_ff],
+    )
+    printed = io.StringIO()
+    progress = Progress(tmp_path, trials, 0, rich.console.Console(file=printed))
+    now[0] = 10.0
+    directory = tmp_path / trials[0].directory
+    directory.mkdir(parents=True)
+    steps = trials[0].settings.training.steps
+    (directory / "result.json").write_text(json.dumps(fakes.finished(steps=steps)))
+    progress.ended(trials[0])
+    now[0] = 30.0
+    progress.update([])
+    # Of 6 parts one is done, in 30 seconds.
+    assert "2 min left" in printed.getvalue()
+
+
 def test_a_terminal_shows_a_bar_for_each_running_trial(tmp_path):
     points = [{"label": "[red]", "seed": seed} for seed in range(2)]
     trials = plan_trials(tiny.config(), points)
