@@ -123,7 +123,8 @@ class Progress:
         # Time is guessed from the steps of this call alone.
         done = self._done + current
         before = sum(
-            step * self._of_a_step[directory] for directory, step in self._before.items()
+            step * self._of_a_step[directory]
+            for directory, step in self._before.items()
         )
         total = self._work - before
         left = "time left not known yet"
