@@ -52,19 +52,23 @@ class Schedule(NamedTuple):
     why: str
 
 
-def layouts(machine: Machine, trials: int) -> list[Layout]:
-    """Returns the layouts to run `trials` trials, the likely best first.
+def layouts(
+    machine: Machine, trials: int, processes: int | None = None
+) -> list[Layout]:
+    """Returns the layouts to run the `trials` trials of a group, the likely best first.
 
-    One after another on all devices or cores; on a CPU a process for each core too; lanes,
-    as many as there are trials, in whole numbers for each device.
+    One after another on all devices or cores; on a CPU a process for each core too, at most
+    `processes`, which may be more than the group's trials where other groups fill them;
+    lanes, as many as there are trials, in whole numbers for each device.
     """
     single = Layout("one after another", 1, 1)
+    if machine.backend == "cpu" and machine.devices == 1:
+        workers = min(machine.cores, trials if processes is None else processes)
+        lanes = Layout("lanes", 1, min(trials, CPU_LANES))
+        found = [Layout("processes", workers, 1)] if workers > 1 else []
+        return [*found, single, lanes] if trials > 1 else [*found, single]
     if trials == 1:
         return [single]
-    if machine.backend == "cpu" and machine.devices == 1:
-        processes = Layout("processes", min(machine.cores, trials), 1)
-        lanes = Layout("lanes", 1, min(trials, CPU_LANES))
-        return [processes, single, lanes] if machine.cores > 1 else [single, lanes]
     # Each device takes as many lanes as the others, so numbers are for one device.
     for_all = min(-(-trials // machine.devices), MAX_LANES)
     quarter = -(-for_all // 4)
@@ -77,16 +81,18 @@ def choose(
     steps: list[int],
     guess: float | None,
     measure: Callable[[Layout], Measured | None],
+    processes: int | None = None,
 ) -> Schedule:
     """Chooses the layout that ends first, for trials of these numbers of steps.
 
-    `guess` is how many seconds they may take; without it the likely best layout is measured.
-    `measure(layout)` runs a few steps; where it returns None, as for want of memory, the
-    layout is not taken.
+    `processes` is as in `layouts`. `guess` is how many seconds they may take; without it the
+    likely best layout is measured. `measure(layout)` runs a few steps; where it returns
+    None, as for want of memory, the layout is not taken.
     """
-    if (schedule := without_measuring(machine, steps, guess)) is not None:
+    schedule = without_measuring(machine, steps, guess, processes)
+    if schedule is not None:
         return schedule
-    first, *others = layouts(machine, len(steps))
+    first, *others = layouts(machine, len(steps), processes)
 
     def timed(layout):
         measured = measure(layout)
@@ -110,10 +116,13 @@ def choose(
 
 
 def without_measuring(
-    machine: Machine, steps: list[int], guess: float | None
+    machine: Machine,
+    steps: list[int],
+    guess: float | None,
+    processes: int | None = None,
 ) -> Schedule | None:
     """Chooses as `choose` where nothing has to be measured for that; None elsewhere."""
-    first, *others = layouts(machine, len(steps))
+    first, *others = layouts(machine, len(steps), processes)
     if not others:
         return Schedule(first, "there is no other way")
     return None if guess is None else _too_short(first, guess, others)
@@ -130,8 +139,12 @@ def _too_short(first, guess, others):
 def seconds(layout: Layout, steps: list[int], measured: Measured) -> float:
     """Returns the seconds until the last trial ends: compilation, and the longest place.
 
-    Trials go to places in their order, each to the place that is free first.
+    Trials go to places in their order, each to the place that is free first. Of more
+    processes than trials others have the rest, and the trials only a share of the seconds.
     """
+    if len(steps) < layout.workers:
+        each = [measured.compile + count * measured.step for count in steps]
+        return sum(each) / layout.workers
     # Steps that each place has to do; a place is a lane of a worker.
     places = [0] * (layout.workers * layout.lanes)
     for count in steps:

@@ -140,6 +140,13 @@ def check_memory(
         )
 
 
+def most_at_once(settings: Settings, machine: Machine) -> int:
+    """Returns how many such trials fit a CPU's memory together, one at least."""
+    if machine.memory is None:
+        return machine.cores
+    return max(1, machine.memory // memory(settings))
+
+
 def remedy(settings: Settings, lacking: int, devices: int) -> str:
     """Names the least change with which training should fit that lacks so many bytes.
 

@@ -68,7 +68,7 @@ class Here:
             cost.check_memory(group[0].settings, self._pools.machine)
         choose_for = self._choose_some
         if not self._is_guest:
-            chosen = self._choose(group_trials(trials))
+            chosen = self._choose(group_trials(trials), len(trials))
             write_schedule(self._workdir, chosen)
             choose_for = lambda free: _of(chosen, free)
         self._interruption.unsaved = True  # the workers have it
@@ -94,12 +94,15 @@ class Here:
             self._pools.stop()
         self._interruption.unsaved = False
 
-    def _choose(self, groups: Sequence[list[Trial]]) -> Chosen:
-        """Chooses how groups are to be run, and checks that they can be."""
+    def _choose(self, groups: Sequence[list[Trial]], trials: int) -> Chosen:
+        """Chooses how groups are to be run, and checks that they can be.
+
+        `trials` are those of all groups, which share the processes.
+        """
         chosen = []
         machine = self._pools.machine
         for group in groups:
-            schedule = self._unmeasured(group) or self._measured(group)
+            schedule = self._unmeasured(group, trials) or self._measured(group, trials)
             cost.check_memory(
                 group[0].settings,
                 machine,
@@ -114,22 +117,33 @@ class Here:
             chosen.append((group, schedule))
         return chosen
 
-    def _unmeasured(self, group):
+    def _unmeasured(self, group, trials):
         """Returns how a group is run where that needs no measuring; None elsewhere."""
         machine = self._pools.machine
         wish = asked_by_user(machine, self._wishes.workers, self._wishes.lanes)
         if wish:
             return Schedule(wish, "as asked")
-        return without_measuring(machine, _steps(group), self._guess(group))
+        processes = self._processes(group, trials)
+        return without_measuring(machine, _steps(group), self._guess(group), processes)
 
-    def _measured(self, group):
+    def _measured(self, group, trials):
         measure = lambda layout: self._pools.measure(group[0], layout)
-        guess = self._guess(group)
-        schedule = choose(self._pools.machine, _steps(group), guess, measure)
+        schedule = choose(
+            self._pools.machine,
+            _steps(group),
+            self._guess(group),
+            measure,
+            self._processes(group, trials),
+        )
         if schedule.why.startswith("measured"):
             layout = schedule.layout.name
             self._say(f"{group[0].name}: {layout} ({schedule.why})")
         return schedule
+
+    def _processes(self, group, trials):
+        """Returns how many of the trials could be trained at a time, for their memory."""
+        settings = group[0].settings
+        return min(trials, cost.most_at_once(settings, self._pools.machine))
 
     def _guess(self, group):
         """Returns the seconds that a group takes; None on an accelerator."""
@@ -140,8 +154,8 @@ class Here:
     def _choose_some(self, free: list[Trial]) -> Chosen:
         """Chooses for groups that need no measuring, else for one: others take the rest."""
         groups = group_trials(free)
-        quick = [group for group in groups if self._unmeasured(group)]
-        return self._choose(quick or [random.choice(groups)])
+        quick = [group for group in groups if self._unmeasured(group, len(free))]
+        return self._choose(quick or [random.choice(groups)], len(free))
 
 
 def _steps(group):

@@ -261,6 +261,8 @@ def test_trials_side_by_side_need_their_sum():
         )
     assert "--workers=1 --lanes=1" in refused(settings, CPU, workers=together)
     cost.check_memory(settings, CPU, workers=together - 1)
+    assert cost.most_at_once(settings, CPU) == together - 1
+    assert cost.most_at_once(settings, CPU._replace(memory=1)) == 1
     # As many as would be twice the memory of one.
     cost.check_memory(settings, GPUS, lanes=4 * together)
     assert "trials at once" in refused(settings, GPUS, lanes=9 * together)

@@ -42,6 +42,24 @@ def test_layouts(machine, trials, expected):
     ] == expected
 
 
+@pytest.mark.parametrize(
+    ("machine", "trials", "processes", "expected"),
+    [
+        # A group of one trial, beside others.
+        (LAPTOP, 1, 9, [(2, 1), (1, 1)]),
+        (SERVER, 3, 60, [(60, 1), (1, 1), (1, 3)]),
+        # Memory has room for fewer than there are.
+        (SERVER, 5, 4, [(4, 1), (1, 1), (1, 4)]),
+        (SERVER, 5, 1, [(1, 1), (1, 4)]),
+        (GPU, 1, 9, [(1, 1)]),
+    ],
+)
+def test_groups_share_processes(machine, trials, processes, expected):
+    assert [
+        (layout.workers, layout.lanes) for layout in layouts(machine, trials, processes)
+    ] == expected
+
+
 def test_threads_share_the_cores():
     assert [Layout("", n, 1).threads(SERVER) for n in (1, 5, 64)] == [64, 12, 1]
     assert Layout("", 1, 8).threads(GPU) == 1
@@ -106,6 +124,16 @@ def test_trials_go_where_it_is_free_first():
     """100 on one place, 60 + 50 on the other."""
     assert seconds(Layout("", 2, 1), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110
     assert seconds(Layout("", 1, 3), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 100
+
+
+def test_processes_that_others_fill_cost_their_share():
+    assert seconds(Layout("", 4, 1), [100, 60], Measured(5, 2)) == (205 + 125) / 4
+    # 0.6 seconds a step with both cores, 1 with one of them.
+    speeds = {2: Measured(10, 1.0), 1: Measured(10, 0.6)}
+    measure = lambda layout: speeds[layout.workers]
+    assert choose(LAPTOP, [100], 1e4, measure, 9).layout.workers == 2
+    speeds[1] = Measured(10, 0.4)
+    assert choose(LAPTOP, [100], 1e4, measure, 9).layout.workers == 1
 
 
 def test_a_persons_wish():
