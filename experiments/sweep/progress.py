@@ -42,15 +42,6 @@ class Progress:
         # By directory: a trial that failed may be tried again elsewhere.
         self._ended = set()
         self._failed = set()
-        # In FLOPs, because the steps of one row may take many times those of another.
-        self._of_a_step = {
-            trial.directory: flops_of_a_step(trial.settings) for trial in todo
-        }
-        self._done = 0
-        self._work = sum(
-            trial.settings.training.steps * self._of_a_step[trial.directory]
-            for trial in todo
-        )
         # Not the wall clock, which may be set while a sweep runs.
         self._start = time.monotonic()
         self._last_line = self._start
@@ -59,6 +50,14 @@ class Progress:
             trial.directory: _step(newest_line(workdir / trial.directory))
             for trial in todo
         }
+        # In FLOPs, because a step of one row may take many times that of another.
+        self._cost_of_a_step = {
+            trial.directory: flops_of_a_step(trial.settings) for trial in todo
+        }
+        self._work = sum(
+            self._cost(trial, trial.settings.training.steps) for trial in todo
+        )
+        self._done = 0
         self._live = None
         if console.is_terminal:
             self._live = rich.live.Live(console=console, refresh_per_second=4)
@@ -94,10 +93,9 @@ class Progress:
         most = trial.settings.training.steps
         if trial.directory not in self._ended:
             # With training.until=flat it may have ended before: the rest takes no time.
-            steps = result.get("steps", most)
-            cost = self._of_a_step[trial.directory]
-            self._work -= (most - steps) * cost
-            self._done += (steps - self._before[trial.directory]) * cost
+            cost = self._cost(trial, result.get("steps", most))
+            self._work -= self._cost(trial, most) - cost
+            self._done += cost
             self._ended.add(trial.directory)
         if result.get("status") == "finished":
             scores = summary(result, self._metrics)
@@ -113,24 +111,19 @@ class Progress:
             soft_wrap=True,
         )
 
+    def _cost(self, trial, step):
+        """Returns the FLOPs of the steps of this call up to `step`."""
+        steps = step - self._before[trial.directory]
+        return steps * self._cost_of_a_step[trial.directory]
+
     def _summary(self, lines):
-        current = sum(
-            max(0, _step(line) - self._before[trial.directory])
-            * self._of_a_step[trial.directory]
-            for trial, line in lines
-        )
+        current = sum(max(0, self._cost(trial, _step(line))) for trial, line in lines)
         speed = sum(line.get("tokens_per_second", 0) for _, line in lines)
-        # Time is guessed from the steps of this call alone.
         done = self._done + current
-        before = sum(
-            step * self._of_a_step[directory]
-            for directory, step in self._before.items()
-        )
-        total = self._work - before
         left = "time left not known yet"
         if done:
             elapsed = time.monotonic() - self._start
-            left = f"{format_minutes(elapsed * (total - done) / done)} left"
+            left = f"{format_minutes(elapsed * (self._work - done) / done)} left"
         ended = self._already + len(self._ended)
         failed = f", {len(self._failed)} failed" if self._failed else ""
         waiting = max(0, len(self._todo) - len(self._ended) - len(lines))

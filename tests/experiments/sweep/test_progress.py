@@ -53,10 +53,29 @@ def test_time_left_is_guessed_from_what_steps_cost(tmp_path, monkeypatch):
     steps = trials[0].settings.training.steps
     (directory / "result.json").write_text(json.dumps(fakes.finished(steps=steps)))
     progress.ended(trials[0])
-    now[0] = 30.0
+    now[0] = 40.0
     progress.update([])
-    # Of 6 parts one is done, in 30 seconds.
-    assert "2 min left" in printed.getvalue()
+    # Of 6 parts one is done, in 40 seconds.
+    assert "3 min left" in printed.getvalue()
+
+
+def test_steps_before_this_call_took_none_of_its_time(tmp_path, monkeypatch):
+    """One trial of 12 steps, of which 6 are behind it, makes 2 more in 24 seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    trials = plan_trials(tiny.config(), [{}])
+    directory = tmp_path / trials[0].directory
+    directory.mkdir(parents=True)
+    line = dict(step=6, split="train", loss=2.5)
+    (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    printed = io.StringIO()
+    progress = Progress(tmp_path, trials, 0, rich.console.Console(file=printed))
+    (directory / "metrics.jsonl").write_text(json.dumps({**line, "step": 8}) + "\n")
+    # A line is printed after 20 seconds at the earliest.
+    now[0] = 24.0
+    progress.update(trials)
+    assert trials[0].settings.training.steps == 12
+    assert "48 s left" in printed.getvalue()
 
 
 def test_a_terminal_shows_a_bar_for_each_running_trial(tmp_path):
