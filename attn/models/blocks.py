@@ -69,16 +69,23 @@ class Layer(nn.Module):
     """The parts that encoder and decoder layers share.
 
     `P_drop` may be traced; so may `P_attention` and `P_ff`, the dropout of attention
-    weights and of the feed-forward network's hidden units, which 0 leaves out.
+    weights and of the feed-forward network's hidden units, which 0 leaves out; and
+    `number`, the layer's place in its stack, from 1.
     """
 
     shape: Shape
     design: Design = Design()
+    number: int | Int[Array, ""] = 1
     P_drop: float | Float[Array, ""] = 0.1
     P_attention: float | Float[Array, ""] = 0.0
     P_ff: float | Float[Array, ""] = 0.0
 
     causal = False  # without an annotation, so that it is no field; an encoder's
+
+    @property
+    def own_design(self) -> Design:
+        """The design with the heads of this layer."""
+        return self.design._replace(heads=self.design.heads.in_layer(self.number))
 
     @property
     def mixer(self) -> Mixer:
@@ -110,7 +117,7 @@ class Layer(nn.Module):
 
     def _set_mixing(self):
         module = self.mixer.build(
-            self.shape, self.design, self.causal, self.P_attention
+            self.shape, self.own_design, self.causal, self.P_attention
         )
         # An attribute's name is the key of its parameters, and each mixer has its own.
         setattr(self, self.mixer.name, module)
@@ -185,7 +192,7 @@ class DecoderLayer(Layer):
         self.self_norm = self._add_and_norm()
         # Without positions: rotation and bias are for self-attention alone.
         self.cross_attention = attention_module(
-            self.shape, self.design, self.P_attention, selection=self.selection
+            self.shape, self.own_design, self.P_attention, selection=self.selection
         )
         self.cross_norm = self._add_and_norm()
         self.feed_forward = self._feed_forward()
@@ -242,10 +249,10 @@ class LayeredModel(nn.Module):
     remat: bool = False
     scan: bool = False
 
-    @property
-    def layer_arguments(self):
-        """The arguments of layers that are alike."""
-        return self.shape, self.design, self.P_drop, self.P_attention, self.P_ff
+    def layer_arguments(self, number: int | Int[Array, ""]):
+        """Returns the arguments of the layer of a number, in which alone they differ."""
+        rates = self.P_drop, self.P_attention, self.P_ff
+        return self.shape, self.design, number, *rates
 
     def _embed(self, matrix, tokens, positions, drop):
         x = matrix[tokens]
@@ -261,7 +268,7 @@ class LayeredModel(nn.Module):
     ) -> Float[Array, "*B N D"]:
         """Returns x after all `layers`, each called with `rest` too.
 
-        With `remat` or `scan` the layers must be alike.
+        With `remat` or `scan` the layers must be alike but for their numbers.
         """
         # A pure layer in a scan can neither make parameters here nor sow weights.
         watched = self.is_initializing() or self.is_mutable_collection("weights")
@@ -269,11 +276,11 @@ class LayeredModel(nn.Module):
             for layer in layers:
                 x = layer(x, *rest)
             return x
-        # parent=None keeps Linen from making it one more layer of this module.
-        pure = type(layers[0])(*self.layer_arguments, parent=None)
 
         def one(x, layer):
-            params, key = layer
+            params, key, number = layer
+            # parent=None keeps Linen from making it one more layer of this module.
+            pure = type(layers[0])(*self.layer_arguments(number), parent=None)
             rngs = {} if key is None else {"dropout": key}
             return pure.apply({"params": params}, x, *rest, rngs=rngs), None
 
@@ -288,4 +295,5 @@ class LayeredModel(nn.Module):
             one = jax.checkpoint(one)
         # Unrolled to its end a scan is a plain loop, which is what remat alone needs.
         unroll = 1 if self.scan else len(layers)
-        return jax.lax.scan(one, x, (params, keys), unroll=unroll)[0]
+        numbers = jnp.arange(1, len(layers) + 1)
+        return jax.lax.scan(one, x, (params, keys, numbers), unroll=unroll)[0]

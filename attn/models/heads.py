@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attn import heads
 from attn.kernels.cached import from_cached, over_cache
@@ -40,6 +40,13 @@ class Heads:
         """
         raise NotImplementedError(f"{type(self).__name__} has no build")
 
+    def in_layer(self, number: int | Int[Array, ""]) -> "Heads":
+        """Returns the value of a layer's attentions, by its place in the stack, from 1.
+
+        With scan and remat the number is traced, and `build` gets what it makes of it.
+        """
+        return self
+
     def check(self) -> None:
         """Raises ValueError where the value makes no sense."""
 
@@ -59,24 +66,43 @@ class Differential(Heads):
     head = (1 − lambda_init) · RMSNorm((A_1 − λ A_2) V), with
     λ = exp(λ_q1 · λ_k1) − exp(λ_q2 · λ_k2) + lambda_init, one number a layer. The maps
     share the score's parameters and the normaliser's. The paper halves h in return for
-    the second map, and has d_v = 2·d_k; its lambda_init grows with the layer,
-    0.8 − 0.6·exp(−0.3·(l − 1)), where this is one number for all, as in its ablations.
+    the second map, and has d_v = 2·d_k. Unless given, lambda_init is the paper's, which
+    grows with the layer's number l in its stack: 0.8 − 0.6·exp(−0.3·(l − 1)).
     """
 
     maps: ClassVar[int] = 2
-    lambda_init: float = 0.8
+    lambda_init: float | None = None
 
     def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
         """Makes the module with λ's vectors and the norm's gains."""
+        if self.lambda_init is None:
+            # An attention that stands in no stack is as in the first layer.
+            return self.in_layer(1).build(h, d_k, d_v)
         return Difference(d_k, d_v, self.lambda_init)
+
+    def in_layer(self, number: int | Int[Array, ""]) -> "Differential":
+        """Returns the value whose lambda_init, unless given, is a layer's."""
+        return self if self.lambda_init is not None else _DifferentialInLayer(number)
 
     def check(self) -> None:
         """Raises ValueError for a lambda_init that is not in [0, 1)."""
         # At 1 the factor of the norm, and so every output, would be 0.
-        if not 0 <= self.lambda_init < 1:
+        if self.lambda_init is not None and not 0 <= self.lambda_init < 1:
             raise ValueError(
                 f"lambda_init={self.lambda_init} must be at least 0 and below 1"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class _DifferentialInLayer(Differential):
+    """Is differential attention with the lambda_init of layer `number`, maybe traced."""
+
+    lambda_init: None = dataclasses.field(default=None, init=False)
+    number: int | Int[Array, ""] = 1
+
+    def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
+        """Makes the module."""
+        return Difference(d_k, d_v, 0.8 - 0.6 * jnp.exp(-0.3 * (self.number - 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +154,7 @@ class Difference(nn.Module):
 
     d_k: int
     d_v: int
-    lambda_init: float
+    lambda_init: float | Float[Array, ""]
 
     def setup(self):
         """Draws the parameters."""

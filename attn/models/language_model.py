@@ -47,7 +47,8 @@ class LanguageModel(LayeredModel):
         self.target_positions = PositionTable(design.positions, self.length, d_model)
         self.drop = Dropout(self.P_drop)
         self.decoder = [
-            LanguageLayer(*self.layer_arguments) for _ in range(self.shape.N)
+            LanguageLayer(*self.layer_arguments(number))
+            for number in range(1, self.shape.N + 1)
         ]
         if design.norm != "post":
             self.decoder_norm = nn.LayerNorm(design.norm_epsilon)

@@ -19,7 +19,7 @@ from attn.models.multihead import check_name
 from attn.models.visibility import neighbours, parents
 from attn.precision import at_least_float32
 from attn.recurrent.chunks import both_ways, seen_before
-from attn.recurrent.delta import delta_rule, delta_rule_step
+from attn.recurrent.delta import delta_product, delta_product_step
 from attn.recurrent.gated import gated_linear, gated_linear_step
 from attn.recurrent.linear import divided, feature_map, with_one
 
@@ -38,7 +38,8 @@ class LinearHeads(nn.Module):
     positions up to i in a causal one, otherwise over all. Parameters:
     h·d_model·(2·d_k + 2·d_v), without biases.
 
-    A relative has other `arrays`, `rule`, `step` and `finish`.
+    A relative has other `arrays`, `rule`, `step` and `finish`, and may have several keys
+    with values a token, `writes`.
     """
 
     d_model: int
@@ -52,8 +53,9 @@ class LinearHeads(nn.Module):
         glorot = nn.initializers.glorot_uniform
         into_heads = glorot(0, (1, 2))
         self.w_q = self.param("w_q", into_heads, (self.d_model, self.h, self.d_k))
-        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, self.d_k))
-        self.w_v = self.param("w_v", into_heads, (self.d_model, self.h, self.d_v))
+        d_k, d_v = self.writes * self.d_k, self.writes * self.d_v
+        self.w_k = self.param("w_k", into_heads, (self.d_model, self.h, d_k))
+        self.w_v = self.param("w_v", into_heads, (self.d_model, self.h, d_v))
         out_of_heads = glorot((0, 1), 2)
         self.w_o = self.param("w_o", out_of_heads, (self.h, self.d_v, self.d_model))
 
@@ -77,6 +79,11 @@ class LinearHeads(nn.Module):
     ) -> Float[Array, "*B N H V"]:
         """Returns the heads' vectors from the rule's outputs."""
         return divided(out)
+
+    @property
+    def writes(self) -> int:
+        """The keys with values of a token and head, side by side in W_K and W_V."""
+        return 1
 
     @property
     def state_shape(self) -> tuple[int, int]:
@@ -202,30 +209,41 @@ class DeltaHeads(LinearHeads):
     and queries and keys swish(x W) of length 1. The paper's short convolutions before
     these are left out. An encoder adds both directions, each with the position itself.
 
-    Parameters beside those of `LinearHeads`: d_model·h of β, d_v of the norm.
+    With beta_max, β = beta_max · σ(x w_β). From 1 to 2 a token may turn the sign of what
+    its key gives, so that a state can swap two things (Grazzi et al. 2024, arXiv
+    2411.12537). A token writes P = `householders` times, each with its key, value and β,
+    and is read after the last (Siems et al. 2025, arXiv 2502.10297).
+
+    Parameters beside those of `LinearHeads`: P·d_model·h of β, d_v of the norm,
+    (P − 1)·d_model·h·(d_k + d_v) of further keys and values.
     """
 
     norm_epsilon: float = 1e-6
+    beta_max: float = 1.0
+    householders: int = 1
 
     def setup(self):
         """Draws projections and β's."""
         super().setup()
         into_heads = nn.initializers.glorot_uniform(0, (1, 2))
-        self.w_beta = self.param("w_beta", into_heads, (self.d_model, self.h, 1))
+        self.w_beta = self.param(
+            "w_beta", into_heads, (self.d_model, self.h, self.householders)
+        )
         self.norm = nn.RMSNorm(self.norm_epsilon)
 
     def arrays(self, x: Float[Array, "*B N D"]) -> tuple[Array, ...]:
-        """Returns queries, keys, values and β."""
+        """Returns queries (*B, N, H, K), keys (…, P, K), values (…, P, V), β (…, P)."""
         q, k, v = self.projected(x)
-        beta = nn.sigmoid(to_heads(x, self.w_beta))
+        k, v = (y.reshape(*y.shape[:-1], self.writes, -1) for y in (k, v))
+        beta = self.beta_max * nn.sigmoid(to_heads(x, self.w_beta))
         return unit(nn.swish(q)), unit(nn.swish(k)), v, beta
 
     @staticmethod
     def rule(*arrays, begins, is_backwards):
         """Computes the outputs (N, V) of one head from all positions."""
-        return delta_rule(*arrays, begins=begins)
+        return delta_product(*arrays, begins=begins)
 
-    step = staticmethod(delta_rule_step)
+    step = staticmethod(delta_product_step)
 
     def finish(
         self,
@@ -234,6 +252,11 @@ class DeltaHeads(LinearHeads):
     ) -> Float[Array, "*B N H V"]:
         """Returns RMSNorm(out)."""
         return self.norm(out)
+
+    @property
+    def writes(self) -> int:
+        """The keys with values of a token and head, P."""
+        return self.householders
 
     @property
     def state_shape(self) -> tuple[int, int]:
@@ -312,13 +335,13 @@ def unit(x: Float[Array, "*B N H F"]) -> Float[Array, "*B N H F"]:
 def for_each_head(function):
     """Maps function(arrays, begins, ends) of one head over heads and batch axes.
 
-    It takes arrays (N, F) and the same begins and ends (N,) for all heads of an example.
+    It takes arrays (N, …, F) and the same begins and ends (N,) for all heads of an example.
     """
 
     def mapped(arrays, begins, ends):
         *batch, n, h, _ = arrays[0].shape
         # One axis for all: a vmap in a vmap compiles to the same, and reads worse.
-        flat = [x.reshape(-1, n, h, x.shape[-1]) for x in arrays]
+        flat = [x.reshape(-1, *x.shape[len(batch) :]) for x in arrays]
         edges = [x.reshape(-1, n) for x in (begins, ends)]
         of_heads = jax.vmap(function, in_axes=(1, None, None), out_axes=1)
         out = jax.vmap(of_heads)(flat, *edges)

@@ -234,10 +234,16 @@ class GatedLinearAttention(LinearAttention):
 
 @dataclasses.dataclass(frozen=True)
 class DeltaNet(LinearAttention):
-    """Mixes by the delta rule: see `DeltaHeads`."""
+    """Mixes by the delta rule: see `DeltaHeads`.
+
+    With beta_max=2 a token may turn the sign of what its key gives; it writes `householders`
+    times.
+    """
 
     name: ClassVar[str] = "deltanet"
     heads: ClassVar[type] = DeltaHeads
+    beta_max: float = 1.0
+    householders: int = 1
 
     def build(self, shape, design, causal: bool, P_attention=0.0) -> DeltaHeads:
         """Makes the heads."""
@@ -248,7 +254,17 @@ class DeltaNet(LinearAttention):
             shape.d_v,
             causal,
             norm_epsilon=design.norm_epsilon,
+            beta_max=self.beta_max,
+            householders=self.householders,
         )
+
+    def check(self, d_model: int) -> None:
+        """Raises ValueError for a β of 0 or beyond 2, or no write."""
+        # Beyond 2 what a key gives would grow with every write.
+        if not 0 < self.beta_max <= 2:
+            raise ValueError(f"beta_max={self.beta_max} must be above 0 and at most 2")
+        if self.householders < 1:
+            raise ValueError(f"householders={self.householders} must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)

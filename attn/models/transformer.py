@@ -48,12 +48,14 @@ class Transformer(LayeredModel):
         self.target_positions = PositionTable(design.positions, self.length, d_model)
         self.source_drop = Dropout(self.P_drop)
         self.target_drop = Dropout(self.P_drop)
+        numbers = range(1, self.shape.N + 1)
         self.encoder = [
-            EncoderLayer(*self.layer_arguments) for _ in range(self.shape.N)
+            EncoderLayer(*self.layer_arguments(number)) for number in numbers
         ]
         selections = ["soft"] * (self.shape.N - 1) + [design.selection]
         self.decoder = [
-            DecoderLayer(*self.layer_arguments, selection) for selection in selections
+            DecoderLayer(*self.layer_arguments(number), selection)
+            for number, selection in zip(numbers, selections, strict=True)
         ]
         # A post-norm layer ends in a LayerNorm, and the paper has none after the stack.
         if design.norm != "post":

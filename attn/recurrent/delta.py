@@ -3,6 +3,7 @@
     S_t = a_t (I − β_t k_t k_tᵀ) S_t−1 + β_t k_t v_tᵀ,   o_t = S_tᵀ q_t
 
 A token writes β_t (v_t − S_t−1ᵀ k_t): what its key gives is replaced, and not added to.
+With β of 2 the state is reflected, I − 2 k kᵀ, and two such writes turn it.
 In a chunk (Yang et al. 2024, "Parallelizing linear transformers with the delta rule",
 section 3; with decays a Yang et al. 2025, "Gated delta networks") these writes u solve a
 triangular system,
@@ -42,7 +43,8 @@ def delta_rule(
 
     Args:
       q, k, v: queries, keys of length 1 and values.
-      beta: β, from 0, which writes nothing, to 1, which forgets what the key gave.
+      beta: β, from 0, which writes nothing, by way of 1, which forgets what the key gave,
+        to 2, which turns its sign.
       log_decay: log a, finite and at most 0; None for a = 1.
       begins: where the state begins anew, from 0; at the first token alone unless given.
       chunk: C.
@@ -57,6 +59,52 @@ def delta_rule(
     state = empty_state(k, v)
     chunks = runs, q, k, total, writes, reads
     return scan_chunks(_of_chunk, state, chunks, arrays[0].shape[0])
+
+
+def delta_product(
+    q: Float[Array, "N K"],
+    k: Float[Array, "N P K"],
+    v: Float[Array, "N P V"],
+    beta: Float[Array, "N P"],
+    log_decay: Float[Array, "N 1"] | None = None,
+    *,
+    begins: Bool[Array, "N"] | None = None,
+    chunk: int = CHUNK,
+) -> Float[Array, "N V"]:
+    """Computes the outputs o of all tokens, each after P writes by the delta rule.
+
+    So a token multiplies the state by a product of P matrices I − β k kᵀ (DeltaProduct:
+    Siems et al. 2025, arXiv 2502.10297), after its decay. Arguments are those of
+    `delta_rule`, which is P = 1; C counts writes.
+    """
+    tokens, count, _ = k.shape
+    q, begins, log_decay = (
+        None if x is None else jnp.repeat(x, count, axis=0)
+        for x in (q, begins, log_decay)
+    )
+    first = jnp.arange(tokens * count) % count == 0
+    if begins is not None:
+        begins = begins & first
+    if log_decay is not None:
+        log_decay = jnp.where(first[:, None], log_decay, 0)
+    k, v, beta = (x.reshape(tokens * count, -1) for x in (k, v, beta))
+    out = delta_rule(q, k, v, beta, log_decay, begins=begins, chunk=chunk)
+    return out[count - 1 :: count]
+
+
+def delta_product_step(
+    state: Float[Array, "K V"],
+    q: Float[Array, "K"],
+    k: Float[Array, "P K"],
+    v: Float[Array, "P V"],
+    beta: Float[Array, "P"],
+    log_decay: Float[Array, "1"] | None = None,
+) -> tuple[Float[Array, "K V"], Float[Array, "V"]]:
+    """Returns the state after one more token with its P writes, and its output."""
+    for write in zip(k, v, beta[:, None], strict=True):
+        state, out = delta_rule_step(state, q, *write, log_decay)
+        log_decay = None
+    return state, out
 
 
 def delta_rule_step(

@@ -13,6 +13,10 @@ recurrence follows words of any length (Merrill et al. 2024, "The illusion of st
 state-space models", arXiv 2404.08819); words of a group that is, Z60, are easier for it.
 Attention solves the flip-flop on texts like those of training, and makes sporadic errors where
 reads are far from writes, which LSTMs do not (Liu et al. 2023, arXiv 2306.00946, section 4).
+A recurrence of matrices must change the signs of parts of its state to follow a group, which
+DeltaNet does with β up to 2 (Grazzi et al. 2024, arXiv 2411.12537), and to write twice a symbol
+for A5, whose turns are two reflections each (Siems et al. 2025, arXiv 2502.10297).
+
 For the first claim read `accuracy_by` position in result.json, of a test whose words are twice
 as long as those of training; for the second exact match, of a test in which 98 of 100
 instructions are to be ignored.
@@ -28,6 +32,8 @@ SYSTEMS = {
     "LSTM": "recurrence(cell=lstm)",
     "GRU": "recurrence(cell=gru)",
     "DeltaNet": "deltanet",
+    "DeltaNet, β to 2": "deltanet(beta_max=2)",
+    "DeltaNet, β to 2, two writes": "deltanet(beta_max=2, householders=2)",
 }
 
 

@@ -95,8 +95,9 @@ class LayeredModel(Model):
     t5, kerple, fire, forget, cope)."""
     heads: str = choice(HEADS, "separate")
     """What the heads of an attention have to do with each other. separate: nothing;
-    differential(lambda_init=0.8): a head's weights are the difference of two maps, each
-    with queries and keys of d_k features; talking: heads mix their scores and their
+    differential(lambda_init=None): a head's weights are the difference of two maps, each
+    with queries and keys of d_k features, and None for a lambda_init that grows with the
+    layer; talking: heads mix their scores and their
     weights, with memory h·n²."""
     gate: str = fields.one_of(GATES, "none")
     """A gate on the outputs of heads before W_O, σ(x W_g). head: one number a head and
@@ -128,8 +129,9 @@ class LayeredModel(Model):
     convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
     then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
     d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
-    feature of a key or, decay=head, for each head; deltanet; gated_deltanet. All look back
-    only."""
+    feature of a key or, decay=head, for each head; deltanet(beta_max=1, householders=1),
+    whose tokens write that many times, with β up to 2 at most; gated_deltanet, with the same
+    options. All look back only."""
 
     @property
     def score_choice(self) -> Any:

@@ -172,7 +172,7 @@ def _linear(mixer, causal, shape):
     twice in an encoder, which has two directions. Linear attention has one column more, the
     denominator's. Gates have a matrix of D·h·d_v more, and one of D·h, or two of rank 16, for
     decays; DeltaNet one of D·h for β, and what its key gives, which it replaces, is read
-    too.
+    too. With P writes a token it has P keys, values and βs.
     Chunks trade some of these products for others, which do not count.
     """
     D = shape.d_model
@@ -182,10 +182,11 @@ def _linear(mixer, causal, shape):
     directions = 1 if causal else 2
     matrices = 2 * D * h * (d_k + d_v)
     if isinstance(mixer, DeltaNet):
-        matrices += D * h
+        writes = mixer.householders
+        matrices += (writes - 1) * D * h * (d_k + d_v) + writes * D * h
         if isinstance(mixer, GatedDeltaNet):
             matrices += D * h * (d_v + 1)
-        return matrices + directions * 3 * h * d_k * d_v
+        return matrices + directions * (2 * writes + 1) * h * d_k * d_v
     if isinstance(mixer, GatedLinearAttention):
         decays = RANK * (D + h * d_k) if mixer.decay == "feature" else D * h
         matrices += D * h * d_v + decays

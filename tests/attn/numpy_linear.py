@@ -7,16 +7,22 @@ import numpy as np
 
 
 def recurrence(q, k, v, decay=None, beta=None):
-    """S_t = a_t ∘ S_t−1 + k_t (v_t or β_t (v_t − a_t S_t−1ᵀ k_t))ᵀ, o_t = S_tᵀ q_t."""
-    state = np.zeros((k.shape[1], v.shape[1]))
+    """S_t = a_t ∘ S_t−1 + k_t (v_t or β_t (v_t − a_t S_t−1ᵀ k_t))ᵀ, o_t = S_tᵀ q_t.
+
+    With an axis more a token has several k, v and β, which are written in their order.
+    """
+    state = np.zeros((k.shape[-1], v.shape[-1]))
     outputs = []
     for t in range(len(q)):
         if decay is not None:
             state = decay[t][:, None] * state
-        write = v[t] if beta is None else beta[t] * (v[t] - state.T @ k[t])
-        state = state + np.outer(k[t], write)
+        keys, values = np.atleast_2d(k[t]), np.atleast_2d(v[t])
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if beta is not None:
+                value = beta[t][number] * (value - state.T @ key)
+            state = state + np.outer(key, value)
         outputs.append(state.T @ q[t])
-    return np.array(outputs).reshape(len(q), v.shape[1])
+    return np.array(outputs).reshape(len(q), v.shape[-1])
 
 
 def pairs(q, k, v, decay):
@@ -56,13 +62,14 @@ def gated(p, x, causal):
     return output(p, heads)
 
 
-def delta(p, x, causal):
+def delta(p, x, causal, beta_max=1):
     q, k, v = projected(p, x)
+    beta = beta_max * sigmoid(np.einsum("nd,dhp->nhp", x, p["w_beta"]))
+    k, v = (y.reshape(*beta.shape, -1) for y in (k, v))
     q, k = (y * sigmoid(y) for y in (q, k))
     q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
-    beta = sigmoid(np.einsum("nd,dhk->nhk", x, p["w_beta"]))
-    decay = np.ones_like(beta)
-    gate = np.ones_like(v)
+    decay = np.ones_like(beta[..., :1])
+    gate = np.ones_like(v[..., 0, :])
     if "w_a" in p:
         time = np.log1p(np.exp(np.einsum("nd,dhk->nhk", x, p["w_a"]) + p["b_a"]))
         decay = np.exp(-np.exp(p["log_rate"]) * time)

@@ -12,8 +12,10 @@ import pytest
 from attn import (
     Design,
     Differential,
+    LanguageModel,
     Mask,
     MultiHeadAttention,
+    NoPositions,
     Rotary,
     Separate,
     Shape,
@@ -23,6 +25,7 @@ from attn import (
     talking_heads,
 )
 from attn.jax_versions import enable_x64
+from attn.models.blocks import LanguageLayer
 from attn.models.design import check_design
 from attn.models.heads import GATES
 from tests.attn import oracle
@@ -294,6 +297,26 @@ def test_rotation_turns_each_map_by_itself():
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_lambda_grows_with_the_layer(scan):
+    """As 0.8 − 0.6·exp(−0.3·(l − 1)), l from 1 (Ye et al. 2024, section 2.1)."""
+    shape = Shape(3, D, D, H, K, V)
+    design = Design(heads=Differential(), positions=NoPositions())
+    model = LanguageModel(shape, 7, 6, design, scan=scan)
+    tokens = jnp.array([[3, 1, 4, 1, 5, 2]])
+    places = jnp.arange(6)[None]
+    variables = jax.jit(model.init)(jax.random.key(0), tokens, places)
+    params = variables["params"]
+    x = params["embedding"][tokens] * D**0.5
+    for number, factor in enumerate((0.2, 0.355509, 0.470713)):
+        of_layer = Design(heads=Differential(factor), positions=NoPositions())
+        layer = LanguageLayer(shape, of_layer)
+        of_layer = {"params": params[f"decoder_{number}"]}
+        x = jax.jit(layer.apply)(of_layer, x, Mask.causal())
+    actual = jax.jit(model.apply)(variables, tokens, places)
+    np.testing.assert_allclose(actual, x, rtol=1e-4, atol=1e-4)
 
 
 def test_heads_of_a_design_are_a_value():

@@ -95,13 +95,17 @@ for separable in (True, False):
     MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
 HEADS = dict(d_model=D, h=2, d_k=5, d_v=3)
 BY_HEAD = functools.partial(GatedLinearHeads, decay="head")
+PRODUCT = functools.partial(DeltaHeads, beta_max=2.0, householders=3)
+GATED_PRODUCT = functools.partial(GatedDeltaHeads, beta_max=2.0, householders=2)
 for cls, oracle, marks in (
     (LinearHeads, numpy_linear.linear, ()),
     (GatedLinearHeads, numpy_linear.gated, ()),
     (BY_HEAD, numpy_linear.gated, pytest.mark.ci),
     # With decays it does all of this and more.
     (DeltaHeads, numpy_linear.delta, pytest.mark.ci),
-    (GatedDeltaHeads, numpy_linear.delta, ()),
+    (PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), pytest.mark.ci),
+    (GatedDeltaHeads, numpy_linear.delta, pytest.mark.ci),
+    (GATED_PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), ()),
 ):
     for causal in (True, False):
         module = cls(**HEADS, causal=causal)
@@ -160,7 +164,7 @@ def test_a_mask_that_hides_the_past_begins_anew(module, oracle):
         Convolution(D, 1, causal=True),
         LinearHeads(**HEADS, causal=True),
         BY_HEAD(**HEADS, causal=True),
-        GatedDeltaHeads(**HEADS, causal=True),
+        GATED_PRODUCT(**HEADS, causal=True),
     ],
 )
 def test_one_after_the_other_is_all_at_once(module):
@@ -213,7 +217,7 @@ def test_halves_stay_halves():
 
 @pytest.mark.ci
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("cls", [LinearHeads, GatedLinearHeads, GatedDeltaHeads])
+@pytest.mark.parametrize("cls", [LinearHeads, GatedLinearHeads, GATED_PRODUCT])
 def test_hidden_nan_reaches_no_gradient(cls, causal):
     module = cls(**HEADS, causal=causal)
     variables = build(module)
@@ -317,6 +321,7 @@ def test_an_odd_width_is_refused():
         (BY_HEAD(**HEADS), 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
         (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
         (GatedDeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3 + (D + 2) * 2 + D * 6),
+        (PRODUCT(**HEADS), 2 * D * 16 + 3 * 2 * D + 3 + 2 * 2 * D * 8),
     ],
 )
 def test_parameters(module, expected):

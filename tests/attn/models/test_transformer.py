@@ -11,6 +11,7 @@ from attn import (
     SCORES,
     T5,
     Design,
+    Differential,
     Learned,
     Mask,
     NoPositions,
@@ -161,6 +162,8 @@ RICH = Design(
     activation="gelu",
     score="bilinear",
     positions=T5(),
+    # Layers differ by it.
+    heads=Differential(),
 )
 
 

@@ -11,7 +11,12 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from attn.jax_versions import enable_x64
-from attn.recurrent.delta import delta_rule, delta_rule_step
+from attn.recurrent.delta import (
+    delta_product,
+    delta_product_step,
+    delta_rule,
+    delta_rule_step,
+)
 from attn.recurrent.gated import gated_linear, gated_linear_step
 from attn.recurrent.linear import linear_attention
 from tests.attn import numpy_linear
@@ -42,6 +47,12 @@ def case(names, n=N):
     """Returns the arrays that a rule takes, by its name."""
     arrays = drawn(n)
     arrays["decay of a head"] = arrays["log_decay"][:, :1]
+    if "three betas" in names:
+        # Some up to 2, where the state's factors are below 0.
+        arrays["three betas"] = np.array([2, 1, 1.5]) * arrays["beta"]
+        for name in ("k", "v"):
+            x = arrays[name]
+            arrays[name] = np.stack([x, np.roll(x, 1, axis=1), x[::-1]], axis=1)
     return [arrays[name] for name in ("q", "k", "v", *names)]
 
 
@@ -65,6 +76,12 @@ RULES = {
         delta_rule,
         delta_rule_step,
         ("beta", "decay of a head"),
+        ("beta", "decay"),
+    ),
+    "gated product": (
+        delta_product,
+        delta_product_step,
+        ("three betas", "decay of a head"),
         ("beta", "decay"),
     ),
 }
@@ -123,7 +140,7 @@ def test_steps_are_the_recurrence(rule):
 
 
 # One of each function; the others are for .ci/run.
-HARDEST = ("a decay a feature", "gated delta")
+HARDEST = ("a decay a feature", "gated product")
 EACH = [
     rule if rule in HARDEST else pytest.param(rule, marks=pytest.mark.ci)
     for rule in RULES
@@ -139,7 +156,7 @@ def test_gradients_are_those_of_differences(rule):
     check_grads(function, arrays, order=1, modes=["fwd", "rev"], eps=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["a decay a feature", "gated delta"])
+@pytest.mark.parametrize("rule", HARDEST)
 def test_decays_of_any_strength_are_safe(rule):
     """In float32, products of decays down to e^−16,000, between decays of 1."""
     arrays = case(RULES[rule][2], 40)
@@ -188,6 +205,22 @@ def test_gates_of_one_are_linear_attention_without_its_denominator():
 
 
 @in_float64
+def test_two_reflections_swap_what_two_keys_give():
+    """Householder matrices turn a state: (a b)(b c) of three things is a cycle."""
+    things = np.eye(3)
+    swaps = np.stack([things[0] - things[1], things[1] - things[2]]) / np.sqrt(2)
+    # The first token writes the three things, the others turn them.
+    k = np.stack([things, *(np.append(swaps, things[:1], axis=0),) * 2])
+    v = np.stack([np.eye(3), np.zeros((3, 3)), np.zeros((3, 3))])
+    beta = np.array([[1.0, 1, 1], [2, 2, 0], [2, 2, 0]])
+    for asked in range(3):
+        q = np.repeat(things[asked : asked + 1], 3, axis=0)
+        out = jax.jit(delta_product)(q, k, v, beta)
+        cycle = [asked, (asked + 1) % 3, (asked + 2) % 3]
+        np.testing.assert_allclose(np.abs(out), np.eye(3)[cycle], atol=1e-13)
+
+
+@in_float64
 def test_the_delta_rule_writes_replaces_and_forgets():
     q, k, v, beta = case(("beta",))
     rule = jitted("delta", chunk=8)
@@ -212,7 +245,11 @@ def test_the_delta_rule_writes_replaces_and_forgets():
 
 @pytest.mark.parametrize(
     "rule",
-    ["a decay a head", *(pytest.param(rule, marks=pytest.mark.ci) for rule in HARDEST)],
+    [
+        "a decay a head",
+        pytest.param("a decay a feature", marks=pytest.mark.ci),
+        pytest.param("gated delta", marks=pytest.mark.ci),
+    ],
 )
 def test_memory_grows_with_n_and_not_its_square(rule):
     function, _, names, _ = RULES[rule]

@@ -126,10 +126,10 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         ),
         (
             dict(
-                model__encoder_mixing="gated_deltanet",
+                model__encoder_mixing="gated_deltanet(householders=2)",
                 model__decoder_mixing="linear_attention",
             ),
-            2 * 8 + 6 * 8 * 8 + 2 * 8 * 9,
+            2 * 8 + 2 * 5 * 8 * 8 + 2 * 8 * 9,
         ),
         (dict(model__kind="rnn", model__N=2), 16),
         (dict(model__kind="rnn", model__cell="tanh", model__score="none"), 0),
