@@ -24,6 +24,9 @@ USUAL_SENTENCES = 1000
 MOST_SEEDS = 50
 """More seeds than these are not proposed."""
 
+_LARGEST = 1e5
+"""A perplexity so far above another is that of no guess, whatever the vocabulary."""
+
 _OF_RANGE = 0.9
 """A difference of this share of what the metric can have at all is as good as none shown."""
 
@@ -311,8 +314,7 @@ def _difference(contrasts: Contrasts, i, metric, column, margin, level):
     base = float(inverse(contrasts.base))
     moved = lambda by: float(inverse(contrasts.base + by)) - base
     mean = moved(contrasts.mean[i])
-    low = moved(contrasts.low[i])
-    high = moved(contrasts.high[i])
+    low, high = (_bounded(moved(by)) for by in (contrasts.low[i], contrasts.high[i]))
     detectable = _detectable(contrasts, i, metric, base, moved)
     runs = int(np.isfinite(column.values[i]).sum())
     more_seeds = _more_seeds(
@@ -336,14 +338,23 @@ def _raw(margin, metric):
     return None if margin is None else margin / metric.scale
 
 
+def _bounded(difference):
+    """Returns a difference, infinite where it says no more than that it has no bound."""
+    return (
+        difference
+        if abs(difference) < _LARGEST
+        else math.copysign(math.inf, difference)
+    )
+
+
 def _detectable(contrasts, i, metric, base, moved):
     """Returns the larger of the differences up and down that would have shown.
 
     Infinite where it is nearly all that the metric leaves room for.
     """
     size = contrasts.detectable[i]
-    up = moved(size)
-    down = -moved(-size)
+    up = _bounded(moved(size))
+    down = -_bounded(moved(-size))
     if not (math.isfinite(up) and math.isfinite(down)):
         return math.inf
     rooms = [metric.link.highest - base, base - metric.link.lowest]

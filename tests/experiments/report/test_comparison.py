@@ -429,3 +429,12 @@ def test_the_papers_table():
     )
     assert (best("perplexity", min), best("bleu", max)) == ("big", "big")
     assert (best("perplexity", max), best("bleu", min)) == ("(C) N=2", "(C) N=2")
+
+
+def test_no_bound_is_a_billion():
+    """Of runs near a perplexity of 1 and others far above, the scale's logarithms run away."""
+    learned = row("base", (1.001, 1.0002, 1.004), (2.0, 3.0, 4.0), point={})
+    at_a_guess = row("at a guess", (4.2, 1.4, 1.19), (2.0, 3.0, 4.0))
+    other = compared([learned, at_a_guess])["at a guess"]
+    assert other.differences["perplexity"].high == math.inf
+    assert other.differences["perplexity"].low < math.inf
