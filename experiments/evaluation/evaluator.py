@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from attn import Positions
@@ -26,7 +25,7 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
-from experiments.system.program_cache import DiskCached
+from experiments.system.program_cache import disk_cached
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -60,7 +59,7 @@ def evaluation_functions(
         # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
         answers=over_lanes(functools.partial(answer_batch, program), lanes),
-        weights=DiskCached(jax.jit(weights), weights),
+        weights=disk_cached(weights),
     )
 
 

@@ -99,6 +99,11 @@ class DiskCached:
         return program
 
 
+def disk_cached(function: Callable) -> DiskCached:
+    """Compiles a function of this project as `jax.jit` does, see `DiskCached`."""
+    return DiskCached(jax.jit(function), function)
+
+
 def _folder() -> Path | None:
     """Returns where programs are kept; None where they are not."""
     cache = jax.config.jax_compilation_cache_dir

@@ -24,13 +24,13 @@ from orbax.checkpoint import v1 as ocp
 from attn.random_bits import mix
 from experiments.errors import CheckpointError
 from experiments.system.machine import is_out_of_memory
+from experiments.system.program_cache import disk_cached
 
 
 class Damaged(Exception):
     """Raised for a checkpoint that cannot be read or is not what was saved; says why."""
 
 
-@jax.jit
 def checksum(x):
     """Computes Σ_i mix(word_i xor mix(i)) mod 2^32 over the 32-bit words of an array.
 
@@ -43,6 +43,12 @@ def checksum(x):
     words = jax.lax.bitcast_convert_type(x, dtype).reshape(-1)
     places = jax.lax.iota(jnp.uint32, words.size)
     return mix(words.astype(jnp.uint32) ^ mix(places)).sum(dtype=jnp.uint32)
+
+
+@disk_cached
+def checksums(leaves):
+    """Computes the checksum of each array."""
+    return [checksum(leaf) for leaf in leaves]
 
 
 class CheckpointStore:
@@ -255,8 +261,7 @@ def _named(tree):
 
 def _checksums(tree):
     named = _named(tree)
-    # All at once: fetched one by one, each would wait for the device.
-    sums = jax.device_get([checksum(leaf) for _, leaf in named])
+    sums = jax.device_get(checksums([leaf for _, leaf in named]))
     return {name: int(value) for (name, _), value in zip(named, sums, strict=True)}
 
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from experiments.errors import UserError
-from experiments.system.program_cache import DiskCached
+from experiments.system.program_cache import DiskCached, disk_cached
 
 AXIS = "devices"
 GROUPS = "groups"
@@ -197,14 +197,14 @@ def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> DiskCached:
     return DiskCached(jax.jit(run), function, lanes)
 
 
-@jax.jit
+@disk_cached
 def take_lane(states, place: tuple[int, int]):
     """Returns one trial's arrays of a population's."""
     # `place` is traced, so that all lanes share one compiled program.
     return jax.tree.map(lambda x: x[place], states)
 
 
-@jax.jit
+@disk_cached
 def put_lane(states, place: tuple[int, int], state):
     """Returns a population's arrays with one trial's replaced."""
     return jax.tree.map(lambda x, own: x.at[place].set(own), states, state)
