@@ -80,6 +80,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads() -> int:
+    """Returns the threads that XLA computes with on a CPU: NPROC, or as many as cores.
+
+    Their number decides the order of some sums, and so a result's last bits.
+    """
+    given = os.environ.get("NPROC", "")
+    return int(given) if given.isdigit() else cores()
+
+
 def memory() -> int | None:
     """Returns the bytes that a device has, None where that is unknown.
 

@@ -193,6 +193,7 @@ class RunDir:
             corpus_counts=prepared.counts,
             device=machine.device(),
             devices=jax.device_count(),
+            threads=machine.threads(),
             processes=jax.process_count(),
             begun=origin,
             started=now.isoformat(timespec="seconds"),

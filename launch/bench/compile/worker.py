@@ -1,7 +1,7 @@
 """Starts the process that compiles for a device."""
 
+from experiments.system import machine
 from launch.bench.compile.targets import TARGETS
-from launch.bench.harness import record
 from launch.bench.harness.libraries import BenchError, Library, installed
 from launch.bench.harness.process import Worker
 
@@ -33,4 +33,4 @@ def library(name: str) -> Library:
 
 def start(name: str) -> Worker:
     """Starts the process of a device; raises BenchError as `library` does."""
-    return Worker(library(name), name, record.threads())
+    return Worker(library(name), name, machine.threads())

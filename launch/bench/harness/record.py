@@ -13,11 +13,6 @@ from launch.bench.harness import libraries
 from launch.bench.harness.table import Table, markdown
 
 
-def threads() -> int:
-    """Returns the threads for each library: NPROC where it is set, or all cores."""
-    return int(os.environ.get("NPROC") or machine.cores())
-
-
 def write(
     directory: Path,
     command: str,
@@ -53,7 +48,7 @@ def where(*packages: str) -> str:
     """Returns the machine and the versions of the packages in one sentence."""
     versions = _versions(packages)
     installed = [f"{name} {version}" for name, version in versions.items() if version]
-    return f"{machine.device()}, threads: {threads()}; {', '.join(installed)}."
+    return f"{machine.device()}, threads: {machine.threads()}; {', '.join(installed)}."
 
 
 def circumstances(command: str, *packages: str) -> dict:
@@ -66,7 +61,7 @@ def circumstances(command: str, *packages: str) -> dict:
         "date": now.isoformat(timespec="seconds"),
         "git_commit": machine.git_commit(),
         "device": machine.device(),
-        "threads": threads(),
+        "threads": machine.threads(),
         # Whether there were huge pages, without which large arrays take much longer.
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES"),
         "versions": _versions(packages),

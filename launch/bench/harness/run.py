@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 import rich.console
 
+from experiments.system import machine
 from launch.bench.harness import program
 from launch.bench.harness.libraries import Library, Unsupported, installed
 from launch.bench.harness.process import Failed, Worker
-from launch.bench.harness.record import threads
 from launch.bench.harness.table import Table, show
 
 BUDGET = 20.0
@@ -89,7 +89,7 @@ class Cell:
 def workers(libraries: Mapping[str, Library]) -> Iterator[dict[str, Worker]]:
     """Yields a worker for each library that is installed, and ends them afterwards."""
     running = {
-        name: Worker(library, name, threads())
+        name: Worker(library, name, machine.threads())
         for name, library in libraries.items()
         if installed(library)
     }

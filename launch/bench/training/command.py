@@ -6,6 +6,7 @@ from pathlib import Path
 
 import rich.console
 
+from experiments.system import machine
 from launch.bench.harness import cold_start, record, run
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.cold_start import Start
@@ -65,7 +66,7 @@ def measure_case(
         for name, cell in cells.items():
             # The time to compile is what the first step takes beyond the median.
             if cell.median is not None:
-                arguments = (libraries[name].module, name, case, record.threads())
+                arguments = (libraries[name].module, name, case, machine.threads())
                 starts[name] = cold_start.measure(*arguments, status.update)
     filled = table(case, cells, starts)
     files = record.write(

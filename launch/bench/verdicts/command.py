@@ -17,6 +17,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments.report import contrasts, spreads
+from experiments.system import machine
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.table import Table, show
@@ -69,7 +70,7 @@ def measure(request: Request) -> Outcome:
     # Each process has one thread: the tables are small.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(record.threads(), context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(machine.threads(), context) as pool:
         for cell in request.cases:
             if cell in counts:
                 continue

@@ -44,3 +44,11 @@ def test_peak_memory_begins_anew():
     machine.reset_peak_memory()
     if sys.platform == "linux":
         assert machine.peak_memory() < with_array
+
+
+def test_threads_are_as_many_as_nproc_says(monkeypatch):
+    monkeypatch.setenv("NPROC", "3")
+    assert machine.threads() == 3
+    for nothing in ("", "many"):
+        monkeypatch.setenv("NPROC", nothing)
+        assert machine.threads() == machine.cores()

@@ -18,6 +18,7 @@ from experiments.evaluation.decode import Search, search_batch
 from experiments.evaluation.evaluator import evaluation_functions
 from experiments.evaluation.metrics import ACCURACY, METRICS
 from experiments.inference import Translator
+from experiments.system import machine
 from experiments.training import loop
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import RunDir
@@ -68,6 +69,7 @@ def test_the_record_says_with_what_it_ran(finished):
     assert record["corpus"] == tiny.corpus().corpus_digest
     assert record["versions"]["jax"] == jax.__version__
     assert record["devices"] == 4
+    assert record["threads"] == machine.threads()
 
 
 def test_lines_are_logged_when_settings_say_so(finished):
