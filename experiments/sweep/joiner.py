@@ -7,6 +7,7 @@ share a pool of workers, and in a pool a worker gets trials of the program that 
 
 import collections
 import concurrent.futures as futures
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -278,7 +279,7 @@ class _Crew:
                 self.interruption.asked = True
                 return
             if error is not None:
-                self._record_death(trials, error)
+                self._record_death(trials, _cause_of_death(worker, error))
                 worker.restart()
             for trial in trials:
                 self._end(trial)
@@ -293,8 +294,7 @@ class _Crew:
         why = result.get("error", "no result was written")
         self.claims.give_back(name, why, failed=True)
 
-    def _record_death(self, trials, error):
-        message = f"the worker process died ({error}); it may have run out of memory"
+    def _record_death(self, trials, message):
         for trial in trials:
             if not is_finished(self.workdir, trial):
                 record_failure(self.workdir, trial, message)
@@ -369,3 +369,15 @@ def _is_interruption(worker, error):
     if isinstance(error, futures.BrokenExecutor):
         return worker.exit_status() == STATUS
     return isinstance(error, Interrupted)
+
+
+def _cause_of_death(worker, error):
+    """Returns what to say of a call that its process did not survive."""
+    is_dead = isinstance(error, futures.BrokenExecutor)
+    status = (worker.exit_status() or 0) if is_dead else 0
+    if status == -signal.SIGKILL:
+        return "the worker process was killed; the machine may have run out of memory"
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"the worker process crashed with {name}, in compiled code most likely"
+    return f"the worker process died ({error})"

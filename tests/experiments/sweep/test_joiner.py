@@ -7,6 +7,7 @@ import bisect
 import concurrent.futures as futures
 import heapq
 import itertools
+import signal
 import time
 from pathlib import Path
 
@@ -68,9 +69,6 @@ class Worker:
     def restart(self):
         self.restarts += 1
 
-    def exit_status(self):
-        return -9
-
 
 class FakePools:
     def __init__(self, *workers):
@@ -89,7 +87,7 @@ def fail(workdir, trial):
 
 
 def die(workdir, trial):
-    raise futures.BrokenExecutor("killed")
+    raise futures.BrokenExecutor("by a test")
 
 
 def planned(seeds):
@@ -192,15 +190,27 @@ def test_what_failed_is_tried_by_others_and_three_times_at_most(tmp_path):
     assert len(worker.shares) == 1 and list_claims(tmp_path).ended == {name}
 
 
-def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(tmp_path):
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (-signal.SIGKILL, "was killed; the machine may have run out of memory"),
+        (-signal.SIGSEGV, "crashed with SIGSEGV, in compiled code"),
+        (1, "the worker process died (by a test)"),
+        (None, "the worker process died (by a test)"),
+    ],
+)
+def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(
+    tmp_path, status, words
+):
     trials = planned(1)
     ends = iter([die, finish])
     worker = Worker(lambda *arguments: next(ends)(*arguments))
+    worker.exit_status = lambda: status
     train(tmp_path, trials, worker)
     assert worker.restarts == 1
     failed, ended = ran(worker)
     result = (tmp_path / failed.directory / "result.json").read_text()
-    assert "it may have run out of memory" in result
+    assert words in result
     assert list_claims(tmp_path).ended == {name_of(ended)}
 
 
