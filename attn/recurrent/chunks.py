@@ -46,7 +46,7 @@ def cut(
     begins: Bool[Array, "N"] | None,
     *arrays: Float[Array, "N _"],
 ) -> tuple[Runs, list[Float[Array, "n C _"]]]:
-    """Cuts arrays into chunks of `size` tokens, with zeros after the last token.
+    """Cuts arrays into equal chunks of at most `size` tokens, with zeros after the last token.
 
     Where a token `begins`, so does a run; None: there is one run.
 
@@ -56,8 +56,8 @@ def cut(
     if size < 1:
         raise ValueError(f"chunk={size} must be at least 1")
     length = arrays[0].shape[0]
-    size = max(1, min(size, length))
     count = max(1, -(-length // size))
+    size = max(1, -(-length // count))
     more = count * size - length
     chunks = []
     for x in arrays:

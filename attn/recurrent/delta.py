@@ -28,6 +28,9 @@ from attn.recurrent.chunks import (
 )
 from attn.recurrent.gated import CHUNK, decayed_products
 
+SMALL = 8
+"""Blocks of an inverse up to this size are multiplied number by number."""
+
 
 def delta_rule(
     q: Float[Array, "N K"],
@@ -131,6 +134,7 @@ def _without_state(runs, k, v, beta, total):
     return inverse @ (beta * v), inverse @ reads
 
 
+@jax.custom_jvp
 def unit_lower_inverse(a: Float[Array, "C C"]) -> Float[Array, "C C"]:
     """Returns the inverse of the matrix with ones on its diagonal, and `a` below it.
 
@@ -144,12 +148,30 @@ def unit_lower_inverse(a: Float[Array, "C C"]) -> Float[Array, "C C"]:
     a = jnp.pad(a, (0, padded - size))
     inverse = jnp.ones((padded, 1, 1), a.dtype)
     while len(inverse) > 1:
-        s = inverse.shape[1]
-        pairs = jnp.arange(len(inverse) // 2)
-        blocks = a.reshape(len(pairs), 2 * s, len(pairs), 2 * s)
-        lower = blocks[pairs, s:, pairs, :s]
-        inverse = join_blocks(inverse, -inverse[1::2] @ lower @ inverse[::2])
+        pairs, s = len(inverse) // 2, inverse.shape[1]
+        blocks = a.reshape(pairs, 2 * s, pairs, 2 * s)[:, s:, :, :s]
+        on_diagonal = jnp.eye(pairs, dtype=bool)[:, None, :, None]
+        # A sum with one term: CPUs take much longer to gather blocks.
+        lower = jnp.where(on_diagonal, blocks, 0).sum(2)
+        below = -_product(_product(inverse[1::2], lower), inverse[::2])
+        inverse = join_blocks(inverse, below)
     return inverse[0, :size, :size]
+
+
+@unit_lower_inverse.defjvp
+def _unit_lower_inverse_jvp(primals, tangents):
+    """The derivative of A⁻¹ is −A⁻¹ dA A⁻¹."""
+    inverse = unit_lower_inverse(*primals)
+    (change,) = tangents
+    return inverse, -_product(_product(inverse, jnp.tril(change, -1)), inverse)
+
+
+def _product(a, b):
+    """Returns a product of matrices whose numbers no accelerator rounds to fewer bits."""
+    if a.shape[-1] <= SMALL:
+        # A call for each of many small matrices costs a CPU more than their numbers do.
+        return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
+    return jnp.matmul(a, b, precision="highest")
 
 
 def _of_chunk(state, chunk):
