@@ -6,6 +6,7 @@ B batch (any leading axes), N queries, M keys, H heads, K = d_k, V = d_v, P = th
 maps of a head, E = 2·K where these are two, D = d_model, T entries of a cache.
 """
 
+import copy
 import dataclasses
 from typing import Any, ClassVar
 
@@ -67,22 +68,30 @@ class Differential(Heads):
     λ = exp(λ_q1 · λ_k1) − exp(λ_q2 · λ_k2) + lambda_init, one number a layer. The maps
     share the score's parameters and the normaliser's. The paper halves h in return for
     the second map, and has d_v = 2·d_k. Unless given, lambda_init is the paper's, which
-    grows with the layer's number l in its stack: 0.8 − 0.6·exp(−0.3·(l − 1)).
+    grows with the number l of the layer: 0.8 − 0.6·exp(−0.3·(l − 1)). A stack sets l; an
+    attention outside one is as in the first layer.
     """
 
     maps: ClassVar[int] = 2
     lambda_init: float | None = None
+    # Not an option: in_layer sets it.
+    layer: int | Int[Array, ""] = dataclasses.field(default=1, init=False)
 
     def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
         """Makes the module with λ's vectors and the norm's gains."""
-        if self.lambda_init is None:
-            # An attention that stands in no stack is as in the first layer.
-            return self.in_layer(1).build(h, d_k, d_v)
-        return Difference(d_k, d_v, self.lambda_init)
+        return Difference(d_k, d_v, self.scheduled())
 
     def in_layer(self, number: int | Int[Array, ""]) -> "Differential":
-        """Returns the value whose lambda_init, unless given, is a layer's."""
-        return self if self.lambda_init is not None else _DifferentialInLayer(number)
+        """Returns the value of a layer's attentions, by its place in the stack, from 1."""
+        layered = copy.copy(self)
+        object.__setattr__(layered, "layer", number)
+        return layered
+
+    def scheduled(self) -> float | Float[Array, ""]:
+        """Returns lambda_init, unless given that of the layer."""
+        if self.lambda_init is not None:
+            return self.lambda_init
+        return 0.8 - 0.6 * jnp.exp(-0.3 * (self.layer - 1))
 
     def check(self) -> None:
         """Raises ValueError for a lambda_init that is not in [0, 1)."""
@@ -91,18 +100,6 @@ class Differential(Heads):
             raise ValueError(
                 f"lambda_init={self.lambda_init} must be at least 0 and below 1"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class _DifferentialInLayer(Differential):
-    """Is differential attention with the lambda_init of layer `number`, maybe traced."""
-
-    lambda_init: None = dataclasses.field(default=None, init=False)
-    number: int | Int[Array, ""] = 1
-
-    def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
-        """Makes the module."""
-        return Difference(d_k, d_v, 0.8 - 0.6 * jnp.exp(-0.3 * (self.number - 1)))
 
 
 @dataclasses.dataclass(frozen=True)

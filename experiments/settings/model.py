@@ -97,8 +97,7 @@ class LayeredModel(Model):
     """What the heads of an attention have to do with each other. separate: nothing;
     differential(lambda_init=None): a head's weights are the difference of two maps, each
     with queries and keys of d_k features, and None for a lambda_init that grows with the
-    layer; talking: heads mix their scores and their
-    weights, with memory h·n²."""
+    layer; talking: heads mix their scores and their weights, with memory h·n²."""
     gate: str = fields.one_of(GATES, "none")
     """A gate on the outputs of heads before W_O, σ(x W_g). head: one number a head and
     token; element: d_v numbers."""
