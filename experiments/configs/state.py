@@ -1,7 +1,7 @@
 """What takes a state: words of A5 and the flip-flop, by attention and by recurrences.
 
     python -m launch.sweep --config=experiments/configs/state.py:words \
-      --sweep=systems,layers --seeds=2 --workdir=runs/state-words
+      --sweep=systems,layers --seeds=3 --workdir=runs/state-words
     python -m launch.sweep --config=experiments/configs/state.py:words \
       --sweep=systems,task --seeds=2 --workdir=runs/state-groups
     python -m launch.sweep --config=experiments/configs/state.py:flipflop --sweep=systems \
