@@ -14,12 +14,14 @@ LAYER_NORM_EPSILON = 1e-5
 """The other libraries have this one."""
 MARKS = [PAD, BOS, EOS, UNK]
 
+CTRANSLATE2 = Library("launch.bench.decoding.ctranslate2", needs=("ctranslate2",))
 LIBRARIES = {
     "attn": Library("launch.bench.decoding.attn"),
     "transformers": Library(
         "launch.bench.decoding.transformers", needs=("torch", "transformers")
     ),
-    "ctranslate2": Library("launch.bench.decoding.ctranslate2", needs=("ctranslate2",)),
+    "ctranslate2": CTRANSLATE2,
+    "ctranslate2:one-thread": CTRANSLATE2,
 }
 
 

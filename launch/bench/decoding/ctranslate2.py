@@ -1,5 +1,6 @@
 """Translates with CTranslate2, in float32."""
 
+import functools
 import os
 import tempfile
 
@@ -15,8 +16,8 @@ from launch.bench.harness.program import Adapter, Program
 _MARKS = {PAD: "<blank>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
 
-def search(case: Case) -> Program:
-    """Builds the model and its sentences of words."""
+def search(case: Case, threads: int | None = None) -> Program:
+    """Builds the model and its sentences of words; threads are the benchmark's unless given."""
     # CTranslate2 reads models from files only; it has them in memory afterwards.
     with tempfile.TemporaryDirectory() as directory:
         _spec(case).save(directory)
@@ -26,7 +27,7 @@ def search(case: Case) -> Program:
             compute_type="float32",
             # One batch at a time, with all threads, as the others work.
             inter_threads=1,
-            intra_threads=int(os.environ["NPROC"]),
+            intra_threads=threads or int(os.environ["NPROC"]),
         )
     words = _words(case)
     ids = {word: i for i, word in enumerate(words)}
@@ -118,4 +119,7 @@ def _fill_norm(layer_norm, w):
     layer_norm.beta = w["norm"]["bias"]
 
 
-ADAPTERS = {"ctranslate2": Adapter(search)}
+ADAPTERS = {
+    "ctranslate2": Adapter(search),
+    "ctranslate2:one-thread": Adapter(functools.partial(search, threads=1)),
+}
