@@ -75,11 +75,11 @@ class Differential(Heads):
     maps: ClassVar[int] = 2
     lambda_init: float | None = None
     # Not an option: in_layer sets it.
-    layer: int | Int[Array, ""] = dataclasses.field(default=1, init=False)
+    layer: int | Int[Array, ""] = dataclasses.field(default=1, init=False, repr=False)
 
     def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
         """Makes the module with λ's vectors and the norm's gains."""
-        return Difference(d_k, d_v, self.scheduled())
+        return Difference(d_k, d_v, self.initial_lambda())
 
     def in_layer(self, number: int | Int[Array, ""]) -> "Differential":
         """Returns the value of a layer's attentions, by its place in the stack, from 1."""
@@ -87,8 +87,8 @@ class Differential(Heads):
         object.__setattr__(layered, "layer", number)
         return layered
 
-    def scheduled(self) -> float | Float[Array, ""]:
-        """Returns lambda_init, unless given that of the layer."""
+    def initial_lambda(self) -> float | Float[Array, ""]:
+        """Returns lambda_init, where that is None the paper's for the layer."""
         if self.lambda_init is not None:
             return self.lambda_init
         return 0.8 - 0.6 * jnp.exp(-0.3 * (self.layer - 1))

@@ -119,7 +119,7 @@ def test_heads_whose_cache_forgets_are_found():
     @dataclasses.dataclass(frozen=True)
     class Wrong(Differential):
         def build(self, h, d_k, d_v):
-            return Forgetful(d_k, d_v, self.scheduled())
+            return Forgetful(d_k, d_v, self.initial_lambda())
 
     kept, steps = failures(check_heads(Wrong()))
     assert (

@@ -2,6 +2,7 @@
 are where they do nothing.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -317,6 +318,21 @@ def test_lambda_grows_with_the_layer(scan):
         x = jax.jit(layer.apply)(of_layer, x, Mask.causal())
     actual = jax.jit(model.apply)(variables, tokens, places)
     np.testing.assert_allclose(actual, x, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_of_ones_own_keep_their_class_in_a_layer():
+    @dataclasses.dataclass(frozen=True)
+    class Own(Differential):
+        extra: int = 3
+
+    own = Own(extra=5).in_layer(2)
+    assert type(own) is Own
+    assert own.extra == 5
+    assert own.initial_lambda() == pytest.approx(0.355509, abs=1e-6)
+    assert Own(0.7).in_layer(2).initial_lambda() == 0.7
+    assert own == Own(extra=5).in_layer(2)
+    # A layer is no option: what names the value has none.
+    assert repr(Differential().in_layer(2)) == "Differential(lambda_init=None)"
 
 
 def test_heads_of_a_design_are_a_value():
