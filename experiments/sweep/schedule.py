@@ -38,11 +38,11 @@ class Layout(NamedTuple):
     lanes: int
 
     def threads(self, machine: Machine) -> int:
-        """Returns the threads of each process: XLA's own on a CPU.
+        """Returns the threads of each process: XLA's own, which compute on a CPU alone.
 
-        On an accelerator they do nothing.
+        For any device they compile: a GPU's compiler tries out kernels with all of them.
         """
-        return max(1, machine.cores // self.workers) if machine.backend == "cpu" else 1
+        return max(1, machine.cores // self.workers)
 
 
 class Schedule(NamedTuple):

@@ -71,10 +71,17 @@ class Pools:
     def __init__(self, prepared: dict[Data, Dataset], trackers: tuple[str, ...] = ()):
         self._prepared = prepared
         self._trackers = trackers
-        # A worker says what the machine is: an accelerator is the workers' to open.
+        # A worker says what the machine is: an accelerator is the workers' to open. Of a
+        # CPU it has the threads of the likely layout, which cannot be changed later.
         first = Worker(1, prepared, trackers)
-        self._pools = {1: [first]}
         self.machine = first.machine()
+        threads = 1
+        if self.machine.backend != "cpu":
+            # Its threads are those that compile, and one alone takes minutes.
+            first.stop()
+            threads = self.machine.cores
+            first = Worker(threads, prepared, trackers)
+        self._pools = {threads: [first]}
 
     def workers(self, layout: Layout) -> list[Worker]:
         """Returns as many workers as the layout has."""

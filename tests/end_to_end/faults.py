@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,8 +208,7 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
 
     Others may lie beside them, half deleted: a kill may come while old ones are removed.
     """
-    import jax
-    from orbax.checkpoint import v1 as ocp
+    from experiments.training.checkpoint_store import CheckpointStore
 
     by_name = {}
     beside = json.loads((workdir / "result.json").read_text())["beside"]
@@ -220,15 +218,9 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
         for step in scores["steps"]
     }
     for place in sorted(places):
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the saved trees are read without a template
-            state = ocp.load_checkpointables(place, dict(state=None))["state"]
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-            by_name[f"{place.relative_to(workdir)}{jax.tree_util.keystr(path)}"] = (
-                np.asarray(leaf)
-            )
+        saved = CheckpointStore(place.parent, None).arrays(int(place.name))
+        for name, array in saved.items():
+            by_name[f"{place.relative_to(workdir)} {name}"] = array
     return by_name
 
 

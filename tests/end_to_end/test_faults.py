@@ -81,7 +81,7 @@ def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
     )
     assert faults.differences_of_trials(one, same) == []
     assert faults.differences_of_trials(one, other) == [
-        "checkpoints/4['params']['w']: other numbers"
+        "checkpoints/4 params/w: other numbers"
     ]
     assert len(faults.arrays(one)) == 4
 

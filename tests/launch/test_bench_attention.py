@@ -1,5 +1,6 @@
 """The benchmark of attention: exact values, what passes, and its tables."""
 
+import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -167,14 +168,47 @@ def test_a_score_that_a_library_lacks_is_unsupported(name):
 def test_what_is_wrong_does_not_pass(direction):
     case = tiny(direction)
     sample = Jax(wrong).compile(case).sample()
-    assert cases.error(case, sample) > 10 * cases.TOLERANCE
+    assert cases.error(case, sample) > 10 * cases.TOLERANCES["float32"]
 
 
 @pytest.mark.parametrize("direction", cases.PASSES)
 def test_another_mask_does_not_pass(direction):
     full = tiny(direction, mask="full")
     sample = Jax(jax_libraries.textbook).compile(full).sample()
-    assert cases.error(tiny(direction), sample) > 10 * cases.TOLERANCE
+    assert cases.error(tiny(direction), sample) > 10 * cases.TOLERANCES["float32"]
+
+
+@pytest.mark.parametrize("direction", cases.PASSES)
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_bfloat16_has_a_tolerance_of_its_own(score, direction):
+    case = dataclasses.replace(
+        tiny(direction, score, "causal"), dtype="bfloat16", n=64, d=16
+    )
+    for name in ("attn", "textbook"):
+        with jax.numpy_rank_promotion("allow"):
+            sample = jax_libraries.ADAPTERS[name].compile(case).sample()
+        error, complaint = case.check({name: sample}, name)
+        # Rounding shows, so it was in bfloat16.
+        assert error > 1e-4 and not complaint
+    assert dataclasses.replace(case, mask="full").check({name: sample}, name)[1]
+
+
+@pytest.mark.parametrize(
+    ("platforms", "dtype", "products"),
+    [
+        ("", "float32", "float32"),
+        ("cpu", "bfloat16", "bfloat16"),
+        ("gpu", "float32", "tf32"),
+        ("cuda,cpu", "float32", "tf32"),
+        ("cuda", "bfloat16", "bfloat16"),
+        ("tpu", "float32", "bfloat16"),
+    ],
+)
+def test_an_accelerator_rounds_the_factors_of_float32_products(
+    platforms, dtype, products, monkeypatch
+):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert dataclasses.replace(tiny(), dtype=dtype).products == products
 
 
 def test_nan_does_not_pass():

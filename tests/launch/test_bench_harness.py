@@ -11,12 +11,30 @@ import rich.console
 
 from launch.bench.attention import cases
 from launch.bench.decoding.case import LIBRARIES as DECODING
-from launch.bench.harness import libraries, process, run
+from launch.bench.harness import libraries, process, program, run
 from launch.bench.harness.benchmark import select
 from launch.bench.harness.libraries import BenchError
 from launch.bench.harness.table import Table, markdown, number, ratio, show
 from launch.bench.training.case import LIBRARIES as TRAINING
 from tests.launch.bench_toys import TOYS, tiny
+
+# Turns
+
+
+@pytest.mark.parametrize(
+    ("platform", "order"),
+    [("cpu", "run wait " * 4), ("cuda", "run wait run run run wait")],
+)
+def test_only_a_cpu_is_waited_for_between_calls(platform, order, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    said = []
+    built = program.Program(
+        run=lambda: said.append("run"), sample=dict, wait=lambda _: said.append("wait")
+    )
+    program.take_turn(program.Adapter(None, built), 3)
+    # What has been waited for already is there.
+    assert " ".join(said).replace("wait wait", "wait") == order.strip()
+
 
 # Selection
 

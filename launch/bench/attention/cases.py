@@ -6,18 +6,21 @@ additive score).
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 
 from launch.bench.attention import normalisers, oracle
 from launch.bench.attention.call import Call
+from launch.bench.harness import device
 from launch.bench.harness.libraries import Library
 
 PASSES = ("forward", "gradient")
 CHECKED_ROWS = 8
 """The number of queries that are checked."""
-TOLERANCE = 1e-4
-"""In parts of the largest exact value: float32 stays below 1e-5 of it, and a wrong mask
-or scale does not."""
+TOLERANCES = {"float32": 1e-4, "tf32": 0.01, "bfloat16": 0.1}
+"""In parts of the largest exact value, by how factors of products are rounded: float32 stays
+below 1e-5 of it, TF32 and bfloat16 keep 11 and 8 bits, and a wrong mask or scale is off by
+a half and more."""
 WINDOW = 64
 """Keys that a window has on each side."""
 
@@ -55,6 +58,8 @@ class Case:
     b: int
     h: int
     d: int = 64
+    dtype: str = "float32"
+    """Or "bfloat16"."""
     mask: str = "full"
     """Or "causal", or "window": WINDOW keys on each side."""
     only: tuple[str, ...] | None = None
@@ -76,6 +81,13 @@ class Case:
         )
 
     @property
+    def products(self) -> str:
+        """Returns how factors of products are rounded, unless a library is asked otherwise."""
+        if self.dtype != "float32":
+            return self.dtype
+        return {"cuda": "tf32", "tpu": "bfloat16"}.get(device.platform(), "float32")
+
+    @property
     def turn(self) -> float:
         """Returns the seconds after which the clock and the dispatch do not matter."""
         return 0.05
@@ -87,7 +99,7 @@ class Case:
         named = name.removeprefix("attn:")
         normaliser = named if named in normalisers.NORMALISERS else "softmax"
         largest = error(self, samples[name], normaliser)
-        if largest <= TOLERANCE:
+        if largest <= TOLERANCES[self.products]:
             return largest, ""
         return largest, f"off by {largest:.1e} of the largest exact value"
 
@@ -99,7 +111,7 @@ def _both(group, score, *, n, b, h, **options):
     )
 
 
-CASES = (
+FLOAT32 = (
     *_both("dot-128", "scaled_dot", n=128, b=4, h=8),
     *_both("dot-512", "scaled_dot", n=512, b=4, h=8),
     *_both("dot-2048", "scaled_dot", n=2048, b=4, h=8),
@@ -128,6 +140,21 @@ CASES = (
         only=("attn",),
     ),
 )
+BFLOAT16 = (
+    *_both("bfloat16-2048", "scaled_dot", n=2048, b=4, h=16, dtype="bfloat16"),
+    *_both(
+        "bfloat16-8192-causal",
+        "scaled_dot",
+        n=8192,
+        b=2,
+        h=16,
+        mask="causal",
+        dtype="bfloat16",
+    ),
+    *_both("bfloat16-additive-2048", "additive", n=2048, b=2, h=8, dtype="bfloat16"),
+)
+"""Sizes of which a CPU, whose products are of float32, would say little in many minutes."""
+CASES = FLOAT32 if device.platform() == device.CPU else FLOAT32 + BFLOAT16
 TINY = (
     *_both("tiny-dot", "scaled_dot", n=16, b=1, h=2, d=8, mask="causal"),
     *_both("tiny-additive", "additive", n=16, b=1, h=2, d=8),
@@ -155,7 +182,13 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
         x["w_q"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_k"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_v"] = normal((case.h, case.d))
-    return x, normal(sequence_shape)
+    g = normal(sequence_shape)
+    # Now, so that the exact result is of what the libraries get.
+    return {name: _rounded(case, a) for name, a in x.items()}, _rounded(case, g)
+
+
+def _rounded(case, a):
+    return a.astype(jnp.dtype(case.dtype)).astype(np.float32)
 
 
 def rows(case: Case) -> np.ndarray:

@@ -49,8 +49,8 @@ class Jax:
         attend = self.by_hand.get(case.score, self.attend)
         forward = case.direction == "forward"
         x, g = cases.inputs(case)
-        g_checked = jnp.asarray(cases.checked(case, g))
-        x, g = jax.tree.map(jnp.asarray, (x, g))
+        arrays = (x, g, cases.checked(case, g))
+        x, g, g_checked = jax.tree.map(lambda a: jnp.asarray(a, case.dtype), arrays)
 
         def output(x, g):
             return {"out": attend(x, case.call)[0]}
@@ -71,12 +71,12 @@ class Jax:
             # The very program that is timed, with a sparser g.
             results = compiled(x, g_checked)
             arrays = results if forward else results[1]
-            return cases.sample(case, jax.tree.map(np.asarray, arrays))
+            return cases.sample(case, _numpy(arrays))
 
         return Program(
-            # JAX returns at once, and computes on.
-            run=lambda: jax.block_until_ready(compiled(x, g)),
+            run=lambda: compiled(x, g),
             sample=sample,
+            wait=jax.block_until_ready,
             result_bytes=memory.output_size_in_bytes,
             temporary_bytes=memory.temp_size_in_bytes,
             by_hand=case.score in self.by_hand,

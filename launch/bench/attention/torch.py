@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import warnings
 
 import numpy as np
@@ -11,11 +10,8 @@ import torch
 from launch.bench.attention import cases
 from launch.bench.attention.call import Call
 from launch.bench.harness.libraries import Unsupported
-from launch.bench.harness.process import peak_growth
 from launch.bench.harness.program import Program
-
-# PyTorch would take all cores otherwise, whatever the others have.
-torch.set_num_threads(int(os.environ["NPROC"]))
+from launch.bench.harness.torch_device import DEVICE, growth, wait
 
 HEADS = ("q", "k", "v", "out")
 """Arrays that are (B, N, H, d) here and (B, H, N, d) in PyTorch."""
@@ -69,11 +65,12 @@ def _mask(x, call):
 
     It is boolean, or float where there is a bias.
     """
-    i = torch.arange(x["q"].shape[2])[:, None]
-    j = torch.arange(x["k"].shape[2])[None]
-    parts = [] if call.mask is None else [torch.tensor(call.mask)]
+    i = torch.arange(x["q"].shape[2], device=DEVICE)[:, None]
+    j = torch.arange(x["k"].shape[2], device=DEVICE)[None]
+    parts = [] if call.mask is None else [torch.tensor(call.mask, device=DEVICE)]
     if call.lengths is not None:
-        parts.append(j < torch.tensor(call.lengths)[:, None, None, None])
+        lengths = torch.tensor(call.lengths, device=DEVICE)
+        parts.append(j < lengths[:, None, None, None])
     if call.window is not None:
         parts.append((i - call.window[0] <= j) & (j <= i + call.window[1]))
     visible = functools.reduce(torch.logical_and, parts) if parts else None
@@ -101,9 +98,9 @@ class Torch:
         function = self.by_hand.get(case.score, attend)
         gradient = case.direction == "gradient"
         x, g = cases.inputs(case)
-        g_checked = _tensors({"out": cases.checked(case, g)})["out"]
-        g = _tensors({"out": g})["out"]
-        x = _tensors(x)
+        g_checked = _tensors({"out": cases.checked(case, g)}, case.dtype)["out"]
+        g = _tensors({"out": g}, case.dtype)["out"]
+        x = _tensors(x, case.dtype)
         # Without gradients PyTorch keeps nothing for a backward pass.
         for a in x.values():
             a.requires_grad_(gradient)
@@ -122,6 +119,8 @@ class Torch:
             sample=lambda: cases.sample(case, _arrays(run(g_checked))),
             result_bytes=sum(a.nbytes for a in results),
             by_hand=case.score in self.by_hand,
+            growth=growth,
+            wait=wait,
         )
 
     def value(self, x, call: Call, dtype="float32"):
@@ -176,17 +175,18 @@ class Torch:
         """Returns how far memory grows in a gradient, less the gradient itself."""
         x = _leaves(x, "float32")
         # Eager PyTorch has no compiler that could be asked.
-        growth = peak_growth(lambda: _gradients(attend(x, call).sum(), x))
-        if growth is None:
+        peak = growth(lambda: _gradients(attend(x, call).sum(), x))
+        if peak is None:
             return None
-        return max(0, growth - sum(a.nbytes for a in x.values()))
+        return max(0, peak - sum(a.nbytes for a in x.values()))
 
 
 def _loss(call, g):
     def loss(x):
         out = attend(x, call)
         weights = np.swapaxes(g, 1, 2).copy()
-        return (out * torch.as_tensor(weights, dtype=out.dtype)).sum()
+        weights = torch.as_tensor(weights, dtype=out.dtype, device=DEVICE)
+        return (out * weights).sum()
 
     return loss
 
@@ -198,7 +198,10 @@ def _gradients(total, x, **options):
 
 def _tensors(x, dtype="float32"):
     kind = getattr(torch, dtype)
-    return {name: torch.tensor(_swapped(name, a), dtype=kind) for name, a in x.items()}
+    return {
+        name: torch.tensor(_swapped(name, a), dtype=kind, device=DEVICE)
+        for name, a in x.items()
+    }
 
 
 def _swapped(name, a):
@@ -212,7 +215,7 @@ def _leaves(x, dtype):
 
 def _arrays(x):
     """Returns numpy's float64, which holds every number of the other precisions."""
-    arrays = {name: a.detach().to(torch.float64).numpy() for name, a in x.items()}
+    arrays = {name: a.detach().double().cpu().numpy() for name, a in x.items()}
     return {name: _swapped(name, a) for name, a in arrays.items()}
 
 

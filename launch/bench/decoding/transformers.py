@@ -3,8 +3,6 @@
 That is generate() of a MarianMTModel, eager, in float32.
 """
 
-import os
-
 import numpy as np
 import torch
 import transformers
@@ -13,9 +11,8 @@ from experiments.data.vocabulary import BOS, EOS, PAD
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
 from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.torch_device import DEVICE, growth, wait
 
-# PyTorch would take all cores otherwise, whatever the others have.
-torch.set_num_threads(int(os.environ["NPROC"]))
 # Its warnings would be printed between the parent's tables.
 transformers.logging.set_verbosity_error()
 
@@ -32,23 +29,26 @@ def search(case: Case) -> Program:
     model = transformers.MarianMTModel(_config(case)).eval()
     state = {name: torch.tensor(w) for name, w in _state(case).items()}
     model.load_state_dict(state)
-    source = torch.tensor(searches.sources(case), dtype=torch.long)
+    model.to(DEVICE)
+    source = torch.tensor(searches.sources(case), dtype=torch.long, device=DEVICE)
     real = torch.ones_like(source)
 
     def run():
         with torch.no_grad():
-            tokens = model.generate(
+            # The first token is the one that the decoder starts from.
+            return model.generate(
                 source,
                 attention_mask=real,
                 num_beams=case.beam,
                 do_sample=False,
                 max_new_tokens=case.tokens,
                 length_penalty=searches.ALPHA,
-            )
-            # The first token is the one that the decoder starts from.
-            return tokens[:, 1:]
+            )[:, 1:]
 
-    return Program(run, lambda: {"tokens": run().numpy().astype(np.int32)})
+    def sample():
+        return {"tokens": run().cpu().numpy().astype(np.int32)}
+
+    return Program(run, sample, growth=growth, wait=wait)
 
 
 def _config(case):

@@ -24,6 +24,7 @@ from experiments.system import machine
 from experiments.training import speed
 from launch.bench.compile.configs import config_of
 from launch.bench.compile.training import step
+from launch.bench.harness import device
 from launch.bench.harness.process import peak_growth
 from launch.bench.runner import data
 
@@ -198,7 +199,8 @@ def _curves(tokens, lanes, trials, pairs, devices):
 
 CURVES = _curves(
     tokens=(1024, 2048, 4096, 8192, 16384),
-    lanes=(1, 2, 4, 8, 16),
+    # A CPU is full with one; the sizes of an accelerator end where a sweep's do.
+    lanes=(1, 2, 4, 8, 16) if device.platform() == device.CPU else (1, 4, 16, 64),
     trials=(40, 160, 640, 2560),
     pairs=(20_000, 80_000, 320_000, 1_280_000),
     devices=(1, 2, 4, 8),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from launch.bench.harness import device
 from launch.bench.harness.libraries import load
 
 
@@ -72,10 +73,9 @@ def _start(module, name, case, threads, cache):
 
 
 def _environment(threads, cache):
-    environment = dict(os.environ)
+    environment = {**os.environ, **device.environment()}
     environment["NPROC"] = str(threads)
     environment["OMP_NUM_THREADS"] = str(threads)
-    environment["JAX_PLATFORMS"] = "cpu"
     environment["XDG_CACHE_HOME"] = cache
     # This one would win over XDG_CACHE_HOME, and may be filled.
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -87,7 +87,7 @@ def main(module: str, name: str, case: str) -> None:
     adapter = load(module, name)
     program = adapter.compile(pickle.loads(bytes.fromhex(case)))
     begin = time.perf_counter()
-    program.run()
+    program.wait(program.run())
     print(json.dumps(time.perf_counter() - begin), flush=True)
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from experiments.system.process import Process
+from launch.bench.harness import device
 from launch.bench.harness.libraries import Library, Unsupported, load
 
 SETTLE = 0.1
@@ -62,8 +63,7 @@ def _start(module: str, name: str, threads: int):
     # Libraries read these once, when they are imported.
     os.environ["NPROC"] = str(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    # JAX_PLATFORMS=cuda or tpu in the command's environment measures there.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ |= device.environment()
     with contextlib.suppress(OSError):
         # If memory runs out, the kernel ends this process and not the parent.
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -102,10 +102,13 @@ def one_line(error: BaseException) -> str:
 def peak_growth(call) -> int | None:
     """Returns by how many bytes this process's memory peaks while `call()` runs.
 
-    The result is None where the system does not say. Linux does: writing 5 to
-    clear_refs resets the peak (proc_pid_clear_refs(5)). It is exact to a huge page or
-    so, 2 MiB.
+    The result is None where the system does not say, and for another device than the CPU.
+    Linux does: writing 5 to clear_refs resets the peak (proc_pid_clear_refs(5)). It is
+    exact to a huge page or so, 2 MiB.
     """
+    if device.platform() != device.CPU:
+        call()
+        return None
     time.sleep(SETTLE)
     try:
         # Memory that the allocator holds free would hide as much of the growth.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from launch.bench.harness import device
 from launch.bench.harness.process import peak_growth
 
 
@@ -14,7 +15,7 @@ class Program:
     """Holds a case that one library has built and compiled."""
 
     run: Callable
-    """Calls it and waits for the results."""
+    """Calls it; a device may still be computing the result."""
     sample: Callable[[], dict[str, np.ndarray]]
     """Calls it and returns what the case's `check` looks at."""
     result_bytes: int = 0
@@ -22,6 +23,10 @@ class Program:
     """The compiler's own account; None where it gives none."""
     by_hand: bool = False
     """The library has no such score: it is written around it, as a user would."""
+    growth: Callable[[Callable], int | None] = peak_growth
+    """Calls its argument and returns by how many bytes memory peaks, None if unknown."""
+    wait: Callable = lambda result: None
+    """Waits for the result of `run`."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,7 +46,7 @@ class Prepared:
     """Time of one call. It sets the number of calls in a turn and is no result."""
     temporary_bytes: int | None
     growth_bytes: int | None
-    """The growth of the process's memory to its peak in a call, less the results."""
+    """The growth of memory to its peak in a call, less the results."""
     by_hand: bool
 
 
@@ -56,11 +61,11 @@ def prepare(adapter, case) -> Prepared:
 
     def run():
         start = time.perf_counter()
-        program.run()
+        program.wait(program.run())
         seconds.append(time.perf_counter() - start)
 
     # After the sample, as the first call compiles and fills caches.
-    growth = peak_growth(run)
+    growth = program.growth(run)
     if growth is not None:
         growth = max(0, growth - program.result_bytes)
     return Prepared(
@@ -74,13 +79,17 @@ def prepare(adapter, case) -> Prepared:
 
 def take_turn(adapter, calls: int) -> float:
     """Returns the seconds of one call, the mean of `calls`."""
-    run = adapter.program.run
+    program = adapter.program
     if calls > 1:
         # Another library has filled the processor's caches since the last turn.
-        run()
+        program.wait(program.run())
     start = time.perf_counter()
     for _ in range(calls):
-        run()
+        result = program.run()
+        # An accelerator gets the next call meanwhile, as it does in a program of many.
+        if device.platform() == device.CPU:
+            program.wait(result)
+    program.wait(result)
     return (time.perf_counter() - start) / calls
 
 

@@ -1,16 +1,20 @@
 """Writes the files of a benchmark: its tables, and its numbers with their origin."""
 
 import datetime
+import functools
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.system import machine
 from experiments.system.files import write_json, write_text
-from launch.bench.harness import libraries
+from launch.bench.harness import device, libraries
 from launch.bench.harness.table import Table, markdown
+
+_QUESTION = "from experiments.system import machine; print(machine.device())"
 
 
 def write(
@@ -48,7 +52,7 @@ def where(*packages: str) -> str:
     """Returns the machine and the versions of the packages in one sentence."""
     versions = _versions(packages)
     installed = [f"{name} {version}" for name, version in versions.items() if version]
-    return f"{machine.device()}, threads: {machine.threads()}; {', '.join(installed)}."
+    return f"{_device()}, threads: {machine.threads()}; {', '.join(installed)}."
 
 
 def circumstances(command: str, *packages: str) -> dict:
@@ -60,12 +64,28 @@ def circumstances(command: str, *packages: str) -> dict:
         "command": shlex.join(words),
         "date": now.isoformat(timespec="seconds"),
         "git_commit": machine.git_commit(),
-        "device": machine.device(),
+        "device": _device(),
         "threads": machine.threads(),
         # Whether there were huge pages, without which large arrays take much longer.
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES"),
         "versions": _versions(packages),
     }
+
+
+@functools.cache
+def _device():
+    """Returns the kind of the device that was measured, with a CPU's model."""
+    if device.platform() == device.CPU:
+        return machine.device()
+    # Of another process: this one leaves accelerators to those that are measured.
+    asked = subprocess.run(
+        [sys.executable, "-c", _QUESTION],
+        env={**os.environ, **device.environment()},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return asked.stdout.strip()
 
 
 def _versions(packages):

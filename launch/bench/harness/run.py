@@ -58,7 +58,7 @@ class Cell:
     temporary_bytes: int | None = None
     """The compiler's account; None where there is none."""
     growth_bytes: int | None = None
-    """The growth of the process's memory to its peak in a call, less the results."""
+    """The growth of memory to its peak in a call, less the results."""
     by_hand: bool = False
     calls: int = 0
     """Calls in each turn."""

@@ -137,10 +137,10 @@ def padded(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def program(step) -> Program:
+def program(step, **options) -> Program:
     """Returns the program of `step()`, which makes a step and returns its loss."""
 
     def sample():
         return {"losses": np.array([step() for _ in range(STEPS)])}
 
-    return Program(step, sample)
+    return Program(step, sample, **options)

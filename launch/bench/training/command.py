@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import rich.console
+from absl import flags
 
 from experiments.system import machine
 from launch.bench.harness import cold_start, record, run
@@ -42,11 +43,19 @@ STARTS = {
 }
 
 
+def define_flags() -> None:
+    """Defines --starts."""
+    flags.DEFINE_boolean(
+        "starts", True, "Time the way from a process's start to its first step too"
+    )
+
+
 def measure(request: Request) -> Outcome:
     """Times the step on the libraries, then their starts."""
     (case,) = request.cases
     arguments = (request.rounds, request.directory, request.console)
-    return Outcome(measure_case(request.libraries, *arguments, case))
+    starts = request.flags.starts
+    return Outcome(measure_case(request.libraries, *arguments, case, starts))
 
 
 def measure_case(
@@ -55,6 +64,7 @@ def measure_case(
     directory: Path,
     console: rich.console.Console,
     case: Case = CASE,
+    with_starts: bool = True,
 ) -> list[Path]:
     """Times one case; shows the table, writes it and returns the files."""
     names = list(libraries)
@@ -65,7 +75,7 @@ def measure_case(
         # After the workers have ended, so that a start has the machine to itself.
         for name, cell in cells.items():
             # The time to compile is what the first step takes beyond the median.
-            if cell.median is not None:
+            if with_starts and cell.median is not None:
                 arguments = (libraries[name].module, name, case, machine.threads())
                 starts[name] = cold_start.measure(*arguments, status.update)
     filled = table(case, cells, starts)
@@ -125,6 +135,8 @@ def _texts(filled, case, name, cells, start):
 
 
 def _start_texts(filled, name, cell, start):
+    if start is None:
+        return ["", "", ""]
     if start.why:
         return [filled.noted("—", f"{name}: {start.why}"), "", ""]
     # Noise may make it negative where nothing is compiled, as in eager PyTorch.
@@ -149,4 +161,5 @@ BENCHMARK = Benchmark(
         "products",
     ),
     rounds_flag=True,
+    define_flags=define_flags,
 )

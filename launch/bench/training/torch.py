@@ -1,17 +1,14 @@
 """Builds the training step with torch.nn.Transformer, eager, as its users write it."""
 
 import functools
-import os
 
 import torch
 from torch import nn
 
 from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.torch_device import DEVICE, growth
 from launch.bench.training import case as steps
 from launch.bench.training.case import Case
-
-# PyTorch would take all cores otherwise, whatever the others have.
-torch.set_num_threads(int(os.environ["NPROC"]))
 
 
 class Model(nn.Module):
@@ -81,9 +78,11 @@ def model(case: Case, as_paper: bool) -> Model:
 def torch_step(case: Case, as_paper: bool = False) -> Program:
     """Builds a step with torch.optim.Adam."""
     torch.manual_seed(0)
-    tensors = [torch.tensor(a, dtype=torch.long) for a in steps.padded(case)]
+    tensors = [
+        torch.tensor(a, dtype=torch.long, device=DEVICE) for a in steps.padded(case)
+    ]
     source, target_in, target_out = tensors
-    transformer = model(case, as_paper)
+    transformer = model(case, as_paper).to(DEVICE)
     loss = nn.CrossEntropyLoss(label_smoothing=steps.EPS_LS)
     parameters = transformer.parameters()
     adam = torch.optim.Adam(parameters, case.rate, steps.BETAS, steps.EPSILON)
@@ -96,7 +95,7 @@ def torch_step(case: Case, as_paper: bool = False) -> Program:
         adam.step()
         return float(mean.detach())
 
-    return steps.program(run)
+    return steps.program(run, growth=growth)
 
 
 ADAPTERS = {

@@ -8,7 +8,9 @@ import pytest
 
 from experiments.sweep import workers
 from experiments.sweep.plan import plan_trials
+from experiments.sweep.schedule import Layout
 from experiments.system.files import LockedError, lock, read_json
+from experiments.system.machine import Machine
 from experiments.system.signals import Interrupted
 from experiments.training import loop
 from tests.experiments import tiny
@@ -64,3 +66,32 @@ def test_a_sweep_locks_the_trials_that_it_trains(tmp_path, monkeypatch):
     assert result["status"] == "failed" and "is in use by process" in result["error"]
     with lock(tmp_path / first.directory):
         pass
+
+
+class Started:
+    """Stands for a process on a machine with a GPU, and says when it was stopped."""
+
+    def __init__(self, threads, prepared, trackers):
+        self.threads = threads
+        self.stopped = False
+
+    def machine(self):
+        return Machine("gpu", 1, 16)
+
+    def stop(self):
+        self.stopped = True
+
+
+def test_a_gpus_worker_compiles_with_all_cores(monkeypatch):
+    """XLA sizes the pool of threads that compile when the process opens the device."""
+    started = []
+
+    def start(*arguments):
+        started.append(Started(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(workers, "Worker", start)
+    pools = workers.Pools({})
+    assert pools.workers(Layout("lanes", 1, 8)) == [started[-1]]
+    # Two would take the GPU's memory twice.
+    assert [(w.threads, w.stopped) for w in started] == [(1, True), (16, False)]

@@ -342,6 +342,41 @@ def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
         assert restored.data == {} and checkpoints.average(state(0), 3)[1] == [4]
 
 
+def test_small_arrays_are_written_as_one(tmp_path):
+    """Also those of other dtypes, of no dimension and of no element; the rest by themselves."""
+    params = dict(
+        wide=jnp.arange(2**18, dtype=jnp.float32).reshape(2**9, 2**9),
+        half=jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3),
+        bias=jnp.arange(5, dtype=jnp.float32),
+        empty=jnp.zeros((0, 3)),
+    )
+    saved = State(jnp.int32(7), params, (), dict(m=jnp.float32(2.5)))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(7, saved, data(7))
+    written = ocp.metadata(tmp_path / "checkpoints/7", "state").metadata
+    sizes = jax.tree.map(lambda x: math.prod(x.shape), written)
+    assert sizes == dict(
+        arrays={"params/wide": 2**18}, joined=dict(float32=6, bfloat16=6, int32=1)
+    )
+    blank = jax.tree.map(lambda x: jnp.full_like(x, -1), saved)
+    with Checkpoints(tmp_path, keep=None) as checkpoints:
+        restored = checkpoints.restore(blank).state
+        average, _ = checkpoints.average(blank, 1)
+    jax.tree.map(np.testing.assert_array_equal, restored, saved)
+    assert restored.params["half"].dtype == jnp.bfloat16
+    jax.tree.map(np.testing.assert_array_equal, average.params, params)
+    assert int(average.step) == -1
+
+
+def test_a_checkpoint_of_before_small_arrays_were_joined_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_store, "_joined", lambda state: (state, None))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, state(4), data(4))
+    monkeypatch.undo()
+    with Checkpoints(tmp_path, keep=None) as checkpoints:
+        same(checkpoints.restore(state(0)).state, 4)
+
+
 def test_a_full_disk_leaves_what_was_saved(workdir):
     """With a limit on the size of files, which is an error of the system's like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,6 +1,5 @@
 """A trial from its settings to its files, and through interruptions."""
 
-import functools
 import json
 import shutil
 from typing import NamedTuple
@@ -9,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from orbax.checkpoint import v1 as ocp
 
 from attn.models.beam_search import BeamResult
 from experiments.errors import WorkdirError
@@ -20,6 +18,7 @@ from experiments.evaluation.metrics import ACCURACY, METRICS
 from experiments.inference import Translator
 from experiments.system import machine
 from experiments.training import loop
+from experiments.training.checkpoint_store import CheckpointStore
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import Lanes
@@ -124,13 +123,13 @@ def test_sentences_have_lengths(finished, split):
     assert lengths.tolist() == [len(ids) + 1 for ids in sources]
 
 
-def states(workdir):
-    """The saved states, by step, as numpy arrays."""
-    saved = {}
-    for step in (4, 8, 12):
-        with ocp.training.Checkpointer(workdir / "checkpoints") as checkpoints:
-            saved[step] = checkpoints.load_checkpointables(step)["state"]
-    return jax.tree.map(np.asarray, saved)
+def weights_of(state):
+    """The parameters and position tables by the names that they have in a checkpoint."""
+    weights = dict(params=state.params, positions=state.positions)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(weights)
+    }
 
 
 def test_all_weights_are_scored(finished):
@@ -153,13 +152,11 @@ def test_all_weights_are_scored(finished):
     assert last["perplexity"] == pytest.approx(result["perplexity"], rel=1e-6)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Sharding info not provided"
-)  # the saved trees are read without a template
 def test_averages_of_checkpoints(finished):
     """Against numpy, over all and over the last two; the state keeps the moving average."""
     workdir, _ = finished
-    saved = states(workdir)
+    store = CheckpointStore(workdir / "checkpoints", None)
+    saved = {step: store.arrays(step) for step in (4, 8, 12)}
     program = program_of(SETTINGS, 500, 48)
     blank = initial_state(program, SETTINGS)
     with Checkpoints(workdir, keep=None) as checkpoints:
@@ -176,22 +173,13 @@ def test_averages_of_checkpoints(finished):
     )
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
         assert averages[count][1] == steps
-        for name in ("params", "positions"):
-            mean = jax.tree.map(
-                lambda *leaves: np.mean(leaves, axis=0, dtype=np.float64),
-                *(saved[step][name] for step in steps),
-            )
-            jax.tree.map(
-                functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-8),
-                getattr(averages[count][0], name),
-                mean,
-            )
-    for weights, expected in ((state, saved[12]), (moving, saved[12]["ema"])):
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            (weights.params, weights.positions),
-            (expected["params"], expected["positions"]),
-        )
+        for name, leaf in weights_of(averages[count][0]).items():
+            leaves = [saved[step][name] for step in steps]
+            mean = np.mean(leaves, axis=0, dtype=np.float64)
+            np.testing.assert_allclose(leaf, mean, rtol=1e-6, atol=1e-8)
+    for weights, prefix in ((state, ""), (moving, "ema/")):
+        for name, leaf in weights_of(weights).items():
+            np.testing.assert_array_equal(leaf, saved[12][prefix + name])
 
 
 @pytest.fixture(scope="module")
