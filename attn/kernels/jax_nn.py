@@ -76,10 +76,12 @@ def jax_nn(
 
     It takes memory N·M, unless cuDNN serves.
     """
-    # What is not finite is taken out before the score sees it: a parameter's gradient
+    # What is not finite is taken out before a parameter of the score sees it, whose gradient
     # would be 0 times infinity. What overflows there is taken out afterwards.
-    q, bad_query = _finite(q)
-    k, bad_key = _finite(k)
+    bad_query = bad_key = False
+    if jax.tree.leaves(score):
+        q, bad_query = _finite(q)
+        k, bad_key = _finite(k)
     q, k = _prepared(q, k, score)
     left, right = mask.reach()
     lengths = jnp.full(q.shape[0], k.shape[1], jnp.int32)
