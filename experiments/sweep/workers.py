@@ -112,6 +112,8 @@ def _start(threads: int, prepared: dict[Data, Dataset]):
     if threads < machine.cores():
         # The size of XLA's thread pool.
         os.environ["NPROC"] = str(threads)
+        # Others share the machine, and may share a GPU: JAX would take most of its memory.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     machine.use_compile_cache()
     _prepared.update(prepared)
     # SIGTERM alone, as `process` leaves Ctrl-C to the parent.

@@ -9,6 +9,7 @@ import pytest
 from experiments.sweep import workers
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.schedule import Layout
+from experiments.system import machine
 from experiments.system.files import LockedError, lock, read_json
 from experiments.system.machine import Machine
 from experiments.system.signals import Interrupted
@@ -66,6 +67,19 @@ def test_a_sweep_locks_the_trials_that_it_trains(tmp_path, monkeypatch):
     assert result["status"] == "failed" and "is in use by process" in result["error"]
     with lock(tmp_path / first.directory):
         pass
+
+
+def test_workers_that_share_a_machine_take_what_they_need():
+    cores = machine.cores()
+    worker = workers.Worker(1, {})
+    try:
+        found = [
+            worker.submit(os.getenv, name).result()
+            for name in ("NPROC", "XLA_PYTHON_CLIENT_PREALLOCATE")
+        ]
+    finally:
+        worker.stop()
+    assert found == (["1", "false"] if cores > 1 else [os.getenv("NPROC"), None])
 
 
 class Started:
