@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,10 @@ PACKAGES = (
     "sacrebleu",
     "babel",
 )
+
+
+VECTORS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""What the widest instructions of a CPU are called, the best first, by Linux's names."""
 
 
 class CacheError(UserError):
@@ -67,7 +72,10 @@ def use_compile_cache() -> None:
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     kind = jax.local_devices()[0].device_kind
-    name = re.sub(r"\W+", "-", f"{kind} {_cpu()}" if kind == "cpu" else kind).strip("-")
+    if kind == "cpu":
+        # In virtual machines CPUs of several generations have one name.
+        kind = f"{kind} {_cpu()} {zlib.crc32(cpu_features().encode()):08x}"
+    name = re.sub(r"\W+", "-", kind).strip("-")
     jax.config.update("jax_compilation_cache_dir", str(cache() / "xla" / name))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
@@ -145,7 +153,7 @@ def versions() -> dict[str, str]:
 
 
 def device() -> str:
-    """Returns the kind of the first device, with a CPU's model."""
+    """Returns the kind of the first device, with a CPU's model and widest instructions."""
     kind = jax.local_devices()[0].device_kind
     return f"{kind} ({_cpu()})" if kind == "cpu" else kind
 
@@ -175,13 +183,24 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def _cpu() -> str:
+def cpu_features() -> str:
+    """Returns the CPU's model and all that it can do, as the system says it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.machine()
-    model = re.search(r"model name\s*:\s*(.+)", text)
-    return model[1] if model else platform.machine()
+    found = re.findall(r"^(?:model name|model|flags|Features)\s*:.*", text, re.M)
+    # Of the first core; the others have the same.
+    return "\n".join(dict.fromkeys(found))
+
+
+def _cpu() -> str:
+    features = cpu_features()
+    model = re.search(r"model name\s*:\s*(.+)", features)
+    names = [model[1] if model else platform.machine()]
+    flags = set(features.split())
+    names += [name for flag, name in VECTORS.items() if flag in flags][:1]
+    return ", ".join(names)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

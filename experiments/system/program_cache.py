@@ -13,7 +13,6 @@ import functools
 import hashlib
 import os
 import pickle
-import re
 import sys
 import types
 import zlib
@@ -229,16 +228,9 @@ def _here():
     device = jax.local_devices()[0]
     return (
         f"{sys.version} {machine.versions()} {device.client.platform_version} "
-        f"{jax.local_devices()} {device.device_kind} {machine.cores()} {_cpu_features()}"
+        f"{jax.local_devices()} {device.device_kind} {machine.cores()} "
+        f"{machine.cpu_features()}"
     )
-
-
-def _cpu_features():
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return machine.device()
-    return re.findall(r"^(?:model name|model|flags|Features)\s*:.*", text, re.M)[:4]
 
 
 def _digest(text):
