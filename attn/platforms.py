@@ -35,12 +35,12 @@ def bytes_of_scores(is_product: bool) -> int:
     """Returns about how many bytes of float32 scores are made at once, of all heads.
 
     On a CPU so many stay in the caches, with what they are made of; a score that is no
-    product makes more. On a TPU they fit its vector memory. On a GPU they fit its cache: of a
-    quarter of them an H200 takes 20 microseconds, nearly all to start kernels.
+    product makes more. On a TPU they fit its vector memory, on a GPU its cache, and fewer
+    would leave parts of it idle.
     """
     if platform() == "cpu":
         return 2**21 if is_product else 2**19
-    return 2**25 if platform() == "gpu" else 2**23
+    return 2**23
 
 
 def rows_together(x: Array) -> Array:

@@ -116,8 +116,8 @@ class CheckpointStore:
         if step in self.steps():
             return
         arrays, joined = _joined(state)
-        notes = dict(notes, step=step, arrays=_described(state), trial=self._trial)
-        notes["joined"] = joined
+        notes = dict(notes, step=step, arrays=_described(state), joined=joined)
+        notes["trial"] = self._trial
         with self._errors_in_one_line(step):
             saving = self._checkpointer.save_checkpointables_async(
                 step,
@@ -175,25 +175,24 @@ class CheckpointStore:
             self._check_fit(step, notes["arrays"], dict(_named(template)))
         state = self._read_state(step, template, notes)
         if notes is not None:
-            for name, value in _checksums(state).items():
-                if value != notes["arrays"][name][2]:
-                    raise Damaged(f"{name} is not what was saved")
+            _check_sums(state, notes)
         return state, notes
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns all arrays of a checkpoint, by their names in its notes.
 
-        Raises Damaged, also of a checkpoint from before there were notes.
+        Raises Damaged, also for a checkpoint of an earlier version, without such notes.
         """
         notes = self.notes(step)
-        if notes is None:
-            raise Damaged("it has no notes, which name its arrays")
+        if notes is None or "joined" not in notes:
+            raise Damaged("it is of an earlier version, whose trees orbax reads")
         arrays = self._arrays(step, notes, list(notes["arrays"]))
+        _check_sums(arrays, notes)
         return jax.tree.map(np.asarray, arrays)
 
     def _read_state(self, step, template, notes):
         # Earlier versions wrote each array by itself, in the state's tree.
-        if notes is None or notes.get("joined") is None:
+        if notes is None or "joined" not in notes:
             return self._load(step, dict(state=_shapes(template)))["state"]
         wanted = dict(_named(template))
         arrays = self._arrays(step, notes, list(wanted))
@@ -211,22 +210,17 @@ class CheckpointStore:
         def shaped(shape, dtype):
             return jax.ShapeDtypeStruct(shape, dtype, sharding=device)
 
-        described = notes["arrays"]
-        small = {name for joined in notes["joined"].values() for name in joined}
-        arrays = {
-            name: shaped(*described[name][:2]) for name in names if name not in small
-        }
-        vectors = {
-            dtype: shaped(
-                (sum(math.prod(described[name][0]) for name in joined),), dtype
-            )
-            for dtype, joined in notes["joined"].items()
-        }
+        vectors = {}
+        small = set()
+        for dtype, joined in notes["joined"].items():
+            sizes = [math.prod(notes["arrays"][name][0]) for name in joined]
+            vectors[dtype] = shaped((sum(sizes),), dtype)
+            small.update(joined)
+        large = [name for name in names if name not in small]
+        arrays = {name: shaped(*notes["arrays"][name][:2]) for name in large}
         loaded = self._load(step, dict(state=_without_empty(arrays, vectors)))["state"]
-        separated = _separated(loaded.get("joined", {}), notes)
-        return {name: separated[name] for name in names if name in small} | loaded.get(
-            "arrays", {}
-        )
+        found = _separated(loaded.get("joined", {}), notes) | loaded.get("arrays", {})
+        return {name: found[name] for name in names}
 
     def _check_fit(self, step, saved, expected):
         for name, leaf in expected.items():
@@ -358,6 +352,13 @@ def _checksums(tree):
     named = _named(tree)
     sums = jax.device_get(checksums([leaf for _, leaf in named]))
     return {name: int(value) for (name, _), value in zip(named, sums, strict=True)}
+
+
+def _check_sums(tree, notes):
+    """Raises Damaged where an array is not what the notes say."""
+    for name, value in _checksums(tree).items():
+        if value != notes["arrays"][name][2]:
+            raise Damaged(f"{name} is not what was saved")
 
 
 def _described(state):

@@ -18,7 +18,13 @@ from attn import (
     Positions,
     Rotary,
 )
-from attn.contract import check_heads, check_mixer, check_positions, check_score
+from attn.contract import (
+    check_heads,
+    check_mixer,
+    check_positions,
+    check_score,
+    common,
+)
 from attn.models.heads import Difference
 
 
@@ -109,6 +115,16 @@ def test_a_mixer_meets_the_contract(mixer):
 @pytest.mark.parametrize("heads", HEADS)
 def test_heads_meet_the_contract(heads):
     assert not failures(check_heads(HEADS[heads]()))
+
+
+def test_checks_have_float32_products_on_accelerators_too():
+    """Their default rounds factors, and so would differ from kernel to kernel."""
+
+    def precision():
+        return str(jax.config.jax_default_matmul_precision)
+
+    (row,) = common.run({"precision": precision})
+    assert (row.ok, row.detail) == (True, "float32")
 
 
 def test_heads_whose_cache_forgets_are_found():

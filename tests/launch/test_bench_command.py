@@ -74,8 +74,7 @@ SMALLEST = {
     "overhead": [CONFIG, "--rounds=1"],
     "data": [CONFIG, "--pairs=300"],
     "layers": ["--tiny", "--rounds=1"],
-    # Each size is a process; of curves that one function measures, one.
-    "growth": ["--tiny", "--rounds=1", "--cases=window,a step,the,an epoch"],
+    "growth": ["--tiny", "--rounds=1"],
     "verdicts": ["--tiny"],
     "compile": ["--tiny", "--for=v5e"],
 }

@@ -287,6 +287,20 @@ def test_the_table_of_decoding(tmp_path):
     assert set(decoding.NOTES) == set(searches.LIBRARIES)
 
 
+def test_starts_are_left_out_where_nobody_asks_for_them(monkeypatch, tmp_path):
+    cells = {"attn": Cell(seconds=[0.2])}
+    monkeypatch.setattr(run, "run_case", lambda *arguments: cells)
+    monkeypatch.setattr(cold_start, "measure", lambda *arguments: Start(2.0, 1.0, 1.5))
+    console = rich.console.Console(quiet=True)
+    for with_starts, columns in ((True, ["1.3", "2.0", "1.0"]), (False, ["", "", ""])):
+        table, record = training.measure_case(
+            {"attn": steps.JAX}, 1, tmp_path, console, STEP, with_starts
+        )
+        assert bool(json.loads(record.read_text())["starts"]) == with_starts
+        row = next(line for line in table.read_text().splitlines() if "| attn" in line)
+        assert [cell.strip() for cell in row.split("|")[-4:-1]] == columns
+
+
 # Real runs
 
 

@@ -16,7 +16,11 @@ from orbax.checkpoint import v1 as ocp
 from attn.random_bits import mix
 from experiments.errors import CheckpointError
 from experiments.training import checkpoint_store
-from experiments.training.checkpoint_store import checksum
+from experiments.training.checkpoint_store import (
+    CheckpointStore,
+    Damaged,
+    checksum,
+)
 from experiments.training.checkpoints import Checkpoints
 
 
@@ -369,12 +373,31 @@ def test_small_arrays_are_written_as_one(tmp_path):
 
 
 def test_a_checkpoint_of_before_small_arrays_were_joined_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_store, "_joined", lambda state: (state, None))
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(4, state(4), data(4))
-    monkeypatch.undo()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(checkpoint_store, "_joined", lambda state: (state, None))
+        digest = checkpoint_store._digest
+
+        def without_joined(notes):
+            del notes["joined"]
+            return digest(notes)
+
+        earlier.setattr(checkpoint_store, "_digest", without_joined)
+        with Checkpoints(tmp_path, keep=1) as checkpoints:
+            checkpoints.save(4, state(4), data(4))
     with Checkpoints(tmp_path, keep=None) as checkpoints:
         same(checkpoints.restore(state(0)).state, 4)
+    with pytest.raises(Damaged, match="earlier version"):
+        CheckpointStore(tmp_path / "checkpoints", None).arrays(4)
+
+
+def test_arrays_by_name_are_compared_with_their_checksums(workdir):
+    store = CheckpointStore(workdir / "checkpoints", None)
+    arrays = store.arrays(12)
+    assert arrays.keys() >= {"step", "params/w", "params/b", "positions/table"}
+    np.testing.assert_array_equal(arrays["params/w"], state(12).params["w"])
+    DAMAGE["another's arrays"](workdir)
+    with pytest.raises(Damaged, match="is not what was saved"):
+        store.arrays(12)
 
 
 def test_a_full_disk_leaves_what_was_saved(workdir):
