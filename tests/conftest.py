@@ -12,10 +12,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import pytest
 
-# The emitters of fusions take half of the time to compile. Later versions have no others.
+# The emitters of fusions take half of the time to compile, and later versions have no others;
+# to compile in 32 parts takes a twentieth.
 unoptimised = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
 if unoptimised and jax.__version_info__ < (0, 11):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    parts = "--xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_use_fusion_emitters=false {parts}")
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -31,6 +31,7 @@ from experiments.sweep.plan import plan_trials
 from experiments.system.signals import Interrupted, Interruption
 from experiments.training import loop
 from tests.experiments import tiny
+from tests.experiments.programs import programs_in
 
 CLOCKED = ("seconds", "tokens_per_second", "peak_memory")
 SEEDS = (0, 1)
@@ -193,7 +194,9 @@ class World:
         return place
 
     def _run(self, path, settings: Settings, interruption=None):
-        return loop.run(settings, self.corpus, path, interruption=interruption)
+        # None of the damages is to what is compiled.
+        with programs_in(self.folder / "programs"):
+            return loop.run(settings, self.corpus, path, interruption=interruption)
 
     def _go_on(self, place):
         path = place / self._first

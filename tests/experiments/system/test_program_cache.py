@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from attn.positions import Rotary
 from experiments.system import program_cache
 from experiments.system.program_cache import DiskCached
 from experiments.trial import lanes as lanes_module
 from experiments.trial.lanes import Lanes, check_lanes
+from tests.experiments.programs import programs_in
 
 X = jnp.arange(6.0)
 
@@ -25,12 +25,8 @@ X = jnp.arange(6.0)
 @pytest.fixture
 def folder(tmp_path):
     """The folder of programs, in a cache of its own."""
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    compilation_cache.reset_cache()
-    yield tmp_path / "programs"
-    jax.config.update("jax_compilation_cache_dir", before)
-    compilation_cache.reset_cache()
+    with programs_in(tmp_path):
+        yield tmp_path / "programs"
 
 
 class Traced:
