@@ -74,7 +74,6 @@ def run(interruption):
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
     from experiments.evaluation.metrics import METRICS, summary
-    from experiments.report.write import write_report
     from experiments.system import machine
     from experiments.training import early_stopping, loop, multihost
     from experiments.training.start_point import StartPoint
@@ -128,6 +127,9 @@ def run(interruption):
             *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")),
             sep="  ",
         )
+    # Pictures and statistics, which a trial's first step need not wait for.
+    from experiments.report.write import write_report
+
     written = write_report(_WORKDIR.value, metrics)
     print("report:", written.unwritten or written.html)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import sacrebleu
-import sacremoses
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
 from experiments.data.vocabulary import NOTHING
@@ -122,6 +121,9 @@ def summary(scores: Mapping[str, float], metrics: Sequence[Metric]) -> str:
 
 def detokenize(sentences: Texts, language: str) -> list[str]:
     """Returns sentences in Moses tokens as plain text."""
+    # It takes as long to import as all other metrics, and few corpora are such tokens.
+    import sacremoses
+
     detokenizer = sacremoses.MosesDetokenizer(lang=language)
     return [detokenizer.detokenize(sentence.split()) for sentence in sentences]
 

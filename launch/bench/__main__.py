@@ -27,25 +27,13 @@ Each writes into --directory, by default runs/bench/NAME. --rounds sets the turn
 where they are installed: pip install '.[bench]'. launch/bench/README.md says more.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
-import jax
 import rich.console
 from absl import flags
 
-import launch.bench.attention.command
-import launch.bench.compile.command
-import launch.bench.conformance.command
-import launch.bench.decoding.command
-import launch.bench.fidelity.command
-import launch.bench.growth.command
-import launch.bench.runner.data
-import launch.bench.runner.overhead
-import launch.bench.runner.sweeps
-import launch.bench.table1.command
-import launch.bench.training.command
-import launch.bench.verdicts.command
 from experiments.system import huge_pages
 from experiments.system.console import stdout_console
 from launch import command, config_flag
@@ -53,28 +41,33 @@ from launch.bench.harness import libraries
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
 
 BENCHMARKS = {
-    benchmark.name: benchmark
-    for benchmark in (
-        launch.bench.attention.command.BENCHMARK,
-        launch.bench.training.command.BENCHMARK,
-        launch.bench.decoding.command.BENCHMARK,
-        launch.bench.conformance.command.BENCHMARK,
-        launch.bench.fidelity.command.BENCHMARK,
-        launch.bench.runner.sweeps.BENCHMARK,
-        launch.bench.runner.overhead.BENCHMARK,
-        launch.bench.runner.data.BENCHMARK,
-        launch.bench.table1.command.BENCHMARK,
-        launch.bench.growth.command.BENCHMARK,
-        launch.bench.verdicts.command.BENCHMARK,
-        launch.bench.compile.command.BENCHMARK,
-    )
+    "attention": "attention.command",
+    "train": "training.command",
+    "decode": "decoding.command",
+    "conformance": "conformance.command",
+    "fidelity": "fidelity.command",
+    "sweep": "runner.sweeps",
+    "overhead": "runner.overhead",
+    "data": "runner.data",
+    "layers": "table1.command",
+    "growth": "growth.command",
+    "verdicts": "verdicts.command",
+    "compile": "compile.command",
 }
+"""Modules of `launch.bench` by the names of their benchmarks; the one asked for is imported."""
 WIDTH = 140
 """Width of the tables where they are not drawn on a terminal."""
 
 
+def load(name: str) -> Benchmark:
+    """Returns a benchmark of `BENCHMARKS`."""
+    return importlib.import_module(f"launch.bench.{BENCHMARKS[name]}").BENCHMARK
+
+
 def main(benchmark: Benchmark) -> None:
     """Runs the benchmark as the flags say, and ends the process with its status."""
+    import jax
+
     # The libraries are compared on the CPU, where all of them run.
     jax.config.update("jax_platforms", "cpu")
     # A file has no width of its own, and 80 characters would cut the tables.
@@ -153,16 +146,17 @@ def cli() -> None:
     huge_pages.use_huge_pages()
     # absl parses flags only, so the name has to leave the command line first.
     name = sys.argv[1] if len(sys.argv) > 1 else ""
+    benchmark = None
     if name in BENCHMARKS:
         sys.argv.pop(1)
-        define_flags(BENCHMARKS[name])
+        benchmark = load(name)
+        define_flags(benchmark)
     elif not any(word.startswith("--help") for word in sys.argv[1:]):
         known = " or ".join(BENCHMARKS)
         command.mistake(f"python -m launch.bench COMMAND, where COMMAND is {known}")
-    needs_config = name in BENCHMARKS and BENCHMARKS[name].config_flag
-    command.start(
-        lambda: main(BENCHMARKS[name]), required=("config",) if needs_config else ()
-    )
+    needs_config = benchmark is not None and benchmark.config_flag
+    required = ("config",) if needs_config else ()
+    command.start(lambda: main(benchmark), required=required)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.bench.__main__ import BENCHMARKS
+from launch.bench.__main__ import BENCHMARKS, load
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "--config=tests/experiments/tiny_config.py"
@@ -90,6 +90,7 @@ OTHERS = {
 
 def test_every_benchmark_has_a_smallest_size():
     assert SMALLEST.keys() == BENCHMARKS.keys()
+    assert [load(name).name for name in BENCHMARKS] == list(BENCHMARKS)
 
 
 @pytest.mark.ci

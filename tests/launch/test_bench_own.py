@@ -11,13 +11,14 @@ from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import expand, sweeps_of
 from launch.bench.growth import command as growth
 from launch.bench.growth import curves
-from launch.bench.growth.curves import Cost, Curve
+from launch.bench.growth.curve import Curve
 from launch.bench.harness.exponent import exponent
 from launch.bench.harness.libraries import BenchError
 from launch.bench.runner import overhead, sweeps
 from launch.bench.table1 import command as layers
 from launch.bench.table1 import kinds, measures
 from tests.experiments import tiny, tiny_config
+from tests.launch.toy_curves import level, squared
 
 
 def planned():
@@ -166,14 +167,6 @@ def test_the_table_of_layers(tmp_path):
     sizes = [(entry["n"], entry["d"], len(entry["seconds"])) for entry in entries]
     assert sizes == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
     assert image.read_bytes()[:4] == b"\x89PNG"
-
-
-def squared(n):
-    return Cost(1e-3 * n**2, 2**20 * n)
-
-
-def level(n):
-    return Cost(2.0, 0)
 
 
 def test_growth_has_the_slopes_of_its_curves(tmp_path):

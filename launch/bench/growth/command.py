@@ -12,8 +12,8 @@ import rich.console
 from matplotlib.figure import Figure
 
 from experiments.system.files import write_bytes
-from experiments.system.process import Process
-from launch.bench.growth.curves import CURVES, TINY, Cost, Curve
+from launch.bench.growth.curve import Cost, Curve, in_process
+from launch.bench.growth.curves import CURVES, TINY
 from launch.bench.harness import plot, record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.exponent import exponent
@@ -39,7 +39,7 @@ def measure_curves(
         for _ in range(rounds):
             for size in curve.sizes:
                 with console.status(f"{curve.name}: {size:,} {curve.axis}"):
-                    costs[size].append(_in_process(curve, size))
+                    costs[size].append(in_process(curve, size))
         measured[curve] = costs
         # An interrupted call keeps the curves that were done.
         files = _write(measured, directory)
@@ -59,19 +59,6 @@ def _write(measured, directory):
     image = directory / "growth.png"
     write_bytes(image, picture(measured))
     return [*files, image]
-
-
-def _in_process(curve, size) -> Cost:
-    """Measures a size where no other has left anything in memory."""
-    process = Process(_nothing)
-    try:
-        return process.submit(curve.measure, size).result()
-    finally:
-        process.stop()
-
-
-def _nothing():
-    pass
 
 
 def _entry(curve, costs):

@@ -1,13 +1,11 @@
-"""What is measured at growing sizes; each function measures one size, in a process of its own."""
+"""What is measured at growing sizes; each function measures one size."""
 
-import dataclasses
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +22,7 @@ from experiments.system import machine
 from experiments.training import speed
 from launch.bench.compile.configs import config_of
 from launch.bench.compile.training import step
+from launch.bench.growth.curve import Cost, Curve
 from launch.bench.harness import device
 from launch.bench.harness.process import peak_growth
 from launch.bench.runner import data
@@ -44,27 +43,6 @@ DEVICES = (
     f"of {CONFIG}, a batch of {BATCH} rows for all devices, which are made of the CPU's "
     "cores; the memory of one"
 )
-
-
-class Cost(NamedTuple):
-    """What one size took."""
-
-    seconds: float
-    bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """Holds one thing that is measured at growing sizes."""
-
-    name: str
-    axis: str
-    """What the sizes count."""
-    sizes: tuple[int, ...]
-    measure: Callable[[int], Cost]
-    """Measures it at one size."""
-    note: str = ""
-    """What a table says of it."""
 
 
 def measure_attention(mask: Mask, n: int) -> Cost:
