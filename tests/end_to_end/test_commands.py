@@ -295,6 +295,27 @@ def test_a_mistake_is_one_line(name, flags, message):
     )
 
 
+@pytest.mark.ci
+def test_a_first_step_waits_for_no_pictures_and_statistics(tmp_path):
+    """Each takes as long to import as the whole of the loop."""
+    late = ("matplotlib", "scipy.stats", "sacremoses", "experiments.report.write")
+    code = f"""
+import sys
+from experiments.training import loop
+loop.run = lambda *arguments, **rest: sys.exit(
+    str([name for name in {late} if name in sys.modules])
+)
+sys.argv = ["train", "--config={CONFIG}", "--workdir={tmp_path}"]
+from launch import train
+train.cli()
+"""
+    # As a command that has restarted with it.
+    env = {**ENVIRONMENT, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1:] == ["[]"]
+
+
 @pytest.mark.parametrize("name", ["train", "translate", "sample"])
 def test_flags_are_read_before_jax_is_imported(name):
     """So that a mistake is told at once, and the restart with huge pages imports nothing twice."""

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from experiments.data.batches import Encoded
 from experiments.data.corpora import Pairs
@@ -214,6 +215,19 @@ def test_p_values_are_of_one_head_alone():
         alone = head_importance.importance(before, {head: losses}, tokens)
         p_value = together["cross/p_value"][0, head.number]
         assert p_value == alone["cross/p_value"][0, head.number]
+
+
+@pytest.mark.parametrize("count", [2, 3, 40])
+def test_of_sentences_of_one_length_it_is_the_t_test(count):
+    draw = np.random.default_rng(count)
+    d = draw.normal(0.3, 1, count)
+    others = {Head("encoder", 0, 0): 5 + d}
+    tokens = np.full(count, 4)
+    measured = head_importance.importance(np.full(count, 5.0), others, tokens)
+    expected = scipy.stats.ttest_1samp(d, 0)
+    share = measured["encoder/importance"] / measured["encoder/error"]
+    assert share[0, 0] == pytest.approx(expected.statistic, rel=1e-5)
+    assert measured["encoder/p_value"][0, 0] == pytest.approx(expected.pvalue, rel=1e-5)
 
 
 def test_the_report_corrects_p_values_over_all_heads():
