@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import beam_search
+from attn.io import dequantise
 from experiments.data.batches import Encoded, padded
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.evaluation.pipelining import one_ahead
@@ -115,14 +116,15 @@ def search_batch(
 ):
     """Searches translations of sources (B, N) that begin with the tokens `prefix`.
 
-    Returns tokens (B, n_best, T) and scores (B, n_best).
+    Parameters of the state may be in 8 bits. Returns tokens (B, n_best, T) and scores
+    (B, n_best).
     """
     count = len(source)
     beginning = jnp.asarray(prefix, jnp.int32)[None]
     beginnings = jnp.broadcast_to(beginning, (count, len(prefix)))
     result = beam_search(
         build_model(program),
-        dict(params=state.params, positions=state.positions),
+        dict(params=dequantise(state.params), positions=state.positions),
         source,
         lengths,
         beam=search.beam,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attn import Positions
+from attn.io import dequantise, quantise
 from experiments.data.batches import Encoded
 from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
@@ -182,7 +183,7 @@ class Evaluator:
                 continue
             replaced, steps = self._replace_weights(name, states, keeping)
             # The raw weights are those that the last validation has just evaluated.
-            its_losses = losses if name == "raw" else self.losses(replaced)
+            its_losses = losses if replaced is states else self.losses(replaced)
             scores = self._score(replaced, its_losses, keeping)
             for trial in keeping:
                 lane = trial.lane
@@ -224,8 +225,11 @@ class Evaluator:
             state, steps[trial.lane] = trial.checkpoints.weights(
                 name, take_lane(states, place), trial.settings.training.average
             )
+            int8 = trial.settings.evaluation.int8
+            if int8:
+                state = _rounded(state)
             # The raw weights are in their lane already.
-            if name != "raw":
+            if int8 or name != "raw":
                 replaced = put_lane(replaced, place, state)
         return replaced, steps
 
@@ -404,6 +408,12 @@ class Evaluator:
                 test.text.source,
             )
         return arrays
+
+
+@disk_cached
+def _rounded(state):
+    """Returns a state whose parameters are those that 8 bits hold."""
+    return state._replace(params=dequantise(quantise(state.params)))
 
 
 def _attention_batch(trial):

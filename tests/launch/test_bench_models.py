@@ -13,6 +13,7 @@ import pytest
 import rich.console
 
 from attn import Mask
+from attn.io import dequantise, quantise
 from experiments.data.batches import Batches
 from experiments.data.vocabulary import BOS, EOS
 from experiments.trial import flops
@@ -34,6 +35,7 @@ from launch.bench.training import products
 
 STEP = dataclasses.replace(steps.TINY, turn=0.05)
 SEARCH = dataclasses.replace(searches.TINY[0], turn=0.2)
+INT8 = dataclasses.replace(searches.TINY[-1], turn=0.2)
 
 
 def needs(*packages):
@@ -428,6 +430,28 @@ def test_attn_searches_for_as_many_tokens(beam):
     assert (
         not np.isin(tokens[:, :-1], searches.MARKS).any() and len(np.unique(tokens)) > 3
     )
+
+
+@pytest.mark.ci
+@needs("torch", "transformers", "ctranslate2")
+def test_libraries_with_8_bits_find_mostly_the_same_translations(monkeypatch):
+    monkeypatch.setenv("NPROC", "1")
+    names = list(searches.LIBRARIES)
+    with run.workers(searches.LIBRARIES) as running:
+        cells = run.run_case(INT8, names, running, 1)
+    statuses = {name: cell.status for name, cell in cells.items()}
+    assert statuses.pop("transformers") == "left out"
+    assert set(statuses.values()) == {"timed"}
+
+
+def test_attn_s_search_in_8_bits_is_that_of_rounded_weights(monkeypatch):
+    actual = decoding_attn.search(INT8).sample()["tokens"]
+    exact = searches.weights(INT8)
+    rounded = jax.tree.map(np.asarray, dequantise(quantise(exact)))
+    assert np.abs(rounded["embedding"] - exact["embedding"]).max() > 0
+    monkeypatch.setattr(searches, "weights", lambda case: rounded)
+    float32 = decoding_attn.search(dataclasses.replace(INT8, int8=False))
+    np.testing.assert_array_equal(actual, float32.sample()["tokens"])
 
 
 @pytest.mark.parametrize("known", [steps.LIBRARIES, searches.LIBRARIES])

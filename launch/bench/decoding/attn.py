@@ -1,12 +1,11 @@
 """Translates with attn.models.beam_search."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attn import Design, NoPositions, Shape, Transformer, beam_search, greedy
+from attn.io import dequantise, quantise
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
@@ -40,6 +39,8 @@ def search(case: Case) -> Program:
     positions = {"source_positions": table, "target_positions": table}
     numpy_variables = {"params": searches.weights(case), "positions": positions}
     variables = jax.tree.map(jnp.asarray, numpy_variables)
+    if case.int8:
+        variables["params"] = quantise(variables["params"])
     source = jnp.asarray(searches.sources(case))
     lengths = jnp.full(case.batch, case.tokens)
     options = {"max_length": case.tokens, "bos": BOS, "eos": EOS}
@@ -47,9 +48,13 @@ def search(case: Case) -> Program:
     if case.beam > 1:
         function = beam_search
         options |= {"beam": case.beam, "alpha": searches.ALPHA}
-    bound = functools.partial(function, transformer(case), **options)
+
+    def searched(variables, source, lengths):
+        variables = dequantise(variables)
+        return function(transformer(case), variables, source, lengths, **options)
+
     # Now, so that no turn compiles.
-    compiled = jax.jit(bound).lower(variables, source, lengths).compile()
+    compiled = jax.jit(searched).lower(variables, source, lengths).compile()
 
     def run():
         result = jax.block_until_ready(compiled(variables, source, lengths))

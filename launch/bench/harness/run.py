@@ -171,7 +171,7 @@ def _prepared(case, name, worker, samples):
         return Cell("left out", f"{package} is not installed")
     if case.only is not None and name.partition(":")[0] not in case.only:
         names = ", ".join(case.only)
-        return Cell("left out", f"timed at this length: {names} only")
+        return Cell("left out", f"timed in this case: {names} only")
     cell = Cell()
     prepared = _attempt(cell, worker, program.prepare, case)
     if prepared is None:

@@ -43,6 +43,8 @@ CONFIGS = (
     "sinks",
     "rates",
     "heads_kv",
+    "precision",
+    "precision:multi30k",
     "variants",
     *(f"lengths:{task}" for task in lengths.LENGTHS),
     "state:words",
