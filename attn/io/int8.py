@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attn.precision import at_least_float32
 from attn.pytrees import pytree
 
 BLOCK = 64
@@ -61,7 +62,7 @@ def _is_matrix(x):
 
 def _quantised(x):
     x = jnp.asarray(x)
-    flat = x.astype(jnp.float32).reshape(-1)
+    flat = x.astype(at_least_float32(x.dtype)).reshape(-1)
     blocks = jnp.pad(flat, (0, -flat.size % BLOCK)).reshape(-1, BLOCK)
     scales = jnp.abs(blocks).max(-1, keepdims=True) / LARGEST
     # A block of zeros has the scale 0, by which nothing can be divided.
@@ -70,6 +71,6 @@ def _quantised(x):
 
 
 def _array(x):
-    blocks = x.numbers.astype(jnp.float32) * x.scales
+    blocks = x.numbers.astype(x.scales.dtype) * x.scales
     size = math.prod(x.shape)
     return blocks.reshape(-1)[:size].reshape(x.shape).astype(x.dtype)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn.io import Int8, dequantise, quantise
+from attn.jax_versions import enable_x64
 
 
 def is_int8(x):
@@ -32,6 +33,15 @@ def test_an_entry_is_off_by_half_a_step_of_its_block(shape, dtype):
         # Beside half a step the result is rounded, to its own dtype.
         rounding = 2 * float(jnp.finfo(dtype).eps) * largest
         assert error[block].max() <= largest / 254 + rounding
+
+
+def test_float64_stays_float64():
+    exact = np.random.default_rng(3).standard_normal((32, 64)) * 1e200
+    with enable_x64():
+        actual = np.asarray(dequantise(quantise(jnp.asarray(exact))))
+    assert actual.dtype == np.float64
+    steps = np.abs(exact).max(-1, keepdims=True) / 127
+    assert (np.abs(actual - exact) <= steps * (0.5 + 1e-12)).all()
 
 
 def test_a_number_takes_eight_and_a_half_bits():
