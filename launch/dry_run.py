@@ -50,7 +50,7 @@ def dry_run(planned, console, later=(), target=Target()):
     check_all(planned)
     every = [*planned, *later]
     groups = group_trials(every)
-    estimates = list(map(estimate.estimate, groups))
+    estimates = estimate.estimate_all(every)
     for trial in planned[:SHOWN]:
         console.print(
             f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}",

@@ -28,7 +28,14 @@ from experiments.settings.resolve import (
     resolve,
     with_all_settings,
 )
-from experiments.settings.schema import WEIGHTS, Evaluation, Settings, Training, digest
+from experiments.settings.schema import (
+    WEIGHTS,
+    Evaluation,
+    Settings,
+    Training,
+    digest,
+    without_end,
+)
 from experiments.settings.tasks import TASKS, TaskData
 from experiments.settings.user_code import Outside, OutsideError, load_text
 
@@ -65,4 +72,5 @@ __all__ = [
     "plain",
     "resolve",
     "with_all_settings",
+    "without_end",
 ]

@@ -19,6 +19,9 @@ NONFINITE = ("stop", "skip")
 WEIGHTS = ("raw", "average", "ema", "best")
 UNTIL = ("steps", "flat")
 
+AT_END = ("beam", "alpha", "weights", "int8", "examples", "head_importance")
+"""The settings of `Evaluation` on which nothing depends before a trial's end."""
+
 FLAT_EVALUATIONS = 6
 """A trial that ends when flat has so many evaluations at least."""
 
@@ -283,6 +286,13 @@ class Settings:
     def digest(self) -> str:
         """Returns eight hexadecimal digits that two equal settings share."""
         return digest(self.to_dict())
+
+
+def without_end(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings, or changes to them, without those that count at a trial's end alone."""
+    evaluation = config.get("evaluation", {})
+    kept = {name: x for name, x in evaluation.items() if name not in AT_END}
+    return {**config, "evaluation": kept}
 
 
 def digest(value) -> str:

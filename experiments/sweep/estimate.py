@@ -16,7 +16,7 @@ import rich.table
 import rich.text
 
 from experiments.settings import Settings
-from experiments.sweep.plan import Trial
+from experiments.sweep.plan import Trial, group_trials, trained_once
 from experiments.sweep.points import describe_point
 from experiments.trial.cost import (
     activation_memory,
@@ -58,11 +58,21 @@ class Estimate(NamedTuple):
     """Time of all training steps on this machine, one trial after the other."""
 
 
-def estimate(group: list[Trial]) -> Estimate:
-    """Estimates trials that can be lanes of one program, see `plan.group_trials`."""
+def estimate_all(trials: Sequence[Trial]) -> list[Estimate]:
+    """Estimates the groups of a sweep, see `plan.group_trials`."""
+    training = {trial.settings for trial in trained_once(trials)}
+    groups = group_trials(trials)
+    return [
+        estimate(group, [trial for trial in group if trial.settings in training])
+        for group in groups
+    ]
+
+
+def estimate(group: Sequence[Trial], trained: Sequence[Trial]) -> Estimate:
+    """Estimates trials that can be lanes of one program, of which `trained` make steps."""
     settings = group[0].settings
     step = flops_of_a_step(settings)
-    steps = sum(trial.settings.training.steps for trial in group)
+    steps = sum(trial.settings.training.steps for trial in trained)
     return Estimate(
         rows=tuple(dict.fromkeys(map(_row_name, group))),
         trials=len(group),

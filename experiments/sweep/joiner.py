@@ -31,6 +31,7 @@ from experiments.sweep.workdir import (
     is_cancelled,
     is_finished,
     record_failure,
+    trained_alike,
 )
 from experiments.sweep.workers import Pools
 from experiments.system.files import read_json, write_json
@@ -127,6 +128,7 @@ class _Crew:
     def __init__(self, workdir, trials, presence, interruption, silence):
         self.workdir = workdir
         self.by_name = {name_of(trial): trial for trial in trials}
+        self.alike = trained_alike(workdir)
         self.presence = presence
         self.claims = Claims(workdir, presence.name)
         self.others = Others(workdir, silence)
@@ -227,7 +229,7 @@ class _Crew:
         for worker in workers:
             busy = [other for other, _ in self.running.values()]
             if worker not in busy and (share := self._take(worker, busy, groups)):
-                future = worker.run(self.workdir, *share)
+                future = worker.run(self.workdir, *share, self.alike)
                 self.running[future] = worker, list(share.trials)
 
     def _take(self, worker, busy, groups) -> Share | None:

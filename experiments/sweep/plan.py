@@ -12,7 +12,13 @@ import ml_collections
 
 from attn import Shape
 from experiments.data.batches import Batch
-from experiments.settings import Settings, SettingsError, resolve
+from experiments.settings import (
+    Settings,
+    SettingsError,
+    digest,
+    resolve,
+    without_end,
+)
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
@@ -93,6 +99,18 @@ def group_trials(trials: Iterable[Trial]) -> list[list[Trial]]:
     for trial in trials:
         groups.setdefault(lane_key(trial.settings), []).append(trial)
     return list(groups.values())
+
+
+def trained_once(trials: Iterable[Trial]) -> list[Trial]:
+    """Returns the trials that train: of those that do so alike the first.
+
+    The others copy its training, see `experiments.training.same_training`.
+    """
+    firsts = {}
+    for trial in trials:
+        training = digest(without_end(trial.settings.to_dict()))
+        firsts.setdefault(training, trial)
+    return list(firsts.values())
 
 
 def check_all(trials: list[Trial]) -> None:

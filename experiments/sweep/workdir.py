@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import ENDED
-from experiments.settings import resolve
+from experiments.settings import resolve, without_end
 from experiments.settings.resolve import UNIONS
 from experiments.sweep.plan import Trial
 from experiments.system.checksums import unseal, write_sealed
@@ -126,6 +126,19 @@ def _entry(trial, base):
     if not trial.role:
         del entry["role"]
     return entry | dict(settings=_changes(base, trial.settings.to_dict()))
+
+
+def trained_alike(workdir: Path) -> dict[str, tuple[str, ...]]:
+    """Returns {directory: all those of trials that train the same} of a sweep.
+
+    Trials that train as no other are left out.
+    """
+    groups = {}
+    for entry in (read_sweep_file(workdir) or {}).get("trials", []):
+        key = json.dumps(without_end(entry["settings"]), sort_keys=True)
+        groups.setdefault(key, []).append(entry["directory"])
+    several = [tuple(group) for group in groups.values() if len(group) > 1]
+    return {directory: group for group in several for directory in group}
 
 
 def read_trials(workdir: Path) -> list[Trial]:

@@ -26,6 +26,9 @@ from experiments.training.checkpoint_store import CheckpointStore, Damaged
 
 NOTHING = MappingProxyType({})
 
+FOLDERS = ("checkpoints", "interrupted", "best")
+"""Where a trial's checkpoints are, beside those that were found damaged."""
+
 
 class Restored(NamedTuple):
     """A state, its data iterator's, and what was noted since the last line of metrics."""
@@ -53,9 +56,10 @@ class Checkpoints:
     ):
         self._workdir = Path(workdir)
         single = None if keep is None else 1
-        self._saved = CheckpointStore(self._workdir / "checkpoints", keep, trial)
-        self._between = CheckpointStore(self._workdir / "interrupted", single, trial)
-        self._best = CheckpointStore(self._workdir / "best", single, trial)
+        saved, between, best = (self._workdir / folder for folder in FOLDERS)
+        self._saved = CheckpointStore(saved, keep, trial)
+        self._between = CheckpointStore(between, single, trial)
+        self._best = CheckpointStore(best, single, trial)
         self._say = say or functools.partial(print, file=sys.stderr, flush=True)
 
     def latest(self) -> int | None:

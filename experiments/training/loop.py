@@ -238,9 +238,12 @@ class _Loop:
         return bool(self.population.runs)
 
     def _start_next(self, lane):
-        """Starts the next trial that has not ended and can start; None where none is left."""
-        while self.jobs:
-            job = self.jobs.pop(0)
+        """Starts the next trial that has not ended and can start; None where none is left.
+
+        One that trains as a running one waits for its end, and is then a copy of it.
+        """
+        while job := next(filter(self._may_start, self.jobs), None):
+            self.jobs.remove(job)
             # An error goes to `failed`, and the next trial gets the lane.
             with _errors_of(job, self.failed):
                 run_dir = RunDir(job.path)
@@ -249,6 +252,9 @@ class _Loop:
                 else:
                     return start_run(job, run_dir, lane, self.common)
         return None
+
+    def _may_start(self, job):
+        return not any(run.job.path in job.alike for run in self.population.runs)
 
     def evaluate(self, runs: Sequence[TrialRun]):
         """Logs the scores of runs that are due on the validation set.

@@ -18,6 +18,7 @@ from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
+from experiments.training.same_training import copy_training
 from experiments.training.start_point import StartPoint, find_start
 from experiments.training.trackers import Tracked, Trackers, Tracking
 from experiments.trial import flops
@@ -29,13 +30,17 @@ MOST_SKIPS = 10
 
 
 class Job(NamedTuple):
-    """A trial to train, and the directory for its files; `name` and `point` go to its record."""
+    """A trial to train, and the directory for its files; `name` and `point` go to its record.
+
+    `alike` are directories of trials that train the same, see `same_training`.
+    """
 
     settings: Settings
     path: Path
     name: str = "trial"
     point: Mapping[str, Any] = MappingProxyType({})
     start: StartPoint = StartPoint()
+    alike: tuple[Path, ...] = ()
 
 
 class Common(NamedTuple):
@@ -219,6 +224,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     """
     t = job.settings.training
     run_dir.check_data(common.prepared)
+    copied = copy_training(job.path, job.alike, job.settings, common.prepared)
     batches = batches_of(common.prepared, t, job.settings.seed)
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
@@ -249,7 +255,8 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             job.settings,
             common.prepared,
             common.program.length,
-            origin,
+            # A copy without a whole checkpoint is none.
+            origin or (copied if step else None),
         )
         # What another trial logged is not in this one's file.
         clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)

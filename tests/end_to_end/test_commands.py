@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def test_a_sweep_ends_in_a_report(swept):
     assert (workdir / "report.csv").read_text().count("finished") == 4
     assert "positions=none" in (workdir / "report.md").read_text()
     assert (workdir / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.ci
+def test_what_differs_in_its_scores_alone_is_trained_once(swept, tmp_path):
+    """In a sweep of its own, and in one that gets more rows when it has ended."""
+    one = sweep(tmp_path, "--workers=1", names="scores,seed")
+    assert (one.returncode, one.stderr) == (0, "")
+    begun = {
+        name: json.loads((path.parent / "record.json").read_text())["begun"]
+        for name, path in trials(tmp_path).items()
+    }
+    copied = {name for name, origin in begun.items() if origin}
+    assert len(begun) == 6 and len(copied) == 4
+    for name in copied:
+        other = Path(begun[name]["trained_as"])
+        assert other.name not in copied and other.parent == tmp_path / "trials"
+    workdir = shutil.copytree(swept[0], tmp_path / "more")
+    more = sweep(workdir, names="scores,seed")
+    assert (more.returncode, more.stderr) == (0, "")
+    records = [path.parent / "record.json" for path in trials(workdir).values()]
+    origins = [json.loads(path.read_text())["begun"] for path in records]
+    assert len(origins) == 8 and len([one for one in origins if one]) == 4
 
 
 def test_the_same_sweep_again_trains_nothing(swept):

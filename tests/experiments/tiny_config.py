@@ -21,6 +21,13 @@ def sweep_positions():
         yield {"model.positions": positions}
 
 
+def sweep_scores():
+    """What counts at the end of a trial alone."""
+    yield {}
+    yield {"evaluation.beam": 2}
+    yield {"evaluation.int8": True}
+
+
 def sweep_seed():
     for seed in (0, 1):
         yield {"seed": seed}

@@ -10,7 +10,7 @@ from experiments.settings import Data
 from experiments.sweep import estimate
 from experiments.sweep.claims import SILENCE
 from experiments.sweep.joiner import Chosen, run_trials, write_schedule
-from experiments.sweep.plan import Trial, group_trials
+from experiments.sweep.plan import Trial, group_trials, trained_once
 from experiments.sweep.schedule import (
     Schedule,
     asked_by_user,
@@ -149,7 +149,7 @@ class Here:
         """Returns the seconds that a group takes; None on an accelerator."""
         if self._pools.machine.backend != "cpu":
             return None
-        return estimate.estimate(group).seconds
+        return estimate.estimate(group, trained_once(group)).seconds
 
     def _choose_some(self, free: list[Trial]) -> Chosen:
         """Chooses for groups that need no measuring, else for one: others take the rest."""
@@ -159,7 +159,8 @@ class Here:
 
 
 def _steps(group):
-    return [trial.settings.training.steps for trial in group]
+    # A lane for what copies another's training would be empty.
+    return [trial.settings.training.steps for trial in trained_once(group)]
 
 
 def _of(chosen, free: Sequence[Trial]) -> Chosen:

@@ -9,7 +9,7 @@ import rich.console
 from experiments.configs import quick
 from experiments.settings import SettingsError, resolve
 from experiments.sweep import estimate
-from experiments.sweep.plan import group_trials, plan_trials
+from experiments.sweep.plan import plan_trials
 from experiments.system import machine
 from experiments.system.machine import Machine
 from experiments.trial import cost
@@ -157,12 +157,8 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
         {"training.batch_size": 8},
         {"training.ema": 0.5},
     ]
-    groups = list(
-        map(
-            estimate.estimate,
-            group_trials(plan_trials(tiny_config.get_config(), points)),
-        )
-    )
+    trials = plan_trials(tiny_config.get_config(), points)
+    groups = estimate.estimate_all(trials)
     assert [(one.rows, one.trials) for one in groups] == [
         (("base", "P_drop=0.3", "positions=learned steps=24"), 4),
         (("h=1", "h=1 learning_rate=3.0"), 2),
@@ -173,6 +169,9 @@ def test_a_group_is_what_can_share_a_program(monkeypatch):
     ]
     first = groups[0]
     assert first.work == first.step * (3 * 12 + 24)
+    # It differs from base in how it is scored, and is not trained.
+    assert groups[3].work == groups[3].seconds == 0
+    assert groups[4].work > 0
     assert first.parameters - groups[2].parameters == 2 * 48 * 16
 
 

@@ -42,7 +42,7 @@ class Worker:
         self.restarts = 0
         self.waiting = None
 
-    def run(self, workdir, trials, lanes):
+    def run(self, workdir, trials, lanes, alike):
         self.program = lane_key(trials[0].settings)
         self.shares.append(Share(list(trials), lanes))
         future = futures.Future()

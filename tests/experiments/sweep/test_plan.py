@@ -52,7 +52,7 @@ def test_a_product_varies_its_last_sweep_fastest():
     [
         (
             ["hades"],
-            "no sweep named 'hades' (known: heads, d_k, positions, seed, typo, nothing)",
+            "no sweep named 'hades' (known: heads, d_k, positions, scores, seed, typo, nothing)",
         ),
         (["heads", "d_k"], "sweeps 'heads' and 'd_k' both set model.d_k"),
         (["seed", "nothing"], "sweep 'nothing' has no points"),

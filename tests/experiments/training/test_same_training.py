@@ -1,0 +1,180 @@
+"""Trials that differ in how they are scored alone: one is trained, the others are copies."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments.inference import Translator
+from experiments.system.files import read_json
+from experiments.training import loop, same_training
+from experiments.training.loop import Job
+from experiments.training.population import Population
+from tests.experiments import tiny
+from tests.experiments.training.trials import ONE_DEVICE, metrics
+
+TRAINED = dict(training__average=2, training__keep_best=True)
+SCORED = dict(
+    evaluation__beam=3,
+    evaluation__alpha=0.0,
+    evaluation__weights="average",
+    evaluation__int8=True,
+    evaluation__examples=1,
+    evaluation__head_importance=True,
+)
+FOLDERS = ("checkpoints", "best")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    path = tmp_path_factory.mktemp("first") / "trial"
+    loop.run(tiny.resolve(**TRAINED), tiny.corpus(), path)
+    return path
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The numbers of steps that are made."""
+    made = []
+    step = Population.step
+
+    def counted(self, slots, count):
+        made.append(count)
+        return step(self, slots, count)
+
+    monkeypatch.setattr(Population, "step", counted)
+    return made
+
+
+def train(path, alike=(), **changes):
+    settings = tiny.resolve(**TRAINED | changes)
+    (result,) = loop.run_all([Job(settings, path, alike=alike)], tiny.corpus())
+    return result
+
+
+def without_clock(result):
+    names = ("seconds", "tokens_per_second", "peak_memory")
+    return {name: value for name, value in result.items() if name not in names}
+
+
+def test_another_score_is_that_of_a_trial_by_itself(first, tmp_path, steps):
+    copied = train(tmp_path / "copied", alike=(first,), **SCORED)
+    assert steps == []
+    record = read_json(tmp_path / "copied" / "record.json")
+    assert record["begun"] == dict(trained_as=str(first))
+    alone = train(tmp_path / "alone", **SCORED)
+    assert sum(steps) == 12
+    assert without_clock(copied) == without_clock(alone)
+    assert metrics(tmp_path / "copied") == metrics(tmp_path / "alone")
+    lines = tiny.corpus().test.text.source
+    texts = (tmp_path / "alone" / "translations.txt").read_text("utf-8").split("\n")
+    assert Translator(tmp_path / "copied")(lines) == texts[:-1]
+    for folder in FOLDERS:
+        names = [path.name for path in sorted((first / folder).iterdir())]
+        kept = [path.name for path in sorted((tmp_path / "copied" / folder).iterdir())]
+        assert kept == names
+
+
+def test_a_lane_waits_for_what_it_can_copy(tmp_path, steps):
+    """And another trial, which cannot, takes its turn before it."""
+    paths = [tmp_path / name for name in ("a", "alike", "other")]
+    changes = (dict(), dict(evaluation__int8=True), dict(seed=1))
+    alike = (paths[:2], paths[:2], ())
+    jobs = [
+        Job(tiny.resolve(**TRAINED | own), path, path.name, alike=tuple(others))
+        for path, own, others in zip(paths, changes, alike, strict=True)
+    ]
+    results = loop.run_all(jobs, tiny.corpus(), ONE_DEVICE)
+    assert [result["steps"] for result in results] == [12, 12, 12]
+    # Two side by side, and no more.
+    assert sum(steps) == 12
+    begun = [read_json(path / "record.json")["begun"] for path in paths]
+    assert begun == [None, dict(trained_as=str(paths[0])), None]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(seed=1),
+        dict(training__learning_rate=0.9),
+        # It decides what is logged while a trial trains.
+        dict(evaluation__sentences=4),
+    ],
+    ids=str,
+)
+def test_other_training_is_not_taken(first, tmp_path, steps, changes):
+    train(tmp_path / "other", alike=(first,), **changes)
+    assert sum(steps) == 12
+    assert read_json(tmp_path / "other" / "record.json")["begun"] is None
+
+
+def damage_metrics(path):
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write("{}\n")
+
+
+def not_ended(path):
+    (path / "result.json").unlink()
+
+
+def diverged(path):
+    result = json.loads((path / "result.json").read_text())
+    (path / "checksums.json").unlink()
+    (path / "result.json").write_text(json.dumps(result | dict(status="diverged")))
+
+
+def without_checkpoints(path):
+    for folder in FOLDERS:
+        shutil.rmtree(path / folder)
+
+
+def gone(path):
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(
+    "change", [damage_metrics, not_ended, diverged, without_checkpoints, gone]
+)
+def test_what_has_not_ended_or_was_changed_is_not_taken(first, tmp_path, steps, change):
+    other = shutil.copytree(first, tmp_path / "other")
+    change(other)
+    train(tmp_path / "second", alike=(other,), evaluation__beam=2)
+    assert sum(steps) == 12
+    assert read_json(tmp_path / "second" / "record.json")["begun"] is None
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_copy_that_was_killed_is_made_again(
+    first, tmp_path, steps, monkeypatch, moved
+):
+    """As if the power went after so many of its folders."""
+    path = tmp_path / "second"
+    left = [moved]
+    rename = same_training.os.rename
+
+    def killed(*paths):
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rename(*paths)
+
+    path.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(same_training.os, "rename", killed)
+        # It is called when all are moved.
+        patched.setattr(same_training, "remove", lambda path: killed())
+        with pytest.raises(KeyboardInterrupt):
+            same_training.copy_training(
+                path, (first,), tiny.resolve(**TRAINED), tiny.corpus()
+            )
+    result = train(path, alike=(path, first), evaluation__beam=2)
+    assert steps == [] and result["status"] == "finished"
+    assert not (path / same_training.UNFINISHED).exists()
+
+
+def test_a_trial_of_its_own_goes_on(first, tmp_path, steps):
+    path = tmp_path / "own"
+    path.mkdir()
+    shutil.copytree(first / "checkpoints" / "8", path / "checkpoints" / "8")
+    train(path, alike=(first,), evaluation__beam=2)
+    assert sum(steps) == 4
