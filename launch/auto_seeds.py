@@ -12,7 +12,8 @@ import rich.console
 from experiments.evaluation.metrics import Metric
 from experiments.report import sequential
 from experiments.report.comparison import base_of
-from experiments.report.contrasts import Column, contrast
+from experiments.report.contrasts import contrast
+from experiments.report.fits import Column
 from experiments.report.results import read_results, read_sentences
 from experiments.report.sequential import LOOKS, Budget
 from experiments.report.statistics import Group, groups

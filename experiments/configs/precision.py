@@ -8,9 +8,8 @@
 The claims: training in bfloat16 with float32 parameters, moments and loss loses nothing
 (Kalamkar et al. 2019, "A study of BFLOAT16 for deep learning training"), and a Transformer
 that translates loses less than 0.5 % in 8 bits (Bhandare et al. 2019, arXiv 1906.00532, whose
-products are in 8 bits too; here the weights alone are). Runs of `int8` have the very weights
-of base, rounded: compare them seed by seed. The report takes all rows for trained apart, and
-says less.
+products are in 8 bits too; here the weights alone are). `int8` has the very models of base:
+they are trained once, and compared run by run.
 
 On CLDR phrases a trial takes about half a minute on one CPU core.
 """

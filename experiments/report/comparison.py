@@ -13,10 +13,12 @@ import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import statistics
-from experiments.report.contrasts import Column, Contrasts, contrast
+from experiments.report.contrasts import Contrasts, contrast
+from experiments.report.fits import Column
 from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
 from experiments.report.statistics import LEVEL, Group
+from experiments.settings import AT_END
 
 USUAL_SENTENCES = 1000
 """The size of a test set that a run does not say."""
@@ -133,6 +135,7 @@ def compare(
     if base is None:
         return [_row(group, None, {}, {}, metrics) for group in groups]
     place = [group is base for group in groups].index(True)
+    originals = _originals(groups, place)
     stored = [
         {trial.seed: sentences(trial) for trial in group.finished} for group in groups
     ]
@@ -140,11 +143,11 @@ def compare(
     columns = {}
     for metric in metrics:
         of_metric = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
-        column = _column(of_metric, place, metric)
+        column = _column(of_metric, place, metric, originals)
         if column is not None:
             columns[metric] = column
             runs[metric] = of_metric
-    results = contrast([*columns.values()], place, level=level)
+    results = contrast([*columns.values()], place, level=level, originals=originals)
     contrasts = dict(zip(columns, results, strict=True))
     rows = []
     for i, group in enumerate(groups):
@@ -173,6 +176,18 @@ def base_of(groups: Iterable[Group]) -> Group | None:
     # By label first, because a sweep may name another row its base.
     unchanged = next((group for group in groups if not group.point), None)
     return next((group for group in groups if group.label == "base"), unchanged)
+
+
+def _originals(groups, base):
+    """Returns for each group the first that has trained the same models, itself for most."""
+    at_end = {f"evaluation.{name}" for name in AT_END}
+    training = [
+        frozenset(item for item in group.point.items() if item[0] not in at_end)
+        for group in groups
+    ]
+    # The base is nobody's copy, wherever it stands.
+    firsts = {training[base]: base}
+    return [firsts.setdefault(key, i) for i, key in enumerate(training)]
 
 
 def seeds_text(seeds: int) -> str:
@@ -223,7 +238,7 @@ def _runs(group, stored, metric):
     return _Runs(values, tables, sentences, frozenset(corpora))
 
 
-def _column(runs, base, metric):
+def _column(runs, base, metric, originals):
     """Returns the Column of a metric; None where the base has no runs in it."""
     known = {seed for group in runs for seed in group.values}
     # A run of which no seed is known is one more.
@@ -241,7 +256,7 @@ def _column(runs, base, metric):
         at_bound[i] = bool(finite) and len(bounds) == 1 == len(set(finite.values()))
     if not np.isfinite(values[base]).any():
         return None
-    own, shared = _sentence_variances(runs, base, metric)
+    own, shared = _sentence_variances(runs, base, metric, originals)
     return Column(values, own, shared, at_bound)
 
 
@@ -249,12 +264,13 @@ def _is_bound(value, metric):
     return value <= metric.link.lowest or value >= metric.link.highest
 
 
-def _sentence_variances(runs, base, metric):
+def _sentence_variances(runs, base, metric, originals):
     """Returns what sentences add to the variances of rows and of differences, 0 if unknown.
 
     Scores on resampled test sets vary by sentences alone (the bootstrap of Koehn 2004,
     "Statistical significance tests for machine translation evaluation"): the part that the
     runs of a row do not share is its own, and what else a difference to base has is shared.
+    Of a copy of the base it is so of the difference itself, as their runs are paired.
     """
     own = np.zeros(len(runs))
     shared = np.zeros(len(runs))
@@ -280,7 +296,12 @@ def _sentence_variances(runs, base, metric):
             continue
         unbiased = runs[base].sentences / (runs[base].sentences - 1)
         gap = unbiased * (draws.mean(0) - of_base.mean(0)).var(ddof=1)
-        shared[i] = max(gap - own[i] / len(draws) - own[base] / len(of_base), 0.0)
+        apart = own[i] / len(draws) + own[base] / len(of_base)
+        if originals[i] == base and len(draws) == len(of_base) > 1:
+            gaps = draws - of_base
+            each = (gaps - gaps.mean(0)).var(1, ddof=1).sum() / (len(gaps) - 1)
+            apart = unbiased * each / len(gaps)
+        shared[i] = max(gap - apart, 0.0)
     return own, shared
 
 

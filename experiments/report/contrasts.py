@@ -22,6 +22,14 @@ is corrected for all that a reader sees, and a difference is shown where its int
 out. For one metric, rows of one true spread and τ = 0 this is Dunnett's test (1955, "A
 multiple comparison procedure for comparing several treatments with a control").
 
+A row may be a copy of another, i of l: the same trained models, scored in another way. Its
+runs say nothing more of spreads between models, and have their errors,
+
+    y_ij = y_lj + γ_i + g_ij,   g_ij ~ Normal(0, ρ²_i):
+
+so it is compared with its original seed by seed, and with the base through it. The ρ_i are
+learned from all copies, as the σ_i are from the other rows.
+
 K rows, J seeds, R draws.
 """
 
@@ -32,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from experiments.report.fits import Column, fit_gaps, fit_rows, with_copies
 from experiments.report.spreads import USUAL_TAU, draw_spreads
 from experiments.report.statistics import LEVEL
 
@@ -46,28 +55,7 @@ _NUMBERS = 4_000_000
 
 FEWEST_DRAWS = 4_000
 
-_FEWEST_ROWS = 4
-"""Rows from which on the effects of seeds are taken out."""
-
-_LEAST_FREEDOM = 1.9
-"""Degrees of freedom below which a table says nothing of spreads: two runs of one row."""
-
 _CHUNK = 2_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """Holds one metric of a table, on its scale."""
-
-    values: np.ndarray
-    """(K, J): the score of each row and seed; NaN where there is none."""
-    own: np.ndarray
-    """(K,): the variance of a run's score that its sentences alone give, those of its row's
-    other runs not sharing it; 0 where it is not known. No row's variance is less."""
-    shared: np.ndarray
-    """(K,): the variance of row − base that sentences give to all seeds alike."""
-    at_bound: np.ndarray
-    """(K,) bool: rows whose runs are all at the metric's bound, where spread says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +69,8 @@ class Contrasts:
     high: np.ndarray
     p: np.ndarray
     d: np.ndarray
-    """The difference in standard deviations of a run (of row and base together)."""
+    """The difference in standard deviations of a run (of row and base together); for a copy of
+    the base, in those of the differences between its runs and the base's."""
     detectable: np.ndarray
     """The true difference that such a table shows with probability POWER."""
     from_seeds: np.ndarray
@@ -98,25 +87,38 @@ def contrast(
     draws: int | None = None,
     level: float = LEVEL,
     usual_tau: float = USUAL_TAU,
+    originals: Sequence[int] | None = None,
 ) -> list[Contrasts]:
     """Compares row `base` with all others in each of `columns`, as one family.
 
-    A row with a run that is not finite has no difference, nor has any row where the base has
-    such a run. Where nothing varies at all, an interval is one point, and p 0 or 1.
+    `originals` has for each row that of which it is a copy, itself for one that is none, as
+    the base; without it no row is a copy. A row with a run that is not finite has no
+    difference, nor has any row where the base has such a run. Where nothing varies at all,
+    an interval is one point, and p 0 or 1.
     """
-    fits = [_fit(column, base) for column in columns]
+    if originals is None:
+        originals = range(max((len(column.values) for column in columns), default=0))
+    originals = np.asarray(originals, int)
+    fits = [fit_rows(column, base, originals) for column in columns]
+    gaps = [
+        None if fit is None else fit_gaps(column, originals, fit)
+        for column, fit in zip(columns, fits, strict=True)
+    ]
     if draws is None:
         differences = sum(len(column.values) for column in columns)
         draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
     # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(0)
-    varying = [i for i, fit in enumerate(fits) if fit is not None and fit.total > 0]
+    drawn = [_draw_varying(some, base, draws, usual_tau, rng) for some in (fits, gaps)]
+    fits = [
+        fit if gap is None else with_copies(fit, gap, base, originals)
+        for fit, gap in zip(fits, gaps, strict=True)
+    ]
     errors = {}
-    if varying:
-        drawn = _draw([fits[i] for i in varying], base, draws, usual_tau, rng)
-        errors = dict(zip(varying, drawn, strict=True))
+    for i in sorted({*drawn[0], *drawn[1]}):
+        errors[i] = _joined(fits[i], [some[i] for some in drawn if i in some])
     scaled = [
-        np.abs(error.draws / error.size)[:, fits[i].tested]
+        np.abs(error.draws / _above_0(error.size))[:, fits[i].tested]
         for i, error in errors.items()
     ]
     largest = np.concatenate(scaled, axis=1).max(1) if scaled else np.zeros(draws)
@@ -134,27 +136,15 @@ def contrast(
     return results
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fit:
-    column: Column
-    means: np.ndarray
-    """(K,) μ̂ up to a constant."""
-    residuals: np.ndarray
-    """(K, J), NaN where there is no run."""
-    variances: np.ndarray
-    freedom: np.ndarray
-    estimates: np.ndarray
-    """(K, K, J): how much each run adds to each row's difference to base."""
-    runs: np.ndarray
-    """(K,) numbers of runs."""
-    tested: np.ndarray
-    """(K,) bool."""
+class _Drawn(NamedTuple):
+    """Holds drawn errors of one metric's differences, of runs or of copies alone."""
 
-    @property
-    def total(self) -> float:
-        """Degrees of freedom, 0 where nothing varies."""
-        known = self.variances > 0
-        return float(self.freedom[known].sum())
+    draws: np.ndarray
+    """(R, K)"""
+    now: np.ndarray
+    """(K,): the variance that seeds give to each difference."""
+    then: np.ndarray
+    """(R, K): the same of the same table run again."""
 
 
 class _Errors(NamedTuple):
@@ -163,96 +153,23 @@ class _Errors(NamedTuple):
     draws: np.ndarray
     """(R, K)"""
     size: np.ndarray
-    """(K,) SE: the draws' root mean square, 1 for the base."""
+    """(K,) SE: the draws' root mean square; 0 for the base, which has no error against itself,
+    and for a copy that never scores otherwise than its original."""
     repeated: np.ndarray
     """(R, K): SE of the same table run again, in units of this one's."""
 
 
-def _fit(column, base):
-    """Returns the least squares of a column; None where the base cannot be compared."""
-    values = np.asarray(column.values, float)
-    runs = np.isfinite(values).sum(1)
-    is_bad = np.isinf(values).any(1) | (runs == 0)
-    if is_bad[base]:
-        return None
-    present = np.isfinite(values) & ~is_bad[:, None]
-    tested = ~is_bad
-    tested[base] = False
-    if not tested.any():
-        return None
-    blocks = present.any(1).sum() >= _FEWEST_ROWS
-    weights = present.any(1).astype(float)
-    # The second time, rows that vary less count more in the effects of seeds.
-    for _ in range(2 if blocks else 1):
-        solution = _least_squares(values, present, weights, blocks)
-        means, residuals, leverages = solution[:3]
-        freedom = np.where(present, 1 - leverages, 0).sum(1)
-        squares = np.nansum(residuals**2, 1)
-        freedom = np.where(
-            (runs > 1) & (freedom > 1e-9) & ~column.at_bound, freedom, 0.0
-        )
-        variances = np.where(freedom > 0, squares / np.maximum(freedom, 1e-9), 0.0)
-        pooled = (freedom * variances).sum() / max(freedom.sum(), 1e-9)
-        moderated = (freedom * variances + 4 * pooled) / (freedom + 4)
-        weights = np.where(present.any(1), 1 / np.maximum(moderated, 1e-300), 0.0)
-    if freedom.sum() < _LEAST_FREEDOM:
-        return None
-    # Rounding leaves residuals where runs are equal.
-    magnitude = np.nanmax(np.abs(np.where(present, values, np.nan))) + 1e-300
-    variances = np.where(variances < (1e-12 * magnitude) ** 2, 0.0, variances)
-    return _Fit(
-        column,
-        means,
-        residuals,
-        variances,
-        freedom,
-        solution[3],
-        np.where(is_bad, 0, runs),
-        tested,
-    )
+def _draw_varying(fits, base, draws, usual_tau, rng) -> dict[int, _Drawn]:
+    """Draws the errors of fits in which anything varies, by their places."""
+    varying = [i for i, fit in enumerate(fits) if fit is not None and fit.total > 0]
+    if not varying:
+        return {}
+    chosen = [fits[i] for i in varying]
+    drawn = _draw(chosen, base, draws, usual_tau, rng)
+    return dict(zip(varying, drawn, strict=True))
 
 
-def _least_squares(values, present, weights, blocks):
-    """Returns means (K,), residuals (K, J), leverages (K, J), and contrasts' weights.
-
-    The last, (K, K, J), say how much each run adds to each row's mean.
-    """
-    if present[present.any(1)].all():
-        return _balanced_least_squares(values, present, weights * blocks)
-    rows, seeds = present.shape
-    row_of, seed_of = np.nonzero(present)
-    design = np.zeros((len(row_of), rows + seeds * blocks))
-    design[np.arange(len(row_of)), row_of] = 1
-    if blocks:
-        design[np.arange(len(row_of)), rows + seed_of] = 1
-    # Scaled so that the weights' unit does not matter to what counts as 0.
-    root = np.sqrt(weights[row_of] / weights.max())
-    inverse = np.linalg.pinv(root[:, None] * design, rcond=1e-7) * root
-    coefficients = inverse @ values[present]
-    residuals = np.full(values.shape, np.nan)
-    residuals[present] = values[present] - design @ coefficients
-    leverages = np.zeros(values.shape)
-    leverages[present] = (design * inverse.T).sum(1)
-    estimates = np.zeros((rows, rows, seeds))
-    estimates[:, row_of, seed_of] = inverse[:rows]
-    return coefficients[:rows], residuals, leverages, estimates
-
-
-def _balanced_least_squares(values, present, weights):
-    """Returns the same for rows that all have the same seeds; weights of 0 for no blocks."""
-    seeds = present.shape[1]
-    used = present.any(1)
-    means = np.where(used, np.where(present, values, 0.0).mean(1), 0.0)
-    residuals = np.where(present, values - means[:, None], np.nan)
-    shares = np.where(used, weights, 0.0)
-    shares = shares / max(shares.sum(), 1e-300)
-    residuals -= shares[used] @ residuals[used]
-    leverages = np.where(present, 1 / seeds + shares[:, None] * (1 - 1 / seeds), 0.0)
-    estimates = np.repeat(np.diag(used / seeds)[..., None], seeds, axis=-1)
-    return means, residuals, leverages, estimates
-
-
-def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
+def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
     """Draws the errors of all fits together."""
     rows, seeds = fits[0].residuals.shape
     correlation = _correlation([_standardised(fit) for fit in fits])
@@ -272,19 +189,26 @@ def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
             sigmas = spreads[i][0][chunk]
             if is_balanced:
                 error = sigmas * of_run[..., i] / np.sqrt(np.maximum(fit.runs, 1))
-                error = error - error[:, base, None]
+                error *= fit.runs > 0
+                error = error[:, fit.rows] - error[:, base, None]
             else:
                 scaled = (sigmas[..., None] * of_run[..., i]).reshape(count, -1)
                 error = scaled @ loads[i].reshape(rows, -1).T
             errors[i][chunk] = error + np.sqrt(fit.column.shared) * of_sentences[..., i]
     results = []
     for i, fit in enumerate(fits):
-        size = np.sqrt((errors[i] ** 2).mean(0))
-        # The base has no error against itself.
-        size[size == 0] = 1.0
-        repeated = _repeated(fit, (loads[i] ** 2).sum(-1), *spreads[i], rng)
-        results.append(_Errors(errors[i], size, repeated))
+        variances = _repeated(fit, (loads[i] ** 2).sum(-1), *spreads[i], rng)
+        results.append(_Drawn(errors[i], *variances))
     return results
+
+
+def _joined(fit, parts: Sequence[_Drawn]) -> _Errors:
+    """Returns the errors of a column, of its runs and of its copies together."""
+    draws = sum(part.draws for part in parts)
+    now = sum(part.now for part in parts) + fit.column.shared
+    then = sum(part.then for part in parts) + fit.column.shared
+    size = np.sqrt((draws**2).mean(0))
+    return _Errors(draws, size, np.sqrt(then / np.maximum(now, 1e-300)))
 
 
 def _draw_spreads(fits, correlation, draws, usual_tau, rng):
@@ -343,7 +267,8 @@ def _correlation(residuals):
 
 
 def _repeated(fit, loads, sigmas, m, tau, rng):
-    """Draws SE of the same table run again, in units of this one's.
+    """Returns the variance (K,) that seeds give to each difference, and (R, K) the same of
+    the same table run again.
 
     A row's spread is taken for a mean, in logs, of its own estimate and the table's. `loads`
     (K, K) are the squared weights with which the rows' variances enter.
@@ -364,9 +289,7 @@ def _repeated(fit, loads, sigmas, m, tau, rng):
     # The repeated table estimates its m anew.
     error = rng.standard_normal((len(m), 1)) / np.sqrt(2 * fit.freedom.sum())
     then = moderated(again, m[:, None] + error)
-    now = now @ loads.T + fit.column.shared
-    then = then @ loads.T + fit.column.shared
-    return np.sqrt(then / np.maximum(now, 1e-300))
+    return now @ loads.T, then @ loads.T
 
 
 def _contrasts(fit, base, errors, largest, critical):
@@ -374,23 +297,31 @@ def _contrasts(fit, base, errors, largest, critical):
     mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
     reach = critical * deviations
     # The draws beyond, and this table itself.
-    beyond = len(largest) - np.searchsorted(largest, np.abs(mean) / deviations)
+    in_errors = np.abs(mean) / _above_0(deviations)
+    beyond = len(largest) - np.searchsorted(largest, in_errors)
     p = (beyond + 1) / (len(largest) + 1)
     again = np.abs(critical * deviations * errors.repeated + errors.draws)
     detectable = np.quantile(again, POWER, axis=0)
-    seeds = np.clip(1 - fit.column.shared / deviations**2, 0, 1)
+    seeds = np.clip(1 - fit.column.shared / _above_0(deviations) ** 2, 0, 1)
     of_runs = np.sqrt(np.maximum(deviations**2 * seeds, 1e-300))
     harmonic = 1 / (1 / np.maximum(fit.runs, 1) + 1 / fit.runs[base])
+    certain = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))
+    d = mean / (of_runs * np.sqrt(2 * harmonic))
     return Contrasts(
         base=float(fit.means[base] + _mean_seed(fit)),
         mean=mean,
         low=mean - reach,
         high=mean + reach,
         p=np.where(fit.tested, np.minimum(p, 1.0), np.nan),
-        d=mean / (of_runs * np.sqrt(2 * harmonic)),
+        d=np.where(fit.tested & (deviations == 0), certain, d),
         detectable=np.where(fit.tested, detectable, np.nan),
         from_seeds=seeds,
     )
+
+
+def _above_0(size):
+    """Returns sizes to divide by, where what is divided may be 0 as well."""
+    return np.maximum(size, 1e-150)
 
 
 def _mean_seed(fit):

@@ -29,6 +29,7 @@ from experiments.settings.resolve import (
     with_all_settings,
 )
 from experiments.settings.schema import (
+    AT_END,
     WEIGHTS,
     Evaluation,
     Settings,
@@ -40,6 +41,7 @@ from experiments.settings.tasks import TASKS, TaskData
 from experiments.settings.user_code import Outside, OutsideError, load_text
 
 __all__ = [
+    "AT_END",
     "CORPORA",
     "MODELS",
     "TASKS",

@@ -283,6 +283,16 @@ class Settings:
         """Returns the settings as nested dictionaries of numbers and texts."""
         return dataclasses.asdict(self)
 
+    def of_training(self) -> tuple:
+        """Returns what a trial's training depends on: all but the settings AT_END."""
+        groups = dataclasses.fields(self)
+        values = [
+            getattr(self, group.name) for group in groups if group.name != "evaluation"
+        ]
+        evaluation = dataclasses.fields(self.evaluation)
+        kept = [field.name for field in evaluation if field.name not in AT_END]
+        return *values, *(getattr(self.evaluation, name) for name in kept)
+
     def digest(self) -> str:
         """Returns eight hexadecimal digits that two equal settings share."""
         return digest(self.to_dict())
@@ -290,9 +300,14 @@ class Settings:
 
 def without_end(config: dict[str, Any]) -> dict[str, Any]:
     """Returns settings, or changes to them, without those that count at a trial's end alone."""
-    evaluation = config.get("evaluation", {})
+    evaluation = config.get("evaluation")
+    # A file may hold anything.
+    if not isinstance(evaluation, dict):
+        return config
     kept = {name: x for name, x in evaluation.items() if name not in AT_END}
-    return {**config, "evaluation": kept}
+    rest = {group: values for group, values in config.items() if group != "evaluation"}
+    # Changes of none of the others are no changes.
+    return {**rest, "evaluation": kept} if kept else rest
 
 
 def digest(value) -> str:

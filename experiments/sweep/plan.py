@@ -12,13 +12,7 @@ import ml_collections
 
 from attn import Shape
 from experiments.data.batches import Batch
-from experiments.settings import (
-    Settings,
-    SettingsError,
-    digest,
-    resolve,
-    without_end,
-)
+from experiments.settings import Settings, SettingsError, resolve
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
@@ -108,8 +102,7 @@ def trained_once(trials: Iterable[Trial]) -> list[Trial]:
     """
     firsts = {}
     for trial in trials:
-        training = digest(without_end(trial.settings.to_dict()))
-        firsts.setdefault(training, trial)
+        firsts.setdefault(trial.settings.of_training(), trial)
     return list(firsts.values())
 
 

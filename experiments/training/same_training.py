@@ -51,10 +51,12 @@ def _has_trained(other, settings, prepared):
         record = read_json(other / "record.json")
     except DamagedError:
         return False
-    # One that has diverged, or lost a file since, is no reason not to train.
-    if not result or result.get("status") != "finished" or not record:
+    if not all(isinstance(read, dict) for read in (result, config, record)):
         return False
-    if without_end(config or {}) != without_end(settings.to_dict()):
+    # One that has diverged, or lost a file since, is no reason not to train.
+    if result.get("status") != "finished":
+        return False
+    if without_end(config) != without_end(settings.to_dict()):
         return False
     known = ("config.json", "record.json", "metrics.jsonl")
     return not changed_files(other, known) and not other_data(record, prepared)

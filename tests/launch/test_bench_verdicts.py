@@ -70,6 +70,21 @@ def test_one_row_varies_ten_times_as_much():
     assert table.spreads.tolist() == [1.0] * 7 + [10.0]
 
 
+def test_copies_vary_a_tenth_as_much_as_their_originals():
+    cell = Cell(4, 4000, metrics=1, kind="copies")
+    rng = np.random.default_rng(0)
+    table = simulation._table(cell, True, rng)
+    assert table.originals.tolist() == [0, 0, 2, 2]
+    (column,) = table.columns(rng)
+    gaps = (column.values[1::2] - column.values[::2]).std(1)
+    assert gaps == pytest.approx(table.spreads[::2] / 10, rel=0.05)
+    assert column.values.std(1)[::2] == pytest.approx(table.spreads[::2], rel=0.05)
+    # A copy of the base is compared with it as if nothing else varied.
+    (result,) = table.judge([column])
+    widths = (result.high - result.low)[1:]
+    assert widths[0] < 0.2 * widths[1]
+
+
 def test_the_table_has_a_row_for_each_cell():
     counts = Counts(nulls=200, false=10, tables=200, covered=392, real=100, shown=46)
     filled = command.table({CELL: counts})
@@ -88,7 +103,7 @@ def test_the_table_has_a_row_for_each_cell():
 
 def test_cells_have_names_of_their_own():
     names = [cell.name for cell in command.CELLS]
-    assert len(set(names)) == len(names) == 60
+    assert len(set(names)) == len(names) == 66
 
 
 def test_what_the_same_code_has_judged_is_kept(tmp_path, monkeypatch):

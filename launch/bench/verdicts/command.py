@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments.report import contrasts, spreads
+from experiments.report import contrasts, fits, spreads
 from experiments.system import machine
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
@@ -34,7 +34,7 @@ CELLS = [
     *(Cell(*size, spread) for spread in (0.0, 0.4, 0.8) for size in _SIZES),
     *(
         Cell(*size, kind=kind)
-        for kind in ("blocks", "sentences", "tails", "odd")
+        for kind in ("blocks", "sentences", "tails", "odd", "copies")
         for size in _SIZES
     ),
 ]
@@ -111,7 +111,7 @@ def _in_order(counts):
 
 def _code():
     """Returns a hash of the sources that decide the counts."""
-    modules = (contrasts, spreads, simulation)
+    modules = (contrasts, fits, spreads, simulation)
     sources = [Path(module.__file__).read_bytes() for module in modules]
     return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 

@@ -6,7 +6,8 @@ import pytest
 
 from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
 from experiments.report import comparison, statistics
-from experiments.report.contrasts import Column, contrast
+from experiments.report.contrasts import contrast
+from experiments.report.fits import Column
 from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
 from experiments.report.statistics import Group
@@ -394,13 +395,68 @@ def test_a_runs_own_sentences_are_the_least_of_its_spread():
         )
         for group in groups
     ]
-    own, _ = comparison._sentence_variances(runs, 0, EXACT_MATCH)
+    own, _ = comparison._sentence_variances(runs, 0, EXACT_MATCH, [0, 1])
     # The variance of a logit at a half is that of the share over (1/4)²: 16 / (4 · 100).
     np.testing.assert_allclose(own, 0.04, rtol=0.4)
     lucky = compared(groups, nothing_kept, [EXACT_MATCH])["x"]
     honest = compared(groups, sentences, [EXACT_MATCH])["x"]
     assert words(lucky)["exact_match"] == "better"
     assert words(honest)["exact_match"] == "undecided"
+
+
+def test_rows_of_the_same_models_are_compared_run_by_run():
+    """A table of three trainings, each with two scores."""
+    perplexities = (5.0, 5.3, 4.8), (5.1, 4.7, 5.2), (4.9, 5.4, 5.0)
+    bleus = (20.0, 22.0, 24.0), (21.5, 23.0, 19.5), (24.5, 20.0, 22.5)
+    groups = []
+    for i, (perplexity, bleu) in enumerate(zip(perplexities, bleus, strict=True)):
+        training = {"training.warmup": 100 * i} if i else {}
+        better = [
+            score + 0.5 + 0.02 * (j - 1) * (i + 1) for j, score in enumerate(bleu)
+        ]
+        scored = training | {"evaluation.beam": 4}
+        # The base is the second of its models.
+        groups.insert(2 * i, row(f"{i}, beam 4", perplexity, better, point=scored))
+        groups.insert(2 * i + 1, row(f"{i}", perplexity, bleu, point=training))
+    assert comparison._originals(groups, 1) == [1, 1, 2, 2, 4, 4]
+    rows = compared(groups)
+    difference = rows["0, beam 4"].differences["bleu"]
+    assert difference.mean == pytest.approx(0.5, abs=0.01)
+    assert 0.3 < difference.low < difference.high < 0.7
+    assert words(rows["0, beam 4"])["bleu"] == "better"
+    # Its perplexity is that of the base, run by run.
+    same = rows["0, beam 4"].differences["perplexity"]
+    assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
+    for name in ("1", "1, beam 4", "2", "2, beam 4"):
+        assert words(rows[name])["bleu"] == "undecided"
+
+
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_sentences_of_the_same_models_are_paired_run_by_run(is_alike):
+    """One sentence in twenty is answered otherwise: the same ones in all runs, or by chance."""
+    rng = np.random.default_rng(0)
+    base = rng.random((4, 1000)) < rng.random((4, 1)) * 0.4 + 0.3
+    changed = rng.random((4, 1000)) < 0.05
+    if is_alike:
+        base[:], changed[:] = base[0], changed[0]
+    exact = dict(base=base, x=base ^ changed)
+    runs = []
+    for name, point in (("base", {}), ("x", {"evaluation.beam": 4})):
+        group = row(name, (5,) * 4, (25,) * 4, point=point, exact_match=0.5)
+        tables = {}
+        for trial in group.trials:
+            answers = exact[name][trial.seed]
+            tables[trial.seed] = {"test_exact": answers}
+            trial.result["exact_match"] = float(answers.mean())
+        runs.append(comparison._runs(group, tables, EXACT_MATCH))
+    _, (_, shared) = comparison._sentence_variances(runs, 0, EXACT_MATCH, [0, 0])
+    # Of a share, and of its logit where it is near a half.
+    of_one = 0.05 / 1000 * 16
+    if is_alike:
+        assert shared == pytest.approx(of_one, rel=0.4)
+    else:
+        # What runs do not share falls with their number, and is their own.
+        assert shared < 0.5 * of_one / 4
 
 
 def test_a_run_without_a_seed_is_one_of_its_row():

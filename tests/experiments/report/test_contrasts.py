@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.report.contrasts import Column, contrast
+from experiments.report.contrasts import contrast
+from experiments.report.fits import Column
 
 
 def column(values, own=0.0, shared=0.0, at_bound=()):
@@ -187,3 +188,105 @@ def test_the_same_table_gives_the_same_numbers():
     first = contrast([column(values)], base=0)[0]
     second = contrast([column(values)], base=0)[0]
     np.testing.assert_array_equal(first.low, second.low)
+
+
+def with_copies(values, gaps):
+    """The rows, and behind each a copy that scores otherwise by `gaps` (K, J); originals."""
+    both = np.stack([values, values + gaps], axis=1).reshape(-1, values.shape[1])
+    return both, np.repeat(2 * np.arange(len(values)), 2)
+
+
+def test_a_copy_is_compared_with_its_original_run_by_run():
+    values = 5 * table(8, 1, 6)
+    gaps = 0.1 * table(9, 1, 6) + 0.2
+    both, originals = with_copies(values, gaps)
+    (result,) = contrast([column(both)], base=0, usual_tau=0.0, originals=originals)
+    expected = stats.ttest_rel(both[1], both[0])
+    interval = expected.confidence_interval(0.95)
+    assert result.p[1] == pytest.approx(expected.pvalue, abs=0.006)
+    found = (result.low[1], result.high[1])
+    assert found == pytest.approx((interval.low, interval.high), abs=0.02)
+
+
+def test_copies_say_nothing_of_the_spread_between_models():
+    """Intervals of the others are as without copies, but for the larger family."""
+    values = table(10, 5, 3)
+    (alone,) = contrast([column(values)], base=0)
+    both, originals = with_copies(values, 1e-3 * table(11, 5, 3))
+    (result,) = contrast([column(both)], base=0, originals=originals)
+    np.testing.assert_allclose(result.mean[2::2], alone.mean[1:], atol=1e-12)
+    wider = (result.high - result.low)[2::2] / (alone.high - alone.low)[1:]
+    assert (wider > 0.98).all() and (wider < 1.15).all()
+    # A copy of another row has that row's error, and hardly more.
+    copies = (result.high - result.low)[3::2] / (result.high - result.low)[2::2]
+    np.testing.assert_allclose(copies, 1, atol=0.02)
+    # And as copies of no row they would narrow the intervals, as if there were more models.
+    (mistaken,) = contrast([column(both)], base=0)
+    narrower = (mistaken.high - mistaken.low)[2::2] / (result.high - result.low)[2::2]
+    assert narrower.mean() < 0.9
+
+
+def test_a_copy_without_any_difference_has_none():
+    values = table(12, 3, 4)
+    both, originals = with_copies(values, np.zeros_like(values))
+    (result,) = contrast([column(both)], base=0, originals=originals)
+    assert (result.mean[1], result.low[1], result.high[1]) == (0, 0, 0)
+    assert result.p[1] == 1 and result.d[1] == 0
+    np.testing.assert_allclose(result.low[3::2], result.low[2::2])
+    (always,) = contrast(
+        [column(with_copies(values, np.full_like(values, 0.5))[0])],
+        base=0,
+        originals=originals,
+    )
+    assert (always.low[1], always.high[1]) == pytest.approx((0.5, 0.5))
+    assert always.p[1] < 0.001
+
+
+def test_sentences_widen_the_intervals_of_copies_too():
+    for count in (1, 3):
+        values = table(13, count, 8)
+        both, originals = with_copies(values, 1e-3 * table(14, count, 8))
+        (result,) = contrast([column(both, shared=1.0)], base=0, originals=originals)
+        assert (result.high - result.low)[1] > 1.95 * 1.96
+        assert result.from_seeds[1] < 0.01
+
+
+def test_a_copy_needs_runs_of_its_original():
+    values = table(15, 4, 3)
+    both, originals = with_copies(values, 0.1 * table(16, 4, 3))
+    both[3, 1:] = np.nan
+    both[5] = np.nan
+    both[6, 0] = np.inf
+    (result,) = contrast([column(both)], base=0, originals=originals)
+    assert result.tested.tolist() == [False, True, True, True, True, False] + 2 * [
+        False
+    ]
+    assert result.mean[3] == pytest.approx(
+        values[1].mean() - values[0].mean() + both[3, 0] - both[2, 0]
+    )
+
+
+def test_two_runs_of_one_copy_say_too_little():
+    both, originals = with_copies(table(17, 4, 2), 0.1 * table(18, 4, 2))
+    (some,) = contrast([column(both)], base=0, originals=originals)
+    assert some.tested[1:].all()
+    (one,) = contrast([column(both[:2])], base=0, originals=originals[:2])
+    assert not one.tested.any()
+
+
+def test_any_false_verdict_of_copies_comes_in_one_null_table_of_twenty():
+    tables = 300
+    wrong = 0
+    rng = np.random.default_rng(0)
+    for _ in range(tables):
+        spreads = np.exp(0.4 * rng.standard_normal((4, 1)))
+        gaps = (
+            0.1
+            * rng.standard_normal((4, 3))
+            * np.exp(0.4 * rng.standard_normal((4, 1)))
+        )
+        both, originals = with_copies(spreads * rng.standard_normal((4, 3)), gaps)
+        (result,) = contrast([column(both)], base=0, draws=2000, originals=originals)
+        wrong += np.nanmin(result.p) < 0.05
+    # 3.3 standard errors above 5 %.
+    assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
