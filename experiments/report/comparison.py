@@ -18,7 +18,7 @@ from experiments.report.fits import Column
 from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
 from experiments.report.statistics import LEVEL, Group
-from experiments.settings import AT_END
+from experiments.settings import SCORING
 
 USUAL_SENTENCES = 1000
 """The size of a test set that a run does not say."""
@@ -136,17 +136,7 @@ def compare(
         return [_row(group, None, {}, {}, metrics) for group in groups]
     place = [group is base for group in groups].index(True)
     originals = _originals(groups, place)
-    stored = [
-        {trial.seed: sentences(trial) for trial in group.finished} for group in groups
-    ]
-    runs = {}
-    columns = {}
-    for metric in metrics:
-        of_metric = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
-        column = _column(of_metric, place, metric, originals)
-        if column is not None:
-            columns[metric] = column
-            runs[metric] = of_metric
+    runs, columns = _columns(groups, sentences, metrics, place, originals)
     results = contrast([*columns.values()], place, level=level, originals=originals)
     contrasts = dict(zip(columns, results, strict=True))
     rows = []
@@ -180,9 +170,9 @@ def base_of(groups: Iterable[Group]) -> Group | None:
 
 def _originals(groups, base):
     """Returns for each group the first that has trained the same models, itself for most."""
-    at_end = {f"evaluation.{name}" for name in AT_END}
+    scoring = {f"evaluation.{name}" for name in SCORING}
     training = [
-        frozenset(item for item in group.point.items() if item[0] not in at_end)
+        frozenset(item for item in group.point.items() if item[0] not in scoring)
         for group in groups
     ]
     # The base is nobody's copy, wherever it stands.
@@ -236,6 +226,22 @@ def _runs(group, stored, metric):
     corpora = {str(trial.record.get("corpus")) for trial in group.finished}
     sentences = sizes[0] if len(sizes) == 1 else USUAL_SENTENCES
     return _Runs(values, tables, sentences, frozenset(corpora))
+
+
+def _columns(groups, sentences, metrics, base, originals):
+    """Returns {metric: each group's _Runs} and {metric: its Column}, where the base has runs."""
+    stored = [
+        {trial.seed: sentences(trial) for trial in group.finished} for group in groups
+    ]
+    runs = {}
+    columns = {}
+    for metric in metrics:
+        of_metric = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
+        column = _column(of_metric, base, metric, originals)
+        if column is not None:
+            columns[metric] = column
+            runs[metric] = of_metric
+    return runs, columns
 
 
 def _column(runs, base, metric, originals):

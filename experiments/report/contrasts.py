@@ -107,16 +107,12 @@ def contrast(
     if draws is None:
         differences = sum(len(column.values) for column in columns)
         draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
-    # A fixed seed, so that the same files give the same report.
-    rng = np.random.default_rng(0)
-    drawn = [_draw_varying(some, base, draws, usual_tau, rng) for some in (fits, gaps)]
+    drawn = _draw_varying(fits, gaps, base, draws, usual_tau)
     fits = [
         fit if gap is None else with_copies(fit, gap, base, originals)
         for fit, gap in zip(fits, gaps, strict=True)
     ]
-    errors = {}
-    for i in sorted({*drawn[0], *drawn[1]}):
-        errors[i] = _joined(fits[i], [some[i] for some in drawn if i in some])
+    errors = {i: _joined(fits[i], parts) for i, parts in drawn.items()}
     scaled = [
         np.abs(error.draws / _above_0(error.size))[:, fits[i].tested]
         for i, error in errors.items()
@@ -159,14 +155,18 @@ class _Errors(NamedTuple):
     """(R, K): SE of the same table run again, in units of this one's."""
 
 
-def _draw_varying(fits, base, draws, usual_tau, rng) -> dict[int, _Drawn]:
-    """Draws the errors of fits in which anything varies, by their places."""
-    varying = [i for i, fit in enumerate(fits) if fit is not None and fit.total > 0]
-    if not varying:
-        return {}
-    chosen = [fits[i] for i in varying]
-    drawn = _draw(chosen, base, draws, usual_tau, rng)
-    return dict(zip(varying, drawn, strict=True))
+def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, list[_Drawn]]:
+    """Draws the errors of columns in which anything varies, of rows and of copies, by place."""
+    # A fixed seed, so that the same files give the same report.
+    rng = np.random.default_rng(0)
+    drawn = {}
+    for some in (fits, gaps):
+        varying = [i for i, fit in enumerate(some) if fit is not None and fit.total > 0]
+        if varying:
+            parts = _draw([some[i] for i in varying], base, draws, usual_tau, rng)
+            for i, part in zip(varying, parts, strict=True):
+                drawn.setdefault(i, []).append(part)
+    return drawn
 
 
 def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
@@ -190,7 +190,7 @@ def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
             if is_balanced:
                 error = sigmas * of_run[..., i] / np.sqrt(np.maximum(fit.runs, 1))
                 error *= fit.runs > 0
-                error = error[:, fit.rows] - error[:, base, None]
+                error = error[:, fit.errors_of] - error[:, base, None]
             else:
                 scaled = (sigmas[..., None] * of_run[..., i]).reshape(count, -1)
                 error = scaled @ loads[i].reshape(rows, -1).T

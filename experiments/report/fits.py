@@ -46,8 +46,8 @@ class Fit:
     """(K,) numbers of runs."""
     tested: np.ndarray
     """(K,) bool."""
-    rows: np.ndarray
-    """(K,) the row whose errors each has."""
+    errors_of: np.ndarray
+    """(K,) the row whose errors each has: of a copy its original, but for what is its own."""
 
     @property
     def total(self) -> float:

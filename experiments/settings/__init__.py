@@ -29,21 +29,21 @@ from experiments.settings.resolve import (
     with_all_settings,
 )
 from experiments.settings.schema import (
-    AT_END,
+    SCORING,
     WEIGHTS,
     Evaluation,
     Settings,
     Training,
     digest,
-    without_end,
+    without_scoring,
 )
 from experiments.settings.tasks import TASKS, TaskData
 from experiments.settings.user_code import Outside, OutsideError, load_text
 
 __all__ = [
-    "AT_END",
     "CORPORA",
     "MODELS",
+    "SCORING",
     "TASKS",
     "WEIGHTS",
     "CldrData",
@@ -74,5 +74,5 @@ __all__ = [
     "plain",
     "resolve",
     "with_all_settings",
-    "without_end",
+    "without_scoring",
 ]

@@ -19,7 +19,7 @@ NONFINITE = ("stop", "skip")
 WEIGHTS = ("raw", "average", "ema", "best")
 UNTIL = ("steps", "flat")
 
-AT_END = ("beam", "alpha", "weights", "int8", "examples", "head_importance")
+SCORING = ("beam", "alpha", "weights", "int8", "examples", "head_importance")
 """The settings of `Evaluation` on which nothing depends before a trial's end."""
 
 FLAT_EVALUATIONS = 6
@@ -283,14 +283,14 @@ class Settings:
         """Returns the settings as nested dictionaries of numbers and texts."""
         return dataclasses.asdict(self)
 
-    def of_training(self) -> tuple:
-        """Returns what a trial's training depends on: all but the settings AT_END."""
+    def training_key(self) -> tuple:
+        """Returns what a trial's training depends on: all but the settings SCORING."""
         groups = dataclasses.fields(self)
         values = [
             getattr(self, group.name) for group in groups if group.name != "evaluation"
         ]
         evaluation = dataclasses.fields(self.evaluation)
-        kept = [field.name for field in evaluation if field.name not in AT_END]
+        kept = [field.name for field in evaluation if field.name not in SCORING]
         return *values, *(getattr(self.evaluation, name) for name in kept)
 
     def digest(self) -> str:
@@ -298,13 +298,13 @@ class Settings:
         return digest(self.to_dict())
 
 
-def without_end(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings, or changes to them, without those that count at a trial's end alone."""
+def without_scoring(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings, or changes to them, without SCORING: those that training depends on."""
     evaluation = config.get("evaluation")
     # A file may hold anything.
     if not isinstance(evaluation, dict):
         return config
-    kept = {name: x for name, x in evaluation.items() if name not in AT_END}
+    kept = {name: x for name, x in evaluation.items() if name not in SCORING}
     rest = {group: values for group, values in config.items() if group != "evaluation"}
     # Changes of none of the others are no changes.
     return {**rest, "evaluation": kept} if kept else rest

@@ -102,7 +102,7 @@ def trained_once(trials: Iterable[Trial]) -> list[Trial]:
     """
     firsts = {}
     for trial in trials:
-        firsts.setdefault(trial.settings.of_training(), trial)
+        firsts.setdefault(trial.settings.training_key(), trial)
     return list(firsts.values())
 
 

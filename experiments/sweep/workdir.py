@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import ENDED
-from experiments.settings import resolve, without_end
+from experiments.settings import resolve, without_scoring
 from experiments.settings.resolve import UNIONS
 from experiments.sweep.plan import Trial
 from experiments.system.checksums import unseal, write_sealed
@@ -135,7 +135,7 @@ def trained_alike(workdir: Path) -> dict[str, tuple[str, ...]]:
     """
     groups = {}
     for entry in (read_sweep_file(workdir) or {}).get("trials", []):
-        key = json.dumps(without_end(entry["settings"]), sort_keys=True)
+        key = json.dumps(without_scoring(entry["settings"]), sort_keys=True)
         groups.setdefault(key, []).append(entry["directory"])
     several = [tuple(group) for group in groups.values() if len(group) > 1]
     return {directory: group for group in several for directory in group}

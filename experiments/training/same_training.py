@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.dataset import Dataset
-from experiments.settings import Settings, without_end
+from experiments.settings import Settings, without_scoring
 from experiments.system.checksums import changed_files
 from experiments.system.files import DamagedError, read_json, remove
 from experiments.training.checkpoints import FOLDERS
@@ -56,7 +56,7 @@ def _has_trained(other, settings, prepared):
     # One that has diverged, or lost a file since, is no reason not to train.
     if result.get("status") != "finished":
         return False
-    if without_end(config) != without_end(settings.to_dict()):
+    if without_scoring(config) != without_scoring(settings.to_dict()):
         return False
     known = ("config.json", "record.json", "metrics.jsonl")
     return not changed_files(other, known) and not other_data(record, prepared)

@@ -39,17 +39,27 @@ def test_three_rows_of_one_spread_are_dunnetts_test():
     np.testing.assert_allclose(result.high[1:], interval.high, atol=0.06)
 
 
-def test_any_false_verdict_comes_in_one_null_table_of_twenty():
+def check_false_verdicts(draw):
+    """Of null tables draw(rng) = (values, originals) one in twenty has a verdict, at most."""
     tables = 300
     wrong = 0
     rng = np.random.default_rng(0)
     for _ in range(tables):
-        spreads = np.exp(0.4 * rng.standard_normal((8, 1)))
-        values = rng.standard_normal((8, 3)) * spreads
-        (result,) = contrast([column(values)], base=0, draws=2000)
+        values, originals = draw(rng)
+        (result,) = contrast([column(values)], base=0, draws=2000, originals=originals)
         wrong += np.nanmin(result.p) < 0.05
     # 3.3 standard errors above 5 %.
     assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
+
+
+def unlike_rows(rng, rows):
+    """Rows of three runs, whose spreads vary by a factor of 1.5."""
+    spreads = np.exp(0.4 * rng.standard_normal((rows, 1)))
+    return rng.standard_normal((rows, 3)) * spreads
+
+
+def test_any_false_verdict_comes_in_one_null_table_of_twenty():
+    check_false_verdicts(lambda rng: (unlike_rows(rng, 8), None))
 
 
 def test_a_real_difference_is_shown_with_few_seeds():
@@ -275,18 +285,6 @@ def test_two_runs_of_one_copy_say_too_little():
 
 
 def test_any_false_verdict_of_copies_comes_in_one_null_table_of_twenty():
-    tables = 300
-    wrong = 0
-    rng = np.random.default_rng(0)
-    for _ in range(tables):
-        spreads = np.exp(0.4 * rng.standard_normal((4, 1)))
-        gaps = (
-            0.1
-            * rng.standard_normal((4, 3))
-            * np.exp(0.4 * rng.standard_normal((4, 1)))
-        )
-        both, originals = with_copies(spreads * rng.standard_normal((4, 3)), gaps)
-        (result,) = contrast([column(both)], base=0, draws=2000, originals=originals)
-        wrong += np.nanmin(result.p) < 0.05
-    # 3.3 standard errors above 5 %.
-    assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
+    check_false_verdicts(
+        lambda rng: with_copies(unlike_rows(rng, 4), 0.1 * unlike_rows(rng, 4))
+    )
