@@ -44,7 +44,7 @@ def run(interruption):
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.data.dataset import prepare
     from experiments.sweep.joiner import name_of
-    from experiments.sweep.workdir import read_trials
+    from experiments.sweep.workdir import read_trials, trained_alike
     from experiments.system import machine
     from experiments.training import loop, multihost
     from experiments.trial import cost
@@ -54,6 +54,7 @@ def run(interruption):
     if _TRIAL.value not in by_name:
         raise UserError(f"--trial={_TRIAL.value}: {workdir} lists no such trial")
     trial = by_name[_TRIAL.value]
+    alike = trained_alike(workdir).get(trial.directory, ())
     # First, because the backend that the next lines start knows the devices of all.
     multihost.join(_HOSTS.value, dict(config=trial.settings.digest()))
     with multihost.together():
@@ -65,6 +66,7 @@ def run(interruption):
             workdir / trial.directory,
             name=trial.name,
             point=trial.point,
+            alike=[workdir / directory for directory in alike],
             trackers=_TRACKER.value,
             interruption=interruption,
         )

@@ -53,13 +53,13 @@ class Listing(NamedTuple):
         """Whether a process has the trial, or had it to its end."""
         return self.numbers.get(name, 1) % 2 == 0
 
+    def is_running(self, name: str) -> bool:
+        """Whether a process has the trial, alive or not."""
+        return self.is_taken(name) and name not in self.ended
+
     def running(self) -> list[str]:
         """Returns the trials that processes have, alive or not."""
-        return [
-            name
-            for name in self.numbers
-            if self.is_taken(name) and name not in self.ended
-        ]
+        return list(filter(self.is_running, self.numbers))
 
     def next_number(self, name: str) -> int:
         """Returns the number of the claim that is to follow."""

@@ -148,14 +148,20 @@ class _Crew:
         return self._listing
 
     def free(self) -> list[Trial]:
-        """Returns trials that may be taken, as the claims are now."""
+        """Returns trials that may be taken, as the claims are now.
+
+        Not those of which one that trains the same is run: they are free when it has ended.
+        """
         self._listing = None
-        return [trial for trial in self.by_name.values() if self._is_free(trial)]
+        trials = [trial for trial in self.by_name.values() if self._is_free(trial)]
+        return [trial for trial in trials if not self._running_alike(trial)]
 
     def waits(self, stays: bool) -> bool:
         """Whether trials that others have may become free; gives back those of the dead."""
-        running = [name for name in self.listing().running() if name in self.by_name]
-        lives = [self._lives(name) for name in running]
+        running = {name for name in self.listing().running() if name in self.by_name}
+        for trial in filter(self._is_free, self.by_name.values()):
+            running |= self._running_alike(trial)
+        lives = [self._lives(name) for name in sorted(running)]
         return bool(running) if stays else None in lives
 
     def check(self) -> None:
@@ -180,6 +186,13 @@ class _Crew:
             mine = self.presence.name in failed
             self._allowed[key] = not mine and len(failed) < MOST_FAILURES
         return self._allowed[key]
+
+    def _running_alike(self, trial):
+        """Returns which trials of the same training run: `trial` is to copy one of them."""
+        alike = {Path(other).name for other in self.alike.get(trial.directory, ())}
+        running = filter(self.listing().is_running, alike)
+        # The list may be older than a claim of this process.
+        return {*running, *alike.intersection(self.claims.held)} - {name_of(trial)}
 
     def _lives(self, name):
         """Whether a trial's owner lives, None for not known; gives it back for a dead one."""
@@ -229,7 +242,7 @@ class _Crew:
         for worker in workers:
             busy = [other for other, _ in self.running.values()]
             if worker not in busy and (share := self._take(worker, busy, groups)):
-                future = worker.run(self.workdir, *share, self.alike)
+                future = worker.run(self.workdir, *share)
                 self.running[future] = worker, list(share.trials)
 
     def _take(self, worker, busy, groups) -> Share | None:
@@ -256,6 +269,8 @@ class _Crew:
             trial = group.trials.popleft()
             name = name_of(trial)
             number = self.listing().next_number(name)
+            if self._running_alike(trial):
+                continue
             if not self._is_free(trial) or not self.claims.take(name, number):
                 group.shared = True
             # It may have ended since, or before there were claims.

@@ -5,14 +5,13 @@ import contextlib
 import os
 import signal
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Data
 from experiments.sweep.plan import Trial, lane_key
 from experiments.sweep.schedule import Layout
-from experiments.sweep.workdir import is_finished, record_failure
+from experiments.sweep.workdir import is_finished, record_failure, trained_alike
 from experiments.system import machine
 from experiments.system.files import LockedError, lock
 from experiments.system.machine import Machine
@@ -57,20 +56,10 @@ class Worker(Process):
         """Starts to measure a trial; the future gives `Measured`, or None for a failure."""
         return self.submit(_measure, trial.settings, lanes)
 
-    def run(
-        self,
-        workdir: Path,
-        trials: list[Trial],
-        lanes: int,
-        alike: Mapping[str, tuple[str, ...]],
-    ) -> futures.Future:
-        """Starts to run trials of one program, `lanes` at a time.
-
-        `alike` has, by the directory of a trial, those of trials that train the same.
-        """
+    def run(self, workdir: Path, trials: list[Trial], lanes: int) -> futures.Future:
+        """Starts to run trials of one program, `lanes` at a time."""
         self.program = lane_key(trials[0].settings)
-        known = [alike.get(trial.directory, ()) for trial in trials]
-        return self.submit(_run, workdir, trials, known, lanes, self._trackers)
+        return self.submit(_run, workdir, trials, lanes, self._trackers)
 
 
 class Pools:
@@ -143,19 +132,17 @@ def _measure(settings, lanes):
         return None
 
 
-def _run(workdir, trials, alike, lanes, trackers=()):
+def _run(workdir, trials, lanes, trackers=()):
     """Runs trials of one program; a failure is written to the result.json of its trials.
 
-    `alike` has for each trial the directories of those that train the same. No failure goes
-    further: the other trials of a sweep run on. The directories are locked, so that no other
-    process trains one of them at the same time.
+    No failure goes further: the other trials of a sweep run on. The directories are locked,
+    so that no other process trains one of them at the same time.
     """
     from experiments.training import loop
     from experiments.training.trackers import Tracking
     from experiments.trial.lanes import Lanes
 
     by_path = {workdir / trial.directory: trial for trial in trials}
-    alike_by_path = dict(zip(by_path, alike, strict=True))
 
     def failed(job, error):
         trace = "".join(traceback.format_exception(error))
@@ -163,10 +150,11 @@ def _run(workdir, trials, alike, lanes, trackers=()):
         record_failure(workdir, by_path[job.path], message, trace)
 
     settings = trials[0].settings
+    alike = trained_alike(workdir)
     with contextlib.ExitStack() as locks:
         jobs = []
         for path, trial in by_path.items():
-            others = tuple(workdir / directory for directory in alike_by_path[path])
+            others = tuple(workdir / name for name in alike.get(trial.directory, ()))
             job = loop.Job(trial.settings, path, trial.name, trial.point, alike=others)
             try:
                 locks.enter_context(lock(path))

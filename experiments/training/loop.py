@@ -57,6 +57,7 @@ def run(
     name: str = "trial",
     point: dict | None = None,
     start: StartPoint = StartPoint(),
+    alike: Sequence[Path] = (),
     say: Callable[[str], None] = lambda line: None,
     trackers: Sequence[str] = (),
     interruption: Interruption | None = None,
@@ -65,8 +66,9 @@ def run(
 
     Of several processes (`multihost`), the first does so; the others help, and return {}.
 
-    `start` may name another trial to start from; `say` gets a line for each log and
-    evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
+    `start` may name another trial to start from; `alike` are directories of trials that
+    train the same, one of which is copied where it has ended; `say` gets a line for each log
+    and evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
 
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of
     another trial, LockedError for one that another process writes to, CheckpointError for
@@ -87,7 +89,7 @@ def run(
         with explained(settings, lanes.count, lanes.mesh.size):
             follower.follow(settings, prepared, lanes, interruption)
         return {}
-    job = Job(settings, Path(workdir), name, point or {}, start)
+    job = Job(settings, Path(workdir), name, point or {}, start, tuple(alike))
     with multihost.leading(), lock(workdir):
         (result,) = run_all(
             [job],
@@ -238,12 +240,9 @@ class _Loop:
         return bool(self.population.runs)
 
     def _start_next(self, lane):
-        """Starts the next trial that has not ended and can start; None where none is left.
-
-        One that trains as a running one waits for its end, and is then a copy of it.
-        """
-        while job := next(filter(self._may_start, self.jobs), None):
-            self.jobs.remove(job)
+        """Starts the next trial that has not ended and can start; None where none is left."""
+        while self.jobs:
+            job = self.jobs.pop(0)
             # An error goes to `failed`, and the next trial gets the lane.
             with _errors_of(job, self.failed):
                 run_dir = RunDir(job.path)
@@ -252,9 +251,6 @@ class _Loop:
                 else:
                     return start_run(job, run_dir, lane, self.common)
         return None
-
-    def _may_start(self, job):
-        return not any(run.job.path in job.alike for run in self.population.runs)
 
     def evaluate(self, runs: Sequence[TrialRun]):
         """Logs the scores of runs that are due on the validation set.

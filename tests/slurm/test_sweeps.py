@@ -230,12 +230,16 @@ def test_what_sbatch_refuses_is_one_line(cluster, tmp_path):
 
 def test_a_trial_over_two_nodes_is_that_of_two_devices(cluster, tmp_path):
     sweep = Sweep(cluster, tmp_path / "sweep")
-    options = dict(seeds=1, steps=72)
+    # Rows that differ in their scores: one is trained, the others copy it.
+    options = dict(seeds=1, steps=72, sweep="scores")
     sweep.start("--nodes=2", "--jobs=1", **options)
     sweep.end()
-    assert len(sweep.ended) == 2
-    for path in sweep.ended:
-        record = json.loads((path.parent / "record.json").read_text())
+    records = [
+        json.loads((path.parent / "record.json").read_text()) for path in sweep.ended
+    ]
+    assert len(records) == 3
+    assert len([record for record in records if record["begun"]]) == 2
+    for record in records:
         assert (record["processes"], record["devices"]) == (2, 2)
     devices = dict(JAX_NUM_CPU_DEVICES="2", NPROC="32")
     undisturbed = tmp_path / "undisturbed"

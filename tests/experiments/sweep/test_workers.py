@@ -34,7 +34,7 @@ class Signalled(workers.Worker):
         self.end = end
         super().__init__(1, {})
 
-    def run(self, workdir, trials, lanes, alike):
+    def run(self, workdir, trials, lanes):
         return self.submit(self.end)
 
 
@@ -61,7 +61,7 @@ def test_a_sweep_locks_the_trials_that_it_trains(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "run_all", train)
     with lock(tmp_path / second.directory):
-        workers._run(tmp_path, [first, second], [(), ()], 1)
+        workers._run(tmp_path, [first, second], 1)
     assert trained == [first.name]
     result = read_json(tmp_path / second.directory / "result.json")
     assert result["status"] == "failed" and "is in use by process" in result["error"]

@@ -8,10 +8,9 @@ import pytest
 from experiments.inference import Translator
 from experiments.system.files import read_json
 from experiments.training import loop, same_training
-from experiments.training.loop import Job
 from experiments.training.population import Population
 from tests.experiments import tiny
-from tests.experiments.training.trials import ONE_DEVICE, metrics
+from tests.experiments.training.trials import metrics
 
 TRAINED = dict(training__average=2, training__keep_best=True)
 SCORED = dict(
@@ -48,8 +47,7 @@ def steps(monkeypatch):
 
 def train(path, alike=(), **changes):
     settings = tiny.resolve(**TRAINED | changes)
-    (result,) = loop.run_all([Job(settings, path, alike=alike)], tiny.corpus())
-    return result
+    return loop.run(settings, tiny.corpus(), path, alike=alike)
 
 
 def without_clock(result):
@@ -73,23 +71,6 @@ def test_another_score_is_that_of_a_trial_by_itself(first, tmp_path, steps):
         names = [path.name for path in sorted((first / folder).iterdir())]
         kept = [path.name for path in sorted((tmp_path / "copied" / folder).iterdir())]
         assert kept == names
-
-
-def test_a_lane_waits_for_what_it_can_copy(tmp_path, steps):
-    """And another trial, which cannot, takes its turn before it."""
-    paths = [tmp_path / name for name in ("a", "alike", "other")]
-    changes = (dict(), dict(evaluation__int8=True), dict(seed=1))
-    alike = (paths[:2], paths[:2], ())
-    jobs = [
-        Job(tiny.resolve(**TRAINED | own), path, path.name, alike=tuple(others))
-        for path, own, others in zip(paths, changes, alike, strict=True)
-    ]
-    results = loop.run_all(jobs, tiny.corpus(), ONE_DEVICE)
-    assert [result["steps"] for result in results] == [12, 12, 12]
-    # Two side by side, and no more.
-    assert sum(steps) == 12
-    begun = [read_json(path / "record.json")["begun"] for path in paths]
-    assert begun == [None, dict(trained_as=str(paths[0])), None]
 
 
 @pytest.mark.parametrize(
