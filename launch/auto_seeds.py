@@ -19,6 +19,7 @@ from experiments.report.sequential import LOOKS, Budget
 from experiments.report.statistics import Group, groups
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.workdir import adopt_directories, set_looks
+from experiments.system.console import print_line
 from launch import command
 
 TABLES = 20
@@ -107,10 +108,10 @@ def next_seeds(
         return None
     more = sum(plan.seeds) - sum(seeds)
     growing = sum(new > old for new, old in zip(plan.seeds, seeds, strict=True))
-    console.print(
+    print_line(
+        console,
         f"after {LOOKS[plan.looks - 2].seeds} seeds: {growing} of {len(seeds)} rows get "
         f"{LOOKS[plan.looks - 1].seeds} ({more} more trials)",
-        highlight=False,
     )
     return plan.seeds
 
@@ -130,12 +131,12 @@ def say_what_to_expect(
             f"{look.seeds} seeds of all rows ({trials} trials): differences of {size:.1f} "
             "standard deviations of a run"
         )
-    console.print("Expected to be shown, with probability 0.8:", highlight=False)
+    print_line(console, "Expected to be shown, with probability 0.8:")
     for line in lines:
-        console.print(f"  {line}", highlight=False)
-    console.print(
+        print_line(console, f"  {line}")
+    print_line(
+        console,
         "Rows that are decided leave their seeds to the others, so these see more.",
-        highlight=False,
     )
 
 

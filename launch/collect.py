@@ -17,7 +17,7 @@ import sys
 from absl import flags
 
 from experiments.report.collect import collect
-from experiments.system.console import stdout_console
+from experiments.system.console import print_line, stdout_console
 from launch import command
 
 _WORKDIR = command.define_workdir("The directory that all trials are brought to")
@@ -43,7 +43,7 @@ def main(workdirs: list[str]) -> None:
     lines.append(f"python -m launch.report --workdir={_WORKDIR.value}")
     console = stdout_console()
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(console, line)
 
 
 def cli() -> None:

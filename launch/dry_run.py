@@ -7,6 +7,7 @@ from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials
 from experiments.sweep.tuning import costliest, trials_to_run
 from experiments.system import machine
+from experiments.system.console import print_line
 from experiments.trial import cost
 from launch import command
 
@@ -30,13 +31,11 @@ def dry_run_tuned(rows, console, target=Target()):
     dry_run(trials_to_run(rows, chosen), console, later, target)
     names = ", ".join(row.name for row in rows[:SHOWN])
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    console.print(
+    print_line(
+        console,
         f"{len(later)} of them are compared trials, which depend on what the tuning trials "
         f"choose, of {names}{more}; they are counted at the values that take longest, and a "
         "row that is best at its own values needs none of them",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
     )
 
 
@@ -52,11 +51,8 @@ def dry_run(planned, console, later=(), target=Target()):
     groups = group_trials(every)
     estimates = estimate.estimate_all(every)
     for trial in planned[:SHOWN]:
-        console.print(
-            f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+        print_line(
+            console, f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}"
         )
     _print_rest(planned, "points", console)
     if not console.is_terminal:
@@ -66,31 +62,24 @@ def dry_run(planned, console, later=(), target=Target()):
     _print_rest(estimates, "groups", console)
     too_large = _too_large_here(groups)
     for group, error in too_large[:SHOWN]:
-        console.print(
-            f"not here: {group[0].label or group[0].name}: {error}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(
+        print_line(console, f"not here: {group[0].label or group[0].name}: {error}")
+    print_line(
+        console,
         f"{len(every)} trials in {len(estimates)} groups, each builds; "
         f"{estimate.totals(estimates)}",
-        highlight=False,
-        soft_wrap=True,
     )
     if target.nodes:
         alone = len(every) - sum(len(group) for group, _ in too_large)
         hours = _node_hours(estimates, target.nodes, alone)
-        console.print(hours, highlight=False, soft_wrap=True)
+        print_line(console, hours)
     if target.device is not None:
         _print_fits(target.device, groups, console)
     until_flat = sum(trial.settings.training.until == "flat" for trial in every)
     if until_flat:
-        console.print(
+        print_line(
+            console,
             f"{until_flat} of these trials end when their validation perplexity has stopped "
             "falling (training.until=flat): FLOPs and time are the most they may take",
-            highlight=False,
-            soft_wrap=True,
         )
 
 
@@ -121,7 +110,7 @@ def _print_fits(device, groups, console):
     from launch.bench.compile.fit import fits
 
     for line in fits(device, groups[:SHOWN]):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(console, line)
     _print_rest(groups, "groups", console)
 
 
@@ -149,4 +138,4 @@ def _role_text(trial):
 
 def _print_rest(shown, what, console):
     if len(shown) > SHOWN:
-        console.print(f"… and {len(shown) - SHOWN} more {what}", highlight=False)
+        print_line(console, f"… and {len(shown) - SHOWN} more {what}")

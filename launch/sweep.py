@@ -63,7 +63,7 @@ from experiments.sweep.workdir import (
     read_trials,
 )
 from experiments.system import huge_pages
-from experiments.system.console import stdout_console
+from experiments.system.console import print_line, stdout_console
 from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
 from launch import command, config_flag, executor_flags
@@ -145,8 +145,9 @@ def main():
     if part:
         planned = trials_of(part, planned)
     if part and not planned:
-        return console.print(
-            f"part {_PART.value} has no trials: the sweep has {len(whole)}, each in one part"
+        return print_line(
+            console,
+            f"part {_PART.value} has no trials: the sweep has {len(whole)}, each in one part",
         )
     if _SEEDS.value == AUTO:
         return run_auto(planned, overrides, keys, console)
@@ -187,8 +188,9 @@ def plan(console):
         )
     planned = plan_trials(_CONFIG.value, points, overrides)
     if equal := len(points) - len(planned):
-        console.print(
-            f"{equal} of {len(points)} points have the settings of another and run once with it\n"
+        print_line(
+            console,
+            f"{equal} of {len(points)} points have the settings of another and run once with it\n",
         )
     return planned, overrides, keys
 
@@ -214,20 +216,18 @@ def join(console):
                     train_free(planned, workdir, console, interruption)
                 except CancelledError as error:
                     # No failure: a scheduler must not start this process again.
-                    return console.print(f"{error}", highlight=False, markup=False)
+                    return print_line(console, str(error))
             elif not planner_lives(workdir, others):
                 break
             else:
                 time.sleep(PAUSE)
     left = sum(not is_finished(workdir, trial) for trial in planned)
-    console.print(
+    print_line(
+        console,
         f"nothing is left to take; {left} of {len(planned)} trials have no result yet"
         if left
         else f"all {len(planned)} trials have ended: "
         f"python -m launch.report --workdir={workdir}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
     )
 
 
@@ -366,7 +366,7 @@ def prepare_all(todo, console):
     """Returns the corpora of trials: the workers open what this process leaves in the cache."""
     prepared = {data: prepare(data) for data in {t.settings.data for t in todo}}
     for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(console, line)
     return prepared
 
 
@@ -377,12 +377,12 @@ def report(planned, already, workdir, console):
 
     written = write_report(workdir, _metrics(planned))
     print_table(written.table, console)
-    console.print(
+    print_line(
+        console,
         f"\n{already} of {len(planned)} trials were finished before" if already else "",
-        highlight=False,
     )
     place = written.unwritten or written.html
-    console.print(f"report: {place}", highlight=False, markup=False, soft_wrap=True)
+    print_line(console, f"report: {place}")
     return sum(not is_finished(workdir, trial) for trial in planned)
 
 
@@ -416,9 +416,7 @@ def _metrics(planned):
 
 
 def _run(todo, already, prepared, workdir, console, interruption):
-    say = lambda line: console.print(
-        line, highlight=False, markup=False, soft_wrap=True
-    )
+    say = lambda line: print_line(console, line)
     if not executor_flags.value("join"):
         begin(workdir, todo)
     outside = {f"{c.place}:{c.name}" for t in todo for c in t.settings.outside()}

@@ -18,7 +18,7 @@ from experiments.report.tuning import (
     UNTUNED_VERDICTS,
     untuned_heading,
 )
-from experiments.system.console import stdout_console
+from experiments.system.console import print_line, stdout_console
 
 _TEXTS = (VERDICTS, CHOSEN, UNTUNED_VERDICTS)
 """The headings of columns of words, beside the first."""
@@ -79,7 +79,7 @@ def print_differences(
             lines.append((difference.mean, (label, *texts, drawn, verdict)))
     if not lines:
         text = f"{metric.name}: no row is compared; it takes a base, and two seeds of a row"
-        console.print(text, highlight=False)
+        print_line(console, text)
         return
     if is_sorted:
         lines.sort(key=lambda line: line[0])

@@ -13,6 +13,7 @@ import rich.text
 
 from experiments.evaluation.metrics import METRICS, Metric, summary
 from experiments.sweep.plan import Trial
+from experiments.system.console import print_line
 from experiments.system.files import read_json
 from experiments.trial.cost import flops_of_a_step
 
@@ -84,7 +85,7 @@ class Progress:
             self._last_line = time.monotonic()
             states = [f"{trial.name} {_status(trial, line)}" for trial, line in lines]
             text = f"{self._summary(lines)} | {'; '.join(states)}"
-            self._console.print(text, highlight=False, soft_wrap=True)
+            print_line(self._console, text)
 
     def ended(self, trial: Trial) -> None:
         """Prints one line for a trial that has its result, or has failed."""
@@ -104,12 +105,7 @@ class Progress:
             self._failed.add(trial.directory)
             text = f"FAILED: {result.get('error', 'no result was written')}"
         count = f"{self._already + len(self._ended)}/{self._already + len(self._todo)}"
-        self._console.print(
-            f"[{count}] {trial.name}: {text}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print_line(self._console, f"[{count}] {trial.name}: {text}")
 
     def _cost(self, trial, step):
         """Returns the FLOPs of the steps of this call up to `step`."""

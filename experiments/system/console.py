@@ -1,4 +1,4 @@
-"""Rich's console of standard output."""
+"""Rich's console of standard output, and lines on it."""
 
 import sys
 
@@ -19,3 +19,8 @@ def stdout_console(
         width=None if is_drawn else width,
         highlight=highlight,
     )
+
+
+def print_line(console: rich.console.Console, line: str) -> None:
+    """Prints a line as it stands: brackets are no markup, and no width breaks it."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

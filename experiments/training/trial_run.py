@@ -260,20 +260,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         )
         # What another trial logged is not in this one's file.
         clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
-        trackers = None
-        if common.tracking.names:
-            tracked = _tracked(job, common.tracking.root, run_dir.metrics())
-            trackers = Trackers(common.tracking.names, tracked)
-            resources.enter_context(contextlib.closing(trackers))
-        log = Log(
-            run_dir,
-            clock,
-            common.say,
-            peak=_peak(t, common.lanes.count),
-            trackers=trackers,
-            noted=noted,
-            skip=t.nonfinite == "skip",
-        )
+        log = _open_log(job, run_dir, clock, noted, common, resources)
         run = TrialRun(
             job=job,
             lane=lane,
@@ -289,6 +276,25 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             perplexities={int(k): v for k, v in perplexities.items()},
         )
     return StartedRun(run, state, hyper)
+
+
+def _open_log(job, run_dir, clock, noted, common, resources):
+    """Opens the log of a trial, and its trackers, which `resources` closes."""
+    t = job.settings.training
+    trackers = None
+    if common.tracking.names:
+        tracked = _tracked(job, common.tracking.root, run_dir.metrics())
+        trackers = Trackers(common.tracking.names, tracked)
+        resources.enter_context(contextlib.closing(trackers))
+    return Log(
+        run_dir,
+        clock,
+        common.say,
+        peak=_peak(t, common.lanes.count),
+        trackers=trackers,
+        noted=noted,
+        skip=t.nonfinite == "skip",
+    )
 
 
 def _tracked(job, root, lines):

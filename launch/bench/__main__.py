@@ -35,7 +35,7 @@ import rich.console
 from absl import flags
 
 from experiments.system import huge_pages
-from experiments.system.console import stdout_console
+from experiments.system.console import print_line, stdout_console
 from launch import command, config_flag
 from launch.bench.harness import libraries
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request, select
@@ -112,7 +112,7 @@ def finish(outcome: Outcome, console: rich.console.Console) -> None:
     """Names the files, says what is wrong, and ends the process."""
     # No wrapping: a path that is cut cannot be copied.
     lines = "\n".join(map(str, outcome.files))
-    console.print(lines, highlight=False, soft_wrap=True)
+    print_line(console, lines)
     if outcome.problem:
         print(f"error: {outcome.problem}", file=sys.stderr)
     sys.exit(outcome.status)

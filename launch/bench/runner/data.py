@@ -26,6 +26,7 @@ from experiments.data.corpora import cldr
 from experiments.data.dataset import prepare
 from experiments.settings import Data, FilesData, Settings
 from experiments.system import machine
+from experiments.system.console import print_line
 from experiments.system.process import Process
 from experiments.training import speed
 from experiments.training.trial_run import batches_of
@@ -123,7 +124,7 @@ def time_corpora(
         remark=remark,
     )
     show(filled, console)
-    console.print(remark, highlight=False, soft_wrap=True)
+    print_line(console, remark)
     return written
 
 

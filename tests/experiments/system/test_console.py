@@ -1,7 +1,12 @@
 """The console draws where a person looks, and nowhere else."""
 
+import io
 import subprocess
 import sys
+
+import rich.console
+
+from experiments.system.console import print_line
 
 SHOW = """
 from experiments.system.console import stdout_console
@@ -18,3 +23,10 @@ def test_a_pipe_is_no_terminal_whatever_the_environment_says():
         [sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True
     )
     assert shown.stdout == "False 150\ntext\n", shown.stderr
+
+
+def test_a_line_is_printed_as_it_stands():
+    file = io.StringIO()
+    line = "[red]: a row's name, which is longer than the terminal [/] is wide"
+    print_line(rich.console.Console(file=file, force_terminal=True, width=20), line)
+    assert file.getvalue() == f"{line}\n"
