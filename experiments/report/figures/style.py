@@ -83,7 +83,7 @@ def add_legend(figure: Figure, labels: Sequence[str]) -> None:
     figure.legend(handles, shown, loc="outside right upper", handlelength=2.4)
 
 
-def legend_height(rows: int) -> float:
+def legend_height(rows: float) -> float:
     """Returns the inches that the legend of so many rows needs, and axes at least."""
     return max(3.9, 0.9 + 0.21 * rows)
 
