@@ -4,7 +4,6 @@ No trial is trained here: what stands in a worker's place writes the result.
 """
 
 import bisect
-import concurrent.futures as futures
 import heapq
 import itertools
 import signal
@@ -22,106 +21,29 @@ from experiments.sweep.claims import (
     list_claims,
     read_claim,
 )
-from experiments.sweep.joiner import CancelledError, Share, begin, name_of, run_trials
-from experiments.sweep.plan import group_trials, lane_key, plan_trials
-from experiments.sweep.schedule import Layout, Schedule
-from experiments.sweep.workdir import cancel, open_workdir, record_failure
+from experiments.sweep.joiner import CancelledError, begin, name_of, run_trials
+from experiments.sweep.plan import group_trials
+from experiments.sweep.schedule import Layout
+from experiments.sweep.workdir import cancel
 from experiments.system.files import write_json
 from experiments.system.signals import Interrupted, Interruption
-from tests.experiments import tiny
-
-
-class Worker:
-    """Ends its trials when it is told to, with a result or an error."""
-
-    program = None
-
-    def __init__(self, end=lambda workdir, trial: finish(workdir, trial)):
-        self.end = end
-        self.shares = []
-        self.restarts = 0
-        self.waiting = None
-
-    def run(self, workdir, trials, lanes):
-        self.program = lane_key(trials[0].settings)
-        self.shares.append(Share(list(trials), lanes))
-        future = futures.Future()
-        self.waiting = workdir, trials, future
-        return future
-
-    def go_on(self):
-        if self.waiting is None:
-            return
-        workdir, trials, future = self.waiting
-        self.waiting = None
-        try:
-            for trial in list(trials):
-                self.end(workdir, trial)
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    def terminate(self):
-        if self.waiting is not None:
-            self.waiting[-1].set_exception(Interrupted())
-
-    def restart(self):
-        self.restarts += 1
-
-
-class FakePools:
-    def __init__(self, *workers):
-        self.all = workers
-
-    def workers(self, layout):
-        return self.all[: layout.workers]
-
-
-def finish(workdir, trial):
-    write_json(workdir / trial.directory / "result.json", dict(status="finished"))
-
-
-def fail(workdir, trial):
-    record_failure(workdir, trial, "no memory")
-
-
-def die(workdir, trial):
-    raise futures.BrokenExecutor("by a test")
-
-
-def planned(seeds):
-    points = [
-        tiny.POINT | {"seed": seed, "model.N": layers}
-        for layers in (1, 2)
-        for seed in range(seeds)
-    ]
-    return plan_trials({}, points)
-
-
-def as_layout(workers=1, lanes=1):
-    schedule = Schedule(Layout("as asked", workers, lanes), "as asked")
-    return lambda free: [(group, schedule) for group in group_trials(free)]
+from tests.experiments.sweep.stand_ins import (
+    FakePools,
+    Worker,
+    as_layout,
+    die,
+    fail,
+    finish,
+    planned,
+    ran,
+    train,
+)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(joiner, "TICK", 0.001)
     monkeypatch.setattr(joiner, "AGE", 0.0)
-
-
-def train(workdir, trials, *workers, choose=None, **options):
-    """Trains to the end with these workers; each goes on at every look."""
-    choose = choose or as_layout(len(workers))
-    for _ in run_trials(FakePools(*workers), workdir, trials, choose, **options):
-        for worker in workers:
-            worker.go_on()
-
-
-def ran(*workers):
-    return [
-        trial for worker in workers for share in worker.shares for trial in share[0]
-    ]
 
 
 def test_each_trial_runs_once_and_a_worker_keeps_to_its_program(tmp_path):
@@ -330,83 +252,6 @@ def test_results_from_before_there_were_claims_are_kept(tmp_path):
     worker = Worker()
     train(tmp_path, trials, worker)
     assert sorted(ran(worker)) == sorted(trials[1:])
-
-
-def scored(workdir, seeds=3):
-    """Trials of rows that differ in their scores; the first and last share a program."""
-    rows = ({}, {"evaluation.beam": 2}, {"evaluation.int8": True})
-    points = [row | {"seed": seed} for row in rows for seed in range(seeds)]
-    trials = plan_trials(tiny.config(), points)
-    open_workdir(workdir, "config.py", tiny.config(), [], trials)
-    return trials
-
-
-def training(trials):
-    return [trial.settings.training_key() for trial in trials]
-
-
-class Training(Worker):
-    """Notes which trainings others are at when it begins, and which are copied."""
-
-    now = ()
-
-    def run(self, workdir, trials, lanes):
-        assert not {*training(trials)} & {*itertools.chain(*self.now.values())}
-        self.now[self] = training(trials)
-        return super().run(workdir, trials, lanes)
-
-    def go_on(self):
-        self.now.pop(self, None)
-        super().go_on()
-
-
-@pytest.mark.parametrize("age", [0.0, 60.0])
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_a_trial_waits_for_the_one_that_it_is_to_copy(
-    tmp_path, monkeypatch, lanes, age
-):
-    monkeypatch.setattr(joiner, "AGE", age)
-    trials = scored(tmp_path)
-    workers = [Training(), Training()]
-    Training.now = {}
-    train(tmp_path, trials, *workers, choose=as_layout(2, lanes))
-    assert sorted(ran(*workers)) == sorted(trials)
-    for worker in workers:
-        for share in worker.shares:
-            assert len({*training(share.trials)}) == len(share.trials)
-
-
-@pytest.mark.parametrize("only_copies", [False, True])
-def test_what_another_process_trains_is_waited_for(tmp_path, only_copies):
-    first, *_ = trials = scored(tmp_path, seeds=1)
-    with Presence(tmp_path, silence=0.4) as other:
-        claims = Claims(tmp_path, other.name)
-        claims.take(name_of(first), 0)
-        worker = Worker()
-        mine = trials[1:] if only_copies else trials
-        process = run_trials(FakePools(worker), tmp_path, mine, as_layout())
-        for _ in range(5):
-            next(process)
-        assert worker.shares == []
-        guest = run_trials(
-            FakePools(worker), tmp_path, mine, as_layout(), stays=False, silence=30.0
-        )
-        deadline = time.monotonic() + 5
-        for _ in guest:
-            assert time.monotonic() < deadline
-        finish(tmp_path, first)
-        claims.end(name_of(first))
-    for _ in process:
-        worker.go_on()
-    assert sorted(ran(worker)) == sorted(trials[1:])
-
-
-def test_the_copy_of_a_trial_that_fails_is_trained(tmp_path):
-    first, *_ = trials = scored(tmp_path, seeds=1)
-    ends = {name_of(first): fail}
-    worker = Worker(lambda path, trial: ends.get(name_of(trial), finish)(path, trial))
-    train(tmp_path, trials, worker)
-    assert sorted(ran(worker)) == sorted(trials)
 
 
 class Network:
