@@ -1,5 +1,6 @@
 """Four fake CPU devices for every test; nothing else may use JAX before this."""
 
+import gc
 import os
 
 # XLA's collectives deadlock on machines of few cores when they think there are few.
@@ -7,6 +8,8 @@ os.environ.setdefault("NPROC", "32")
 # Most of a test would be LLVM's optimisation of a program that runs once. .ci/run sets
 # this to 0, so that what users compile is tested too.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# A program's operations need not say which lines they are from.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -22,6 +25,9 @@ if unoptimised and jax.__version_info__ < (0, 11):
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# What JAX keeps of its programs makes a collection long, and there is little to collect.
+gc.set_threshold(50_000, 20, 50)
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -29,6 +35,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="Run each test with the first of its cases alone, as on a further version of JAX",
     )
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
 
 
 # Last, so that the first case is one that is not left out for its mark.

@@ -57,13 +57,7 @@ def failures(rows):
 
 
 # A product and a score that is none; others go the way of one of them.
-SOME = [
-    pytest.param(score, marks=() if score in ("additive", Cosine) else pytest.mark.ci)
-    for score in [*SCORES, Cosine]
-]
-
-
-@pytest.mark.parametrize("score", SOME)
+@pytest.mark.parametrize("score", [Cosine, "additive"])
 def test_a_score_meets_the_contract(score):
     rows = check_score(score, dtypes=())
     assert len(rows) == 11
