@@ -27,13 +27,7 @@ MOST_LINES = 120
 
 
 def main(wheel: str) -> None:
-    os.environ.update(
-        NPROC="32",
-        JAX_NUM_CPU_DEVICES="8",
-        JAX_PLATFORMS="cpu",
-        # Most of a notebook this small would be to optimise its programs.
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-    )
+    os.environ.update(NPROC="32", JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
     # The kernel finds attn by the wheel alone.
     os.environ.pop("PYTHONPATH", None)
     before = versions()
