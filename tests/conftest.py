@@ -42,6 +42,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    # What is frozen at the end is told as leaked.
+    gc.unfreeze()
+
+
 # Last, so that the first case is one that is not left out for its mark.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
