@@ -134,13 +134,13 @@ class World:
         return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
 
     def cases(self) -> list[Case]:
-        """Lists all damages: each of a file, and two of each file of a checkpoint."""
+        """Lists all damages: each of a file, and three of each file of a checkpoint."""
         cases = []
         for state in self.states:
             for i, file in enumerate(self._files(state)):
                 harms = list(HARMS)
                 if _is_of_a_checkpoint(file):
-                    harms = [harms[(i + step) % len(harms)] for step in (0, 2)]
+                    harms = [harms[(i + step) % len(harms)] for step in (0, 2, 3)]
                 cases += [Case(state, file, harm) for harm in harms]
         return cases
 
