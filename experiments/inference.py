@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import sample
-from attn.io import dequantise, quantise
 from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
@@ -35,11 +34,7 @@ MAX_LENGTH = 2**21
 
 
 class TrainedModel(NamedTuple):
-    """Holds a trial's model with the weights that its settings name.
-
-    Its parameters are in 8 bits, as `attn.io.quantise` makes them, where
-    `settings.evaluation.int8` says so.
-    """
+    """Holds a trial's model with the weights that its settings name."""
 
     settings: Settings
     vocabulary: Vocabulary
@@ -74,8 +69,8 @@ def load_model(
 class Translator:
     """Translates with the model in a trial's directory.
 
-    `beam`, `alpha` and `int8` are those of the settings where None; each translation begins
-    with the text `prefix`.
+    `beam` and `alpha` are those of the settings where None; each translation begins with
+    the text `prefix`.
 
     Raises WorkdirError where there is no model, naming what is there, and where the model
     cannot do what is asked; and what `load_model` raises.
@@ -89,9 +84,8 @@ class Translator:
         alpha: float | None = None,
         n_best: int = 1,
         prefix: str = "",
-        int8: bool | None = None,
     ):
-        point = dict(beam=beam, alpha=alpha, int8=int8)
+        point = dict(beam=beam, alpha=alpha)
         point = {
             f"evaluation.{name}": value
             for name, value in point.items()
@@ -190,7 +184,6 @@ class Sampler:
         model = build_model(self._model.program)
 
         def draw(variables, *arguments, **options):
-            variables = dequantise(variables)
             return sample(model, variables, *arguments, bos=BOS, eos=EOS, **options)
 
         self._sample = jax.jit(
@@ -308,6 +301,4 @@ def _restore(workdir, program, settings):
         weights = settings.evaluation.weights
         average = settings.training.average
         state, _ = checkpoints.weights(weights, restored.state, average)
-    if not settings.evaluation.int8:
-        return state
-    return state._replace(params=jax.jit(quantise)(state.params))
+    return state

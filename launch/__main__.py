@@ -11,7 +11,6 @@ COMMANDS = (
     "sweep",
     "status",
     "cancel",
-    "collect",
     "report",
     "translate",
     "sample",

@@ -137,19 +137,12 @@ def define_outside() -> flags.FlagHolder[list[str]]:
     )
 
 
-def define_mixed_code() -> flags.FlagHolder[bool]:
-    """Defines --mixed_code, for what merges the trials of several workdirs."""
-    return flags.DEFINE_bool(
-        "mixed_code", False, "Takes trials of different commits of the code together"
-    )
-
-
 def define_tracker() -> flags.FlagHolder[list[str]]:
     """Defines --tracker, and refuses what cannot be used."""
     flag = flags.DEFINE_list(
         "tracker",
         [],
-        "Where numbers are shown too: tensorboard, wandb, mlflow, or several with commas",
+        "Where numbers are shown too: tensorboard, wandb, or both with a comma",
     )
 
     def check(names):

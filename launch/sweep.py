@@ -23,12 +23,6 @@ python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --see
 trains each row at its own learning rate and at these, on --tune_seeds seeds that are not
 compared; then its three seeds at the one of the lowest validation perplexity. Several --tune
 give the product of their values. The report has the rows at their own values beside it.
-
-python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed
---part=3/20 --workdir=runs/quick-3
-
-runs the third of twenty parts of the plan, about equal in work, on machines that share no
-directory; launch.collect brings their workdirs together.
 """
 
 import os
@@ -43,7 +37,6 @@ from experiments.data.dataset import prepare
 from experiments.evaluation.metrics import METRICS
 from experiments.sweep.claims import Others, Presence, planner_lives
 from experiments.sweep.joiner import CancelledError, begin
-from experiments.sweep.parts import read_part, trials_of
 from experiments.sweep.plan import check_all, plan_trials
 from experiments.sweep.points import expand, load_config, select_points, sweeps_of
 from experiments.sweep.progress import Progress
@@ -106,11 +99,6 @@ _TUNE_SEEDS = flags.DEFINE_integer(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
-_PART = flags.DEFINE_string(
-    "part",
-    None,
-    "Run one part of the trials, as 3/20, in a --workdir of its own",
-)
 _DEVICE = flags.DEFINE_string(
     "device",
     None,
@@ -140,15 +128,6 @@ def main():
         return join(console)
     planned, overrides, keys = plan(console)
     tuning = read_tune()
-    part = read_own_part()
-    whole = planned if part else []
-    if part:
-        planned = trials_of(part, planned)
-    if part and not planned:
-        return print_line(
-            console,
-            f"part {_PART.value} has no trials: the sweep has {len(whole)}, each in one part",
-        )
     if _SEEDS.value == AUTO:
         return run_auto(planned, overrides, keys, console)
     rows = []
@@ -165,7 +144,7 @@ def main():
         if rows:
             failed = run_tuned(rows, tuning, workdir, console, interruption)
         else:
-            failed = run(planned, workdir, console, interruption, whole)
+            failed = run(planned, workdir, console, interruption)
     sys.exit(1 if failed else 0)
 
 
@@ -197,7 +176,7 @@ def plan(console):
 
 def join(console):
     """Trains what is free of a sweep that another call has planned."""
-    for flag in (_SWEEP, _ONLY, _SEEDS, _BUDGET, _TUNE, _PART, _DRY_RUN):
+    for flag in (_SWEEP, _ONLY, _SEEDS, _BUDGET, _TUNE, _DRY_RUN):
         if flag.value:
             command.mistake(
                 f"--join takes the trials that are planned: leave --{flag.name} out"
@@ -276,19 +255,6 @@ def read_tune() -> Tuning | None:
     return read_tuning(_TUNE.value, _TUNE_SEEDS.value or 1)
 
 
-def read_own_part():
-    """Returns the part that --part names; None without it."""
-    if _PART.value is None:
-        return None
-    if _TUNE.value or _SEEDS.value == AUTO:
-        other = "--tune" if _TUNE.value else f"--seeds={AUTO}"
-        command.mistake(
-            f"--part={_PART.value}: {other} decides by the whole table, which no part has: "
-            "leave one of them out"
-        )
-    return read_part(_PART.value)
-
-
 def run_auto(planned, overrides, keys, console):
     """Gives seeds to rows until they are decided, or the budget is spent."""
     from launch import auto_seeds
@@ -323,10 +289,10 @@ def run_auto(planned, overrides, keys, console):
     sys.exit(1 if failed else 0)
 
 
-def run(planned, workdir, console, interruption, whole=()):
+def run(planned, workdir, console, interruption):
     """Runs what has not ended and reports. Returns how many trials failed."""
     with lock(workdir):
-        planned, already = train(planned, workdir, console, interruption, whole=whole)
+        planned, already = train(planned, workdir, console, interruption)
         return report(planned, already, workdir, console)
 
 
@@ -344,7 +310,7 @@ def run_tuned(rows, tuning, workdir, console, interruption):
         return report(trained, len(trained) - new, workdir, console)
 
 
-def train(planned, workdir, console, interruption, tuning=None, whole=()):
+def train(planned, workdir, console, interruption, tuning=None):
     """Runs what has not ended. Returns the trials, and how many had ended before.
 
     `whole` are the trials of all parts where `planned` are one.
@@ -356,7 +322,7 @@ def train(planned, workdir, console, interruption, tuning=None, whole=()):
         # Before the corpora are read, which may take minutes.
         check_all(todo)
         prepared = prepare_all(todo, console)
-    _list_trials(workdir, planned, bool(todo), tuning, whole)
+    _list_trials(workdir, planned, bool(todo), tuning)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
     return planned, already
@@ -386,7 +352,7 @@ def report(planned, already, workdir, console):
     return sum(not is_finished(workdir, trial) for trial in planned)
 
 
-def _list_trials(workdir, planned, is_needed, tuning, whole):
+def _list_trials(workdir, planned, is_needed, tuning):
     """Writes sweep.json; where nothing can be written only if that `is_needed`.
 
     So the table of a finished sweep can be shown from a read-only file system.
@@ -400,7 +366,6 @@ def _list_trials(workdir, planned, is_needed, tuning, whole):
             planned,
             is_auto=_SEEDS.value == AUTO,
             tuning=tuning and tuning.to_json(),
-            whole=whole,
         )
     except OSError as error:
         if is_needed or error.errno not in READ_ONLY:

@@ -39,12 +39,6 @@ _N_BEST = flags.DEFINE_integer(
     "Translations of each line, with their scores; 0: the best, without",
     lower_bound=0,
 )
-_INT8 = flags.DEFINE_bool(
-    "int8",
-    None,
-    "Matrices in 8 bits a number, a quarter of the memory; the trial's own setting if not "
-    "given",
-)
 _PREFIX = flags.DEFINE_string(
     "prefix", "", "Text that every translation must begin with"
 )
@@ -64,7 +58,6 @@ def main():
         alpha=_ALPHA.value,
         n_best=max(1, n),
         prefix=_PREFIX.value,
-        int8=_INT8.value,
     )
     # Only \n ends a line, or a lone \r would make two translations of one line.
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")

@@ -1,21 +1,17 @@
-"""Weights in and out: PyTorch's nn.Transformer, plain dictionaries, files of arrays, 8 bits.
+"""Weights in and out: PyTorch's nn.Transformer, plain dictionaries, files of arrays.
 
 model, variables = from_torch(load("model.safetensors"), h=8)
 save("model.npz", to_torch(model, variables))
 """
 
-from attn.io.int8 import Int8, dequantise, quantise
 from attn.io.safetensors import load, save
 from attn.io.torch import Names, from_arrays, from_torch, to_arrays, to_torch
 
 __all__ = [
-    "Int8",
     "Names",
-    "dequantise",
     "from_arrays",
     "from_torch",
     "load",
-    "quantise",
     "save",
     "to_arrays",
     "to_torch",

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import beam_search
-from attn.io import dequantise
 from experiments.data.batches import Encoded, padded
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.evaluation.pipelining import one_ahead
@@ -116,15 +115,14 @@ def search_batch(
 ):
     """Searches translations of sources (B, N) that begin with the tokens `prefix`.
 
-    Parameters of the state may be in 8 bits. Returns tokens (B, n_best, T) and scores
-    (B, n_best).
+    Returns tokens (B, n_best, T) and scores (B, n_best).
     """
     count = len(source)
     beginning = jnp.asarray(prefix, jnp.int32)[None]
     beginnings = jnp.broadcast_to(beginning, (count, len(prefix)))
     result = beam_search(
         build_model(program),
-        dict(params=dequantise(state.params), positions=state.positions),
+        dict(params=state.params, positions=state.positions),
         source,
         lengths,
         beam=search.beam,

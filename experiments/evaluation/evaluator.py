@@ -5,10 +5,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from attn import Positions
-from attn.io import dequantise, quantise
 from experiments.data.batches import Encoded
 from experiments.data.dataset import Dataset, Heldout
 from experiments.evaluation import alignment_error, head_importance
@@ -26,7 +26,6 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
-from experiments.system.program_cache import disk_cached
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -60,7 +59,7 @@ def evaluation_functions(
         # One program less to compile.
         search=greedy if search.beam == 1 else searched(search),
         answers=over_lanes(functools.partial(answer_batch, program), lanes),
-        weights=disk_cached(weights),
+        weights=jax.jit(weights),
     )
 
 
@@ -225,11 +224,8 @@ class Evaluator:
             state, steps[trial.lane] = trial.checkpoints.weights(
                 name, take_lane(states, place), trial.settings.training.average
             )
-            int8 = trial.settings.evaluation.int8
-            if int8:
-                state = _rounded(state)
             # The raw weights are in their lane already.
-            if int8 or name != "raw":
+            if name != "raw":
                 replaced = put_lane(replaced, place, state)
         return replaced, steps
 
@@ -408,12 +404,6 @@ class Evaluator:
                 test.text.source,
             )
         return arrays
-
-
-@disk_cached
-def _rounded(state):
-    """Returns a state whose parameters are those that 8 bits hold."""
-    return state._replace(params=dequantise(quantise(state.params)))
 
 
 def _attention_batch(trial):

@@ -37,7 +37,7 @@ class Metric:
     """
 
     key: str
-    """The name in result.json, in SQL, and of the setting's results, as "bleu"."""
+    """The name in result.json, and of the setting's results, as "bleu"."""
     heading: str
     """The name in tables, with its unit, as "exact match, %"."""
     split: str = "test"

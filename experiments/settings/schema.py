@@ -19,7 +19,7 @@ NONFINITE = ("stop", "skip")
 WEIGHTS = ("raw", "average", "ema", "best")
 UNTIL = ("steps", "flat")
 
-SCORING = ("beam", "alpha", "weights", "int8", "examples", "head_importance")
+SCORING = ("beam", "alpha", "weights", "examples", "head_importance")
 """The settings of `Evaluation` on which nothing depends before a trial's end."""
 
 FLAT_EVALUATIONS = 6
@@ -168,9 +168,6 @@ class Evaluation:
     weights: str = fields.one_of(WEIGHTS, "raw")
     """The weights whose scores are the trial's. raw: of the last step; average: of the last
     training.average checkpoints; ema; best: of training.keep_best."""
-    int8: bool = fields.flag(False)
-    """True to round matrices to 8 bits a number, `attn.io.quantise`, for the scores at the
-    end and for what the trained model writes; training and its evaluations have all bits."""
     sentences: int = fields.at_least(1, 200)
     """Validation sentences that are translated at each evaluation, 1 or more; at the end
     validation and test are translated whole."""

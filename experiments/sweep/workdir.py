@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,11 @@ def open_workdir(
     trials: list[Trial],
     is_auto: bool = False,
     tuning: Mapping[str, Any] | None = None,
-    whole: Iterable[Trial] = (),
 ) -> None:
     """Writes sweep.json: the base config, and every trial that was ever asked for.
 
     `is_auto` is true of a sweep that chooses its seeds, see `set_looks`; `tuning` is what a
-    sweep with --tune chooses from, {"grid": {key: values}, "seeds": seeds}. `whole` are the
-    trials of all parts where `trials` are one, so that a merged table has them in order.
+    sweep with --tune chooses from, {"grid": {key: values}, "seeds": seeds}.
 
     Raises WorkdirError where the workdir is another config's, or a single trial's, or of a
     sweep that was tuned in another way.
@@ -113,8 +111,6 @@ def open_workdir(
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
     if tuning:
         sweep["tuning"] = dict(tuning)
-    if plan := [trial.settings.digest() for trial in whole]:
-        sweep["plan"] = list(dict.fromkeys([*plan, *before.get("plan", [])]))
     if is_auto:
         sweep["looks"] = before.get("looks", dict(count=0, interest={}))
     _write_sweep(workdir, sweep, before)

@@ -29,7 +29,6 @@ from orbax.checkpoint import v1 as ocp
 from attn.random_bits import mix
 from experiments.errors import CheckpointError
 from experiments.system.machine import is_out_of_memory
-from experiments.system.program_cache import disk_cached
 
 SMALL = 2**20
 """Bytes from which an array is written by itself. Orbax takes three milliseconds of a core for
@@ -54,7 +53,7 @@ def checksum(x):
     return mix(words.astype(jnp.uint32) ^ mix(places)).sum(dtype=jnp.uint32)
 
 
-@disk_cached
+@jax.jit
 def checksums(leaves):
     """Computes the checksum of each array."""
     return [checksum(leaf) for leaf in leaves]

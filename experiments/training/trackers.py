@@ -195,89 +195,6 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class MLflow:
-    """Logs to MLflow: $MLFLOW_TRACKING_URI, else the folder ROOT/mlruns; experiment attn.
-
-    It asks for the points that are there, and logs those that are not.
-    """
-
-    def __init__(self, trial: Tracked):
-        from mlflow.entities import Param
-
-        self._client = _mlflow_client(trial.root)
-        identity = trial.identity()
-        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "attn"))
-        found = self._client.search_runs(
-            [experiment], f"tags.attn_trial = '{identity}'"
-        )
-        if found:
-            self._run = found[0].info.run_id
-            self._client.update_run(self._run, status="RUNNING")
-        else:
-            tags = dict(attn_trial=identity, attn_workdir=str(trial.root.absolute()))
-            run = self._client.create_run(experiment, tags=tags, run_name=trial.name)
-            self._run = run.info.run_id
-        settings = trial.settings.items()
-        # Equal ones may be logged again.
-        parameters = [Param(key, str(value)) for key, value in settings]
-        # The most parameters that a call takes are 100.
-        for first in range(0, len(parameters), 100):
-            self._client.log_batch(self._run, params=parameters[first : first + 100])
-        self._begun = trial.begun
-        self._known: dict[str, set[int]] = {}
-        self._ended = False
-
-    def write(self, number: int, line: Mapping[str, Any]) -> None:
-        from mlflow.entities import Metric
-
-        at = int(1000 * (self._begun + line["seconds"]))
-        step = line["step"]
-        points = []
-        for key, value in _values(line).items():
-            if step not in self._steps(key):
-                points.append(Metric(key, value, at, step))
-        if points:
-            self._client.log_batch(self._run, metrics=points)
-        for point in points:
-            self._known[point.key].add(step)
-        if line["split"] == RESULT:
-            self._client.set_terminated(self._run)
-            self._ended = True
-
-    def close(self) -> None:
-        if not self._ended:
-            self._client.set_terminated(self._run, status="KILLED")
-
-    def _steps(self, key):
-        """Returns the steps at which a metric has been logged."""
-        if key not in self._known:
-            history = self._client.get_metric_history(self._run, key)
-            self._known[key] = {metric.step for metric in history}
-        return self._known[key]
-
-    def _experiment(self, name):
-        from mlflow.exceptions import MlflowException
-
-        if found := self._client.get_experiment_by_name(name):
-            return found.experiment_id
-        try:
-            return self._client.create_experiment(name)
-        except MlflowException:
-            # Another worker of the sweep has made it since.
-            return self._client.get_experiment_by_name(name).experiment_id
-
-
-def _mlflow_client(root):
-    from mlflow import MlflowClient
-
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri:
-        uri = (root / "mlruns").absolute().as_uri()
-        # MLflow asks who uses folders whether they mean to.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    return MlflowClient(tracking_uri=uri)
-
-
 class Kind(NamedTuple):
     """Holds a tracker's class, the module that it needs, and the extra that installs it."""
 
@@ -289,7 +206,6 @@ class Kind(NamedTuple):
 TRACKERS = {
     "tensorboard": Kind(TensorBoard, "tensorboardX", "tensorboard"),
     "wandb": Kind(WeightsAndBiases, "wandb", "wandb"),
-    "mlflow": Kind(MLflow, "mlflow", "mlflow"),
 }
 """The trackers by name."""
 

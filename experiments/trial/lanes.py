@@ -18,7 +18,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from experiments.errors import UserError
-from experiments.system.program_cache import DiskCached, disk_cached
 
 AXIS = "devices"
 GROUPS = "groups"
@@ -109,7 +108,7 @@ def distribute(
     Raises DeviceError for an unknown strategy and for lanes that do not split over the
     devices.
     """
-    run = DiskCached(on_devices(steps, lanes, donate=donate), steps, lanes, donate)
+    run = on_devices(steps, lanes, donate=donate)
     own_devices = lanes.own.size
     split = _split_rows if lanes.count == 1 else _split_lanes
 
@@ -183,7 +182,7 @@ def _shard_map(side_by_side, lanes, options):
     return _among_processes(run, lanes, specs) if several else run
 
 
-def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> DiskCached:
+def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> Callable:
     """Returns run(states, *shared) -> results (L, ...), of function(state, *shared)."""
 
     def run(states, *shared):
@@ -194,17 +193,17 @@ def over_lanes(function: Callable, lanes: Lanes = Lanes()) -> DiskCached:
         results = jax.vmap(side_by_side, axes)(states, *shared)
         return jax.tree.map(lambda x: x.reshape(lanes.count, *x.shape[2:]), results)
 
-    return DiskCached(jax.jit(run), function, lanes)
+    return jax.jit(run)
 
 
-@disk_cached
+@jax.jit
 def take_lane(states, place: tuple[int, int]):
     """Returns one trial's arrays of a population's."""
     # `place` is traced, so that all lanes share one compiled program.
     return jax.tree.map(lambda x: x[place], states)
 
 
-@disk_cached
+@jax.jit
 def put_lane(states, place: tuple[int, int], state):
     """Returns a population's arrays with one trial's replaced."""
     return jax.tree.map(lambda x, own: x.at[place].set(own), states, state)

@@ -24,7 +24,6 @@ from attn import (
 )
 from attn.random_bits import cheap_key
 from experiments.settings import Model, Settings
-from experiments.system.program_cache import disk_cached
 
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
@@ -284,7 +283,7 @@ def trial_key(settings: Settings, use: int) -> jax.Array:
 def _compiled_variables(program):
     """Returns `initial_variables` of a program, compiled."""
     function = functools.partial(initial_variables, program)
-    return disk_cached(function)
+    return jax.jit(function)
 
 
 def initial_variables(program: Program, key):

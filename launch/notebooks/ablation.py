@@ -143,15 +143,9 @@ report_frame(workdir)
 # %% [markdown]
 # ## Ask on
 #
-# All trials can be asked in SQL. More seeds, or more points in `question.py`, and the
-# same command trains only what is new; `experiments/configs/` has the tables of the
-# paper.
+# One metric's differences to the base, a line a row, with its interval drawn. More seeds,
+# or more points in `question.py`, and the same command trains only what is new;
+# `experiments/configs/` has the tables of the paper.
 
 # %%
-command(
-    "launch.report",
-    f"--workdir={workdir}",
-    "--sql=select label, count(*) as seeds, avg(perplexity) as perplexity, "
-    "avg(exact_match) as exact_match, avg(seconds) as seconds "
-    "from trials group by label order by perplexity",
-)
+command("launch.report", f"--workdir={workdir}", "--differences=exact_match", "--sort")

@@ -1,24 +1,18 @@
 """Language models as trials: on the target side of pairs and on text alone, and what they write."""
 
 import gzip
-import json
-import shutil
 import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import sample
-from attn.io import dequantise, quantise
 from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError
-from experiments.data.vocabulary import BOS, EOS
 from experiments.errors import WorkdirError
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.inference import Sampler, Translator, load_model
+from experiments.inference import Sampler, Translator
 from experiments.report.results import read_results, read_sentences
 from experiments.report.write import write_report
 from experiments.settings import SettingsError
@@ -222,33 +216,6 @@ def test_text_that_is_not_there(folder, changes, message):
 def test_settings_that_contradict_each_other(folder, changes, message):
     with pytest.raises(SettingsError, match=message):
         settings(folder, **changes)
-
-
-def test_what_it_writes_in_8_bits(trained, tmp_path):
-    workdir, *_ = trained
-    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["evaluation"]["int8"] = True
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "checksums.json").unlink()
-    model = load_model(workdir)
-    state = jax.tree.map(jnp.asarray, model.state)
-    rounded = dequantise(quantise(state.params))
-    result = sample(
-        build_model(model.program),
-        dict(params=rounded, positions=state.positions),
-        jax.random.key(4),
-        jnp.zeros((3, 0), jnp.int32),
-        jnp.zeros(3, jnp.int32),
-        max_length=12,
-        bos=BOS,
-        eos=EOS,
-    )
-    texts = Sampler(tmp_path)(3, seed=4)
-    assert [text for _, text in texts] == model.vocabulary.decode(result.tokens)
-    log_probs = [log_prob for log_prob, _ in texts]
-    np.testing.assert_allclose(log_probs, result.log_probs, rtol=1e-5)
-    assert log_probs != [log_prob for log_prob, _ in Sampler(workdir)(3, seed=4)]
 
 
 def test_what_it_writes(trained):

@@ -13,7 +13,6 @@ import pytest
 import rich.console
 
 from attn import Mask
-from attn.io import dequantise, quantise
 from experiments.data.batches import Batches
 from experiments.data.vocabulary import BOS, EOS
 from experiments.trial import flops
@@ -35,7 +34,6 @@ from launch.bench.training import products
 
 STEP = dataclasses.replace(steps.TINY, turn=0.05)
 SEARCH = dataclasses.replace(searches.TINY[0], turn=0.2)
-INT8 = dataclasses.replace(searches.TINY[-1], turn=0.2)
 
 
 def needs(*packages):
@@ -430,32 +428,6 @@ def test_attn_searches_for_as_many_tokens(beam):
     assert (
         not np.isin(tokens[:, :-1], searches.MARKS).any() and len(np.unique(tokens)) > 3
     )
-
-
-@pytest.mark.ci
-@needs("torch", "transformers", "ctranslate2")
-def test_libraries_with_8_bits_find_mostly_the_same_translations(monkeypatch):
-    monkeypatch.setenv("NPROC", "1")
-    names = list(searches.LIBRARIES)
-    with run.workers(searches.LIBRARIES) as running:
-        cells = run.run_case(INT8, names, running, 1)
-    statuses = {name: cell.status for name, cell in cells.items()}
-    assert statuses.pop("transformers") == "left out"
-    assert set(statuses.values()) == {"timed"}
-
-
-def test_attn_s_search_in_8_bits_is_that_of_rounded_weights(monkeypatch):
-    # So many sentences that rounding settles some close calls otherwise.
-    small = dataclasses.replace(INT8, batch=100)
-    actual = decoding_attn.search(small).sample()["tokens"]
-    exact = searches.weights(small)
-    float32 = dataclasses.replace(small, int8=False)
-    found = []
-    for weights in (exact, jax.tree.map(np.asarray, dequantise(quantise(exact)))):
-        monkeypatch.setattr(searches, "weights", lambda case, same=weights: same)
-        found.append(decoding_attn.search(float32).sample()["tokens"])
-    np.testing.assert_array_equal(actual, found[1])
-    assert (actual != found[0]).any()
 
 
 @pytest.mark.parametrize("known", [steps.LIBRARIES, searches.LIBRARIES])

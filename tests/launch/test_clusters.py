@@ -1,8 +1,7 @@
 """The templates of launch/clusters: scripts do what they say with programs that stand in for
-launch.sweep, scontrol and rclone; the Kubernetes files have the fields of its API."""
+launch.sweep and scontrol; the Kubernetes file has the fields of its API."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -98,12 +97,12 @@ def test_kubernetes_files_have_fields_of_its_api(path):
 
 
 def test_a_wrong_field_is_seen():
-    (job,) = documents(CLUSTERS / "kubernetes_parts.yaml")
-    job["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = 8
+    *_, job = documents(CLUSTERS / "kubernetes.yaml")
+    job["spec"]["template"]["spec"]["containers"][0]["name"] = 8
     job["spec"]["completion"] = 8
     assert wrong(job, FIELDS["Job"]) == [
         ".spec.completion",
-        ".spec.template.spec.containers[0].env[0].value",
+        ".spec.template.spec.containers[0].name",
     ]
 
 
@@ -131,8 +130,6 @@ def test_a_job_is_one_that_kubernetes_takes(path):
             (claim,) = claims
             claimed = volume["persistentVolumeClaim"]["claimName"]
             assert claimed == claim["metadata"]["name"]
-    env = {entry["name"]: entry["value"] for entry in container.get("env", ())}
-    assert env.get("PARTS", str(spec["completions"])) == str(spec["completions"])
 
 
 @pytest.mark.parametrize("path", YAML, ids=lambda path: path.name)
@@ -158,13 +155,6 @@ for word in "$@"; do
 done
 exit "${STATUS:-0}"
 """
-RCLONE = """#!/bin/bash
-echo "rclone $1" >> "$LOG"
-if [ "${FAILING:-}" = "$1" ]; then exit 1; fi
-if [ ! -d "$2" ]; then exit 3; fi
-if [ "$1" = sync ]; then rm -rf "$3"; fi
-mkdir -p "$3" && cp -R "$2/." "$3"
-"""
 SCONTROL = """#!/bin/bash
 echo "scontrol $*" >> "$LOG"
 exit 1
@@ -176,7 +166,7 @@ def start(tmp_path):
     """Starts a script with stand-ins for the programs that it calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in (("python", SWEEP), ("rclone", RCLONE), ("scontrol", SCONTROL)):
+    for name, text in (("python", SWEEP), ("scontrol", SCONTROL)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 
@@ -187,9 +177,8 @@ def start(tmp_path):
             "LOG": str(tmp_path / "log"),
             **variables,
         }
-        for name in ("PART", "WORKDIR", "JOB_COMPLETION_INDEX"):
-            if name not in variables:
-                env.pop(name, None)
+        if "WORKDIR" not in variables:
+            env.pop("WORKDIR", None)
         return subprocess.Popen(
             ["bash", CLUSTERS / script, *arguments], env=env, cwd=tmp_path
         )
@@ -231,42 +220,5 @@ def test_the_slurm_script_waits_until_the_sweep_has_saved(start, tmp_path):
     assert logged(tmp_path)[-1] == "scontrol requeue 17_4"
 
 
-def test_scripts_say_what_they_need(start):
+def test_the_slurm_script_needs_a_workdir(start):
     assert start("slurm.sh").wait(20) != 0
-    assert start("part.sh", PARTS="3").wait(20) != 0
-
-
-def test_a_part_is_fetched_trained_and_kept(start, tmp_path):
-    keep = tmp_path / "keep"
-    given = dict(PARTS="8", KEEP=str(keep), JOB_COMPLETION_INDEX="2")
-    assert start("part.sh", "--sweep=table,seed", **given).wait(20) == 0
-    assert logged(tmp_path) == [
-        "rclone copy",
-        "-m launch.sweep --sweep=table,seed --part=3/8 --workdir=runs/part-3",
-        "rclone sync",
-    ]
-    assert (keep / "part-3/result").read_text() == "done\n"
-    # On another machine, it goes on from there.
-    shutil.rmtree(tmp_path / "runs")
-    again = dict(PARTS="8", KEEP=str(keep), PART="3")
-    assert start("part.sh", STATUS="1", **again).wait(20) == 1
-    assert (keep / "part-3/result").read_text() == "done\ndone\n"
-
-
-def test_a_part_that_is_told_to_leave_is_kept(start, tmp_path):
-    (tmp_path / "runs/part-1").mkdir(parents=True)
-    (tmp_path / "runs/part-1/half").touch()
-    given = dict(PARTS="8", KEEP=str(tmp_path / "keep"), PART="1")
-    process = start("part.sh", MODE="wait", **given)
-    assert terminated(process, tmp_path) == 75
-    assert (tmp_path / "keep/part-1/half").exists()
-
-
-@pytest.mark.parametrize("failing", ["copy", "sync"])
-def test_a_copy_that_fails_is_tried_again(start, tmp_path, failing):
-    """Nothing is trained that would then replace what is kept."""
-    given = dict(PARTS="8", KEEP=str(tmp_path / "keep"), PART="1", FAILING=failing)
-    assert start("part.sh", **given).wait(20) == 75
-    assert any("launch.sweep" in line for line in logged(tmp_path)) == (
-        failing == "sync"
-    )

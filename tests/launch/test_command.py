@@ -63,7 +63,6 @@ def is_one_line(status, printed, said):
         ("sweep", (f"--config={CONFIG}", "--sweep=seed", "--workdir=")),
         ("sweep", (f"--config={CONFIG}", "--workdir=", "--dry_run")),
         ("report", ("--workdir=",)),
-        ("report", ("--workdir=,", "--sql=select 1")),
         ("translate", ("--workdir=",)),
         ("sample", ("--workdir= ",)),
     ],
@@ -104,7 +103,6 @@ def test_a_config_without_a_name_is_refused(run, name, arguments):
         (("--slurm.time=5", "--workdir=x"), "--slurm.time is for --on=slurm"),
         (("--join", "--on=slurm", "--workdir=x"), "leave --on=slurm out"),
         (("--join", "--seeds=3", "--workdir=x"), "leave --seeds out"),
-        (("--join", "--part=1/2", "--workdir=x"), "leave --part out"),
         (("--join",), "--workdir=DIR is needed"),
     ],
 )
@@ -238,16 +236,6 @@ def test_what_the_output_cannot_show_is_escaped(
     if encoding == "latin-1":
         expected = b"98.0 \xb1 0.1 \\u2026\n"
     assert file.getvalue() == expected
-
-
-def test_a_report_is_printed_in_ascii(run, finished, monkeypatch):
-    file = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="ascii"))
-    sql = "select '± … \U0001f642' as text"
-    status, _, said = run("report", f"--workdir={finished}", f"--sql={sql}")
-    sys.stdout.flush()
-    assert (status, said) == (0, "")
-    assert file.getvalue().splitlines()[1] == rb"\xb1 \u2026 \U0001f642"
 
 
 @pytest.fixture

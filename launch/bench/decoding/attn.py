@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Design, NoPositions, Shape, Transformer, beam_search, greedy
-from attn.io import dequantise, quantise
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
@@ -39,8 +38,6 @@ def search(case: Case) -> Program:
     positions = {"source_positions": table, "target_positions": table}
     numpy_variables = {"params": searches.weights(case), "positions": positions}
     variables = jax.tree.map(jnp.asarray, numpy_variables)
-    if case.int8:
-        variables["params"] = quantise(variables["params"])
     source = jnp.asarray(searches.sources(case))
     lengths = jnp.full(case.batch, case.tokens)
     options = {"max_length": case.tokens, "bos": BOS, "eos": EOS}
@@ -50,7 +47,6 @@ def search(case: Case) -> Program:
         options |= {"beam": case.beam, "alpha": searches.ALPHA}
 
     def searched(variables, source, lengths):
-        variables = dequantise(variables)
         return function(transformer(case), variables, source, lengths, **options)
 
     # Now, so that no turn compiles.

@@ -37,19 +37,13 @@ class Case(Sizes):
     """1 is greedy search."""
     tokens: int = 32
     """Tokens of a source, and of a translation, its end mark included."""
-    int8: bool = False
-    """Whether matrices are in 8 bits a number, which not all libraries offer."""
     turn: float = 0.2
-
-    @property
-    def only(self) -> tuple[str, ...] | None:
-        """Returns the libraries that take part, None for all."""
-        return ("attn", "ctranslate2") if self.int8 else None
+    only: None = None
 
     @property
     def group(self) -> str:
         """Returns the name of the table that the case is in."""
-        return f"batch-{self.batch}" + ("-int8" if self.int8 else "")
+        return f"batch-{self.batch}"
 
     @property
     def name(self) -> str:
@@ -78,17 +72,11 @@ class Case(Sizes):
         return different, f"{different:.0%} of the tokens differ"
 
 
-CASES = tuple(
-    Case(batch=batch, beam=beam, int8=int8)
-    for int8 in (False, True)
-    for batch in (32, 1)
-    for beam in (4, 1)
-)
+CASES = tuple(Case(batch=batch, beam=beam) for batch in (32, 1) for beam in (4, 1))
 _TINY = {"N": 1, "d_model": 12, "d_ff": 10, "h": 3, "vocabulary": 200, "tokens": 7}
 TINY = (
     Case(batch=5, beam=3, turn=0.0, **_TINY),
     Case(batch=5, beam=1, turn=0.0, **_TINY),
-    Case(batch=5, beam=1, int8=True, turn=0.0, **_TINY),
 )
 
 
@@ -148,9 +136,8 @@ class _Weights:
         d_k = d // h
         return {
             # Sharp attention: else a model that has learned nothing repeats one
-            # token, and searches agree too easily. But then rounding to 8 bits
-            # changes nearly all of them, one after another.
-            "w_q": (1 if self.case.int8 else 6) * self.normal(d, h, d_k, fan=d),
+            # token, and searches agree too easily.
+            "w_q": 6 * self.normal(d, h, d_k, fan=d),
             "w_k": self.normal(d, h, d_k, fan=d),
             "w_v": self.normal(d, h, d_k, fan=d),
             "w_o": self.normal(h, d_k, d, fan=d),

@@ -12,11 +12,10 @@ from launch.bench.harness.table import Table, mebibytes, number, ratio
 
 PACKAGES = ("transformers", "ctranslate2")
 NOTES = {
-    "attn": "attn.models.beam_search, one compiled program; of int8 the weights alone, as "
-    "attn.io.quantise",
+    "attn": "attn.models.beam_search, one compiled program",
     "transformers": "generate() of a MarianMTModel, eager",
-    "ctranslate2": "compute_type float32, or int8, products too; no end mark is forced, so "
-    "it has one more token to choose",
+    "ctranslate2": "compute_type float32; no end mark is forced, so it has one more token "
+    "to choose",
     "ctranslate2:one-thread": "the same with one thread, as two may wait for each other "
     "for longer than they save",
 }
@@ -42,7 +41,7 @@ def table(group: str, results: dict[Case, dict[str, Cell]]) -> Table:
     """
     case = next(iter(results))
     title = f"{group}: {case.described}; {case.tokens} tokens into {case.tokens}"
-    title += "; matrices in 8 bits" if case.int8 else "; float32"
+    title += "; float32"
     headings = [""]
     for case in results:
         search = f"beam {case.beam}" if case.beam > 1 else "greedy"

@@ -1,4 +1,4 @@
-"""Translates with CTranslate2, in float32 or int8."""
+"""Translates with CTranslate2, in float32."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ def search(case: Case, threads: int | None = None) -> Program:
         model = ctranslate2.Translator(
             directory,
             device="cpu",
-            compute_type="int8" if case.int8 else "float32",
+            compute_type="float32",
             # One batch at a time, with all threads, as the others work.
             inter_threads=1,
             intra_threads=threads or int(os.environ["NPROC"]),

@@ -13,7 +13,6 @@ from experiments.evaluation.metrics import (
     sentence_arrays,
 )
 from experiments.report.results import read_results, read_sentences
-from experiments.report.sql import run_query
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -141,11 +140,6 @@ def test_the_csv_has_a_column(report):
     scores = [float(line["edits"]) for line in lines if line["label"] == "base"]
     expected = [ter_of_corpus(translations(0.5, s), REFERENCES, "") for s in range(3)]
     assert scores == pytest.approx(expected)
-
-
-def test_sql_has_a_column(workdir):
-    sql = "select label, count(edits) from trials group by label order by label"
-    assert run_query([workdir], sql).rows == [("base", 3), ("good", 3), ("old", 0)]
 
 
 def test_its_arrays_are_checked(workdir):

@@ -8,7 +8,6 @@ import pytest
 import rich.console
 
 from experiments.report.results import read_results
-from experiments.report.sql import run_query
 from experiments.report.terminal import print_table
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
@@ -106,12 +105,6 @@ def test_all_forms_of_the_report_have_it(tmp_path):
     print_table(report.table, rich.console.Console(file=printed))
     text = printed.getvalue()
     assert "untuned perplexity" in text and "validation perplexity of each" not in text
-
-
-def test_sql_knows_roles(tmp_path):
-    query = "select role, count(*) from trials group by all order by role"
-    rows = run_query([two_rows(tmp_path)], query).rows
-    assert rows == [("compared", 4), ("tuning", 6), ("untuned", 2)]
 
 
 def test_a_row_that_is_not_tuned_yet_stands_beside_the_table_alone(tmp_path):

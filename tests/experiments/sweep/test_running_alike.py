@@ -33,7 +33,7 @@ def quick(monkeypatch):
 
 def scored(workdir, seeds=3):
     """Trials of rows that differ in their scores; the first and last share a program."""
-    rows = ({}, {"evaluation.beam": 2}, {"evaluation.int8": True})
+    rows = ({}, {"evaluation.beam": 2}, {"evaluation.alpha": 0.0})
     points = [row | {"seed": seed} for row in rows for seed in range(seeds)]
     trials = plan_trials(tiny.config(), points)
     open_workdir(workdir, "config.py", tiny.config(), [], trials)

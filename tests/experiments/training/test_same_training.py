@@ -17,7 +17,6 @@ SCORED = dict(
     evaluation__beam=3,
     evaluation__alpha=0.0,
     evaluation__weights="average",
-    evaluation__int8=True,
     evaluation__examples=1,
     evaluation__head_importance=True,
 )
