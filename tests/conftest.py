@@ -11,6 +11,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # A program's operations need not say which lines they are from.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ["JAX_PLATFORMS"] = "cpu"
+# There is a process of pytest-xdist for each core: threads of numpy's would wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest

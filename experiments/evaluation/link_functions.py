@@ -1,18 +1,17 @@
 """The scales on which rows of a table vary alike.
 
 A run with a perplexity of 5 differs from seed to seed by more than one with 1.1, and one with
-an exact match of 50 % by more than one with 99 %. On the scales here their spreads are close:
-over the 20 rows of Table 3 on CLDR (`experiments/results/table3/tiny.md`), the logarithms of
-the rows' standard deviations vary by 0.0 (log cross-entropy), 0.48 (logit of BLEU), 0.66 (of
-chrF) and 0.53 (of exact match), after the chance of few seeds is taken out; by 1.1 on the
-metrics' own scales.
+an exact match of 50 % by more than one with 99 %. Square roots and angles stabilise such
+variances (Bartlett 1936, "The square root transformation in analysis of variance"; Fisher
+1954, "The analysis of variance with various statistical models used in approximating the
+genetic law"), and have a finite value at every bound: scores at a bound and near it stay
+apart, and none has to be moved.
 """
 
 import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
 
 Values = np.ndarray
 
@@ -22,49 +21,49 @@ class Link:
     """Holds a rising function from a metric's values to a scale, and its inverse."""
 
     name: str
-    forward: Callable[[Values, float], Values]
-    """Takes values, and the number of sentences that they are of."""
+    forward: Callable[[Values], Values]
     inverse: Callable[[Values], Values]
     lowest: float = -np.inf
     highest: float = np.inf
-    """The metric's bounds."""
+    """The metric's bounds; `inverse` stays within them."""
+    variance_of_one: float = 0.0
+    """n times the variance, on the scale, of a share of n answers: what they leave open even
+    where all are right, or none."""
 
 
-def _logit_of(largest):
-    def forward(values, sentences):
-        # Half a sentence from a bound: a score at the bound would be infinitely far away.
-        least = 0.5 / max(sentences, 100)
-        return special.logit(
-            np.clip(np.asarray(values, float) / largest, least, 1 - least)
-        )
+def _angle_of(largest):
+    def forward(values):
+        shares = np.asarray(values, float) / largest
+        return np.arcsin(np.sqrt(np.clip(shares, 0.0, 1.0)))
 
     def inverse(values):
-        return largest * special.expit(values)
+        return largest * np.sin(np.clip(values, 0.0, np.pi / 2)) ** 2
 
-    return forward, inverse
-
-
-def _log_cross_entropy(values, sentences):
-    # A perplexity of 1 has no cross-entropy; what float32 cannot tell from 1 is not below.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.log(np.maximum(np.log(np.asarray(values, float)), 1e-7))
+    # d angle = d share / (2 √(share (1 − share))), and a share of n answers has the
+    # variance share (1 − share) / n.
+    return Link("angle", forward, inverse, 0.0, largest, variance_of_one=0.25)
 
 
-def _perplexity(values):
+def _root_of_cross_entropy(perplexities):
+    # A perplexity is rounded to a little less than 1 at most; NaN stays NaN.
+    return np.sqrt(np.log(np.maximum(np.asarray(perplexities, float), 1.0)))
+
+
+def _perplexity(roots):
     with np.errstate(over="ignore"):
-        return np.exp(np.exp(values))
+        return np.exp(np.square(np.maximum(roots, 0.0)))
 
 
-def _same(values, sentences=1):
+def _same(values):
     return np.asarray(values, float)
 
 
 IDENTITY = Link("identity", _same, _same)
-LOG_CROSS_ENTROPY = Link(
-    "log cross-entropy", _log_cross_entropy, _perplexity, lowest=1.0
+ROOT_CROSS_ENTROPY = Link(
+    "root of cross-entropy", _root_of_cross_entropy, _perplexity, lowest=1.0
 )
-"""log log perplexity."""
-PERCENT = Link("logit", *_logit_of(100.0), lowest=0.0, highest=100.0)
-"""logit(x / 100), half a sentence of 100 or more from 0 and 100."""
-SHARE = Link("logit", *_logit_of(1.0), lowest=0.0, highest=1.0)
-"""logit(x), half a sentence of 100 or more from 0 and 1."""
+"""√(log perplexity)."""
+PERCENT = _angle_of(100.0)
+"""arcsin √(x / 100)."""
+SHARE = _angle_of(1.0)
+"""arcsin √x."""

@@ -14,8 +14,8 @@ from sacrebleu.metrics.helpers import extract_all_char_ngrams
 from experiments.data.vocabulary import NOTHING
 from experiments.evaluation.link_functions import (
     IDENTITY,
-    LOG_CROSS_ENTROPY,
     PERCENT,
+    ROOT_CROSS_ENTROPY,
     SHARE,
     Link,
 )
@@ -66,6 +66,11 @@ class Metric:
     """
     columns: int = 1
     """k, the numbers that a sentence contributes."""
+    per_token: bool = False
+    """Whether it is a token's, so that other vocabularies have other scores."""
+    answers: int | None = None
+    """Which of the k counts the answers of a text, where it has several; None where a
+    sentence is one."""
     needs_source: bool = False
     """Whether `of_corpus` and `of_sentences` take the source sentences as a fourth argument."""
     while_training: bool = True
@@ -322,10 +327,11 @@ PERPLEXITY = Metric(
     higher_is_better=False,
     decimals=3,
     difference_decimals=3,
-    link=LOG_CROSS_ENTROPY,
+    link=ROOT_CROSS_ENTROPY,
     published=True,
     of_sums=perplexity_of_sums,
     columns=2,
+    per_token=True,
     stored_as=("validation_nll", "validation_tokens"),
 )
 """exp of the mean −log p per target token, end marks included (`perplexity.perplexity`)."""
@@ -382,6 +388,7 @@ ACCURACY = Metric(
     of_sentences=accuracy_of_sentences,
     of_sums=accuracy_of_sums,
     columns=2,
+    answers=1,
 )
 """Of answers to tasks, which have those of a text in their places."""
 

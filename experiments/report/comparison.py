@@ -4,24 +4,19 @@ It also says which of the orderings that the paper printed our differences suppo
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import statistics
+from experiments.report.columns import ReadSentences, columns_of
 from experiments.report.contrasts import Contrasts, contrast
-from experiments.report.fits import Column
 from experiments.report.published import TABLE_3, Published
-from experiments.report.results import TrialResult
 from experiments.report.statistics import LEVEL, Group
+from experiments.report.strata import corpora_of, split_by_corpus
 from experiments.settings import SCORING
-
-USUAL_SENTENCES = 1000
-"""The size of a test set that a run does not say."""
 
 MOST_SEEDS = 50
 """More seeds than these are not proposed."""
@@ -90,6 +85,8 @@ class Row(NamedTuple):
 
     label: str
     group: Group
+    base: Group | None
+    """The group that it is compared with, itself for a base; None where there is none."""
     differences: Mapping[str, Difference]
     verdicts: Mapping[str, Verdict]
     published: Published | None
@@ -101,21 +98,15 @@ class Row(NamedTuple):
     number for row and base, or where there is no difference of ours.
     """
 
-
-class _Runs(NamedTuple):
-    """Holds a group's runs in one metric."""
-
-    values: Mapping[int, float]
-    """{seed: score}; infinite where the run diverged."""
-    tables: Mapping[int, np.ndarray]
-    """{seed: what each sentence contributes}, where the runs kept their sentences."""
-    sentences: int
-    corpora: frozenset[str]
+    @property
+    def corpora(self) -> frozenset[str]:
+        """Returns the digests of the text of its finished trials."""
+        return corpora_of(self.group)
 
 
 def compare(
     groups: Sequence[Group],
-    sentences: Callable[[TrialResult], Mapping[str, np.ndarray]],
+    sentences: ReadSentences,
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
     level: float = LEVEL,
@@ -124,19 +115,43 @@ def compare(
 
     `sentences(trial)` returns what its sentences.npz holds, {} for nothing. The base is the
     group with the label "base", else the one that changes nothing; without one nothing is
-    compared. `experiments.report.contrasts` says how. `interest` are {metric key: the
-    smallest difference, in the units of the table, that matters}: a row whose interval lies
-    within it on both sides is equal. A table that is judged several times gives each a
-    `level` of its own; p is then in proportion to it, so that p < 0.05 is a verdict.
+    compared. Groups of another corpus are compared with a base of theirs, see
+    `experiments.report.strata`. `experiments.report.contrasts` says how. `interest` are
+    {metric key: the smallest difference, in the units of the table, that matters}: a row
+    whose interval lies within it on both sides is equal. A table that is judged several
+    times gives each a `level` of its own; p is then in proportion to it, so that p < 0.05 is
+    a verdict.
     """
-    interest = interest or {}
     base = base_of(groups)
     # Without a base no sentences are read, which takes a while for many trials.
     if base is None:
         return [_row(group, None, {}, {}, metrics) for group in groups]
     place = [group is base for group in groups].index(True)
+    strata = split_by_corpus(groups, place)
+    compared = sum(_comparisons(stratum) for stratum in strata)
+    rows = {}
+    for stratum in strata:
+        members = [groups[i] for i in stratum.rows]
+        if count := _comparisons(stratum):
+            at = stratum.rows.index(stratum.base)
+            # Tables of different text are independent: their levels add up.
+            own_level = level * count / compared
+            judged = _judge(members, at, sentences, metrics, interest or {}, own_level)
+        else:
+            base = None if stratum.base is None else groups[stratum.base]
+            judged = [_row(group, base, {}, {}, metrics) for group in members]
+        rows |= dict(zip(stratum.rows, judged, strict=True))
+    return [rows[i] for i in range(len(groups))]
+
+
+def _comparisons(stratum):
+    return 0 if stratum.base is None else len(stratum.rows) - 1
+
+
+def _judge(groups, place, sentences, metrics, interest, level):
+    """Returns the Row of each group of one corpus, compared with the one at `place`."""
     originals = _originals(groups, place)
-    runs, columns = _columns(groups, sentences, metrics, place, originals)
+    runs, columns = columns_of(groups, sentences, metrics, place, originals)
     results = contrast([*columns.values()], place, level=level, originals=originals)
     contrasts = dict(zip(columns, results, strict=True))
     rows = []
@@ -156,7 +171,7 @@ def compare(
                 )
         # Without words there is nothing to conclude.
         verdicts = {key: verdict for key, verdict in verdicts.items() if verdict.words}
-        rows.append(_row(group, base, differences, verdicts, metrics))
+        rows.append(_row(group, groups[place], differences, verdicts, metrics))
     return rows
 
 
@@ -195,7 +210,7 @@ def _row(group, base, differences, verdicts, metrics):
         if published and of_base and metric.key in differences:
             gap = getattr(published, metric.key) - getattr(of_base, metric.key)
             ordering[metric.key] = _ordering(gap, differences[metric.key])
-    return Row(group.label, group, differences, verdicts, published, ordering)
+    return Row(group.label, group, base, differences, verdicts, published, ordering)
 
 
 def _ordering(published, difference):
@@ -207,132 +222,6 @@ def _ordering(published, difference):
     return "supported" if (published > 0) == (difference.mean > 0) else "contradicted"
 
 
-def _runs(group, stored, metric):
-    """Returns the group's _Runs in a metric."""
-    values = {}
-    for trial in group.finished:
-        value = trial.result.get(metric.key)
-        # A metric may be newer than the run, or not apply to its corpus.
-        if value is not None:
-            values[trial.seed] = float(value) if math.isfinite(value) else math.inf
-    for trial in group.trials:
-        if trial.status == "diverged":
-            values[trial.seed] = math.inf
-    tables = {seed: metric.statistics(arrays) for seed, arrays in stored.items()}
-    tables = {seed: table for seed, table in tables.items() if table is not None}
-    sizes = {len(table) for table in tables.values()}
-    sizes |= {trial.result.get(f"{metric.split}_sentences") for trial in group.finished}
-    sizes = [size for size in sizes if type(size) is int and size > 0]
-    corpora = {str(trial.record.get("corpus")) for trial in group.finished}
-    sentences = sizes[0] if len(sizes) == 1 else USUAL_SENTENCES
-    return _Runs(values, tables, sentences, frozenset(corpora))
-
-
-def _columns(groups, sentences, metrics, base, originals):
-    """Returns {metric: each group's _Runs} and {metric: its Column}, where the base has runs."""
-    stored = [
-        {trial.seed: sentences(trial) for trial in group.finished} for group in groups
-    ]
-    runs = {}
-    columns = {}
-    for metric in metrics:
-        of_metric = [_runs(*pair, metric) for pair in zip(groups, stored, strict=True)]
-        column = _column(of_metric, base, metric, originals)
-        if column is not None:
-            columns[metric] = column
-            runs[metric] = of_metric
-    return runs, columns
-
-
-def _column(runs, base, metric, originals):
-    """Returns the Column of a metric; None where the base has no runs in it."""
-    known = {seed for group in runs for seed in group.values}
-    # A run of which no seed is known is one more.
-    seeds = sorted(known, key=lambda seed: (seed is not None, seed or 0))
-    shape = len(runs), len(seeds)
-    values = np.full(shape, np.nan)
-    at_bound = np.zeros(len(runs), bool)
-    for i, group in enumerate(runs):
-        finite = {
-            seed: value for seed, value in group.values.items() if math.isfinite(value)
-        }
-        for seed, value in finite.items():
-            values[i, seeds.index(seed)] = metric.link.forward(value, group.sentences)
-        bounds = {value for value in finite.values() if _is_bound(value, metric)}
-        at_bound[i] = bool(finite) and len(bounds) == 1 == len(set(finite.values()))
-    if not np.isfinite(values[base]).any():
-        return None
-    own, shared = _sentence_variances(runs, base, metric, originals)
-    return Column(values, own, shared, at_bound)
-
-
-def _is_bound(value, metric):
-    return value <= metric.link.lowest or value >= metric.link.highest
-
-
-def _sentence_variances(runs, base, metric, originals):
-    """Returns what sentences add to the variances of rows and of differences, 0 if unknown.
-
-    Scores on resampled test sets vary by sentences alone (the bootstrap of Koehn 2004,
-    "Statistical significance tests for machine translation evaluation"): the part that the
-    runs of a row do not share is its own, and what else a difference to base has is shared.
-    Of a copy of the base it is so of the difference itself, as their runs are paired.
-    """
-    own = np.zeros(len(runs))
-    shared = np.zeros(len(runs))
-    scores = {i: _scores(metric, group) for i, group in enumerate(runs)}
-    for i, draws in scores.items():
-        if draws is not None and len(draws) > 1:
-            # The bootstrap's variance is (S − 1) / S of the right one.
-            unbiased = runs[i].sentences / (runs[i].sentences - 1)
-            apart = draws - draws.mean(0)
-            own[i] = unbiased * apart.var(1, ddof=1).sum() / (len(draws) - 1)
-    of_base = scores[base]
-    if of_base is None:
-        return own, shared
-    for i, draws in scores.items():
-        # Sentences can be paired only if both sides were scored on the same ones.
-        is_one_test_set = len(runs[i].corpora | runs[base].corpora) == 1
-        if i == base or draws is None or not is_one_test_set:
-            continue
-        if (
-            draws.shape[1:] != of_base.shape[1:]
-            or runs[i].sentences != runs[base].sentences
-        ):
-            continue
-        unbiased = runs[base].sentences / (runs[base].sentences - 1)
-        gap = unbiased * (draws.mean(0) - of_base.mean(0)).var(ddof=1)
-        apart = own[i] / len(draws) + own[base] / len(of_base)
-        if originals[i] == base and len(draws) == len(of_base) > 1:
-            gaps = draws - of_base
-            each = (gaps - gaps.mean(0)).var(1, ddof=1).sum() / (len(gaps) - 1)
-            apart = unbiased * each / len(gaps)
-        shared[i] = max(gap - apart, 0.0)
-    return own, shared
-
-
-# One set of resamples for each number of sentences, so that scores can be paired.
-_resamples = functools.lru_cache(maxsize=4)(statistics.resamples)
-
-
-def _scores(metric, runs):
-    """Returns (seeds, resamples) scores on the metric's scale; None where there are none.
-
-    Also for several test sets, or one too small to resample.
-    """
-    sizes = {len(table) for table in runs.tables.values()}
-    finite = {seed for seed, value in runs.values.items() if math.isfinite(value)}
-    if metric.of_sums is None or len(sizes) != 1 or min(sizes) < 2:
-        return None
-    if not finite or not finite <= runs.tables.keys():
-        return None
-    tables = {seed: runs.tables[seed] for seed in sorted(finite)}
-    scores = statistics.resampled_scores(metric, tables, _resamples(*sizes))
-    draws = np.stack([score.draws for score in scores.values()])
-    draws = metric.link.forward(draws, *sizes)
-    return draws if np.isfinite(draws).all() else None
-
-
 def _difference(contrasts: Contrasts, i, metric, column, margin, level):
     """Returns the Difference of row i on the metric's own scale; None where there is none."""
     if not contrasts.tested[i]:
@@ -340,8 +229,8 @@ def _difference(contrasts: Contrasts, i, metric, column, margin, level):
     inverse = metric.link.inverse
     base = float(inverse(contrasts.base))
     moved = lambda by: float(inverse(contrasts.base + by)) - base
-    mean = moved(contrasts.mean[i])
-    low, high = (_bounded(moved(by)) for by in (contrasts.low[i], contrasts.high[i]))
+    mean, *ends = contrasts.printed(i, inverse)
+    low, high = map(_bounded, ends)
     detectable = _detectable(contrasts, i, metric, base, moved)
     runs = int(np.isfinite(column.values[i]).sum())
     more_seeds = _more_seeds(
@@ -434,10 +323,10 @@ def _verdict(difference, runs, metric, margin):
 
 
 def _at_bound_text(runs, metric):
-    values = set(runs.values.values())
-    if len(values) == 1 and _is_bound(*values, metric):
-        return f"all runs at {metric.scale * values.pop():g}{_unit(metric)}"
-    return ""
+    bound = runs.bound(metric)
+    if bound is None:
+        return ""
+    return f"all runs at {metric.scale * bound:g}{_unit(metric)}"
 
 
 def _shown_text(difference, metric):

@@ -12,8 +12,8 @@ do not reduce, estimated on resampled test sets.
 
 The errors Z of all differences to base, of every row and metric, are drawn many times from
 this model, with the base's error shared by the rows, and the metrics of one run as
-correlated as their residuals are. With SE the root mean square of each difference's own
-draws, let c be the 95 % quantile of max |Z| / SE over rows and metrics. Then
+correlated as their residuals are. With SE the standard deviation of each difference's
+errors, let c be the 95 % quantile of max |Z| / SE over rows and metrics. Then
 
     d̂ ± c · SE
 
@@ -21,6 +21,16 @@ are intervals that all hold at once with a probability of 95 %, p = P(max |Z| / 
 is corrected for all that a reader sees, and a difference is shown where its interval leaves 0
 out. For one metric, rows of one true spread and τ = 0 this is Dunnett's test (1955, "A
 multiple comparison procedure for comparing several treatments with a control").
+
+What is printed is a difference on the metric's own scale, g(b + d) − g(b) for the base's score
+b, the row's difference d and the inverse g of the link: it depends on both, and near a bound
+mostly on b. Let Σ be the covariance of the errors of (b, d), of base and row together. The
+interval that is printed has the least and the largest g(b + d) − g(b) over the ellipse
+
+    {(b̂ + x, d̂ + y): (x, y) Σ⁻¹ (x, y)ᵀ ≤ c²}.
+
+Its extent along d is d̂ ± c · SE, so it leaves 0 out where that does, and where g is a straight
+line it is g's slope times that.
 
 A row may be a copy of another, i of l: the same trained models, scored in another way. Its
 runs say nothing more of spreads between models, and have their errors,
@@ -34,7 +44,7 @@ K rows, J seeds, R draws.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +64,9 @@ _NUMBERS = 4_000_000
 """Numbers that are drawn, as long as each difference has FEWEST_DRAWS."""
 
 FEWEST_DRAWS = 4_000
+
+EDGE = 64
+"""Points around an ellipse; between two of them it bulges by a thousandth of its width."""
 
 _CHUNK = 2_000
 
@@ -75,6 +88,15 @@ class Contrasts:
     """The true difference that such a table shows with probability POWER."""
     from_seeds: np.ndarray
     """The share of each difference's variance that falls with the number of seeds."""
+    edge: np.ndarray
+    """(K, E, 2): points around the ellipse of (base's score, row's difference)."""
+
+    def printed(self, row: int, inverse: Callable) -> tuple[float, float, float]:
+        """Returns the difference on the metric's own scale, and the ends of its interval."""
+        scores, differences = self.edge[row].T
+        around = inverse(scores + differences) - inverse(scores)
+        mean = inverse(self.base + self.mean[row]) - inverse(self.base)
+        return float(mean), float(around.min()), float(around.max())
 
     @property
     def tested(self) -> np.ndarray:
@@ -137,6 +159,12 @@ class _Drawn(NamedTuple):
 
     draws: np.ndarray
     """(R, K)"""
+    squares: np.ndarray
+    """(K,): their variances."""
+    level: float
+    """The variance of the base's score."""
+    cross: np.ndarray
+    """(K,): its covariance with each difference."""
     now: np.ndarray
     """(K,): the variance that seeds give to each difference."""
     then: np.ndarray
@@ -149,8 +177,12 @@ class _Errors(NamedTuple):
     draws: np.ndarray
     """(R, K)"""
     size: np.ndarray
-    """(K,) SE: the draws' root mean square; 0 for the base, which has no error against itself,
+    """(K,) SE; 0 for the base, which has no error against itself,
     and for a copy that never scores otherwise than its original."""
+    level: float
+    """The variance of the base's score."""
+    cross: np.ndarray
+    """(K,): its covariance with each difference."""
     repeated: np.ndarray
     """(R, K): SE of the same table run again, in units of this one's."""
 
@@ -197,9 +229,26 @@ def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
             errors[i][chunk] = error + np.sqrt(fit.column.shared) * of_sentences[..., i]
     results = []
     for i, fit in enumerate(fits):
-        variances = _repeated(fit, (loads[i] ** 2).sum(-1), *spreads[i], rng)
-        results.append(_Drawn(errors[i], *variances))
+        squared = (loads[i] ** 2).sum(-1)
+        sizes = _sizes(fit, base, loads[i], squared, (spreads[i][0] ** 2).mean(0))
+        variances = _repeated(fit, squared, *spreads[i], rng)
+        results.append(_Drawn(errors[i], *sizes, *variances))
     return results
+
+
+def _sizes(fit, base, loads, squared, variances):
+    """Returns the variances (K,) of differences, that of the base's score, and its
+    covariances (K,) with the differences.
+
+    `loads` (K, K, J) are the weights with which runs enter the differences, and `squared`
+    (K, K) their squares; `variances` (K,) are the rows' over seeds. What a seed does to all
+    rows is part of a score, and of no difference.
+    """
+    column = fit.column
+    own = fit.estimates[base]
+    level = (own**2).sum(-1) @ variances + column.level + fit.of_seeds
+    cross = (loads * own).sum(-1) @ variances + column.cross
+    return squared @ variances + column.shared, float(level), cross
 
 
 def _joined(fit, parts: Sequence[_Drawn]) -> _Errors:
@@ -207,8 +256,10 @@ def _joined(fit, parts: Sequence[_Drawn]) -> _Errors:
     draws = sum(part.draws for part in parts)
     now = sum(part.now for part in parts) + fit.column.shared
     then = sum(part.then for part in parts) + fit.column.shared
-    size = np.sqrt((draws**2).mean(0))
-    return _Errors(draws, size, np.sqrt(then / np.maximum(now, 1e-300)))
+    size = np.sqrt(sum(part.squares for part in parts))
+    level = sum(part.level for part in parts)
+    cross = sum(part.cross for part in parts)
+    return _Errors(draws, size, level, cross, np.sqrt(then / np.maximum(now, 1e-300)))
 
 
 def _draw_spreads(fits, correlation, draws, usual_tau, rng):
@@ -307,8 +358,9 @@ def _contrasts(fit, base, errors, largest, critical):
     harmonic = 1 / (1 / np.maximum(fit.runs, 1) + 1 / fit.runs[base])
     certain = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))
     d = mean / (of_runs * np.sqrt(2 * harmonic))
+    score = float(fit.means[base] + _mean_seed(fit))
     return Contrasts(
-        base=float(fit.means[base] + _mean_seed(fit)),
+        base=score,
         mean=mean,
         low=mean - reach,
         high=mean + reach,
@@ -316,7 +368,31 @@ def _contrasts(fit, base, errors, largest, critical):
         d=np.where(fit.tested & (deviations == 0), certain, d),
         detectable=np.where(fit.tested, detectable, np.nan),
         from_seeds=seeds,
+        edge=edges(score, mean, errors.level, errors.cross, errors.size, critical),
     )
+
+
+def edges(
+    score: float,
+    mean: np.ndarray,
+    level: float,
+    cross: np.ndarray,
+    size: np.ndarray,
+    critical: float,
+) -> np.ndarray:
+    """Returns points (K, EDGE, 2) around the ellipses of base's score and differences.
+
+    `score` and `mean` (K,) are their centres, `level` the variance of the score, `cross` (K,)
+    its covariance with the differences, and `size` (K,) their standard deviations.
+    """
+    angles = np.linspace(0, 2 * np.pi, EDGE, endpoint=False)
+    # Cholesky's factor of [[level, cross], [cross, size²]].
+    root = np.sqrt(level)
+    slope = cross / _above_0(root)
+    rest = np.sqrt(np.maximum(size**2 - slope**2, 0.0))
+    x = np.broadcast_to(root * np.cos(angles), (len(mean), EDGE))
+    y = slope[:, None] * np.cos(angles) + rest[:, None] * np.sin(angles)
+    return np.stack([score + critical * x, mean[:, None] + critical * y], axis=-1)
 
 
 def _above_0(size):
@@ -338,8 +414,9 @@ def _without_chance(fit, base):
     mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
     magnitude = np.nanmax(np.abs(fit.column.values[np.isfinite(fit.column.values)]))
     mean = np.where(np.abs(mean) < 1e-12 * magnitude, 0.0, mean)
+    score = float(fit.means[base] + _mean_seed(fit))
     return Contrasts(
-        base=float(fit.means[base] + _mean_seed(fit)),
+        base=score,
         mean=mean,
         low=mean,
         high=mean,
@@ -347,9 +424,10 @@ def _without_chance(fit, base):
         d=np.where(mean == 0, 0.0, np.copysign(np.inf, mean)),
         detectable=np.zeros_like(mean),
         from_seeds=np.ones_like(mean),
+        edge=np.stack([np.full_like(mean, score), mean], axis=-1)[:, None],
     )
 
 
 def _nothing(rows):
     nan = np.full(rows, np.nan)
-    return Contrasts(np.nan, nan, nan, nan, nan, nan, nan, nan)
+    return Contrasts(np.nan, *[nan] * 7, edge=np.full((rows, 1, 2), np.nan))

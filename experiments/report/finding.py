@@ -31,15 +31,41 @@ def finding(
     named = list(zip(labels, rows, strict=True))
     base = base_of(row.group for row in rows)
     others = [(label, row) for label, row in named if row.group is not base]
+    apart = _corpora(rows)
     if not any(row.differences for row in rows):
-        sentences = [*_diverged(others), _without_differences(named, base, metrics)]
+        sentences = [*apart, *_diverged(others)]
+        if not apart:
+            sentences.append(_without_differences(named, base, metrics))
         return " ".join(filter(None, sentences))
     decided = [rows[i] for i in by_size(rows) if _sides(rows[i])]
-    sentences = [*_decided(decided, named, metrics), *_diverged(others)]
+    sentences = [*apart, *_decided(decided, named, metrics), *_diverged(others)]
     rest = [row for _, row in others if row.differences]
     rest = [row for row in rest if not _sides(row) and not _has_diverged(row)]
     sentences += _rest(rest, metrics, bool(decided))
     return " ".join(sentences)
+
+
+def _corpora(rows):
+    """Says that rows of several corpora are not compared with each other."""
+    corpora = {row.corpora for row in rows if row.corpora}
+    if len(corpora) < 2:
+        return []
+    sentences = [
+        f"Rows are of {len(corpora)} corpora, and each is compared within its own."
+    ]
+    compared = {id(row.base) for row in rows if row.group is not row.base}
+    alone = [
+        row
+        for row in rows
+        if row.base is None or (row.group is row.base and id(row.base) not in compared)
+    ]
+    if alone:
+        count = "1 row has" if len(alone) == 1 else f"{len(alone)} rows have"
+        nothing = (
+            "nothing is said of it" if len(alone) == 1 else "nothing is said of them"
+        )
+        sentences.append(f"{count} no other to be compared with there, and {nothing}.")
+    return sentences
 
 
 def _without_differences(named, base, metrics):
@@ -68,8 +94,12 @@ def _decided(decided, named, metrics):
     """Returns sentences on the rows with a verdict for one side."""
     if not decided:
         return []
-    labels = {id(row): label for label, row in named}
-    parts = [_difference(labels[id(row)], row, metrics) for row in decided]
+    labels = {id(row.group): label for label, row in named}
+    base = base_of(row.group for _, row in named)
+    parts = []
+    for row in decided:
+        than = "" if row.base is base else f" than {labels[id(row.base)]}"
+        parts.append(_difference(labels[id(row.group)], row, metrics, than))
     if len(decided) <= MOST_NAMED:
         return [f"{'; '.join(parts)}."]
     counts = []
@@ -82,15 +112,18 @@ def _decided(decided, named, metrics):
     firsts = {}
     for row, part in zip(decided, parts, strict=True):
         firsts.setdefault(frozenset(_sides(row)), part)
-    rows = len(named) - 1
+    rows = sum(row.group is not row.base for _, row in named)
     return [
         f"{len(decided)} of {rows} rows differ from base: {', '.join(counts)}.",
         f"The clearest: {'; '.join(firsts.values())}.",
     ]
 
 
-def _difference(label, row, metrics):
-    """Says a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]"."""
+def _difference(label, row, metrics, than):
+    """Says a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]".
+
+    `than` names its base where that is not the table's.
+    """
     for metric in metrics:
         verdict = row.verdicts.get(metric.key)
         difference = row.differences.get(metric.key)
@@ -101,7 +134,7 @@ def _difference(label, row, metrics):
         way = "higher" if difference.mean > 0 else "lower"
         text = f"{metric.name} is {size}{_unit(metric)} {way} {interval}"
         against = _against(row, verdict.words, metrics)
-        return f"{label} is {verdict.words}: {text}{against}"
+        return f"{label} is {verdict.words}{than}: {text}{against}"
     return ""
 
 

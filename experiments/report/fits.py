@@ -27,6 +27,10 @@ class Column:
     """(K,): the variance of row − base that sentences give to all seeds alike."""
     at_bound: np.ndarray
     """(K,) bool: rows whose runs are all at the metric's bound, where spread says nothing."""
+    level: float = 0.0
+    """The variance of the base's score that sentences give to all seeds alike."""
+    cross: np.ndarray | float = 0.0
+    """(K,): its covariance with row − base, by sentences too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Fit:
     """(K,) bool."""
     errors_of: np.ndarray
     """(K,) the row whose errors each has: of a copy its original, but for what is its own."""
+    of_seeds: float = 0.0
+    """The variance of the mean effect that the seeds have on all rows alike."""
 
     @property
     def total(self) -> float:
@@ -104,7 +110,18 @@ def fit_rows(column: Column, base: int, originals: np.ndarray) -> Fit | None:
         np.where(is_bad, 0, runs),
         tested,
         originals,
+        _variance_of_seeds(values - residuals - means[:, None]),
     )
+
+
+def _variance_of_seeds(effects):
+    """Returns the variance of the mean of seeds' effects (K, J), NaN where there is no run."""
+    present = np.isfinite(effects)
+    known = present.any(0)
+    if known.sum() < 2:
+        return 0.0
+    means = np.where(present, effects, 0.0).sum(0)[known] / present.sum(0)[known]
+    return float(means.var(ddof=1)) / len(means)
 
 
 def _without_rounding(variances, values):
@@ -145,9 +162,9 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
     nothing = np.zeros(len(rows))
     return Fit(
         # What sentences give to a difference is drawn once, with the rows if these vary.
-        dataclasses.replace(
-            column, own=nothing, shared=nothing if fit.total else column.shared
-        ),
+        _without_sentences(column)
+        if fit.total
+        else dataclasses.replace(column, own=nothing),
         means,
         residuals,
         _without_rounding(variances, column.values),
@@ -156,6 +173,13 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
         runs,
         runs > 0,
         rows,
+    )
+
+
+def _without_sentences(column):
+    nothing = np.zeros_like(column.own)
+    return dataclasses.replace(
+        column, own=nothing, shared=nothing, level=0.0, cross=0.0
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import comparison
-from experiments.report.comparison import Row, base_of, compare
+from experiments.report.comparison import Row, compare
 from experiments.report.results import TrialResult
 from experiments.report.statistics import LEVEL, Group
 
@@ -84,19 +84,17 @@ def next_plan(
     decide, or to spend, it is what all rows have.
     """
     interest = interest or {}
-    base = base_of(groups)
     plan = first_plan(len(groups))
     while _is_complete(groups, plan) and plan.looks < len(LOOKS):
         rows = judge(groups, sentences, plan.looks, metrics, interest)
         following = LOOKS[plan.looks].seeds
         left = budget.amount - budget.spent(groups, plan.seeds)
         seeds = list(plan.seeds)
-        place = [group is base for group in groups].index(True)
-        seeds_of_base = following - seeds[place]
-        left -= budget.cost(groups[place]) * seeds_of_base
+        bases = _bases(groups, rows)
+        left -= sum(budget.cost(groups[i]) * (following - seeds[i]) for i in bases)
         is_any = False
         for i in _by_promise(rows):
-            if i == place or seeds[i] != LOOKS[plan.looks - 1].seeds:
+            if i in bases or seeds[i] != LOOKS[plan.looks - 1].seeds:
                 # It was left out of an earlier look.
                 continue
             cost = budget.cost(groups[i]) * (following - seeds[i])
@@ -111,9 +109,16 @@ def next_plan(
                 is_any = True
         if not is_any:
             return plan
-        seeds[place] = following
+        for i in bases:
+            seeds[i] = following
         plan = Plan(tuple(seeds), plan.looks + 1)
     return plan
+
+
+def _bases(groups, rows):
+    """Returns the places of the groups that others are compared with."""
+    bases = {id(row.base) for row in rows if row.differences}
+    return [i for i, group in enumerate(groups) if id(group) in bases]
 
 
 def judge(
@@ -129,13 +134,21 @@ def judge(
     those of the last.
     """
     # Before the first look nothing is judged.
-    judged = compare([_first_seeds(group, 0) for group in groups], sentences, metrics)
+    judged = _look(groups, sentences, Look(0, LEVEL), metrics, interest)
     for look in LOOKS[:looks]:
-        seen = [_first_seeds(group, look.seeds) for group in groups]
-        rows = compare(seen, sentences, metrics, interest, look.level)
+        rows = _look(groups, sentences, look, metrics, interest)
         judged = list(map(_merged, judged, rows))
+    return judged
+
+
+def _look(groups, sentences, look, metrics, interest):
+    """Returns the rows of the groups, judged by their first seeds."""
+    seen = [_first_seeds(group, look.seeds) for group in groups]
+    rows = compare(seen, sentences, metrics, interest, look.level)
+    whole = {id(part): group for part, group in zip(seen, groups, strict=True)}
     return [
-        row._replace(group=group) for row, group in zip(judged, groups, strict=True)
+        row._replace(group=group, base=whole.get(id(row.base)))
+        for row, group in zip(rows, groups, strict=True)
     ]
 
 

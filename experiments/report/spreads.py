@@ -3,10 +3,13 @@
 Row i has an estimated variance s²_i over seeds with ν_i degrees of freedom. Its true standard
 deviation σ_i is like the other rows', within a factor:
 
-    ν_i s²_i / σ²_i ~ χ²(ν_i),   log σ_i ~ Normal(m, τ²),   m flat,   τ ~ half-normal(0.6).
+    ν_i s²_i / σ²_i ~ χ²(ν_i),   m flat,   τ ~ half-normal(0.6),
+    log σ_i ~ 0.95 Normal(m, τ²) + 0.05 Normal(m, τ² + 1.5²).
 
-With few seeds a row's spread so follows the table's, with many its own. τ is learned too, and
-all of it stays uncertain: what is drawn here are standard deviations that fit the table.
+With few seeds a row's spread so follows the table's, with many its own. One row in twenty may
+be odd, and vary several times as much or as little as the rest, without making the others'
+spreads less certain. τ is learned too, and all of it stays uncertain: what is drawn here are
+standard deviations that fit the table.
 Smyth (2004, "Linear models and empirical Bayes methods for assessing differential expression
 in microarray experiments") shrinks variances so, with fixed m and τ, which for the few rows
 of a table claims more than is known.
@@ -20,9 +23,16 @@ from scipy import special
 USUAL_TAU = 0.6
 """The scale of the prior of τ: spreads that differ by a factor of 1.8 are usual, 3.3 are rare."""
 
+ODD = 0.05
+"""The share of rows that are odd."""
+
+ODD_TAU = 2.5
+"""How far the logarithms of odd rows' spreads are from the others', in units of τ's scale: with
+0.6 by factors of 4.5."""
+
 _MS = 64
 _TAUS = 8
-_SIGMAS = 128
+_SIGMAS = 192
 
 _CACHED = 1 << 16
 """Numbers that a core's cache holds, with as many beside them."""
@@ -60,7 +70,9 @@ def draw_spreads(
     # Quantiles of the prior, so that each has the same weight.
     taus = usual_tau * special.ndtri(0.5 + (np.arange(_TAUS) + 0.5) / (2 * _TAUS))
     likelihood = _likelihood(log_sigmas, variances, freedom)
-    prior = _prior(log_sigmas, ms, np.maximum(taus, 0.01))
+    usual = _normal(log_sigmas, ms, np.maximum(taus, 0.01))
+    odd = _normal(log_sigmas, ms, np.hypot(taus, ODD_TAU * usual_tau) + 0.01)
+    prior = (1 - ODD) * usual + ODD * odd
     # All rows' evidence for each m and τ at once; what is far off has a weight of 0.
     evidence = np.maximum(prior @ likelihood.T, 1e-300)
     log_weights = np.log(evidence).sum(1)
@@ -69,8 +81,12 @@ def draw_spreads(
     # Neighbours in order look up the same places, which is quicker.
     order = np.argsort(cells)
     logs = np.empty(uniforms.shape)
+    # A row whose runs say nothing of its spread is taken for a usual one.
+    of_row = lambda some: np.where(
+        (freedom > 0)[:, None], prior[some, None], usual[some, None]
+    )
     logs[order] = _quantiles(
-        log_sigmas, likelihood, prior, cells[order], uniforms[order]
+        log_sigmas, likelihood, of_row, cells[order], uniforms[order]
     )
     return np.exp(logs), ms[cells // _TAUS], taus[cells % _TAUS]
 
@@ -100,7 +116,7 @@ def _reach_of_m(freedom):
 
 
 def _reach(freedom, usual_tau):
-    return _reach_of_m(freedom) + 4 * usual_tau + 0.5
+    return _reach_of_m(freedom) + (4 + 2 * ODD_TAU) * usual_tau + 0.5
 
 
 def _likelihood(log_sigmas, variances, freedom):
@@ -110,27 +126,27 @@ def _likelihood(log_sigmas, variances, freedom):
     return np.exp(logs - logs.max(-1, keepdims=True))
 
 
-def _prior(log_sigmas, ms, taus):
-    """Returns p(σ | m, τ) (M T, G) on the grid."""
+def _normal(log_sigmas, ms, taus):
+    """Returns p(log σ | m, τ) of the normal distribution on the grid, (M T, G)."""
     distances = (log_sigmas - ms[:, None, None]) / taus[:, None]
-    prior = np.exp(-0.5 * distances**2).reshape(-1, len(log_sigmas))
-    return prior / np.maximum(prior.sum(-1, keepdims=True), 1e-300)
+    density = np.exp(-0.5 * distances**2).reshape(-1, len(log_sigmas))
+    return density / np.maximum(density.sum(-1, keepdims=True), 1e-300)
 
 
-def _quantiles(log_sigmas, likelihood, prior, cells, uniforms):
+def _quantiles(log_sigmas, likelihood, prior_of, cells, uniforms):
     """Returns (R, K): where each row's distribution in a draw's cell reaches its uniform.
 
-    `cells` are in rising order.
+    `prior_of(cells)` is (C, K, G), and `cells` are in rising order.
     """
     used, places = np.unique(cells, return_inverse=True)
-    prior = prior[used, None]
     found = np.empty(uniforms.shape)
     # So few distributions at a time that they stay in the processor's cache.
     count = max(1, _CACHED // likelihood.size)
     for start in range(0, len(used), count):
         draws = slice(*np.searchsorted(places, [start, start + count]))
         chosen = places[draws] - start
-        rising = _rising(prior[start : start + count] * likelihood)
+        prior = prior_of(used[start : start + count])
+        rising = _rising(prior * likelihood)
         found[draws] = _look_up(rising, chosen, uniforms[draws])
     step = log_sigmas[1] - log_sigmas[0]
     return log_sigmas[0] + step * (found - 0.5)

@@ -267,10 +267,23 @@ def _results(labels, rows, metrics, cost):
             columns[measure.heading] = [
                 measure.text(mean) if mean else MISSING for mean in means
             ]
-    verdicts = [verdict(row, metrics) for row in rows]
+    verdicts = _verdicts(labels, rows, metrics)
     if any(verdicts):
         columns[VERDICTS] = verdicts
     return Grid("Results", tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _verdicts(labels, rows, metrics):
+    """Returns the verdict of each row, with its base where that is not the table's."""
+    base = comparison.base_of(row.group for row in rows)
+    label_of = {id(row.group): label for label, row in zip(labels, rows, strict=True)}
+    cells = []
+    for row in rows:
+        text = verdict(row, metrics)
+        if text and row.base is not base:
+            text += f" (against {label_of[id(row.base)]})"
+        cells.append(text)
+    return cells
 
 
 def _seeds(group):

@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.evaluation.metrics import CHRF, METRICS, Metric
 from experiments.report.choice import notable
-from experiments.report.comparison import Row, base_of
+from experiments.report.comparison import Row
 from experiments.report.results import ResultsError, TrialResult, read_sentences
 
 MOST_PAIRS = 12
@@ -83,16 +83,14 @@ def some(texts: Texts) -> list[tuple[str, str, str]]:
 def differing(
     labels: Sequence[str], rows: Sequence[Row], metrics: Sequence[Metric] = METRICS
 ) -> list[Differing]:
-    """Returns for the rows that matter most where they differ most from the base.
+    """Returns for the rows that matter most where they differ most from their base.
 
     [] without a base, and where the runs kept no texts.
     """
-    base = base_of(row.group for row in rows)
-    if base is None:
-        return []
-    place = [row.group is base for row in rows].index(True)
+    places = {id(row.group): i for i, row in enumerate(rows)}
     pairs = []
     for i in notable(rows, MOST_PAIRS + 1, metrics):
+        place = places.get(id(rows[i].base), i)
         if i != place:
             pairs.append(
                 _compare(rows[i], rows[place], labels[i], labels[place], metrics)

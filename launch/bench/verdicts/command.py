@@ -16,7 +16,8 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments.report import contrasts, fits, spreads
+from experiments.evaluation import link_functions
+from experiments.report import columns, contrasts, fits, spreads
 from experiments.system import machine
 from launch.bench.harness import record
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
@@ -34,18 +35,20 @@ CELLS = [
     *(Cell(*size, spread) for spread in (0.0, 0.4, 0.8) for size in _SIZES),
     *(
         Cell(*size, kind=kind)
-        for kind in ("blocks", "sentences", "tails", "odd", "copies")
+        for kind in ("bound", "blocks", "sentences", "tails", "odd", "copies")
         for size in _SIZES
     ),
 ]
 
-TINY = [Cell(8, 2, metrics=1), Cell(8, 3, kind="sentences")]
+TINY = [Cell(8, 2, metrics=1), Cell(8, 3, kind="bound")]
 
 NOTES = {
     "false": "tables without any difference that get a verdict of better or worse, for any row "
-    "and metric",
-    "all hold": "tables of which every interval holds the truth",
+    "and metric (with rows near a bound, which do differ, for any of the others)",
+    "all hold": "tables of which every interval holds the truth, on the scale that is printed",
     "each holds": "intervals that hold the truth",
+    "width": "median width of the intervals, in units of that of joint intervals of somebody "
+    "who knows the true spreads",
     "power": "rows that differ by 4 standard deviations and get the verdict, in one metric",
     "in any": "the same, in any metric of the column",
     "claims": "undecided rows that show the difference which would have shown, as the report "
@@ -99,6 +102,7 @@ def _of_an_earlier_call(directory, tables):
     counts = {}
     for values in record["cells"]:
         cell = Cell(**{name: values.pop(name) for name in names})
+        values["widths"] = tuple(values["widths"])
         if values["nulls"] == tables:
             counts[cell] = Counts(**values)
     return counts
@@ -111,7 +115,7 @@ def _in_order(counts):
 
 def _code():
     """Returns a hash of the sources that decide the counts."""
-    modules = (contrasts, fits, spreads, simulation)
+    modules = (columns, contrasts, fits, link_functions, simulation, spreads)
     sources = [Path(module.__file__).read_bytes() for module in modules]
     return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
@@ -146,9 +150,9 @@ def table(counts: Mapping[Cell, Counts]) -> Table:
             (count.shown_in_any, count.real),
             (count.claims_true, count.claims),
         )
-        filled.rows.append(
-            (_description(cell), *(_percent(*share) for share in shares))
-        )
+        cells = [_percent(*share) for share in shares]
+        cells.insert(3, f"{count.median_width():.2f}")
+        filled.rows.append((_description(cell), *cells))
     return filled
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.evaluation.link_functions import ROOT_CROSS_ENTROPY, SHARE
 from experiments.report.contrasts import contrast
 from experiments.report.fits import Column
 
@@ -58,6 +59,7 @@ def unlike_rows(rng, rows):
     return rng.standard_normal((rows, 3)) * spreads
 
 
+@pytest.mark.ci
 def test_any_false_verdict_comes_in_one_null_table_of_twenty():
     check_false_verdicts(lambda rng: (unlike_rows(rng, 8), None))
 
@@ -141,6 +143,7 @@ def test_a_metric_more_widens_the_intervals_less_the_more_it_agrees():
     assert widths[0] < 1.03 * widths[1] and widths[1] < widths[2] < 1.25 * widths[0]
 
 
+@pytest.mark.ci
 def test_a_difference_of_the_detectable_size_is_shown_in_four_tables_of_five():
     rng = np.random.default_rng(0)
     shown = []
@@ -284,7 +287,79 @@ def test_two_runs_of_one_copy_say_too_little():
     assert not one.tested.any()
 
 
+@pytest.mark.ci
 def test_any_false_verdict_of_copies_comes_in_one_null_table_of_twenty():
     check_false_verdicts(
         lambda rng: with_copies(unlike_rows(rng, 4), 0.1 * unlike_rows(rng, 4))
     )
+
+
+def test_on_a_straight_scale_the_printed_interval_is_the_interval():
+    (result,) = contrast([column(table(19, 6, 3))], base=0)
+    for i in range(1, 6):
+        mean, low, high = result.printed(i, lambda x: 3 * x + 7)
+        assert mean == pytest.approx(3 * result.mean[i])
+        # As near as points around an ellipse are.
+        ends = 3 * result.low[i], 3 * result.high[i]
+        assert (low, high) == pytest.approx(ends, abs=0.01 * (ends[1] - ends[0]))
+
+
+@pytest.mark.parametrize(
+    "link", [ROOT_CROSS_ENTROPY, SHARE], ids=lambda link: link.name
+)
+def test_a_printed_interval_leaves_0_out_just_where_there_is_a_verdict(link):
+    """Near the bounds too, where the scale is bent most."""
+    rng = np.random.default_rng(0)
+    decided = 0
+    for seed in range(40):
+        middle = rng.uniform(0.02, 0.9, (6, 1))
+        values = np.clip(middle + 0.1 * table(seed, 6, 3), 0.0, 1.5)
+        (result,) = contrast([column(values)], base=0, draws=1000)
+        for i in range(1, 6):
+            _, low, high = result.printed(i, link.inverse)
+            assert (low > 0 or high < 0) == (result.p[i] <= 0.05)
+            decided += result.p[i] <= 0.05
+    assert 20 < decided < 180
+
+
+def test_printed_intervals_carry_the_bases_own_spread():
+    """Of rows that have all but solved a task, a difference varies as the base does."""
+    true = np.sqrt(np.log([5.15, 12, 2.7, 1.0001, 1.02, 4.6]))
+    of_runs = np.log(np.square(true))
+    rng = np.random.default_rng(0)
+    held = np.zeros(6)
+    tables = 80
+    printed = ROOT_CROSS_ENTROPY.inverse(true)
+    for _ in range(tables):
+        # Cross-entropies vary by 10 % from run to run.
+        logs = of_runs[:, None] + 0.1 * rng.standard_normal((6, 3))
+        (result,) = contrast([column(np.exp(logs / 2))], base=0, draws=1000)
+        for i in range(1, 6):
+            _, low, high = result.printed(i, ROOT_CROSS_ENTROPY.inverse)
+            held[i] += low <= printed[i] - printed[0] <= high
+    # Each of five joint intervals holds in 99 of 100 tables or so.
+    assert (held[1:] >= 0.93 * tables).all()
+
+
+def test_what_seeds_do_to_all_rows_is_in_the_base_and_in_no_difference():
+    values = table(20, 8, 4)
+    effects = 5 * np.random.default_rng(5).standard_normal(4)
+    (plain,) = contrast([column(values)], base=0)
+    (blocked,) = contrast([column(values + effects)], base=0)
+    reach = lambda result, axis: np.ptp(result.edge[1, :, axis])
+    # As near as points around an ellipse are.
+    assert reach(blocked, 1) == pytest.approx(reach(plain, 1), rel=3e-3)
+    # The mean of four effects varies by half of what one does, and an interval reaches two
+    # such deviations at least.
+    spread = effects.std(ddof=1) / 2
+    assert reach(blocked, 0) > 2 * 1.96 * spread > reach(plain, 0)
+
+
+def test_an_odd_row_leaves_the_intervals_of_others_nearly_as_they_were():
+    values = table(21, 10, 3)
+    (plain,) = contrast([column(values)], base=0)
+    odd = values.copy()
+    odd[9] *= 20
+    (result,) = contrast([column(odd)], base=0)
+    wider = ((result.high - result.low) / (plain.high - plain.low))[1:9]
+    assert np.median(wider) < 1.6

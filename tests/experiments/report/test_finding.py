@@ -33,10 +33,12 @@ def row(name, perplexity=(0.0, 0.01), bleu=(0.0, 0.5), words=("undecided",) * 2)
     if not name:
         differences, verdicts = {}, {}
     point = {"name": name} if name else {}
-    return Row(name, group(point, 4.0 + perplexity[0]), differences, verdicts, None, {})
+    own = group(point, 4.0 + perplexity[0])
+    return Row(name, own, None, differences, verdicts, None, {})
 
 
 def said(*rows):
+    rows = [row._replace(base=rows[0].group) for row in rows]
     return finding([row.label or "base" for row in rows], rows, METRICS)
 
 
@@ -87,7 +89,7 @@ def test_what_diverged_is_named():
 
 def test_without_differences_the_best_row_is_named():
     rows = [
-        Row(label, group({"h": i}, 4.0 - i), {}, {}, None, {})
+        Row(label, group({"h": i}, 4.0 - i), None, {}, {}, None, {})
         for i, label in enumerate(("a", "b"))
     ]
     text = said(*rows)
@@ -105,7 +107,8 @@ def test_the_rows_that_matter_are_the_base_and_the_clearest(most, places):
 def test_without_differences_the_rows_that_matter_are_far_from_the_middle():
     values = (4.0, 4.1, 9.0, 3.9, 1.0)
     rows = [
-        Row(str(i), group({"h": i}, x), {}, {}, None, {}) for i, x in enumerate(values)
+        Row(str(i), group({"h": i}, x), None, {}, {}, None, {})
+        for i, x in enumerate(values)
     ]
     assert notable(rows, 2, METRICS) == [2, 4]
 
