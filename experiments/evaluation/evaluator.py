@@ -11,6 +11,7 @@ from attn import Positions
 from attn.io import dequantise, quantise
 from experiments.data.batches import Encoded
 from experiments.data.dataset import Dataset, Heldout
+from experiments.data.lines import as_line
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.answers import accuracy_by, answer, answer_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
@@ -423,8 +424,7 @@ def _attention_batch(trial):
 
 
 def _lines(texts):
-    """Returns a text a line, whatever a text itself holds."""
-    return "".join(text.replace("\n", " ") + "\n" for text in texts)
+    return "".join(as_line(text) + "\n" for text in texts)
 
 
 def _lengths(heldout):
