@@ -20,8 +20,9 @@ from experiments.evaluation.metrics import (
     ENTROPY,
     FIRST_TOKEN_MASS,
     OF_ANSWERS,
-    OF_TEXT,
     corpus_scores,
+    notes,
+    of_text,
     sentence_arrays,
     signatures,
 )
@@ -214,6 +215,8 @@ class Evaluator:
                     _tokens_of(trial.settings),
                     _metrics_of(trial.settings),
                 )
+            if said := score_notes(trial.settings, self.prepared):
+                result["notes"] = said
             results.append(result)
         return results
 
@@ -411,6 +414,14 @@ class Evaluator:
         return arrays
 
 
+def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
+    """Returns what a reader of the test scores must know of the text, by metric."""
+    if settings.model.kind == "language" and not settings.data.labelled:
+        return {}
+    references = prepared.test.text.target
+    return notes(references, _tokens_of(settings), _metrics_of(settings))
+
+
 @disk_cached
 def _rounded(state):
     """Returns a state whose parameters are those that 8 bits hold."""
@@ -433,8 +444,8 @@ def _lengths(heldout):
 
 
 def _metrics_of(settings):
-    of_text = OF_ANSWERS if _is_task(settings) else OF_TEXT
-    return (*of_text, *settings.evaluation.own_metrics)
+    of_target = OF_ANSWERS if _is_task(settings) else of_text(settings.data.language)
+    return (*of_target, *settings.evaluation.own_metrics)
 
 
 def _is_task(settings):
