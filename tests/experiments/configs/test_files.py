@@ -2,6 +2,8 @@
 
 import gzip
 import itertools
+import random
+import string
 
 import pytest
 
@@ -134,6 +136,24 @@ def test_the_sizes_chosen_for_a_text_are_ones_that_it_can_have(
     kept = prepared.counts["train"] - prepared.counts["train_too_long"]
     assert kept >= 0.7 * count
     assert prepared.vocabulary().size == settings.data.vocabulary_size
+
+
+def with_rare_words(i):
+    rng = random.Random(i)
+    word = "".join(rng.choices(string.ascii_lowercase, k=6)) if i % 50 == 0 else "dog"
+    return f"{i} {word}{' the red cat sees it' * 10}", f"{i} {word.upper()}"
+
+
+def test_words_that_may_be_held_out_of_a_large_text_are_not_counted_on(
+    tmp_path, monkeypatch
+):
+    """Which they are would take too long to know."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("experiments.data.sizes.SAMPLES", (100, 1000, 10_000))
+    rows = ["\t".join(with_rare_words(i)) for i in range(2000)]
+    (tmp_path / "my.tsv").write_text("".join(f"{row}\n" for row in rows), "utf-8")
+    data = resolve(files.get_config(f"{tmp_path}/my.tsv")).data
+    assert prepare(data).vocabulary().size == data.vocabulary_size < _wanted(200 * 2000)
 
 
 def test_a_line_of_a_page_makes_a_text_no_larger():

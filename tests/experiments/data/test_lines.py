@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments import inference
 from experiments.data import corpora
 from experiments.data.corpora import Pairs
 from experiments.data.dataset import prepare
@@ -216,6 +217,26 @@ def test_a_mark_is_dropped_wherever_text_begins(tmp_path):
     assert list(corpora.open(data).read("train")) == [Pairs(["1,1"], ["eins"])]
     data = JsonLinesData(directory=folder)
     assert list(corpora.open(data).read("train")) == [Pairs(["a"], ["b"])]
+
+
+def test_what_a_model_translates_is_read_as_what_it_was_trained_on(monkeypatch):
+    read = []
+
+    def encode(texts):
+        read.extend(texts)
+        return [np.zeros(1, np.int32)] * len(read)
+
+    translator = object.__new__(inference.Translator)
+    translator._model = inference.TrainedModel(
+        settings=tiny.resolve(),
+        vocabulary=SimpleNamespace(encode=encode),
+        program=SimpleNamespace(length=9),
+        state=None,
+    )
+    translator._search = translator._states = None
+    monkeypatch.setattr(inference, "translate", lambda *arguments: [[]])
+    translator.n_best(["\ufeff3 days ago", "a\u2028b\rc ", "\n"])
+    assert read == ["3 days ago", "a b c", ""]
 
 
 def test_input_that_is_no_text_is_named_with_its_line():
