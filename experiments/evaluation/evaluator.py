@@ -215,8 +215,7 @@ class Evaluator:
                     _tokens_of(trial.settings),
                     _metrics_of(trial.settings),
                 )
-            if said := score_notes(trial.settings, self.prepared):
-                result["notes"] = said
+            result["notes"] = score_notes(trial.settings, self.prepared)
             results.append(result)
         return results
 
