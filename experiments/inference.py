@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import sample
+from experiments.data.lines import as_line
 from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
@@ -116,7 +117,7 @@ class Translator:
         translations than were asked for.
         """
         settings, vocabulary, program, _ = self._model
-        sources = vocabulary.encode(line.strip() for line in lines)
+        sources = vocabulary.encode(as_line(line).strip() for line in lines)
         # The end mark takes one place.
         max_length = program.length - 1
         for number, source in enumerate(sources, start=1):
@@ -145,7 +146,9 @@ class Translator:
 
     def _prefix_tokens(self, prefix):
         max_length = self._model.settings.evaluation.max_length
-        tokens = tuple(self._model.vocabulary.encode([prefix.strip()])[0].tolist())
+        tokens = tuple(
+            self._model.vocabulary.encode([as_line(prefix).strip()])[0].tolist()
+        )
         if len(tokens) >= max_length:
             raise WorkdirError(
                 f"the prefix has {len(tokens)} tokens; a translation has at most "
@@ -213,7 +216,7 @@ class Sampler:
         """
         settings, vocabulary, program, _ = self._model
         max_length = max_length or settings.evaluation.max_length
-        (tokens,) = vocabulary.encode([beginning.strip()])
+        (tokens,) = vocabulary.encode([as_line(beginning).strip()])
         if max_length > program.length:
             raise WorkdirError(
                 f"{max_length} tokens are more than the {program.length} that this model "

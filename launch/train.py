@@ -73,6 +73,7 @@ def run(interruption):
 
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
+    from experiments.evaluation.evaluator import score_notes
     from experiments.evaluation.metrics import METRICS, summary
     from experiments.system import machine
     from experiments.training import early_stopping, loop, multihost
@@ -94,6 +95,8 @@ def run(interruption):
         say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
         for line in prepared.warnings():
             say(line)
+        for note in score_notes(settings, prepared).values():
+            say(f"note: {note}")
         result = loop.run(
             settings,
             prepared,

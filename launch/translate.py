@@ -46,6 +46,7 @@ _PREFIX = flags.DEFINE_string(
 
 def main():
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
+    from experiments.data.lines import read_lines
     from experiments.inference import Hypothesis, Translator
     from experiments.system import machine
 
@@ -59,15 +60,9 @@ def main():
         n_best=max(1, n),
         prefix=_PREFIX.value,
     )
-    # Only \n ends a line, or a lone \r would make two translations of one line.
-    sys.stdin.reconfigure(encoding="utf-8", newline="\n")
     # Without `errors` they would be strict again.
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    try:
-        lines = [line.rstrip("\r\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        command.mistake(f"the input is no UTF-8: {error}")
-    for hypotheses in translator.n_best(lines):
+    for hypotheses in translator.n_best(read_lines(sys.stdin.buffer)):
         if n == 0:
             print(hypotheses[0].text)
         filled = hypotheses + [Hypothesis(-math.inf, "")] * n

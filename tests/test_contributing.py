@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from experiments.configs import tasks
 from experiments.data.dataset import prepare
+from experiments.data.vocabulary import NOTHING, NOTHING_ID
 from experiments.evaluation.metrics import METRICS
 from experiments.report.write import write_report
 from experiments.settings import resolve
@@ -44,6 +47,7 @@ def test_all_examples_are_tried():
         "kerple.py",
         "my_metric.py",
         "reversal.py",
+        "parity.py",
         "my_config.py",
     }
 
@@ -105,6 +109,21 @@ def test_the_corpus_is_read(folder):
     source = dataset.test.text.source[0]
     assert dataset.test.text.target[0] == source[::-1]
     assert len(source.split()) == 4
+
+
+def test_the_task_is_read(folder):
+    config = tasks.get_config("recall")
+    settings = resolve(config, {"data.corpus": "parity.py:Parity(length=9)"})
+    dataset = prepare(settings.data)
+    # Padding, two marks, the unknown and NOTHING beside its symbols.
+    assert dataset.vocabulary().size == 5 + 5
+    for source, target in zip(*dataset.test.text, strict=True):
+        asked = [word == "?" for word in source.split()]
+        assert [word != NOTHING for word in target.split()] == asked
+    answers = dataset.vocabulary().encode(["_", "even", "odd"])
+    assert answers[0].tolist() == [NOTHING_ID]
+    used = np.concatenate(dataset.test.ids.target)
+    assert {*used} == {*np.concatenate(answers)}
 
 
 def test_the_config_plans_its_sweep(folder):

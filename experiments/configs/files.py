@@ -7,36 +7,45 @@
 PLACE is one of
 
   pairs.tsv        a file of lines source<TAB>target, plain or .gz
+  pairs.csv        CSV: commas, semicolons or tabs, with fields that may stand in quotes
+  pairs.jsonl      an object of JSON on each line, with two texts
   folder/news      news.en and news.de in `folder`, line i of one translates that of the other
-  folder           train.en and train.de in it, or its only pair or .tsv
+  folder           train.en and train.de in it, or its only pair or file of rows
 
 The folder's val and test (or dev, valid, validation, and test.tsv and so on) are used where
 they are there. Otherwise validation and test are held out from the training text, by
-sentences: no held-out sentence is in training, on either side. Of two languages en is the
-source; PLACE,de,en turns that round, and chooses where there are more than two (in a .tsv
---config.data.source_column=1 --config.data.target_column=0).
+sentences: no held-out sentence is in training, on either side.
 
-`sizes` says how vocabulary, lengths, batch and steps follow from the text. Each can be set,
-as --config.data.vocabulary_size=8000. The model, d_model 128 with three layers, trains on two
-CPU cores; training ends when validation perplexity has stopped falling, and the weights of
-its lowest value are used.
+PLACE,de,en says which is the source. Of a pair of files, and of two keys in JSON, en is it
+where nothing is said. Files of rows have no header unless PLACE names two of the columns in
+their first row: pairs.csv,en,de; numbers choose columns too, pairs.tsv,1,0; and other words
+name the languages of the first two columns: pairs.tsv,en,zh. What an option says
+(`python -m launch.settings data`) goes before: --config.data.header=True for a header whose
+names are not given, --config.data.bad_lines=skip for a file with lines that cannot be read.
+
+`experiments/data/sizes.py` says how vocabulary, lengths, batch and steps follow from the
+text. Each can be set, as --config.data.vocabulary_size=8000. The model, d_model 128 with three
+layers, trains on two CPU cores; training ends when validation perplexity has stopped falling,
+and the weights of its lowest value are used.
 """
 
-import itertools
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from experiments.errors import UserError
-from experiments.settings import default_config
+from experiments.settings import CORPORA, default_config
+from experiments.settings.corpora import is_number
 
 LANGUAGES = re.compile(r"(.*?)(?:,(\w+),(\w+))?")
 
-LOOKED_AT = 500_000
-"""Pairs, the first ones, from which the sizes are chosen: more would not change them."""
+TABLES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+"""The corpora of files of rows, by the endings of the files."""
+
+NO_LANGUAGES = ("txt", "md", "json", *(ending[1:] for ending in TABLES))
+"""Endings of files that are none of a pair."""
 
 HELDOUT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
@@ -46,11 +55,10 @@ HELDOUT_NAMES = {
 
 
 class Text(NamedTuple):
-    """Names a text: the settings of its corpus, and the files of its training pairs."""
+    """Names a text: its corpus, and the settings of that."""
 
     corpus: str
     settings: dict[str, str]
-    files: list[Path]
 
 
 def get_config(place=None):
@@ -63,9 +71,12 @@ def get_config(place=None):
     path, *languages = LANGUAGES.fullmatch(place).groups()
     languages = [language for language in languages if language]
     text = find_text(Path(path).expanduser(), languages)
+    # Here, because a config that is only looked at needs no corpus.
+    from experiments.data.sizes import measure, sizes
+
     config = default_config(corpus=text.corpus)
     config.data.update(text.settings)
-    chosen = sizes(*lengths(text.files))
+    chosen = sizes(measure(_training_pairs(text)))
     config.data.update(chosen["data"])
     # Small texts are soon known by heart, against which dropout helps.
     dropout = 0.2 if chosen["tokens"] < 1_000_000 else 0.1
@@ -89,68 +100,6 @@ def sweep_positions():
         yield {"model.positions": positions}
 
 
-def sizes(pairs: int, longest: int, size: int) -> dict:
-    """Returns settings of data and training for a text, and its tokens a side.
-
-    `pairs` are its pairs, `longest` the bytes that 99 % of sentences have at most, `size`
-    the bytes of its longer side.
-    """
-    # A token has about four bytes, with a vocabulary of thousands.
-    tokens = max(size // 4, 1)
-    # As in the literature: 800 for 40 kB, 10,000 for 30,000 captions, 32,000 from 300 MB on.
-    vocabulary = int(np.clip(6 * tokens**0.5, 500, 32_000)) // 100 * 100
-    # Three bytes a token is on the safe side; longer pairs are dropped and counted.
-    max_length = int(np.clip(-(-longest // 3) + 8, 32, 256))
-    sequence_length = max(64, max_length)
-    # Small batches learn most in a second of two cores.
-    in_batch = int(np.clip(tokens // 400, 1024, 4096))
-    batch_size = max(4, in_batch // sequence_length)
-    in_epoch = -(-tokens // (batch_size * sequence_length))
-    steps = int(np.clip(12 * in_epoch, 600, 20_000)) // 100 * 100
-    every = max(50, steps // 2000 * 100)
-    warmup = int(np.clip(steps // 10, 100, 2000))
-    return dict(
-        tokens=tokens,
-        data=dict(
-            vocabulary_size=vocabulary,
-            max_length=max_length,
-            heldout=int(np.clip(pairs // 20, 1, 500)),
-        ),
-        training=dict(
-            steps=steps,
-            until="flat",
-            keep_best=True,
-            warmup=warmup,
-            # A factor on the paper's schedule, which then rises to 0.004.
-            learning_rate=round(0.004 * (128 * warmup) ** 0.5, 3),
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            log_every=25,
-            evaluate_every=every,
-            save_every=every,
-        ),
-    )
-
-
-def lengths(files: list[Path]) -> tuple[int, int, int]:
-    """Returns the pairs, the bytes of nearly all sentences, and those of the longer side.
-
-    Of a text with more than LOOKED_AT pairs they are those of the first.
-    """
-    # Here, because a config that is only looked at needs no corpus.
-    from experiments.data.corpora.parallel import blocks
-
-    sides = []
-    for path in files:
-        lines = itertools.chain.from_iterable(blocks(path))
-        rows = [line.split("\t") for line in itertools.islice(lines, LOOKED_AT)]
-        for column in range(2 if len(files) == 1 else 1):
-            cells = [row[column] for row in rows if len(row) > column]
-            sides.append(np.array([len(cell.encode()) for cell in cells] or [0]))
-    longest = max(int(np.quantile(side, 0.99)) for side in sides)
-    return len(sides[0]), longest, max(int(side.sum()) for side in sides)
-
-
 def find_text(place: Path, languages: Sequence[str] = ()) -> Text:
     """Returns the text at a place, in these languages or the only two that are there.
 
@@ -158,17 +107,20 @@ def find_text(place: Path, languages: Sequence[str] = ()) -> Text:
     """
     if place.is_file():
         # A folder's other files belong to other texts.
-        return _table(place.parent, _without_gz(place.name), {})
+        return _table(place.parent, _without_gz(place.name), {}, languages)
     if place.is_dir():
         names = _names(place)
         stems = _stems(names, languages)
         if "train" in stems:
             return _pair(place, "train", stems)
-        tables = [name for name in names if name.endswith(".tsv")]
-        if "train.tsv" in tables:
-            return _table(place, "train.tsv", tables)
+        tables = [name for name in names if Path(name).suffix in TABLES]
+        for name in (f"train{ending}" for ending in TABLES):
+            if name in tables:
+                return _table(place, name, tables, languages)
         if len(stems) + len(tables) == 1:
-            return _pair(place, *stems, stems) if stems else _table(place, *tables, {})
+            if stems:
+                return _pair(place, *stems, stems)
+            return _table(place, *tables, {}, languages)
         if "train" in (endings := _endings(names)):
             listed = ", ".join(endings["train"])
             raise UserError(
@@ -197,17 +149,77 @@ def _pair(folder, stem, stems):
     for split, names in HELDOUT_NAMES.items():
         found = [name for name in names if name in stems]
         settings[split] = found[0] if found else stem
-    files = [_path(folder, f"{stem}.{ending}") for ending in (source, target)]
-    return Text("files", settings, files)
+    return Text("files", settings)
 
 
-def _table(folder, name, tables):
-    """Returns the text of a file with columns, with held-out ones among `tables`."""
+def _table(folder, name, tables, languages):
+    """Returns the text of a file of rows, with held-out ones among `tables`."""
+    ending = Path(name).suffix
+    corpus = TABLES.get(ending, "tsv")
     settings = dict(directory=str(folder), train=name)
     for split, names in HELDOUT_NAMES.items():
-        found = [f"{other}.tsv" for other in names if f"{other}.tsv" in tables]
+        found = [f"{other}{ending}" for other in names if f"{other}{ending}" in tables]
         settings[split] = found[0] if found else name
-    return Text("tsv", settings, [_path(folder, name)])
+    settings |= _columns(_path(folder, name), corpus, languages)
+    return Text(corpus, settings)
+
+
+def _columns(path, corpus, languages):
+    """Returns the settings that choose a file's columns; `languages` are names or numbers."""
+    from experiments.data.corpora import rows
+
+    settings = {}
+    read = rows.json_lines if corpus == "jsonl" else rows.tab_separated
+    if corpus == "csv":
+        settings["delimiter"] = _delimiter(path)
+        read = functools.partial(rows.comma_separated, **settings)
+    # The first that can be read.
+    row = next(filter(None, read(path)), [])
+    if corpus == "jsonl":
+        languages = languages or _keys(path, row)
+    if not languages:
+        return settings
+    source, target = languages
+    chosen = dict(source_column=source, target_column=target)
+    named = dict(source=source, target=target)
+    if all(map(is_number, languages)) and corpus != "jsonl":
+        return settings | chosen
+    if {source, target} <= set(row):
+        return settings | chosen | named
+    if corpus == "jsonl":
+        raise UserError(
+            f"{path}: its first object has no {source} and {target}; it has "
+            f"{', '.join(row)[:200]}"
+        )
+    return settings | named
+
+
+def _delimiter(path):
+    """Returns what divides the first row of a CSV file into most columns."""
+    from experiments.data.corpora.rows import DELIMITERS, comma_separated
+
+    def count(delimiter):
+        return len(next(comma_separated(path, delimiter), []))
+
+    return max(DELIMITERS, key=count)
+
+
+def _keys(path, row):
+    """Returns the keys of the two texts in a row of JSON, English first."""
+    keys = [key for key, value in dict(row).items() if isinstance(value, str)]
+    if len(keys) != 2:
+        raise UserError(
+            f"{path}: its first object has {len(keys)} texts ({', '.join(keys)[:200]}): name "
+            f"the keys of two, as {path},en,de"
+        )
+    return sorted(keys, key=lambda key: key != "en")
+
+
+def _training_pairs(text):
+    from experiments.data import corpora
+
+    source = corpora.source_of(CORPORA[text.corpus](**text.settings))
+    return source.undivided("train")
 
 
 def _names(folder):
@@ -230,7 +242,7 @@ def _endings(names):
     endings = {}
     for name in names:
         stem, _, ending = name.rpartition(".")
-        if stem and ending not in ("tsv", "txt", "md"):
+        if stem and ending not in NO_LANGUAGES:
             endings.setdefault(stem, []).append(ending)
     english_first = lambda ending: (ending != "en", ending)
     return {stem: sorted(all_, key=english_first) for stem, all_ in endings.items()}
@@ -239,8 +251,8 @@ def _endings(names):
 def _unclear(folder, names, texts):
     if not texts:
         return (
-            f"{folder}: no parallel text: a .tsv, or two files such as train.en and train.de, "
-            f"is needed (the folder has {', '.join(names[:12]) or 'no files'})"
+            f"{folder}: no parallel text: a .tsv, .csv or .jsonl, or two files such as train.en "
+            f"and train.de, is needed (the folder has {', '.join(names[:12]) or 'no files'})"
         )
     return f"{folder} has several texts: name one of {', '.join(texts[:12])} as {folder / texts[0]}"
 

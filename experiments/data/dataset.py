@@ -21,8 +21,9 @@ import sentencepiece
 
 from experiments.data import corpora, memmap
 from experiments.data.batches import Corpus, Encoded, Sentences, between_marks
-from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.data.corpora import BLOCK, LONGEST, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.gold_alignments import Links
+from experiments.data.lines import decode
 from experiments.data.vocabulary import (
     Vocabulary,
     symbol_vocabulary,
@@ -40,16 +41,11 @@ from experiments.system.files import (
     write_bytes,
 )
 
-FORMAT = 5
+FORMAT = 6
 """Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
 """The most pairs that a vocabulary is trained on; of more, an even sample is drawn."""
-
-LONGEST = 2048
-"""The most tokens of a held-out sentence, end mark included, as a model needs as many
-positions."""
-
 
 OVERLAPS = (("validation", "train"), ("test", "train"), ("test", "validation"))
 """Pairs of sets of which the first should have no pair of the second."""
@@ -78,6 +74,8 @@ class Dataset(NamedTuple):
     train: Corpus
     validation: Heldout
     test: Heldout
+    notes: tuple[str, ...] = ()
+    """What the reader of the corpus says of it: bad lines that were left out, for one."""
 
     def vocabulary(self) -> Vocabulary:
         """Returns the vocabulary of its ids."""
@@ -94,11 +92,11 @@ class Dataset(NamedTuple):
         return max(lengths)
 
     def warnings(self) -> list[str]:
-        """Returns a line for each held-out set that has pairs of another set."""
+        """Returns the notes, and a line for each held-out set that has pairs of another."""
         sizes = dict(
             validation=len(self.validation.text.source), test=len(self.test.text.source)
         )
-        lines = []
+        lines = [f"warning: {note}" for note in self.notes]
         for split, other in OVERLAPS:
             if count := self.counts.get(f"{split}_in_{other}", 0):
                 remedy = f"remove them, or give data.{split} other text"
@@ -181,6 +179,7 @@ def load(directory: Path) -> Dataset:
         memmap.read(directory, vocabulary.size),
         _load_heldout(about, "validation", vocabulary),
         _load_heldout(about, "test", vocabulary),
+        tuple(about["notes"]),
     )
 
 
@@ -240,14 +239,14 @@ def _fill(source, data, directory):
     """
     text_files = [directory / f"{side}.text" for side in memmap.SIDES]
     survey = _survey(source, text_files)
-    if hasattr(source, "symbols"):
-        model = symbol_vocabulary(source.symbols())
-    else:
+    if source.symbols is None:
         sentences = [*survey.sample.source, *survey.sample.target]
         model = train_vocabulary(sentences, data.vocabulary_size)
+    else:
+        model = symbol_vocabulary(source.symbols)
     vocabulary = Vocabulary(model)
     # A part needs room for its end mark.
-    cut = data.max_length - 1 if getattr(source, "cuts_long_texts", False) else 0
+    cut = data.max_length - 1 if source.cuts_long_texts else 0
     if not cut:
         for split in survey.heldout:
             _check_lengths(source, split, vocabulary)
@@ -273,11 +272,22 @@ def _fill(source, data, directory):
         # Of all files but about.json, which is written last and has its own.
         sha256={path.name: sha256(path) for path in sorted(directory.iterdir())},
         heldout=survey.heldout,
-        links=source.links() if hasattr(source, "links") else None,
-        distances=source.distances() if hasattr(source, "distances") else None,
+        links=_of_each("links", source.links(), survey.heldout["test"]),
+        distances=_of_each("distances", source.distances(), survey.heldout["test"]),
         cut=cut,
+        notes=source.warnings(),
     )
     write_sealed(directory / "about.json", about)
+
+
+def _of_each(name, values, test):
+    """Returns what is known of each test pair. Raises CorpusError for another number."""
+    if values is not None and len(values) != len(test.source):
+        raise CorpusError(
+            f"{name}() of the corpus gives {len(values)} values for {len(test.source)} test "
+            "pairs, those without an empty side; there must be one for each"
+        )
+    return values
 
 
 def _overlaps(heldout, text_files) -> dict[str, int]:
@@ -379,6 +389,7 @@ def _survey(source, text_files):
 
 
 def _as_lines(sentences) -> bytes:
+    # No sentence holds a line break (`lines.as_line`), so other sentences give other bytes.
     return "".join(sentence + "\n" for sentence in sentences).encode()
 
 
@@ -445,9 +456,7 @@ def _parts(ids, most):
 def _lines(path):
     with path.open("rb") as file:
         while lines := list(itertools.islice(file, BLOCK)):
-            # Not splitlines, which also splits at characters within sentences, such as
-            # U+2028.
-            yield b"".join(lines).decode().removesuffix("\n").split("\n")
+            yield decode(lines)
 
 
 def _select(sentences, mask) -> Sentences:

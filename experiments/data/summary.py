@@ -24,6 +24,8 @@ class Split(NamedTuple):
     """
 
     pairs: int
+    bad: int
+    """Lines that data.bad_lines=skip left out; they are none of the pairs."""
     empty: int
     too_long: int
     repeated: int
@@ -63,6 +65,7 @@ def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
         sides = _sides(prepared, split)
         splits[split] = Split(
             len(pairs[split]),
+            counts.get(f"{split}_bad", 0),
             counts[f"{split}_empty"],
             counts.get(f"{split}_too_long", 0),
             len(pairs[split]) - len(np.unique(pairs[split])),
@@ -98,6 +101,7 @@ def table(splits: dict[str, Split], languages: tuple[str, str]) -> rich.table.Ta
         drawn.add_column(split, justify="right", no_wrap=True)
     rows = {
         "pairs": lambda s: f"{s.pairs:,}",
+        "bad lines, left out": lambda s: f"{s.bad:,}",
         "an empty side, dropped": lambda s: f"{s.empty:,}",
         "too long, dropped": lambda s: f"{s.too_long:,}",
         "repeated within": lambda s: _of(s.repeated, s.pairs),

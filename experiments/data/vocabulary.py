@@ -45,35 +45,51 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
     """
     if not any(sentences := list(sentences)):
         raise VocabularyError(f"no text to train a vocabulary of {size} tokens on")
-    # By default sentencepiece would write two files of its own.
-    model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=size,
-            pad_id=PAD,
-            bos_id=BOS,
-            eos_id=EOS,
-            unk_id=UNK,
-            byte_fallback=True,
-            # Else BPE would learn frequent numbers, such as years, as tokens.
-            split_digits=True,
-            user_defined_symbols=PAIRS_OF_DIGITS,
-            # Rarer characters are spelled in bytes and cost no token.
-            character_coverage=0.99999,
-            # Sentencepiece's default would change characters and drop spaces.
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            # In bytes. Longer sentences, which no model here could read, are left out.
-            max_sentence_length=1 << 20,
-            num_threads=1,
-            # Its log would stand among our own lines; what goes wrong is raised.
-            minloglevel=3,
-        )
+        return _train(sentences, size)
     except RuntimeError as error:
         raise VocabularyError(_complaint(size, str(error))) from None
+
+
+def fitting_vocabulary(sentences: Sequence[str], most: int) -> bytes:
+    """Returns a sentencepiece model of `most` tokens, or of as many as the text has.
+
+    Raises VocabularyError where the text has more characters.
+    """
+    try:
+        return _train(sentences, most, hard_vocab_limit=False)
+    except RuntimeError as error:
+        raise VocabularyError(_complaint(most, str(error))) from None
+
+
+def _train(sentences, size, **options) -> bytes:
+    # By default sentencepiece would write two files of its own.
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=size,
+        pad_id=PAD,
+        bos_id=BOS,
+        eos_id=EOS,
+        unk_id=UNK,
+        byte_fallback=True,
+        # Else BPE would learn frequent numbers, such as years, as tokens.
+        split_digits=True,
+        user_defined_symbols=PAIRS_OF_DIGITS,
+        # Rarer characters are spelled in bytes and cost no token.
+        character_coverage=0.99999,
+        # Sentencepiece's default would change characters and drop spaces.
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        # In bytes. Longer sentences, which no model here could read, are left out.
+        max_sentence_length=1 << 20,
+        num_threads=1,
+        # Its log would stand among our own lines; what goes wrong is raised.
+        minloglevel=3,
+        **options,
+    )
     return model.getvalue()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from attn import beam_search
 from experiments.data.batches import Encoded, padded
+from experiments.data.lines import as_line
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.evaluation.pipelining import one_ahead
 from experiments.settings import Evaluation
@@ -42,7 +43,7 @@ def search_of(settings: Evaluation) -> Search:
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and its log-probability over its length penalty."""
+    """A translation, on one line, and its log-probability over its length penalty."""
 
     score: float
     text: str
@@ -98,7 +99,8 @@ def _hypotheses(vocabulary, tokens, scores):
     exists = scores > -np.inf
     texts = vocabulary.decode(tokens[exists])
     hypotheses = [
-        Hypothesis(float(score), text)
+        # A model may spell a line break, or another, in bytes.
+        Hypothesis(float(score), as_line(text))
         for score, text in zip(scores[exists], texts, strict=True)
     ]
     # A model whose weights are not finite has none.

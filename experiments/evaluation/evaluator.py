@@ -11,6 +11,7 @@ import numpy as np
 from attn import Positions
 from experiments.data.batches import Encoded
 from experiments.data.dataset import Dataset, Heldout
+from experiments.data.lines import as_line
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.answers import accuracy_by, answer, answer_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
@@ -19,8 +20,9 @@ from experiments.evaluation.metrics import (
     ENTROPY,
     FIRST_TOKEN_MASS,
     OF_ANSWERS,
-    OF_TEXT,
     corpus_scores,
+    notes,
+    of_text,
     sentence_arrays,
     signatures,
 )
@@ -212,6 +214,7 @@ class Evaluator:
                     _tokens_of(trial.settings),
                     _metrics_of(trial.settings),
                 )
+            result["notes"] = score_notes(trial.settings, self.prepared)
             results.append(result)
         return results
 
@@ -406,6 +409,14 @@ class Evaluator:
         return arrays
 
 
+def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
+    """Returns what a reader of the test scores must know of the text, by metric."""
+    if settings.model.kind == "language" and not settings.data.labelled:
+        return {}
+    references = prepared.test.text.target
+    return notes(references, _tokens_of(settings), _metrics_of(settings))
+
+
 def _attention_batch(trial):
     """Returns the batch size of what looks at attention: that of the examples."""
     # So the function is compiled once for both.
@@ -413,8 +424,7 @@ def _attention_batch(trial):
 
 
 def _lines(texts):
-    """Returns a text a line, whatever a text itself holds."""
-    return "".join(text.replace("\n", " ") + "\n" for text in texts)
+    return "".join(as_line(text) + "\n" for text in texts)
 
 
 def _lengths(heldout):
@@ -423,8 +433,8 @@ def _lengths(heldout):
 
 
 def _metrics_of(settings):
-    of_text = OF_ANSWERS if _is_task(settings) else OF_TEXT
-    return (*of_text, *settings.evaluation.own_metrics)
+    of_target = OF_ANSWERS if _is_task(settings) else of_text(settings.data.language)
+    return (*of_target, *settings.evaluation.own_metrics)
 
 
 def _is_task(settings):

@@ -5,6 +5,7 @@ put it into `METRICS`: the evaluation writes it and the report shows it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,15 @@ import sacrebleu
 from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
 from experiments.data.vocabulary import NOTHING
+from experiments.evaluation.bleu import (
+    ORDERS,
+    bleu_note,
+    bleu_of_corpus,
+    bleu_of_sentences,
+    bleu_of_sums,
+    bleu_signature,
+    signature,
+)
 from experiments.evaluation.link_functions import (
     IDENTITY,
     PERCENT,
@@ -22,7 +32,6 @@ from experiments.evaluation.link_functions import (
 
 Texts = Sequence[str]
 
-BLEU_ORDERS = 4
 CHRF_ORDERS = 6
 CHRF_BETA = 2
 """Weight of recall against precision in chrF, sacreBLEU's default."""
@@ -77,6 +86,8 @@ class Metric:
     """Whether it is computed at each evaluation, or, as it takes long, at the end alone."""
     signature: Callable[[str], str] | None = None
     """Returns from tokens_of a text that says how the score is computed, for result.json."""
+    note: Callable[[Texts, str], str] | None = None
+    """Returns from references and tokens_of what a reader of the score must know, or ""."""
     stored_as: tuple[str, ...] = ()
     """Names in sentences.npz where they are others than "SPLIT_KEY"; their columns join."""
 
@@ -140,63 +151,15 @@ def perplexity_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
         return np.exp(sums[..., 0] / sums[..., 1])
 
 
-def bleu_of_corpus(translations: Texts, references: Texts, tokens_of: str) -> float:
-    """Computes sacreBLEU's default BLEU, 0 to 100; of Moses tokens as they stand.
-
-    Papers that publish tokenised text give BLEU over those tokens.
-    """
-    return _bleu(translations, references, "none" if tokens_of else "13a")
-
-
 def detokenized_bleu(
     translations: Texts, references: Texts, tokens_of: str
 ) -> float | None:
-    """Computes sacreBLEU's default BLEU of detokenised text; None for plain text."""
+    """Computes BLEU of detokenised text; None for plain text."""
     if not tokens_of:
         return None
     translations = detokenize(translations, tokens_of)
     references = detokenize(references, tokens_of)
-    return _bleu(translations, references, "13a")
-
-
-def bleu_of_sentences(
-    translations: Texts, references: Texts, tokens_of: str
-) -> np.ndarray:
-    """Counts correct 1- to 4-grams, all 1- to 4-grams, length and reference length.
-
-    Returns int32 (S, 10).
-    """
-    tokenize = "none" if tokens_of else "13a"
-    # sacreBLEU warns of sentence scores without effective_order; the counts are the
-    # same.
-    bleu = sacrebleu.BLEU(tokenize=tokenize, effective_order=True)
-    rows = []
-    for translation, reference in zip(translations, references, strict=True):
-        score = bleu.sentence_score(translation, [reference])
-        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
-    return np.array(rows, np.int32).reshape(-1, 2 * BLEU_ORDERS + 2)
-
-
-def bleu_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
-    """Computes sacreBLEU's corpus BLEU (0 to 100), smoothed by its "exp".
-
-        BLEU = 100 · min(1, e^(1 − reference length / length)) · (Π p_k)^(1/4)
-
-    with p_k = correct / total k-grams, from sums (..., 10) of `bleu_of_sentences`. The z-th
-    order without a correct k-gram has p_k = 1 / (2^z · total). Without any correct k-gram,
-    or without 4-grams, BLEU is 0.
-    """
-    correct = sums[..., :BLEU_ORDERS]
-    total = sums[..., BLEU_ORDERS : 2 * BLEU_ORDERS]
-    length = sums[..., -2]
-    reference = sums[..., -1]
-    missed = correct == 0
-    # The sum counts the orders without a match so far: the z of the formula.
-    smoothed = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), correct)
-    mean_log = np.log(smoothed / np.maximum(total, 1)).mean(-1)
-    brevity = np.minimum(0, 1 - reference / np.maximum(length, 1))
-    defined = (total > 0).all(-1) & ~missed.all(-1)
-    return np.where(defined, 100 * np.exp(mean_log + brevity), 0.0)
+    return bleu_of_corpus(translations, references, "", tokens_of)
 
 
 def chrf_of_corpus(translations: Texts, references: Texts, tokens_of: str) -> float:
@@ -304,22 +267,6 @@ def mean_of_sums(sums: np.ndarray, sentences: int) -> np.ndarray:
     return sums[..., 0] / sentences
 
 
-def _bleu(translations, references, tokenize):
-    return _sacrebleu(tokenize).corpus_score(translations, [references]).score
-
-
-def _sacrebleu(tokenize):
-    # sacreBLEU advises against text that ends in " .", as tokenised text does.
-    return sacrebleu.BLEU(tokenize=tokenize, force=True)
-
-
-def _signature(metric) -> str:
-    """Returns the signature of a metric of sacreBLEU, as papers print it."""
-    # It knows the number of references only once it has scored something.
-    metric.corpus_score(["a"], [["a"]])
-    return metric.get_signature().format()
-
-
 PERPLEXITY = Metric(
     key="perplexity",
     heading="perplexity",
@@ -336,23 +283,32 @@ PERPLEXITY = Metric(
 )
 """exp of the mean −log p per target token, end marks included (`perplexity.perplexity`)."""
 
-BLEU = Metric(
-    key="bleu",
-    heading="BLEU",
-    link=PERCENT,
-    published=True,
-    signature=lambda tokens_of: _signature(_sacrebleu("none" if tokens_of else "13a")),
-    of_corpus=bleu_of_corpus,
-    of_sentences=bleu_of_sentences,
-    of_sums=bleu_of_sums,
-    columns=2 * BLEU_ORDERS + 2,
-)
+
+@functools.cache
+def bleu(language: str = "") -> Metric:
+    """Returns the metric BLEU by the tokenizer of a language, see `tokenizer_of`."""
+    return Metric(
+        key="bleu",
+        heading="BLEU",
+        link=PERCENT,
+        published=True,
+        signature=functools.partial(bleu_signature, language=language),
+        note=functools.partial(bleu_note, language=language),
+        of_corpus=functools.partial(bleu_of_corpus, language=language),
+        of_sentences=functools.partial(bleu_of_sentences, language=language),
+        of_sums=bleu_of_sums,
+        columns=2 * ORDERS + 2,
+    )
+
+
+BLEU = bleu()
+"""What reports need of BLEU: sums over sentences know of no tokenizer."""
 
 BLEU_DETOKENIZED = Metric(
     key="bleu_detokenized",
     heading="BLEU, detokenised",
     link=PERCENT,
-    signature=lambda tokens_of: _signature(_sacrebleu("13a")),
+    signature=lambda tokens_of: bleu_signature("", tokens_of),
     of_corpus=detokenized_bleu,
 )
 """BLEU to be compared with other systems' where training data are Moses tokens."""
@@ -361,7 +317,7 @@ CHRF = Metric(
     key="chrf",
     heading="chrF",
     link=PERCENT,
-    signature=lambda tokens_of: _signature(sacrebleu.CHRF()),
+    signature=lambda tokens_of: signature(sacrebleu.CHRF()),
     of_corpus=chrf_of_corpus,
     of_sentences=chrf_of_sentences,
     of_sums=chrf_of_sums,
@@ -433,10 +389,15 @@ METRICS = (
 """The metrics that rows of a table are compared by, in the table's order."""
 
 OF_TEXT = (BLEU, CHRF, EXACT_MATCH, BLEU_DETOKENIZED)
-"""The metrics that translations are scored by."""
+"""The metrics that translations into a language without a name are scored by."""
 
 OF_ANSWERS = (EXACT_MATCH, ACCURACY)
 """The metrics that answers to tasks are scored by."""
+
+
+def of_text(language: str) -> tuple[Metric, ...]:
+    """Returns the metrics that translations into a language are scored by."""
+    return (bleu(language), *OF_TEXT[1:])
 
 
 def corpus_scores(
@@ -472,6 +433,14 @@ def signatures(
         for metric in metrics
         if metric.signature and metric.key in scores
     }
+
+
+def notes(
+    references: Texts, tokens_of: str, metrics: Sequence[Metric] = OF_TEXT
+) -> dict[str, str]:
+    """Returns {key: note} of the metrics that have something to say of these references."""
+    found = {m.key: m.note(references, tokens_of) for m in metrics if m.note}
+    return {key: note for key, note in found.items() if note}
 
 
 def sentence_arrays(

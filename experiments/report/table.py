@@ -76,6 +76,7 @@ def result_table(
     notes = (
         _base_note(results),
         _metrics_note(results, rows, metrics),
+        *_score_notes(results, metrics),
         improving_note(labels, [row.group for row in rows]),
         NOTE if cost else "",
     )
@@ -402,6 +403,16 @@ def _metrics_note(results, rows, metrics):
     if any(len(row.group.finished) > 1 for row in rows):
         parts.append("±: sample standard deviation over seeds")
     return "; ".join(parts)
+
+
+def _score_notes(results, metrics):
+    """Returns what trials say of their scores, each once."""
+    found = {}
+    for trial in results.with_status("finished"):
+        of_trial = trial.result.get("notes")
+        if isinstance(of_trial, dict):
+            found |= {(m.key, of_trial.get(m.key)): None for m in metrics}
+    return [one_line(note) for _, note in found if isinstance(note, str)]
 
 
 def _difference_notes(rows):

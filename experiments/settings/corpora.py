@@ -12,17 +12,31 @@ from experiments.settings.data import Data
 from experiments.settings.fields import require
 from experiments.settings.tasks import TASKS
 
+SMALLEST_VOCABULARY = 361
+"""Control tokens, single bytes, pairs of digits and the blank: what a text of digits has."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LanguageData(Data):
     """Holds the settings of natural language, whose vocabulary is trained on its text."""
 
-    # Control tokens, single bytes and pairs of digits alone are 360 tokens.
-    vocabulary_size: int = fields.at_least(400, 800, 10**6)
-    """Tokens of the vocabulary, which both languages share; 400 to 1,000,000."""
+    vocabulary_size: int = fields.at_least(SMALLEST_VOCABULARY, 800, 10**6)
+    """Tokens of the vocabulary, which both languages share; 361 to 1,000,000. Where a text
+    has too few words or too many characters for it, the message names a size that it can
+    have."""
     max_length: int = fields.at_least(2, 48, 2**20)
     """Longest sentence, in tokens with the end mark; 2 to 1,048,576. Training pairs with a
     longer side are dropped and counted; corpus=text cuts longer lines into parts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenData(LanguageData):
+    """Holds the settings of text that people wrote, some lines of which may be bad."""
+
+    bad_lines: str = fields.one_of(("stop", "skip"), "stop")
+    """What follows where lines cannot be read: bytes that are no UTF-8, a row with another
+    number of columns, no text where one is due. stop: an error, once all is read, that counts
+    them and names the first five; skip: their pairs are left out, and a warning says as much."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +46,15 @@ class ParallelData(LanguageData):
     source: str = fields.name("en")
     """Language of the source: a CLDR locale, or the ending of the file `train.en`."""
     target: str = fields.name("de")
-    """Language of the target, likewise."""
+    """Language of the target, likewise. It chooses the tokenizer of BLEU."""
 
     @property
     def sides(self) -> tuple[str, ...]:
         return (self.source, self.target)
+
+    @property
+    def language(self) -> str:
+        return self.target
 
     def check(self) -> None:
         require(
@@ -64,13 +82,13 @@ class CldrData(ParallelData):
 
 
 @dataclasses.dataclass(frozen=True)
-class RealData(ParallelData):
+class RealData(ParallelData, WrittenData):
     """Holds the settings of translations that people wrote."""
 
     tokenized: bool = fields.flag(False)
     """True where the text is in Moses tokens already. BLEU is then of the tokens as they
-    stand, and `bleu_detokenized`, sacreBLEU's default on both sides detokenised for the
-    language data.target, stands beside it."""
+    stand, and `bleu_detokenized`, that of both sides detokenised for the language
+    data.target, stands beside it."""
 
     @property
     def tokenized_language(self) -> str:
@@ -94,7 +112,8 @@ class FilesData(RealData):
     training, see heldout."""
     heldout: int = fields.at_least(1, 500, 10**6)
     """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
+    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
+    some fewer."""
 
     def check(self) -> None:
         super().check()
@@ -102,10 +121,9 @@ class FilesData(RealData):
 
 
 @dataclasses.dataclass(frozen=True)
-class TsvData(RealData):
-    """Holds the settings of files with tab-separated columns, of which two are used."""
+class TableData(RealData):
+    """Holds the settings of files of rows, of which two columns are used."""
 
-    corpus: str = fields.one_of(("tsv",), "tsv")
     directory: str = fields.directory("")
     """Path of the folder with the files, plain or .gz; it has no default."""
     train: str = fields.name("train.tsv")
@@ -116,11 +134,16 @@ class TsvData(RealData):
     """Name of the test file; as validation, it may be that of training, see heldout."""
     heldout: int = fields.at_least(1, 500, 10**6)
     """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
+    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
+    some fewer."""
     source_column: str = fields.column("0")
     """Column of the source: its number from 0 on, or its name in the files' first line."""
     target_column: str = fields.column("1")
     """Column of the target, likewise."""
+
+    has_header: ClassVar[bool] = False
+    """Whether the first row of a file names the columns, and is no pair."""
+    delimiter: ClassVar[str] = "tab"
 
     def check(self) -> None:
         super().check()
@@ -132,7 +155,60 @@ class TsvData(RealData):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData(LanguageData):
+class HeaderData(TableData):
+    """Holds the settings of files of rows that may begin with a header."""
+
+    header: bool = fields.flag(False)
+    """True where a file's first row names its columns, and is no pair; it is taken for
+    granted where a column is given by its name."""
+
+    @property
+    def has_header(self) -> bool:
+        columns = (self.source_column, self.target_column)
+        return self.header or not all(map(is_number, columns))
+
+
+@dataclasses.dataclass(frozen=True)
+class TsvData(HeaderData):
+    """Holds the settings of files with tab-separated columns, in which quotes are text."""
+
+    corpus: str = fields.one_of(("tsv",), "tsv")
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvData(HeaderData):
+    """Holds the settings of CSV files, whose fields may stand in double quotes."""
+
+    corpus: str = fields.one_of(("csv",), "csv")
+    train: str = fields.name("train.csv")
+    """Name of the training file."""
+    validation: str = fields.name("val.csv")
+    """Name of the validation file."""
+    test: str = fields.name("test.csv")
+    """Name of the test file; as validation, it may be that of training, see heldout."""
+    delimiter: str = fields.one_of(("comma", "semicolon", "tab"), "comma")
+    """What ends a column."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLinesData(TableData):
+    """Holds the settings of files with an object of JSON on each line."""
+
+    corpus: str = fields.one_of(("jsonl",), "jsonl")
+    train: str = fields.name("train.jsonl")
+    """Name of the training file."""
+    validation: str = fields.name("val.jsonl")
+    """Name of the validation file."""
+    test: str = fields.name("test.jsonl")
+    """Name of the test file; as validation, it may be that of training, see heldout."""
+    source_column: str = fields.column("source")
+    """Key of the source."""
+    target_column: str = fields.column("target")
+    """Key of the target."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(WrittenData):
     """Holds the settings of plain text without translations: a line is a text."""
 
     corpus: str = fields.one_of(("text",), "text")
@@ -203,7 +279,8 @@ class HuggingFaceData(RealData):
     """Split for the test; as validation, it may be that of training, see heldout."""
     heldout: int = fields.at_least(1, 500, 10**6)
     """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together."""
+    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
+    some fewer."""
 
     def check(self) -> None:
         super().check()
@@ -238,12 +315,20 @@ CORPORA = {
     "cldr": CldrData,
     "files": FilesData,
     "tsv": TsvData,
+    "csv": CsvData,
+    "jsonl": JsonLinesData,
     "text": TextData,
     "tfds": TfdsData,
     "huggingface": HuggingFaceData,
     **TASKS,
 }
 """The corpora by name."""
+
+
+def is_number(column: str) -> bool:
+    """Returns whether a column is given by its number."""
+    # isdigit alone also takes characters that int refuses, such as ².
+    return column.isascii() and column.isdigit()
 
 
 def _require_directory(data):

@@ -10,11 +10,11 @@ class Data:
 
     corpus: str
     """Where the text comes from: cldr, phrases that are generated; files, a text file for
-    each language; tsv, files with columns; text, a text file without translations; tfds, a
-    data set of TensorFlow Datasets; huggingface, one of Hugging Face's; recall, flipflop,
-    backcopy, selective_copy, counting, copy, reverse, sort, words, induction: tasks whose
-    texts are generated, see data/corpora/tasks.py; module:Name or file.py:Name, one from
-    outside."""
+    each language; tsv, csv and jsonl, files of rows; text, a text file without
+    translations; tfds, a data set of TensorFlow Datasets; huggingface, one of Hugging
+    Face's; recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words,
+    induction: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
+    file.py:Name, one from outside."""
 
     has_translations: ClassVar[bool] = True
     """False for text of one language, which only a language model can use."""
@@ -29,6 +29,16 @@ class Data:
 
     def check(self) -> None:
         """Raises SettingsError for settings that contradict each other."""
+
+    @property
+    def bad_lines(self) -> str:
+        """What follows where lines cannot be read; a setting of text that people wrote."""
+        return "stop"
+
+    @property
+    def language(self) -> str:
+        """The language of the target, as "de" or "zh_Hans"; "" where it has none."""
+        return ""
 
     @property
     def tokenized_language(self) -> str:

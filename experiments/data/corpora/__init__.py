@@ -1,5 +1,5 @@
-"""Where text comes from: CLDR (the embedded default), parallel text files, files with
-columns, TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
+"""Where text comes from: CLDR (the embedded default), parallel text files, tables (TSV, CSV,
+JSON lines), TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
 
 import importlib
 from collections.abc import Iterator
@@ -29,6 +29,11 @@ BLOCK = 8192
 """About how many pairs are read at a time, so that a corpus need not fit into memory."""
 
 
+LONGEST = 2048
+"""The most tokens of a held-out sentence, end mark included, as a model needs as many
+positions."""
+
+
 class Source(Protocol):
     """Reads a corpus.
 
@@ -41,16 +46,17 @@ class Source(Protocol):
 
       cuts_long_texts: a class attribute; True for text without translations, the same on
         both sides, whose lines are cut into parts of data.max_length tokens.
-      labelled: True where the target has as many words as the source, each the answer that
-        is asked after the source's word in its place, or vocabulary.NOTHING. A language model then
-        reads the source, and is trained and scored on the answers alone. From outside it is
-        a class attribute.
-      symbols(): a method that returns all words of its texts, white space between them. Each
-        is then one token, and no vocabulary is trained.
+      labelled: a class attribute; True where the target has as many words as the source,
+        each the answer that is asked after the source's word in its place, or
+        vocabulary.NOTHING. A language model then reads the source, and is trained and scored
+        on the answers alone. It needs `symbols`.
+      symbols(): a method that returns a list or tuple of all words of its texts, which stand
+        between white space. Each is then one token, and no vocabulary is trained.
       distances(): a method that returns for each pair of the test split how far back each
         answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test
         split: the words that are translations of each other.
+      warnings(): a method that returns lines which a user should see before training.
     """
 
     def fingerprint(self) -> str:
@@ -61,6 +67,8 @@ class Source(Protocol):
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives all pairs of one of SPLITS in their order, some thousands at a time.
+
+        In place of a text that cannot be read it may give a `lines.Bad`, which is counted.
 
         Raises:
           CorpusError: text that cannot be read.
@@ -73,18 +81,34 @@ class Source(Protocol):
         """Returns what the source left out, by name, once all was read."""
 
 
-MODULES = {"files": "parallel", **dict.fromkeys(TASKS, "tasks")}
+MODULES = {
+    "files": "parallel",
+    **dict.fromkeys(("tsv", "csv", "jsonl"), "tables"),
+    **dict.fromkeys(TASKS, "tasks"),
+}
 """The modules of this package that read a corpus, where they have another name."""
 
 
-def open(data: Data) -> Source:
-    """Returns the source that `data.corpus` names.
+def open(data: Data):
+    """Returns the texts of the corpus that `data.corpus` names, see `reading.Texts`.
+
+    Raises:
+      CorpusError: it cannot be read.
+    """
+    # Imported here because all of them import this module's types, and only one source is
+    # needed.
+    from experiments.data.corpora.reading import Texts
+
+    return Texts(source_of(data), data)
+
+
+def source_of(data: Data) -> Source:
+    """Returns the reader of a corpus, whose texts are as they stand in it.
 
     Raises:
       CorpusError: it cannot be read.
     """
     if isinstance(data, OutsideData):
         return data.source_choice.make(data)
-    # Imported here because the sources import this module's types, and only one is needed.
     module = MODULES.get(data.corpus, data.corpus)
     return importlib.import_module(f"experiments.data.corpora.{module}").Source(data)

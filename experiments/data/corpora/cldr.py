@@ -106,13 +106,13 @@ class Source:
 
     def fingerprint(self) -> str:
         """Returns a hash of all that decides text and links, CLDR's version among it."""
-        known = json.dumps([*self._arguments, self._joined, babel.__version__]).encode()
         # The code stands for its output, so that nothing need be generated for this.
         code = [
-            Path(__file__).with_name(f"{name}.py").read_bytes()
+            Path(__file__).with_name(f"{name}.py").read_text("utf-8")
             for name in ("cldr", "joined_pairs", "gold_alignments")
         ]
-        return hashlib.sha256(b"".join([known, *code])).hexdigest()
+        known = [*self._arguments, self._joined, babel.__version__, *code]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the pairs of a split, all at once."""

@@ -13,16 +13,22 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from experiments.data.corpora import SPLITS, CorpusError, Pairs
+from experiments.data.corpora import LONGEST, SPLITS, CorpusError, Pairs
+from experiments.data.lines import as_line, fault
 
 TRAIN = SPLITS.index("train")
+
+TIMES_MEDIAN = 8
+"""A sentence of more than this many times the bytes of the median one is none of its text's
+usual sentences: a page in one line, for one."""
 
 
 class Parts:
     """Reads splits, some of which may be parts of the training text.
 
     `read(split)` gives the pairs of a split's own text. A split whose name in `names` is
-    that of training has `size` pairs of the training text, and training has the rest.
+    that of training has `size` pairs of the training text, or up to half as many where pairs
+    that share a sentence leave no better choice; training has the rest.
     """
 
     def __init__(
@@ -73,7 +79,8 @@ class Parts:
         split_of_pairs = divide(self._read("train"), self.shared, self._size)
         for split in self.shared:
             found = int((split_of_pairs == SPLITS.index(split)).sum())
-            if found < self._size:
+            # The last places may be too few for pairs that share a sentence.
+            if found < self._size / 2:
                 raise CorpusError(
                     f"{self._names['train']}: of {len(split_of_pairs)} pairs only {found} can be "
                     f"held out for {split}, as half stay for training and pairs that share a "
@@ -90,18 +97,19 @@ def divide(text: Iterator[Pairs], heldout: tuple[str, ...], size: int) -> np.nda
     most of the text. The choice depends on the text alone: the same sentences give the same
     split. At least half of the pairs are left to training.
     """
-    sides = [_hashes(side) for side in _columns(text)]
-    count = len(sides[0])
-    component = _components(*sides)
+    hashes, lengths = _columns(text)
+    count = len(hashes[0])
+    component = _components(*hashes)
     # A component's place in the queue is the smallest hash of its source sentences: it
     # depends neither on the order of lines nor on chance.
     place = np.full(component.max(initial=-1) + 1, np.iinfo(np.uint64).max, np.uint64)
-    np.minimum.at(place, component, sides[0])
+    np.minimum.at(place, component, hashes[0])
     sizes = np.bincount(component)
     split_of_component = np.full(len(sizes), TRAIN, np.int8)
     # Pairs with an empty side are dropped later, and would be no test.
+    held = (hashes[0] != 0) & (hashes[1] != 0) & usual(lengths[0]) & usual(lengths[1])
     usable = np.ones(len(sizes), bool)
-    usable[component[(sides[0] == 0) | (sides[1] == 0)]] = False
+    usable[component[~held]] = False
     room = {split: min(size, count // (2 * len(heldout))) for split in heldout}
     for i in np.argsort(place, kind="stable"):
         if not any(room.values()):
@@ -114,24 +122,36 @@ def divide(text: Iterator[Pairs], heldout: tuple[str, ...], size: int) -> np.nda
     return split_of_component[component]
 
 
+def usual(lengths: np.ndarray) -> np.ndarray:
+    """Returns which of a text's sentences, by their bytes, are not far longer than most.
+
+    Those of so few bytes that a model can read them, whatever its vocabulary, always are.
+    """
+    # A token has a byte at least; the beginning and the end take one more each.
+    most = max(LONGEST - 2, TIMES_MEDIAN * np.median(lengths)) if len(lengths) else 0
+    return lengths <= most
+
+
 def _columns(text):
-    sides = ([], [])
+    """Returns the hashes and the lengths in bytes of both sides."""
+    hashes = ([], [])
+    lengths = ([], [])
     for pairs in text:
-        for side, sentences in zip(sides, pairs, strict=True):
-            side.append(_hash_all(sentences))
-    return sides
+        for i, side in enumerate(pairs):
+            lines = ["" if fault(sentence) else as_line(sentence) for sentence in side]
+            encoded = [line.strip().encode() for line in lines]
+            hashes[i].append(_hash_all(encoded))
+            lengths[i].append(np.fromiter(map(len, encoded), int, len(encoded)))
+    return (
+        [np.concatenate([np.zeros(0, np.uint64), *side]) for side in hashes],
+        [np.concatenate([np.zeros(0, int), *side]) for side in lengths],
+    )
 
 
-def _hashes(blocks):
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.uint64)
-
-
-def _hash_all(sentences):
-    """Returns 64 bits of each sentence, 0 for an empty one; equal in every process."""
+def _hash_all(texts):
+    """Returns 64 bits of each text in bytes, 0 for an empty one; equal in every process."""
     digests = []
-    for sentence in sentences:
-        # Spaces at an end are no other sentence.
-        text = sentence.strip().encode()
+    for text in texts:
         digest = hashlib.blake2b(text, digest_size=8).digest() if text else bytes(8)
         digests.append(digest)
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)

@@ -6,11 +6,13 @@ hub have, or in two columns that are named as the languages.
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.heldout import Parts
+from experiments.data.lines import Bad, fault
 from experiments.settings import HuggingFaceData
 
 MISSING = (
@@ -26,8 +28,8 @@ class Source:
     `heldout`.
 
     Raises:
-      CorpusError: `datasets` is not installed, there is no such data set, split or column,
-        or a text is missing. The message names it and the remedy.
+      CorpusError: `datasets` is not installed, or there is no such data set, split or
+        column. The message names it and the remedy.
     """
 
     def __init__(self, data: HuggingFaceData):
@@ -46,15 +48,18 @@ class Source:
                 )
             self._rows[split] = splits[name]
             self._check_columns(splits[name])
-        self._parts = Parts(self._read, names, data.heldout)
+        self._parts = Parts(self.undivided, names, data.heldout)
 
     def fingerprint(self) -> str:
         """Returns a hash of all text, which a data set's own name does not fix."""
         total = hashlib.sha256(repr(self._parts.options).encode())
         for split in SPLITS:
-            for pairs in self._read(split):
-                for side in pairs:
-                    total.update("\n".join(side).encode())
+            # JSON says where texts and splits begin and end, which texts in a row would not.
+            total.update(json.dumps(split).encode())
+            for pairs in self.undivided(split):
+                for pair in zip(*pairs, strict=True):
+                    written = [getattr(text, "why", [text]) for text in pair]
+                    total.update(json.dumps(written).encode())
         return total.hexdigest()
 
     def read(self, split: str) -> Iterator[Pairs]:
@@ -69,22 +74,19 @@ class Source:
         """Returns nothing, as every row is read."""
         return {}
 
-    def _read(self, split):
+    def undivided(self, split: str) -> Iterator[Pairs]:
+        """Gives all pairs of a split, those that are held out too."""
         rows = self._rows[split]
         for start in range(0, len(rows), BLOCK):
             block = rows[start : start + BLOCK]
             if "translation" in block:
                 sides = [
-                    [pair[language] for pair in block["translation"]]
+                    [(pair or {}).get(language) for pair in block["translation"]]
                     for language in self._languages
                 ]
             else:
                 sides = [list(block[language]) for language in self._languages]
-            for side in sides:
-                if None in side:
-                    place = f"{self._name}, {split}, row {start + side.index(None)}"
-                    raise CorpusError(f"{place}: a text is missing; remove the row")
-            yield Pairs(*sides)
+            yield Pairs(*(list(map(_text, side)) for side in sides))
 
     def _check_columns(self, rows):
         known = rows.column_names
@@ -98,6 +100,11 @@ class Source:
                     f"{self._name} has no language {language!r} (it has "
                     f"{', '.join(known)}); data.{key} names it"
                 )
+
+
+def _text(value):
+    # None, which stands for no text, or a number of a column of another kind.
+    return Bad(why) if (why := fault(value)) else value
 
 
 def _load(data):

@@ -1,30 +1,27 @@
 """Parallel text files: line i of `train.en` is translated by line i of `train.de`.
 
-Files are plain or gzipped, UTF-8. Only a newline, with or without a carriage return before
-it, ends a line. Characters that Unicode also counts as line breaks (U+2028, U+0085, form
-feed) occur within sentences of real corpora, and splitting at them would shift every pair
-after.
+Files are plain or gzipped, UTF-8; `experiments.data.lines` says what ends a line.
 """
 
 import contextlib
 import gzip
 import hashlib
 import itertools
+import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.heldout import Parts
+from experiments.data.lines import Bad, decode, fault, without_mark
 from experiments.settings import FilesData
 
 NAMES = (
     "data.train, data.validation and data.test name the files, data.source and "
     "data.target their endings"
 )
-
-# Some editors begin UTF-8 files with it; it would be a part of the first word.
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Source:
@@ -34,8 +31,8 @@ class Source:
     `heldout`.
 
     Raises:
-      CorpusError: a missing or empty file, files of unequal length, invalid UTF-8, a NUL
-        character. The message names the file, the line where there is one, and the remedy.
+      CorpusError: a missing or empty file, or files of unequal length. The message names
+        the file and the remedy.
     """
 
     def __init__(self, data: FilesData):
@@ -51,19 +48,19 @@ class Source:
                 find(directory, f"{stem}.{language}", NAMES)
                 for language in (data.source, data.target)
             ]
-        self._parts = Parts(self._read, names, data.heldout)
+        self._parts = Parts(self.undivided, names, data.heldout)
 
     def fingerprint(self) -> str:
         """Returns a hash of all files, and of how they are divided."""
         paths = itertools.chain.from_iterable(self._paths.values())
-        return fingerprint(paths, *self._parts.options)
+        return fingerprint(paths, self._parts.options)
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the pairs of a split."""
         return self._parts.read(split)
 
-    def _read(self, split):
-        """Gives all pairs of a split's files."""
+    def undivided(self, split: str) -> Iterator[Pairs]:
+        """Gives all pairs of a split's files, those that are held out too."""
         paths = self._paths[split]
         totals = [0, 0]
         for sides in itertools.zip_longest(*map(blocks, paths), fillvalue=()):
@@ -87,15 +84,15 @@ class Source:
         return {}
 
 
-def fingerprint(paths: Iterable[Path], *options: str) -> str:
-    """Returns a hash of the files' bytes and endings, and of the options."""
-    total = hashlib.sha256(repr(options).encode())
+def fingerprint(paths: Iterable[Path], options: object) -> str:
+    """Returns a hash of the files' bytes and endings, and of options that JSON can write."""
+    files = []
     for path in paths:
         with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-        # The same bytes are other text if the name ends in .gz.
-        total.update(path.suffix.encode())
-    return total.hexdigest()
+            # The same bytes are other text if the name ends in .gz.
+            files.append((path.suffix, hashlib.file_digest(file, "sha256").hexdigest()))
+    # JSON says where each begins and ends, which a row of texts would not.
+    return hashlib.sha256(json.dumps([options, files]).encode()).hexdigest()
 
 
 def find(directory: Path, name: str, remedy: str) -> Path:
@@ -115,20 +112,23 @@ def find(directory: Path, name: str, remedy: str) -> Path:
 
 
 def blocks(path: Path) -> Iterator[list[str]]:
-    """Gives the file's lines, BLOCK at a time; the last block holds the rest."""
+    """Gives the file's lines, BLOCK at a time; the last block holds the rest.
+
+    In place of a line that is no text it gives a `Bad` with the line's place.
+    """
     before = 0
-    with _open(path) as file:
-        while lines := list(itertools.islice(file, BLOCK)):
-            if not before:
-                lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
-            yield _decode(path, b"".join(lines), before)
-            before += len(lines)
+    with opened(path) as file:
+        lines = without_mark(file)
+        while block := list(itertools.islice(lines, BLOCK)):
+            yield _texts(path, block, before)
+            before += len(block)
     if not before:
         raise CorpusError(f"{path}: the file is empty; give one sentence a line")
 
 
 @contextlib.contextmanager
-def _open(path):
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that may be gzipped. Raises CorpusError where it cannot be read."""
     try:
         # In bytes: text mode would also end lines at a carriage return by itself.
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -141,21 +141,13 @@ def _open(path):
         raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _decode(path, data, before) -> list[str]:
-    """Returns the lines of `data`, which stand behind `before` others in the file."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        # A block is decoded whole, which is faster, so the line is counted only on an
-        # error.
-        line = before + data.count(b"\n", 0, error.start) + 1
-        raise CorpusError(
-            f"{path}:{line}: invalid UTF-8 (byte 0x{data[error.start]:02x}); convert it to "
-            "UTF-8"
-        ) from None
-    if "\0" in text:
-        line = before + data.count(b"\n", 0, data.index(0)) + 1
-        raise CorpusError(
-            f"{path}:{line}: NUL character; is this a text file? Remove it"
-        )
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+def _texts(path, block, before):
+    """Returns lines as texts, which stand behind `before` others in the file."""
+    texts = decode(block)
+    # Of a block as a whole, as few have a fault.
+    if not fault("".join(texts)):
+        return texts
+    for i, text in enumerate(texts):
+        if why := fault(text):
+            texts[i] = Bad(why, f"{path}:{before + i + 1}")
+    return texts

@@ -21,8 +21,8 @@ class Source:
     are held out: `data.heldout` for validation and as many for the test.
 
     Raises:
-      CorpusError: a missing or empty file, too few lines, invalid UTF-8, a NUL character.
-        The message names the file, the line where there is one, and the remedy.
+      CorpusError: a missing or empty file, or too few lines. The message names the file and
+        the remedy.
     """
 
     cuts_long_texts = True
@@ -42,7 +42,7 @@ class Source:
 
     def fingerprint(self) -> str:
         """Returns a hash of all files and of the number of lines held out."""
-        return fingerprint(self._paths.values(), str(self._heldout))
+        return fingerprint(self._paths.values(), self._heldout)
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the lines of a split as pairs."""

@@ -5,7 +5,6 @@ nothing. `build` makes such a data set of any other corpus.
 """
 
 import contextlib
-import hashlib
 import io
 import logging
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tensorflow_datasets.core.download import DownloadError
 
 from experiments.data import corpora
 from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.data.corpora.parallel import fingerprint
 from experiments.settings import TfdsData
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # at INFO it tells of every file
@@ -63,15 +63,10 @@ class Source:
         )
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(
-            "\0".join(
-                (self._data.train, self._data.validation, self._data.test)
-            ).encode()
-        )
-        for path in self._files:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
+        data = self._data
+        # The languages too, or the other direction would be the same corpus.
+        names = (data.source, data.target, data.train, data.validation, data.test)
+        return fingerprint(self._files, names)
 
     def read(self, split: str) -> Iterator[Pairs]:
         records, promised = self._splits[split]
@@ -210,8 +205,8 @@ def _prepare(data):
 
 
 def _text(text) -> str:
-    """One line, as a sentence of a file is."""
-    return (text.decode() if isinstance(text, bytes) else text).replace("\n", " ")
+    # Bytes that are no UTF-8 are named with their pair (`lines.fault`).
+    return text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
 
 
 def _line(error):

@@ -71,6 +71,27 @@ def test_empty_sides_connect_nothing_and_are_not_held_out():
         assert all(a and b for a, b in texts(parts, split))
 
 
+def test_translations_of_a_sentence_stay_together_though_they_fit_no_number():
+    pairs = [(f"source {i}", f"target {i} {j}") for i in range(50) for j in range(3)]
+    parts = parts_of(pairs, size=10)
+    assert [len(texts(parts, split)) for split in SPLITS] == [132, 9, 9]
+    with pytest.raises(
+        CorpusError, match=r"only 0 can be held out .*data.heldout=2 are"
+    ):
+        texts(parts_of(pairs, size=2), "train")
+
+
+def test_a_page_in_a_line_is_not_held_out():
+    """It has more tokens than a model reads, which would be an error."""
+    pairs = [(f"source {i}", f"target {i}") for i in range(60)]
+    pages = [(f"source {i}", "page " * 1000 + str(i)) for i in range(60, 80)]
+    for split in ("validation", "test"):
+        held = texts(parts_of([*pairs, *pages], size=15), split)
+        assert len(held) == 15 and not set(held) & set(pages)
+    # In a text of pages they are what is tested.
+    assert len(texts(parts_of(pages, size=5), "test")) == 5
+
+
 def test_a_text_that_hangs_together_is_refused():
     pairs = [("the same", f"target {i}") for i in range(100)]
     with pytest.raises(CorpusError, match="only 0 can be held out for validation"):

@@ -51,6 +51,44 @@ def test_heldout_pairs_come_from_training(folder):
     assert set().union(*parts) == set(texts(opened(folder), "train"))
 
 
+def saved(folder, **columns):
+    """A data set of a training split, and two others of a row."""
+    datasets = pytest.importorskip("datasets")
+    held = {"en": ["held"], "de": ["gehalten"]}
+    made = {"train": columns, "validation": held, "test": held}
+    made = {split: datasets.Dataset.from_dict(rows) for split, rows in made.items()}
+    datasets.DatasetDict(made).save_to_disk(str(folder))
+    return opened(folder)
+
+
+def test_other_borders_are_another_corpus(tmp_path):
+    """Sentences, sides and splits may each end elsewhere in the same letters."""
+    columns = [
+        dict(en=["a\nb", "c"], de=["d", "e"]),
+        dict(en=["a", "b\nc"], de=["d", "e"]),
+        dict(en=["a", "b", "c"], de=["d", "e", None]),
+        dict(en=["a", "b", "c"], de=["d", "e", ""]),
+        dict(en=["a\nb"], de=["c"]),
+        dict(en=["a"], de=["b\nc"]),
+    ]
+    prints = {
+        saved(tmp_path / str(i), **each).fingerprint() for i, each in enumerate(columns)
+    }
+    assert len(prints) == len(columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (dict(en=["a", None], de=["b", "c"]), "train, row 1: no text but None"),
+        (dict(en=["a", "b"], de=[1, 2]), "2 bad lines: .*train, row 0: no text but 1"),
+    ],
+)
+def test_rows_without_text_are_bad(tmp_path, columns, message):
+    with pytest.raises(CorpusError, match=message):
+        texts(saved(tmp_path, **columns), "train")
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

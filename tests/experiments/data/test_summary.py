@@ -1,6 +1,8 @@
 """A corpus described: every number known by hand."""
 
+import dataclasses
 import io
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,6 +89,15 @@ def test_it_is_shown(settings):
         and "en: tokens that are bytes" in shown
     )
     assert "validation: 7 cats walk around → anders" in shown
+
+
+def test_bad_lines_are_shown_beside_the_pairs(settings):
+    path = Path(settings.data.directory) / "train.en"
+    path.write_bytes(path.read_bytes().replace(b"7 cats", b"7 c\xe4ts"))
+    data = dataclasses.replace(settings.data, bad_lines="skip")
+    train = summary.describe(corpora.open(data), prepare(data))["train"]
+    # Lines 7, 17, 27 and so on.
+    assert (train.pairs, train.bad) == (58, 6)
 
 
 def test_marks_are_no_tokens_and_a_quantile_is_a_length_that_occurs():

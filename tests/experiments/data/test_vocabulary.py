@@ -16,6 +16,7 @@ from experiments.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
+from experiments.settings import resolve
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,16 @@ def test_fewer_tokens_than_the_text_has_characters(sentences, size):
         match=rf"^data.vocabulary_size={size} is too small .* needs at least 4\d\d$",
     ):
         train_vocabulary(sentences, size)
+
+
+@pytest.mark.parametrize("text", ["a", "11 22", "字"])
+def test_the_smallest_size_that_may_be_set_is_none_too_large(text):
+    """Whatever the text: its largest vocabulary can be set."""
+    with pytest.raises(VocabularyError, match=r"the largest possible is \d+$") as error:
+        train_vocabulary([text], 800)
+    largest = int(str(error.value).split()[-1])
+    size = resolve({}, {"data.vocabulary_size": largest}).data.vocabulary_size
+    assert Vocabulary(train_vocabulary([text], size)).size == largest
 
 
 @pytest.mark.parametrize("nothing", [[], ["", ""]])

@@ -291,6 +291,19 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
     )
 
 
+def test_what_trials_say_of_their_scores_stands_below_the_table(tmp_path):
+    """Once, though several say it; and what is no text is left out."""
+    said = ["BLEU counts 4\ntokens", "BLEU counts 4\ntokens", 7]
+    trials = []
+    for h, note in zip((2, 1, 4), said, strict=True):
+        trials.append(({"model.h": h}, fakes.finished(notes={"bleu": note}), {}))
+    trials.append(({"model.h": 8}, fakes.finished(notes=["none"]), {}))
+    table = write_report(fakes.sweep(tmp_path, trials)).table
+    assert [note for note in table.notes if "counts" in note] == [
+        "BLEU counts 4 tokens"
+    ]
+
+
 def test_short_names():
     assert short_names(["model.h", "seed"]) == {"model.h": "h", "seed": "seed"}
     known = ["evaluation.batch_size", "training.batch_size", "training.steps"]

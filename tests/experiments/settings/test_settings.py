@@ -115,7 +115,8 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "data.directory",
             "somewhere",
-            "data.directory does not apply to data.corpus=cldr; it is of files, tsv, text",
+            "data.directory does not apply to data.corpus=cldr; it is of files, tsv, csv, "
+            "jsonl, text",
         ),
         ("data.target", "en", "data.source and data.target are both 'en'"),
         ("data.tokenized", True, "data.tokenized does not apply to data.corpus=cldr"),
@@ -188,8 +189,8 @@ def test_an_rnn_has_no_heads():
                 "model": {"kind": "language"},
             },
             "data.tokenized",
-            "does not apply to data.corpus=text; it is of files, tsv, tfds, huggingface, "
-            "file.py:Name",
+            "does not apply to data.corpus=text; it is of files, tsv, csv, jsonl, tfds, "
+            "huggingface, file.py:Name",
         ),
     ],
 )
