@@ -233,6 +233,10 @@ class OutsideData(RealData):
     def labelled(self) -> bool:
         return getattr(self.source_choice.cls, "labelled", False)
 
+    @property
+    def has_set_vocabulary(self) -> bool:
+        return not hasattr(self.source_choice.cls, "symbols")
+
 
 CORPORA = {
     "cldr": CldrData,

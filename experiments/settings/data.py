@@ -31,6 +31,11 @@ class Data:
         """Raises SettingsError for settings that contradict each other."""
 
     @property
+    def has_set_vocabulary(self) -> bool:
+        """Whether `vocabulary_size` is the size; else the corpus decides once it is read."""
+        return True
+
+    @property
     def tokenized_language(self) -> str:
         """The language of the target where the text is in Moses tokens, otherwise ""."""
         return ""

@@ -65,11 +65,19 @@ class Log:
         )
 
     def steps(
-        self, last: int, metrics: Mapping[str, np.ndarray], flops: float, due: bool
+        self,
+        last: int,
+        metrics: Mapping[str, np.ndarray],
+        flops: float | None,
+        due: bool,
     ) -> None:
-        """Notes the metrics (n,) of the n steps up to `last`; writes a line if one is due."""
+        """Notes the metrics (n,) of the n steps up to `last`; writes a line if one is due.
+
+        A line has no FLOPs where those of one of its steps are unknown (None).
+        """
         self._steps.append(metrics)
-        self._flops += flops
+        is_known = flops is not None and self._flops is not None
+        self._flops = self._flops + flops if is_known else None
         self._noted_at = time.perf_counter()
         if due:
             self._train(last)
@@ -118,11 +126,12 @@ class Log:
             learning_rate=float(steps["learning_rate"][-1]),
             grad_norm=float(steps["grad_norm"][-1]),
             tokens_per_second=float(tokens / seconds),
-            flops=int(self._flops),
         )
+        if self._flops is not None:
+            line["flops"] = int(self._flops)
         if self._skip:
             line["skipped"] = int((~counted).sum())
-        if self._peak:
+        if self._peak and self._flops is not None:
             line["mfu"] = self._flops / seconds / self._peak
         self._write(line, _TRAIN)
         self._steps = []

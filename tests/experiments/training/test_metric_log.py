@@ -51,6 +51,24 @@ def test_time_of_an_evaluation_is_no_time_of_steps(tmp_path, monkeypatch):
     assert [line["flops"] for line in lines] == [100, 0] and directory.flops() == 100
 
 
+def test_work_that_is_not_known_is_no_number(tmp_path):
+    directory = RunDir(tmp_path)
+    said = []
+    log = Log(directory, lambda: 0.0, said.append, peak=1e12)
+    metrics = {
+        name: np.ones(1, np.float32)
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
+    }
+    log.steps(1, metrics, None, due=False)
+    noted = json.loads(json.dumps(log.noted()))
+    again = Log(directory, lambda: 0.0, said.append, peak=1e12, noted=noted)
+    again.steps(2, metrics, None, due=True)
+    (line,) = directory.metrics()
+    assert not {"flops", "mfu"} & line.keys()
+    assert directory.flops() is None
+    assert "% of peak" not in said[0]
+
+
 def test_a_log_counts_what_is_skipped(tmp_path):
     def steps(*losses):
         fixed = dict(tokens=2.0, nll=1.0, learning_rate=0.1)
