@@ -22,6 +22,7 @@ import os
 
 from absl import flags
 
+from experiments.errors import hint
 from experiments.evaluation.metrics import METRICS
 from experiments.report.merge import distinct, read_merged
 from experiments.report.sql import QueryError, run_query, show_answer
@@ -132,7 +133,7 @@ def _differences_metric(metrics):
     if _DIFFERENCES.value not in known:
         command.mistake(
             f"--differences={_DIFFERENCES.value}: no such metric; there are "
-            f"{', '.join(known)}"
+            f"{', '.join(known)}{hint(_DIFFERENCES.value, known)}"
         )
     return known[_DIFFERENCES.value]
 

@@ -74,7 +74,9 @@ _WORKDIR = command.define_workdir(
     "The directory for everything that is written; needed without --dry_run"
 )
 _SWEEP = flags.DEFINE_list(
-    "sweep", [], "Names of the config's sweeps; their product is run"
+    "sweep",
+    None,
+    "Names of the config's sweeps; their product is run. Empty for the config alone",
 )
 _ONLY = flags.DEFINE_string(
     "only",
@@ -177,7 +179,7 @@ def plan(console):
         )
     known = sweeps_of(load_config(config_flag.config_path()))
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
-    expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)
+    expanded = expand(known, read_sweeps(known), _CONFIG.value, seeds)
     points = select_points(expanded, _ONLY.value)
     overrides = config_flag.overrides()
     keys = set().union(*points)
@@ -193,6 +195,17 @@ def plan(console):
             f"{equal} of {len(points)} points have the settings of another and run once with it\n",
         )
     return planned, overrides, keys
+
+
+def read_sweeps(known) -> list[str]:
+    """Returns the names that --sweep has; ends with a usage error where it is forgotten."""
+    if _SWEEP.value is None and known:
+        names = ", ".join(known)
+        command.mistake(
+            f"--config={config_flag.config_path()} has the sweeps {names}: name some with "
+            f"--sweep={next(iter(known))}, or none with --sweep= to run the config alone"
+        )
+    return _SWEEP.value or []
 
 
 def join(console):
@@ -396,7 +409,7 @@ def _list_trials(workdir, planned, is_needed, tuning, whole):
             workdir,
             config_flag.config_path(),
             _CONFIG.value,
-            _SWEEP.value,
+            _SWEEP.value or [],
             planned,
             is_auto=_SEEDS.value == AUTO,
             tuning=tuning and tuning.to_json(),

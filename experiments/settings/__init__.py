@@ -26,6 +26,7 @@ from experiments.settings.resolve import (
     override,
     plain,
     resolve,
+    settings_named,
     with_all_settings,
 )
 from experiments.settings.schema import (
@@ -73,6 +74,7 @@ __all__ = [
     "override",
     "plain",
     "resolve",
+    "settings_named",
     "with_all_settings",
     "without_scoring",
 ]
