@@ -20,12 +20,13 @@ from experiments.evaluation.metrics import (
     FIRST_TOKEN_MASS,
     OF_ANSWERS,
     OF_TEXT,
+    Metric,
     corpus_scores,
     sentence_arrays,
     signatures,
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
+from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.system.program_cache import disk_cached
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
@@ -156,7 +157,7 @@ class Evaluator:
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
             references = heldout.text.target[:count]
-            metrics = [m for m in _metrics_of(settings) if m.while_training]
+            metrics = [m for m in metrics_of(settings) if m.while_training]
             scores[lane] |= corpus_scores(
                 ours,
                 references,
@@ -211,7 +212,7 @@ class Evaluator:
                 result["signatures"] = signatures(
                     chosen["test"],
                     _tokens_of(trial.settings),
-                    _metrics_of(trial.settings),
+                    metrics_of(trial.settings),
                 )
             results.append(result)
         return results
@@ -248,7 +249,7 @@ class Evaluator:
         for trial in trials:
             lane = trial.lane
             tokens_of = _tokens_of(trial.settings)
-            metrics = _metrics_of(trial.settings)
+            metrics = metrics_of(trial.settings)
             of_validation = corpus_scores(
                 for_validation[lane],
                 validation.text.target,
@@ -323,7 +324,7 @@ class Evaluator:
         error = self._alignment_error(trial, state)
         if error is not None:
             more["alignment_error"] = error
-        if _is_task(trial.settings):
+        if trial.settings.data.has_answers:
             test = self.prepared.test
             more["accuracy_by"] = accuracy_by(texts, test.text.target, test.distances)
         if trial.settings.evaluation.head_importance:
@@ -404,7 +405,7 @@ class Evaluator:
                 texts,
                 test.text.target,
                 tokens_of,
-                _metrics_of(trial.settings),
+                metrics_of(trial.settings),
                 test.text.source,
             )
         return arrays
@@ -432,14 +433,10 @@ def _lengths(heldout):
     return np.array([len(source) + 1 for source in heldout.ids.source], np.int32)
 
 
-def _metrics_of(settings):
-    of_text = OF_ANSWERS if _is_task(settings) else OF_TEXT
+def metrics_of(settings: Settings) -> tuple[Metric, ...]:
+    """Returns the metrics of a trial's texts: of translations or of answers, and its own."""
+    of_text = OF_ANSWERS if settings.data.has_answers else OF_TEXT
     return (*of_text, *settings.evaluation.own_metrics)
-
-
-def _is_task(settings):
-    """Says whether its texts have answers, which are right or wrong word by word."""
-    return settings.data.corpus in TASKS or settings.data.labelled
 
 
 def _tokens_of(settings):

@@ -31,6 +31,11 @@ class Data:
         """Raises SettingsError for settings that contradict each other."""
 
     @property
+    def has_answers(self) -> bool:
+        """Whether targets are answers, each word right or wrong, and no translations."""
+        return self.labelled
+
+    @property
     def has_set_vocabulary(self) -> bool:
         """Whether `vocabulary_size` is the size; else the corpus decides once it is read."""
         return True

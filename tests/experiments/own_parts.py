@@ -99,3 +99,19 @@ class Symbols:
 
     def counts(self):
         return {}
+
+
+class Labels(Symbols):
+    """Has a label in the place of each symbol."""
+
+    labelled = True
+
+
+class Classes(Symbols):
+    """Has the class of each text as its target."""
+
+    answers = True
+
+    def read(self, split):
+        texts = [f"s{i % 10} s{i // 10}" for i in range(self.sizes[split])]
+        yield Pairs(texts, [f"s{i % 2}" for i in range(len(texts))])

@@ -45,6 +45,8 @@ class Source(Protocol):
         is asked after the source's word in its place, or vocabulary.NOTHING. A language model then
         reads the source, and is trained and scored on the answers alone. From outside it is
         a class attribute.
+      answers: a class attribute; True where targets are answers, such as labels, and no
+        translations, as the setting data.answers says of other corpora.
       symbols(): a method that returns all words of its texts, white space between them. Each
         is then one token, and no vocabulary is trained.
       distances(): a method that returns for each pair of the test split how far back each
