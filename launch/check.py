@@ -17,6 +17,7 @@ from absl import app, flags
 from attn import contract
 from experiments.settings import OutsideError, SettingsError
 from experiments.settings.choices import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
+from experiments.system import machine
 from experiments.system.console import stdout_console
 from launch import command
 
@@ -31,6 +32,7 @@ CHECKS = (
 
 def main(names: list[str]) -> None:
     """Checks each of `names`, prints the tables, and exits with 1 where a row fails."""
+    machine.check_platform()
     console = stdout_console(highlight=False)
     failures = 0
     for name in names:
@@ -86,6 +88,7 @@ def cli() -> None:
         command.mistake(
             "name a class, such as python -m launch.check my_score.py:Cosine"
         )
+    command.open_streams()
     command.escape_output()
     command.quiet_jax()
     app.run(_start, flags_parser=flags.FLAGS)

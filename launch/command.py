@@ -54,6 +54,7 @@ def start(main, required: Sequence[str] = (), unless: str | None = None) -> None
 
     `required` are the names of flags that must be given, but where the flag `unless` is.
     """
+    open_streams()
     escape_output()
     quiet_jax()
     if HELP & set(sys.argv[1:]):
@@ -72,6 +73,24 @@ def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         is_value = before in ("-workdir", "--workdir")
         (others if is_value or word.startswith("-") else words).append(word)
     return words, others
+
+
+def open_streams() -> None:
+    """Opens standard streams that cron or a container has closed, to read and keep nothing.
+
+    The next file to be opened would otherwise have a closed one's number, and get what is
+    printed into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It takes the least number that is free.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w"))
 
 
 def escape_output() -> None:

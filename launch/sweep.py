@@ -62,7 +62,7 @@ from experiments.sweep.workdir import (
     read_sweep_file,
     read_trials,
 )
-from experiments.system import huge_pages
+from experiments.system import huge_pages, machine
 from experiments.system.console import print_line, stdout_console
 from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
@@ -133,6 +133,7 @@ def main():
     if _DRY_RUN.value:
         # A sweep may run beside it on the same accelerator.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        machine.check_platform()
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")

@@ -83,6 +83,7 @@ def run(interruption):
 
     # First, because the backend that the next lines start knows the devices of all.
     multihost.join(_HOSTS.value, dict(config=settings.digest()))
+    machine.check_platform()
     with multihost.together():
         machine.use_compile_cache()
         # Before the corpus is read, which may take minutes.

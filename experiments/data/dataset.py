@@ -384,7 +384,7 @@ def _as_lines(sentences) -> bytes:
 
 def _without_empty(source, split) -> Iterator[tuple[Pairs, int]]:
     """Gives pairs with text on both sides, and the number of those without."""
-    for pairs in source.read(split):
+    for pairs in corpora.read_texts(source, split):
         kept = Pairs([], [])
         for sentence, translation in zip(*pairs, strict=True):
             if sentence.strip() and translation.strip():

@@ -2,11 +2,12 @@
 columns, TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from experiments.errors import UserError
 from experiments.settings import TASKS, Data, OutsideData
+from experiments.settings.fields import cut
 
 
 class CorpusError(UserError):
@@ -73,6 +74,38 @@ class Source(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Returns what the source left out, by name, once all was read."""
+
+
+def read_texts(source: Source, split: str) -> Iterator[Pairs]:
+    """Gives what `source.read` does.
+
+    Raises CorpusError for a text that is none, such as a number, and for sides that differ
+    in length.
+    """
+    before = 0
+    for pairs in source.read(split):
+        check_texts(pairs, lambda i, first=before: source.place(split, first + i))
+        before += len(pairs.source)
+        yield pairs
+
+
+def check_texts(pairs: Pairs, place: Callable[[int], str]) -> None:
+    """Raises CorpusError for what is no text, or has no pair; `place(i)` says where pair i is."""
+    lengths = [len(side) for side in pairs]
+    if lengths[0] != lengths[1]:
+        raise CorpusError(
+            f"{place(min(lengths))}: a block has {lengths[0]} sources and {lengths[1]} "
+            "targets; give as many of both"
+        )
+    for side in pairs:
+        for i, text in enumerate(side):
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                shown = cut(repr(text), 40)
+                raise CorpusError(
+                    f"{place(i)}: {shown} is no text but of type {kind}; name a column of "
+                    "texts, or make texts of it"
+                )
 
 
 MODULES = {"files": "parallel", **dict.fromkeys(TASKS, "tasks")}

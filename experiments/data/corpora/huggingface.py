@@ -9,7 +9,13 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
+from experiments.data.corpora import (
+    BLOCK,
+    SPLITS,
+    CorpusError,
+    Pairs,
+    check_texts,
+)
 from experiments.data.corpora.heldout import Parts
 from experiments.settings import HuggingFaceData
 
@@ -84,7 +90,12 @@ class Source:
                 if None in side:
                     place = f"{self._name}, {split}, row {start + side.index(None)}"
                     raise CorpusError(f"{place}: a text is missing; remove the row")
-            yield Pairs(*sides)
+            pairs = Pairs(*sides)
+            # Here, as the fingerprint is of all texts.
+            check_texts(
+                pairs, lambda i, first=start: f"{self._name}, {split}, row {first + i}"
+            )
+            yield pairs
 
     def _check_columns(self, rows):
         known = rows.column_names

@@ -211,7 +211,9 @@ def _prepare(data):
 
 def _text(text) -> str:
     """One line, as a sentence of a file is."""
-    return (text.decode() if isinstance(text, bytes) else text).replace("\n", " ")
+    text = text.decode() if isinstance(text, bytes) else text
+    # What is no text is refused, with its place, by who reads it.
+    return text.replace("\n", " ") if isinstance(text, str) else text
 
 
 def _line(error):

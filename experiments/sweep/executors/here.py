@@ -58,7 +58,7 @@ class Here:
         self._is_guest = is_guest
         self._job = job
         self._pools = None
-        self._training = iter(())
+        self._training = (nothing for nothing in ())
 
     def submit(self, trials: list[Trial]) -> None:
         """Checks that the trials fit this machine, and chooses how they are run."""
