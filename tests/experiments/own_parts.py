@@ -115,3 +115,23 @@ class Classes(Symbols):
     def read(self, split):
         texts = [f"s{i % 10} s{i // 10}" for i in range(self.sizes[split])]
         yield Pairs(texts, [f"s{i % 2}" for i in range(len(texts))])
+
+
+class Sized(Symbols):
+    """Has as many pairs as an option says, which its fingerprint says if it is `named`."""
+
+    def __init__(self, data, pairs: int = 40, named: bool = False):
+        super().__init__(data)
+        self.sizes["train"] = pairs
+        self.named = named
+
+    def fingerprint(self):
+        return f"sized {self.sizes}" if self.named else "sized"
+
+
+class Unordered(Symbols):
+    """Has texts in the order of a set."""
+
+    def read(self, split):
+        texts = list({f"s{i % 10} s{i // 10}" for i in range(self.sizes[split])})
+        yield Pairs(texts, texts)
