@@ -94,3 +94,8 @@ def test_a_command_of_another_name(module, status, said):
     done = subprocess.run(call, capture_output=True, text=True)
     assert done.returncode == status and said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_settings_are_found_by_their_names_elsewhere(run):
+    status, printed, _ = run("settings", "lr")
+    assert status == 0 and printed.startswith("--config.training.learning_rate=")
