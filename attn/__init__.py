@@ -1,6 +1,7 @@
 """Attention as pure functions of one head, and the models built from them."""
 
 from attn import contract, inspect, io, normalisers
+from attn.arithmetic import Products
 from attn.attention import attention
 from attn.contextual import contextual_attention
 from attn.hard import argmax_attention, sampled_attention
@@ -143,6 +144,7 @@ __all__ = [
     "NoPositions",
     "OffByOne",
     "Positions",
+    "Products",
     "QKNorm",
     "Randomised",
     "ReLU",

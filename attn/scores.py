@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn.arithmetic import Products, stated
 from attn.functions.tanh_sum import tanh_sum
 from attn.precision import at_least_float32
 from attn.pytrees import pytree
@@ -52,6 +53,8 @@ def score(cls):
         that a kernel can do once for all tiles. The default is (self, q, k).
       is_product: True states that prepare returns `Dot()`, so that kernels can use a
         plain matrix product. The default is False.
+      products(d_q, d_k): returns the `attn.Products` of one head. Without it the FLOPs of
+        a model with this score are unknown.
     """
     cls = pytree(cls)
     if not hasattr(cls, "init"):
@@ -89,6 +92,9 @@ class Dot:
         # Asked of the product itself: a cast afterwards would be of rounded sums.
         return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
 
+    def products(self, d_q: int, d_k: int) -> Products:
+        return Products(pair=d_k)
+
 
 @score
 class ScaledDot:
@@ -115,6 +121,9 @@ class ScaledDot:
         scale = d_k**-0.5 if self.scale is None else self.scale
         # In q's dtype, because a float32 scale would widen bfloat16 queries.
         return Dot(), q * jnp.asarray(scale, q.dtype), k
+
+    def products(self, d_q: int, d_k: int) -> Products:
+        return Products(pair=d_k)
 
 
 @score
@@ -159,6 +168,11 @@ class Bilinear:
         if self.w_2 is not None:
             q = q @ self.w_2.astype(q.dtype)
         return Dot(), q, k
+
+    def products(self, d_q: int, d_k: int) -> Products:
+        factors = (self.w,) if self.w_2 is None else (self.w, self.w_2)
+        of_query = sum(w.shape[-2] * w.shape[-1] for w in factors)
+        return Products(query=of_query, pair=d_k)
 
 
 @score
@@ -217,6 +231,10 @@ class Additive:
             # b joins the queries, where it costs nothing for a pair of tokens.
             a = a + self.b.astype(dtype)[None]
         return TanhSum(self.v.astype(dtype)), a, b
+
+    def products(self, d_q: int, d_k: int) -> Products:
+        d_a = self.v.shape[-1]
+        return Products(query=d_q * d_a, key=d_k * d_a, pair=d_a)
 
 
 @score
@@ -297,6 +315,9 @@ class QKNorm:
         """Norms queries and keys, then does what the inner score prepares."""
         return self.inner.prepare(self._normed(q, self.g_q), self._normed(k, self.g_k))
 
+    def products(self, d_q: int, d_k: int) -> Products | None:
+        return stated(self.inner, d_q, d_k)
+
     def _normed(self, x, gain):
         # The squares of bfloat16 are summed in float32; the inner score gets x's dtype.
         wide = x.astype(_at_least_float32(x))
@@ -356,6 +377,9 @@ class Softcap:
         """Does what the inner score prepares."""
         inner, q, k = self.inner.prepare(q, k)
         return Softcap(inner, self.cap), q, k
+
+    def products(self, d_q: int, d_k: int) -> Products | None:
+        return stated(self.inner, d_q, d_k)
 
 
 SCORES = {

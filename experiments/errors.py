@@ -1,5 +1,9 @@
 """Defines the errors that a user can mend: a command prints their message on one line."""
 
+import difflib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 
 class UserError(ValueError):
     """Raised for bad input or too small a machine; names the value and the remedy."""
@@ -24,3 +28,34 @@ def one_line(text) -> str:
     """Returns `text` on one line, without characters that a terminal would obey."""
     characters = (c if c.isprintable() else " " for c in str(text or ""))
     return " ".join("".join(characters).split())
+
+
+ALIKE = 0.6
+"""How alike a misspelt name is to what it stands for; `difflib`'s own number."""
+
+ALIKE_METHODS = 0.8
+"""The same of names of methods: rope and cope, which are two, are less alike."""
+
+
+def hint(
+    name: object,
+    known: Iterable[str],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    *,
+    of_methods: bool = False,
+    prefix: str = "",
+) -> str:
+    """Returns "; did you mean NAME?" for a name that is not known; "" where none is near.
+
+    `aliases` has what other names stand for. A method whose name has another's in it is no
+    misspelt one: adamw is not adam.
+    """
+    # A long name is cut, because the time for matching grows with its square.
+    text = str(name)[:100]
+    if meant := aliases.get(text.lower().replace("-", "_")):
+        return f"; did you mean {prefix}{meant}?"
+    if of_methods:
+        known = [each for each in known if each not in text and text not in each]
+    cutoff = ALIKE_METHODS if of_methods else ALIKE
+    near = difflib.get_close_matches(text, known, n=1, cutoff=cutoff)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""

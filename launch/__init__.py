@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import pkgutil
 import sys
 
 # Matplotlib reports, when it is imported, a cache of fonts that it makes or cannot write,
@@ -19,3 +20,25 @@ if (
         "error: this attn was installed without its experiment runner; "
         "pip install 'attn[experiments]' adds what the commands need"
     )
+
+
+def _check_command(arguments):
+    """Ends the process where `python -m launch.NAME` has the name of no command."""
+    module = arguments[arguments.index("-m") + 1]
+    package, _, name = module.partition(".")
+    found = [each.name for each in pkgutil.iter_modules(__path__)]
+    if package != __name__ or not name or name.partition(".")[0] in found:
+        return
+    from experiments.errors import hint
+    from launch import command
+    from launch.__main__ import COMMANDS
+
+    command.mistake(
+        f"python -m {module}: no such command{hint(name, COMMANDS)} "
+        f"(there are {', '.join(COMMANDS)})"
+    )
+
+
+# Python gives this name to what -m is still looked for, and would say what it lacks itself.
+if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
+    _check_command(sys.orig_argv)

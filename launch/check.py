@@ -1,37 +1,71 @@
-"""Holds a score, normaliser, position, heads or mixer of one's own to the contract.
+"""Holds a part of one's own, such as a score, a mixer or a corpus, to its contract.
 
     python -m launch.check my_score.py:Cosine
     python -m launch.check 'kerple.py:Kerple(reach=8)' my_module:Mixer
+    python -m launch.check reversal.py:Reversal my_metric.py:TER
 
-Each is named as a setting names it, with options in brackets. For each a table says what
-was tried: every kernel, precision and mask, gradients, and a decoder's cache. The exit
-status is 1 where anything fails.
+Scores, normalisers, positions, heads, mixers, corpora and metrics are each named as a
+setting names them, with options in brackets. For each a table says what was tried: every
+kernel, precision and mask, gradients, a decoder's cache, layers 1 to 3 of heads; of a
+corpus all its texts, several times; of a metric small texts. The exit status is 1 where
+anything fails.
 """
 
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import rich.markup
 import rich.table
 from absl import app, flags
 
 from attn import contract
-from experiments.settings import OutsideError, SettingsError
-from experiments.settings.choices import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
+from experiments.data.contract import check_corpus
+from experiments.errors import hint
+from experiments.evaluation.contract import check_metric
+from experiments.settings import SettingsError, user_code
+from experiments.settings.choices import (
+    HEADS,
+    METRICS,
+    MIXERS,
+    NORMALISERS,
+    POSITIONS,
+    SCORES,
+    SOURCES,
+    TEXT,
+    Choices,
+)
+from experiments.system import machine
 from experiments.system.console import stdout_console
 from launch import command
 
-CHECKS = (
-    ("score", SCORES, contract.check_score),
-    ("normaliser", NORMALISERS, contract.check_normaliser),
-    ("positions", POSITIONS, contract.check_positions),
-    ("heads", HEADS, contract.check_heads),
-    ("mixer", MIXERS, contract.check_mixer),
+WIDTH = 160
+"""Characters of a line where the output is no terminal."""
+
+
+class Kind(NamedTuple):
+    """Holds what may be checked, and how."""
+
+    name: str
+    choices: Choices
+    check: Callable
+
+
+KINDS = (
+    Kind("score", SCORES, contract.check_score),
+    Kind("normaliser", NORMALISERS, contract.check_normaliser),
+    Kind("positions", POSITIONS, contract.check_positions),
+    Kind("heads", HEADS, contract.check_heads),
+    Kind("mixer", MIXERS, contract.check_mixer),
+    Kind("corpus", SOURCES, lambda choice: check_corpus(choice.text)),
+    Kind("metric", METRICS, check_metric),
 )
 
 
 def main(names: list[str]) -> None:
     """Checks each of `names`, prints the tables, and exits with 1 where a row fails."""
-    console = stdout_console(highlight=False)
+    machine.check_platform()
+    console = stdout_console(WIDTH, highlight=False)
     failures = 0
     for name in names:
         kind, rows = run(name)
@@ -39,7 +73,8 @@ def main(names: list[str]) -> None:
         failures += len(failed)
         console.print(table(rows))
         passed = len(rows) - len(failed)
-        console.print(f"{name} ({kind}): {passed} of {len(rows)} checks passed\n")
+        line = f"{name} ({kind}): {passed} of {len(rows)} checks passed\n"
+        console.print(line, markup=False, soft_wrap=True)
     sys.exit(1 if failures else 0)
 
 
@@ -47,21 +82,48 @@ def run(name: str) -> tuple[str, list[contract.Row]]:
     """Returns what `name` stands for, and the rows of its checks.
 
     Raises:
-      SettingsError: it is neither a score, a normaliser, positions, heads nor a mixer, or
-        cannot be loaded.
+      SettingsError: it is nothing that can be checked, or cannot be loaded.
     """
-    refusals = []
-    for kind, choices, function in CHECKS:
-        try:
-            value = choices.value(name, kind)
-        # The class itself is at fault, and would be as any other kind too.
-        except OutsideError:
-            raise
-        except SettingsError as error:
-            refusals.append(str(error))
-            continue
-        return kind, function(value)
-    raise SettingsError("; ".join(refusals))
+    kind = kind_of(name)
+    return kind.name, kind.check(kind.choices.value(name, kind.name))
+
+
+def kind_of(name: str) -> Kind:
+    """Returns what `name` is one of. Raises SettingsError for none."""
+    match = TEXT.fullmatch(name)
+    if match and not match["place"] and not user_code.is_file(name):
+        for kind in KINDS:
+            if match["name"] in kind.choices.known:
+                return kind
+        known = [each for kind in KINDS for each in kind.choices.known]
+        raise SettingsError(
+            f"{name}: nothing of the library has this name"
+            f"{hint(match['name'], known, of_methods=True)}; one's own is named as "
+            "file.py:Name"
+        )
+    if not match or not match["place"]:
+        raise SettingsError(_names_in(name))
+    loaded = user_code.load(match["place"], match["name"], match["digits"] or "")
+    for kind in KINDS:
+        if kind.choices.accepts(loaded.cls):
+            return kind
+    needed = ", ".join(kind.choices.needed for kind in KINDS)
+    raise SettingsError(f"{name}: {match['name']} is none of these: {needed}")
+
+
+def _names_in(place):
+    """Says what of a file, or of something else without a name, can be checked."""
+    if not user_code.is_file(place):
+        return f"{place}: name a class, as file.py:Name, with options as (option=value)"
+    names = [
+        name
+        for name, value in user_code.own_names(place).items()
+        if any(kind.choices.accepts(value) for kind in KINDS)
+    ]
+    if not names:
+        return f"{place}: nothing in it can be checked (--help says what can)"
+    listed = ", ".join(f"{place}:{name}" for name in names)
+    return f"{place}: name one of {listed}"
 
 
 def table(rows: list[contract.Row]) -> rich.table.Table:
@@ -86,6 +148,7 @@ def cli() -> None:
         command.mistake(
             "name a class, such as python -m launch.check my_score.py:Cosine"
         )
+    command.open_streams()
     command.escape_output()
     command.quiet_jax()
     app.run(_start, flags_parser=flags.FLAGS)

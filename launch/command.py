@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments.errors import UserError, one_line
+from experiments.errors import UserError, hint, one_line
 from experiments.system.signals import LINE, STATUS, Interrupted
 from experiments.training.trackers import mistake_in
 from launch import config_flag
@@ -54,6 +54,7 @@ def start(main, required: Sequence[str] = (), unless: str | None = None) -> None
 
     `required` are the names of flags that must be given, but where the flag `unless` is.
     """
+    open_streams()
     escape_output()
     quiet_jax()
     if HELP & set(sys.argv[1:]):
@@ -72,6 +73,24 @@ def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         is_value = before in ("-workdir", "--workdir")
         (others if is_value or word.startswith("-") else words).append(word)
     return words, others
+
+
+def open_streams() -> None:
+    """Opens standard streams that cron or a container has closed, to read and keep nothing.
+
+    The next file to be opened would otherwise have a closed one's number, and get what is
+    printed into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It takes the least number that is free.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w"))
 
 
 def escape_output() -> None:
@@ -195,7 +214,10 @@ def read_interest(entries: list[str], metrics) -> dict[str, float]:
     for entry in entries:
         key, _, text = entry.partition(":")
         if key not in known:
-            mistake(f"--interest={entry}: {key!r} is no metric; {', '.join(known)} are")
+            mistake(
+                f"--interest={entry}: {key!r} is no metric; {', '.join(known)} are"
+                f"{hint(key, known)}"
+            )
         try:
             size = float(text)
         except ValueError:
@@ -299,6 +321,7 @@ def _parse(arguments, required=(), unless=None):
         # Before absl parses, whose messages leave out what is known.
         config_flag.check_arguments(arguments, flags.FLAGS)
         left = flags.FLAGS(arguments)
+        _check_words(left[1:])
         if unless and flags.FLAGS[unless].value:
             required = ()
         # A config whose get_config() returns None is one that is given.
@@ -307,11 +330,22 @@ def _parse(arguments, required=(), unless=None):
             config_flag.apply_overrides(given)
     except Exception as error:  # a config file is a program, and may raise anything
         mistake(config_flag.message_of(error, given or ""))
-    if len(left) > 1:
-        mistake(
-            f"{left[1]!r} is no flag; flags look like --name=value (--help lists them)"
-        )
     return left
+
+
+def _check_words(words):
+    """Raises UserError for a word that is no flag, such as a config without --config=."""
+    if not words:
+        return
+    is_config = "config" in flags.FLAGS and os.path.isfile(
+        config_flag.find_config(words[0]).partition(":")[0]
+    )
+    remedy = (
+        f"write --config={words[0]}"
+        if is_config
+        else "flags look like --name=value (--help lists them)"
+    )
+    raise UserError(f"{words[0]!r} is no flag; {remedy}")
 
 
 EXAMPLES = {

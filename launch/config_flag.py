@@ -17,7 +17,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 import experiments
-from experiments.errors import UserError
+from experiments.errors import UserError, hint
 
 PACKAGED = Path(experiments.__file__).parent / "configs"
 """The folder of the project's own configs, wherever it is installed."""
@@ -114,6 +114,7 @@ def check_arguments(arguments: list[str], values: flags.FlagValues) -> None:
     Raises UserError for a setting that does not exist, for one without `config.` before it,
     and for a config file that does not exist.
     """
+    takes_settings = "config" in values
     for argument in arguments[1:]:
         name, _, value = argument.lstrip("-").partition("=")
         if not argument.startswith("-"):
@@ -123,26 +124,32 @@ def check_arguments(arguments: list[str], values: flags.FlagValues) -> None:
 
             # It lists the keys that are known, which ml_collections leaves out.
             check_key(name.removeprefix("config."))
-        elif name not in values and _is_setting(name):
+        elif takes_settings and name not in values and (keys := _settings_of(name)):
+            flags_of = [f"--config.{key}={value or 'VALUE'}" for key in keys]
             raise UserError(
-                f"{argument}: {name} is a setting; write --config.{name}={value or 'VALUE'}"
+                f"{argument}: {name} is a setting; write {' or '.join(flags_of)}"
             )
     given = given_config(arguments)
     if given is not None and not os.path.isfile(given.split(":")[0]):
-        raise UserError(f"--config={shortened(given)}: no such file{_known_configs()}")
+        name = os.path.basename(given.split(":")[0]).removesuffix(".py")
+        near = hint(name, _known_configs())
+        known = ", ".join(_known_configs())
+        raise UserError(
+            f"--config={shortened(given)}: no such file{near} (the project's own, by name: "
+            f"{known})"
+        )
 
 
-def _is_setting(name):
-    # Only names with a dot, and seed, can be settings; others need not wait for JAX.
-    if "." not in name and name != "seed":
-        return False
-    from experiments.settings import SettingsError, check_key
+def _settings_of(name):
+    """Returns the settings that a flag without `config.` may mean, as model.h, h or lr."""
+    from experiments.settings import SettingsError, check_key, settings_named
 
+    if "." not in name:
+        return settings_named(name)
     try:
-        check_key(name)
+        return [check_key(name)]
     except SettingsError:
-        return False
-    return True
+        return []
 
 
 def apply_overrides(given: str) -> None:
@@ -253,9 +260,10 @@ def shortened(path: str) -> str:
 
 
 def _known_configs():
+    """Returns the names of the project's own configs."""
     names = sorted(path.stem for path in PACKAGED.glob("*.py"))
     names.remove("__init__")
-    return f" (the project's own, by name: {', '.join(names)})"
+    return names
 
 
 @contextlib.contextmanager

@@ -60,6 +60,8 @@ def dry_run(planned, console, later=(), target=Target()):
         console.width = 160
     console.print(estimate.table(estimates, SHOWN))
     _print_rest(estimates, "groups", console)
+    for reason in dict.fromkeys(line for each in estimates for line in each.unknown):
+        print_line(console, f"unknown: {reason}")
     too_large = _too_large_here(groups)
     for group, error in too_large[:SHOWN]:
         print_line(console, f"not here: {group[0].label or group[0].name}: {error}")
@@ -119,8 +121,9 @@ def _node_hours(estimates, nodes, alone):
 
     Of several nodes, each does a share of every batch.
     """
-    hours = sum(group.seconds for group in estimates) / 3600
-    text = f"{hours:.2g} node-hours by the speed of this machine"
+    times = [group.seconds for group in estimates]
+    hours = f"{sum(times) / 3600:.2g}" if None not in times else estimate.UNKNOWN
+    text = f"{hours} node-hours by the speed of this machine"
     if nodes == 1:
         return text
     text += f", beside what the {nodes} nodes of a trial tell each other at each step"

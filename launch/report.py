@@ -15,6 +15,7 @@ figure to the folder figures as SVG and PDF. --out=DIR writes all of it elsewher
 
 from absl import flags
 
+from experiments.errors import hint
 from experiments.evaluation.metrics import METRICS
 from experiments.report.results import read_results
 from experiments.report.terminal import print_differences, print_table
@@ -91,7 +92,7 @@ def _differences_metric(metrics):
     if _DIFFERENCES.value not in known:
         command.mistake(
             f"--differences={_DIFFERENCES.value}: no such metric; there are "
-            f"{', '.join(known)}"
+            f"{', '.join(known)}{hint(_DIFFERENCES.value, known)}"
         )
     return known[_DIFFERENCES.value]
 

@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from experiments.settings import describe
+from experiments.settings import describe, settings_named
 from launch import command
 
 _MARKDOWN = flags.DEFINE_bool(
@@ -39,14 +39,20 @@ line a setting is `--config.GROUP.NAME=VALUE`, such as `--config.model.h=2`, in 
 
 
 def main(words: list[str]) -> None:
-    """Prints the settings, all or those with one of `words` in their names."""
+    """Prints the settings, all or those with one of `words` in their names.
+
+    A word may be a name from elsewhere too, as lr.
+    """
     if _MARKDOWN.value:
         print(page(), end="")
         return
+    meant = {key for word in words for key in settings_named(word)}
     chosen = [
         setting
         for setting in describe.settings()
-        if not words or any(word in setting.key for word in words)
+        if not words
+        or setting.key in meant
+        or any(word in setting.key for word in words)
     ]
     if not chosen:
         command.mistake(

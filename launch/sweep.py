@@ -55,7 +55,7 @@ from experiments.sweep.workdir import (
     read_sweep_file,
     read_trials,
 )
-from experiments.system import huge_pages
+from experiments.system import huge_pages, machine
 from experiments.system.console import print_line, stdout_console
 from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
@@ -67,7 +67,9 @@ _WORKDIR = command.define_workdir(
     "The directory for everything that is written; needed without --dry_run"
 )
 _SWEEP = flags.DEFINE_list(
-    "sweep", [], "Names of the config's sweeps; their product is run"
+    "sweep",
+    None,
+    "Names of the config's sweeps; their product is run. Empty for the config alone",
 )
 _ONLY = flags.DEFINE_string(
     "only",
@@ -119,6 +121,7 @@ def main():
     if _DRY_RUN.value:
         # A sweep may run beside it on the same accelerator.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        machine.check_platform()
     else:
         # This process only plans: an accelerator is the workers' to use.
         jax.config.update("jax_platforms", "cpu")
@@ -156,7 +159,7 @@ def plan(console):
         )
     known = sweeps_of(load_config(config_flag.config_path()))
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
-    expanded = expand(known, _SWEEP.value, _CONFIG.value, seeds)
+    expanded = expand(known, read_sweeps(known), _CONFIG.value, seeds)
     points = select_points(expanded, _ONLY.value)
     overrides = config_flag.overrides()
     keys = set().union(*points)
@@ -172,6 +175,17 @@ def plan(console):
             f"{equal} of {len(points)} points have the settings of another and run once with it\n",
         )
     return planned, overrides, keys
+
+
+def read_sweeps(known) -> list[str]:
+    """Returns the names that --sweep has; ends with a usage error where it is forgotten."""
+    if _SWEEP.value is None and known:
+        names = ", ".join(known)
+        command.mistake(
+            f"--config={config_flag.config_path()} has the sweeps {names}: name some with "
+            f"--sweep={next(iter(known))}, or none with --sweep= to run the config alone"
+        )
+    return _SWEEP.value or []
 
 
 def join(console):
@@ -362,7 +376,7 @@ def _list_trials(workdir, planned, is_needed, tuning):
             workdir,
             config_flag.config_path(),
             _CONFIG.value,
-            _SWEEP.value,
+            _SWEEP.value or [],
             planned,
             is_auto=_SEEDS.value == AUTO,
             tuning=tuning and tuning.to_json(),

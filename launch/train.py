@@ -32,6 +32,8 @@ from absl import flags
 from experiments.system.signals import Interruption
 from launch import command, config_flag
 
+SPLITS = ("validation", "test")
+
 _CONFIG = config_flag.define_config()
 _WORKDIR = command.define_workdir()
 _TRACKER = command.define_tracker()
@@ -74,7 +76,7 @@ def run(interruption):
     settings = resolve(_CONFIG.value)
     from experiments.data.dataset import prepare
     from experiments.evaluation.evaluator import score_notes
-    from experiments.evaluation.metrics import METRICS, summary
+    from experiments.evaluation.metrics import METRICS
     from experiments.system import machine
     from experiments.training import early_stopping, loop, multihost
     from experiments.training.start_point import StartPoint
@@ -82,6 +84,7 @@ def run(interruption):
 
     # First, because the backend that the next lines start knows the devices of all.
     multihost.join(_HOSTS.value, dict(config=settings.digest()))
+    machine.check_platform()
     with multihost.together():
         machine.use_compile_cache()
         # Before the corpus is read, which may take minutes.
@@ -117,24 +120,40 @@ def run(interruption):
     if settings.training.until == "flat":
         print(f"\n{early_stopping.ending(result['steps'], settings.training)}")
     metrics = (*METRICS, *settings.evaluation.own_metrics)
-    validation = summary(result, [m for m in metrics if m.split == "validation"])
-    test = summary(result, [m for m in metrics if m.split == "test"])
-    test = test or f"perplexity {result['test_perplexity']:.3f}"
-    print(
-        f"\ntest: {test}  over {result['test_sentences']} sentences; "
-        f"validation {validation}; {result['parameters']:,} parameters"
-    )
-    for name, scores in result.get("beside", {}).items():
-        print(
-            f"{name:8}",
-            *(f"{split}: {_listed(scores[split])}" for split in ("validation", "test")),
-            sep="  ",
-        )
+    for line in ending(settings, prepared, result, metrics):
+        print(line)
     # Pictures and statistics, which a trial's first step need not wait for.
     from experiments.report.write import write_report
 
     written = write_report(_WORKDIR.value, metrics)
     print("report:", written.unwritten or written.html)
+
+
+def ending(settings, prepared, result, metrics):
+    """Yields the lines on the scores of a finished trial, which say how they were made."""
+    from experiments.evaluation.decode import search_text
+    from experiments.evaluation.metrics import summary
+
+    of = {split: [m for m in metrics if m.split == split] for split in SPLITS}
+    validation = summary(result, of["validation"])
+    test = summary(result, of["test"])
+    ways = {}
+    for split in SPLITS:
+        count = len(getattr(prepared, split).text.target)
+        # A language model writes no texts that could be searched for.
+        ways[split] = f"on {count} sentences"
+        if test:
+            ways[split] = search_text(settings, settings.evaluation.beam, count, count)
+    test = test or f"perplexity {result['test_perplexity']:.3f}"
+    yield (
+        f"\ntest, {ways['test']}: {test}; validation {validation}; "
+        f"{result['parameters']:,} parameters"
+    )
+    for name, scores in result.get("beside", {}).items():
+        listed = [
+            f"{split}, {ways[split]}: {_listed(scores[split])}" for split in SPLITS
+        ]
+        yield "  ".join([f"{name:8}", *listed])
 
 
 def _listed(scores):

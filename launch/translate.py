@@ -45,6 +45,11 @@ _PREFIX = flags.DEFINE_string(
 
 
 def main():
+    if sys.stdin is None:
+        command.mistake(
+            "standard input is closed, and has the lines to translate: give it a file, as "
+            "in < lines.txt"
+        )
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.data.lines import read_lines
     from experiments.inference import Hypothesis, Translator

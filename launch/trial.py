@@ -57,6 +57,7 @@ def run(interruption):
     alike = trained_alike(workdir).get(trial.directory, ())
     # First, because the backend that the next lines start knows the devices of all.
     multihost.join(_HOSTS.value, dict(config=trial.settings.digest()))
+    machine.check_platform()
     with multihost.together():
         machine.use_compile_cache()
         cost.check_memory(trial.settings, machine.here())

@@ -58,6 +58,8 @@ def test_all_examples_are_tried():
         pytest.param("my_score.py:Cosine", marks=pytest.mark.ci),
         pytest.param("squared_relu.py:SquaredReLU", marks=pytest.mark.ci),
         "kerple.py:Kerple",
+        pytest.param("reversal.py:Reversal(length=7)", marks=pytest.mark.ci),
+        "my_metric.py:TER",
     ],
 )
 def test_the_contract_is_kept(folder, name):

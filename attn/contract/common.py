@@ -1,6 +1,9 @@
 """What the checks of every kind share: sizes, inputs, masks, and how results are compared."""
 
-from collections.abc import Iterator
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -21,6 +24,18 @@ V = 4
 D = 8
 
 
+LAYERS = (1, 2, 3)
+"""The places in a stack that are tried: what is wrong from the second on shows."""
+
+HOME = Path(__file__).parents[2]
+LIBRARIES = (
+    *(f"{HOME / folder}{os.sep}" for folder in ("attn", "experiments", "launch")),
+    "site-packages",
+    "<frozen",
+)
+"""Parts of paths of code that is not the user's."""
+
+
 class Row(NamedTuple):
     """The result of one check."""
 
@@ -39,9 +54,67 @@ def run(checks) -> Iterator[Row]:
                 detail = check()
         # Whatever one's own code raises is the row's result.
         except Exception as error:
-            yield Row(what, False, f"{type(error).__name__}: {error}")
+            yield Row(what, False, f"{describe(error)}{place_of(error)}")
         else:
             yield Row(what, True, detail if isinstance(detail, str) else "")
+
+
+class LayerError(ValueError):
+    """Raised for what fails in one layer; says in which."""
+
+
+def describe(error: Exception) -> str:
+    """Returns an error's type and message; of a LayerError its message, which has the type."""
+    if isinstance(error, LayerError):
+        return str(error)
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        # JAX's own message is a page, of what a tracer is.
+        return "a call finds in a variable what an earlier one has left there"
+    return f"{type(error).__name__}: {error}"
+
+
+def place_of(error: BaseException) -> str:
+    """Returns the last line of the user's own code that an error passed, " (my_score.py:7)"."""
+    # An error in a layer has passed it on the way to what says so.
+    error = error.__cause__ or error
+    lines = [
+        f" ({Path(frame.filename).name}:{frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(part in frame.filename for part in LIBRARIES)
+    ]
+    return lines[-1] if lines else ""
+
+
+def in_layers(check: Callable[[int], str | None]) -> str:
+    """Returns what `check(number)` says of the last of LAYERS.
+
+    Raises LayerError for the first layer that fails.
+    """
+    detail = None
+    for number in LAYERS:
+        try:
+            detail = check(number)
+        except Exception as error:
+            raise LayerError(f"{describe(error)} in layer {number}") from error
+    return detail or ""
+
+
+def by_arguments_alone(
+    compute: Callable[[int, float], jax.Array], layers: Sequence[int] = LAYERS
+) -> None:
+    """Raises ValueError where `compute(layer, shift)` depends on earlier calls.
+
+    All layers are computed in turn, then with shifted inputs, then as at first in reverse.
+    """
+    before = {number: compute(number, 0.0) for number in layers}
+    for number in layers:
+        compute(number, 1.0)
+    for number in reversed(layers):
+        if not jnp.array_equal(compute(number, 0.0), before[number], equal_nan=True):
+            raise ValueError(
+                f"layer {number} gave other outputs of the same inputs and parameters after "
+                "other calls: it finds in a variable what these have left there"
+            )
 
 
 def masks():

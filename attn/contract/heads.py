@@ -4,7 +4,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.contract.common import B, D, H, K, M, N, Row, V, close, is_a, run, steps
+from attn.contract.common import (
+    LAYERS,
+    B,
+    D,
+    H,
+    K,
+    M,
+    N,
+    Row,
+    V,
+    by_arguments_alone,
+    close,
+    in_layers,
+    is_a,
+    run,
+    steps,
+)
 from attn.masks import Mask
 from attn.models.heads import Heads
 from attn.models.multihead import MultiHeadAttention
@@ -16,18 +32,41 @@ def check_heads(heads: Heads) -> list[Row]:
     """Checks that a value meets the contract of `attn.models.heads`.
 
     Returns:
-      Rows on its form, on what a query sees, on its weights, and on a decoder's caches.
+      Rows on its form, on what a query sees, on its weights, and on a decoder's caches, each
+      as `in_layer` makes it for the first layers of a stack.
     """
+
+    def each(check):
+        return lambda: in_layers(lambda number: check(heads.in_layer(number)))
+
+    first, last = LAYERS[0], LAYERS[-1]
+    where = f"(layers {first} to {last})"
     checks = {
         "it is a Heads": lambda: is_a(heads, Heads),
         "can be a field of Design: it has a hash": lambda: hash(heads),
         "it makes sense": heads.check,
-        "hidden keys change no output": lambda: _hidden(heads),
-        "its weights are (B, H, N, M)": lambda: _weights(heads),
-        "attention to a kept memory equals the full pass": lambda: _memory(heads),
-        "steps over a cache equal the full pass": lambda: steps(heads=heads),
+        # First of those that compute, as what it finds spoils the others.
+        "outputs depend on arguments and parameters alone": lambda: _alone(heads),
+        f"hidden keys change no output {where}": each(_hidden),
+        f"its weights are (B, H, N, M) {where}": each(_weights),
+        f"attention to a kept memory equals the full pass {where}": each(_memory),
+        f"steps over a cache equal the full pass {where}": each(_steps),
     }
     return list(run(checks))
+
+
+def _alone(heads):
+    modules = {number: _module(heads.in_layer(number)) for number in LAYERS}
+
+    def compute(number, shift):
+        module, variables, x, memory = modules[number]
+        return module.apply(variables, x + shift, memory - shift, Mask())
+
+    return by_arguments_alone(compute)
+
+
+def _steps(heads):
+    return steps(heads=heads)
 
 
 def _module(heads):

@@ -6,10 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.contract.common import B, D, H, K, N, Row, V, all_steps, close, is_a, run
+from attn.contract.common import (
+    B,
+    D,
+    H,
+    K,
+    N,
+    Row,
+    V,
+    all_steps,
+    by_arguments_alone,
+    close,
+    is_a,
+    run,
+)
 from attn.masks import Mask
+from attn.models.blocks import LanguageLayer
 from attn.models.design import Design, Shape
 from attn.models.mixers import Mixer
+
+SHAPE = Shape(1, D, D, H, K, V)
 
 
 def check_mixer(mixer: Mixer) -> list[Row]:
@@ -22,6 +38,8 @@ def check_mixer(mixer: Mixer) -> list[Row]:
         "it is a Mixer": lambda: is_a(mixer, Mixer),
         "can be a field of Design: it has a hash": lambda: hash(mixer),
         "it fits the width": lambda: mixer.check(D),
+        "it stands in a layer": lambda: in_layer(mixer),
+        "outputs depend on arguments and parameters alone": lambda: _alone(mixer),
         "a position sees none behind it in a decoder": lambda: _causal(mixer),
         "padding is not seen": lambda: _padding(mixer),
         "steps over a cache equal the full pass": lambda: _mixer_steps(mixer),
@@ -29,10 +47,34 @@ def check_mixer(mixer: Mixer) -> list[Row]:
     return list(run(checks))
 
 
+def in_layer(mixer: Mixer) -> None:
+    """Raises ValueError where a layer cannot hold the mixer's module by its name."""
+    if hasattr(LanguageLayer, mixer.name):
+        raise ValueError(
+            f"a layer has a {mixer.name!r} of its own: give the class another name"
+        )
+    layer = LanguageLayer(SHAPE, Design(decoder_mixing=mixer), 1)
+    x = jax.ShapeDtypeStruct((B, N, D), jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    jax.eval_shape(lambda key, x: layer.init(key, x, Mask.causal()), key, x)
+
+
+def _alone(mixer):
+    module, variables, x = _mixer_module(mixer, causal=True)
+
+    def mix(module, x):
+        return mixer.mix(module, x, Mask.causal())
+
+    # Not compiled, as a program would be kept; all layers of a mixer are alike.
+    def compute(number, shift):
+        return module.apply(variables, x + shift, method=mix)
+
+    return by_arguments_alone(compute, layers=(1,))
+
+
 def _mixer_module(mixer, causal):
     """Returns a mixer's module, its variables, and inputs (B, N, D)."""
-    shape = Shape(1, D, D, H, K, V)
-    module = mixer.build(shape, Design(), causal)
+    module = mixer.build(SHAPE, Design(), causal)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
 
     def init(module, x):

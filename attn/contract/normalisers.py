@@ -41,7 +41,7 @@ def check_normaliser(
         "can be a field of Design: it has a hash": lambda: hash(normaliser),
         "init gives each parameter a leading axis of heads": lambda: kernels.form(make),
         "weights are (n, m), in the precision of the scores": lambda: _dtypes(make),
-        "hidden keys have weight 0": lambda: _hidden(of_head()),
+        "hidden keys have weight 0": lambda: hidden(of_head()),
         "hidden keys change no other's weight": lambda: _unchanged(of_head()),
         "weights sum to 1 where sums_to_one says so": lambda: _sums(of_head()),
     }
@@ -70,12 +70,19 @@ def _dtypes(make):
         )
 
 
-def _hidden(value):
+def hidden(value) -> None:
+    """Raises ValueError where a hidden key has a weight, or a weight is no finite number."""
     with enable_x64(True):
         s = _scores()
         weights = value(s)
-        if not jnp.isfinite(weights).all():
-            raise ValueError("a weight is NaN or Inf")
+        finite = jnp.isfinite(weights).all(-1)
+        if not finite[:-1].all():
+            raise ValueError("a weight is NaN or Inf, of a query that sees some keys")
+        if not finite[-1]:
+            raise ValueError(
+                "a weight is NaN or Inf, of a query that sees no key (all its scores are "
+                "−inf): its weights must be 0, so guard the division by their sum"
+            )
         if jnp.where(s == -jnp.inf, weights, 0).any():
             raise ValueError("a key whose score is −inf has a weight that is not 0")
 

@@ -64,7 +64,7 @@ def _dtypes(score):
         if s.shape != (H, N, M) or s.dtype != wide:
             raise ValueError(
                 f"of {dtype} inputs the scores are {s.dtype} of shape {s.shape[1:]}, "
-                f"not {wide} of shape {(N, M)}"
+                f"not {wide} of shape {(N, M)}; s.astype({wide!r}) widens them"
             )
 
 

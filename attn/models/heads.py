@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import heads
+from attn.arithmetic import Products
 from attn.kernels.cached import from_cached, over_cache
 from attn.masks import Mask
 from attn.positions import Positions
@@ -48,6 +49,13 @@ class Heads:
         """
         return self
 
+    def products(self, h: int, d_k: int, d_v: int) -> Products | None:
+        """Counts the products of all heads beside the maps' scores and the h values.
+
+        None for unknown, which a subclass is unless it has a method of its own.
+        """
+        return None
+
     def check(self) -> None:
         """Raises ValueError where the value makes no sense."""
 
@@ -58,6 +66,10 @@ class Separate(Heads):
 
     def build(self, h: int, d_k: int, d_v: int) -> None:
         """Returns None: `attention` serves."""
+
+    def products(self, h: int, d_k: int, d_v: int) -> Products:
+        """Counts none."""
+        return Products()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +105,10 @@ class Differential(Heads):
             return self.lambda_init
         return 0.8 - 0.6 * jnp.exp(-0.3 * (self.layer - 1))
 
+    def products(self, h: int, d_k: int, d_v: int) -> Products:
+        """Counts none: the maps are subtracted before the value."""
+        return Products()
+
     def check(self) -> None:
         """Raises ValueError for a lambda_init that is not in [0, 1)."""
         # At 1 the factor of the norm, and so every output, would be 0.
@@ -112,6 +128,10 @@ class TalkingHeads(Heads):
     def build(self, h: int, d_k: int, d_v: int) -> nn.Module:
         """Makes the module with the two matrices."""
         return Mixture(h)
+
+    def products(self, h: int, d_k: int, d_v: int) -> Products:
+        """Counts those of a pair with both matrices."""
+        return Products(pair=2 * h**2)
 
 
 HEADS = {

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn.arithmetic import stated
 from attn.masks import Mask
 from attn.models.blocks import LanguageLayer, LayeredModel
 from attn.models.design import check_design
@@ -52,6 +53,19 @@ class LanguageModel(LayeredModel):
         ]
         if design.norm != "post":
             self.decoder_norm = nn.LayerNorm(design.norm_epsilon)
+
+    @nn.nowrap
+    def products(self, n, m):
+        """Counts the products of a forward pass with m tokens, whatever n is.
+
+        They are those of `Transformer.products` without a source.
+        """
+        shape = self.shape
+        mixing = stated(self.design.decoder_mixing, m, True, shape, self.design)
+        if mixing is None:
+            return None
+        layer = mixing + m * 2 * shape.d_model * shape.d_ff
+        return shape.N * layer + m * shape.d_model * self.vocabulary
 
     def __call__(
         self,

@@ -17,13 +17,15 @@ from attn.models.activations import ACTIVATIONS
 from attn.models.convolution import Convolution
 from attn.models.linear_attention import (
     DECAYS,
+    RANK,
     DeltaHeads,
     GatedDeltaHeads,
     GatedLinearHeads,
     LinearHeads,
 )
 from attn.models.multihead import MultiHeadAttention, check_name
-from attn.models.recurrence import CELLS, Recurrence
+from attn.models.products import of_self_attention, seen
+from attn.models.recurrence import CELLS, MATRICES, Recurrence
 from attn.positions import NoPositions
 
 
@@ -35,7 +37,7 @@ class Mixer:
     and what `mix` and `decode_step` call of it.
     """
 
-    name: ClassVar[str] = "mixer"
+    name: ClassVar[str] = "own_mixer"
     """The name of the module in a layer's parameters."""
     attends: ClassVar[bool] = False
     """States that it is self-attention, and so uses score, heads and positions."""
@@ -77,6 +79,17 @@ class Mixer:
         """The number of last positions that a step sees at most; None for all."""
         return None
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts the products of one layer's pass over n positions; None for unknown.
+
+        A subclass has one of its own, or its FLOPs are unknown.
+
+        Args:
+          n: an array of numbers of positions, of which the counts are one too.
+          causal, shape, design: as `build` gets them.
+        """
+        return None
+
     def check(self, d_model: int) -> None:
         """Raises ValueError where the value cannot serve a model of this width."""
 
@@ -102,6 +115,11 @@ class SelfAttention(Mixer):
     ) -> Float[Array, "*B N D"]:
         """Returns attention from x to x."""
         return module(x, x, mask)
+
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of all pairs that see each other, and of the matrices."""
+        pairs = n * (n + 1) // 2 if causal else n**2
+        return of_self_attention(n, pairs, shape, design)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +162,11 @@ class Restricted(SelfAttention):
         visible = visible & near
         return module.decode_step(x, t, cache, visible)
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of pairs that are near each other, and of the matrices."""
+        pairs = seen(n, self.radius, 0 if causal else self.radius)
+        return of_self_attention(n, pairs, shape, design)
+
     def check(self, d_model: int) -> None:
         """Raises ValueError for a radius below 0."""
         if self.radius < 0:
@@ -161,6 +184,11 @@ class Recurrent(Mixer):
         """Makes the recurrence."""
         return Recurrence(shape.d_model, self.cell, both_ways=not causal)
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of a cell's matrices; two cells of an encoder share the features."""
+        halves = 4 if causal else 3
+        return n * MATRICES[self.cell] * shape.d_model**2 * halves // 2
+
     def check(self, d_model: int) -> None:
         """Raises ValueError for an unknown cell."""
         check_name("cell", self.cell, CELLS)
@@ -177,6 +205,15 @@ class Convolutional(Mixer):
         """Makes the convolution."""
         return Convolution(shape.d_model, self.radius, causal)
 
+    def taps(self, n, causal: bool):
+        """Counts the taps of n positions that are not beyond the sentence's ends."""
+        r = self.radius
+        return seen(n, 2 * r, 0) if causal else seen(n, r, r)
+
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of a matrix a tap."""
+        return self.taps(n, causal) * shape.d_model**2
+
     def check(self, d_model: int) -> None:
         """Raises ValueError for a radius below 0."""
         if self.radius < 0:
@@ -191,6 +228,11 @@ class SeparableConvolutional(Convolutional):
         """Makes the convolution."""
         return Convolution(shape.d_model, self.radius, causal, separable=True)
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of a number a feature and tap, and of one matrix."""
+        d_model = shape.d_model
+        return self.taps(n, causal) * d_model + n * d_model**2
+
 
 @dataclasses.dataclass(frozen=True)
 class LinearAttention(Mixer):
@@ -202,6 +244,15 @@ class LinearAttention(Mixer):
     def build(self, shape, design, causal: bool, P_attention=0.0) -> LinearHeads:
         """Makes the heads."""
         return LinearHeads(shape.d_model, shape.h, shape.d_k, shape.d_v, causal)
+
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of the matrices, and of a state that is written and read.
+
+        The state of d_k·d_v a head has one column more, the denominator's. An encoder has two
+        directions. Chunks trade some products for others, which do not count.
+        """
+        numbers = shape.h * shape.d_k * (shape.d_v + 1)
+        return n * (_matrices(shape) + _directions(causal) * 2 * numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +277,15 @@ class GatedLinearAttention(LinearAttention):
             self.decay,
             design.norm_epsilon,
         )
+
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of the matrices, the output gate and the decays, and of the state."""
+        d_model = shape.d_model
+        of_heads = shape.h * shape.d_k
+        ways = {"feature": RANK * (d_model + of_heads), "head": d_model * shape.h}
+        gates = d_model * shape.h * shape.d_v + ways[self.decay]
+        state = _directions(causal) * 2 * of_heads * shape.d_v
+        return n * (_matrices(shape) + gates + state)
 
     def check(self, d_model: int) -> None:
         """Raises ValueError for an unknown decay."""
@@ -258,6 +318,19 @@ class DeltaNet(LinearAttention):
             householders=self.householders,
         )
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of the matrices, of β, and of the state.
+
+        A write has a key, a value and a β of its own, and reads what its key gives, which it
+        replaces.
+        """
+        writes = self.householders
+        of_write = _matrices(shape) // 2
+        beta = shape.d_model * shape.h
+        matrices = _matrices(shape) + (writes - 1) * of_write + writes * beta
+        numbers = shape.h * shape.d_k * shape.d_v
+        return n * (matrices + _directions(causal) * (2 * writes + 1) * numbers)
+
     def check(self, d_model: int) -> None:
         """Raises ValueError for a β of 0 or beyond 2, or no write."""
         # Beyond 2 what a key gives would grow with every write.
@@ -274,6 +347,11 @@ class GatedDeltaNet(DeltaNet):
     name: ClassVar[str] = "gated_deltanet"
     heads: ClassVar[type] = GatedDeltaHeads
 
+    def products(self, n, causal: bool, shape, design):
+        """Counts those of DeltaNet, of the output gate and of the decays."""
+        gates = shape.d_model * shape.h * (shape.d_v + 1)
+        return super().products(n, causal, shape, design) + n * gates
+
 
 MIXERS = {
     "attention": SelfAttention,
@@ -287,6 +365,16 @@ MIXERS = {
     "gated_deltanet": GatedDeltaNet,
 }
 """The classes of this file by name."""
+
+
+def _matrices(shape):
+    """Counts the numbers of W_Q, W_K, W_V and W_O of linear attention."""
+    return 2 * shape.d_model * shape.h * (shape.d_k + shape.d_v)
+
+
+def _directions(causal: bool) -> int:
+    """Counts the directions in which a state is carried along a sentence."""
+    return 1 if causal else 2
 
 
 def attention_module(shape, design, P_attention, **options) -> MultiHeadAttention:

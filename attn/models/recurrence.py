@@ -18,6 +18,9 @@ from attn.models.visibility import ancestors, neighbours, write_entries
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "tanh": nn.SimpleCell}
 """Linen's own cells: Cho et al. 2014; Hochreiter and Schmidhuber 1997; Elman 1990."""
 
+MATRICES = {"gru": 3, "lstm": 4, "tanh": 1}
+"""Pairs of matrices of a cell, from the input and from the state before."""
+
 
 class CellLoop(nn.Module):
     """Runs a recurrent cell along a sequence, in order or from its end."""

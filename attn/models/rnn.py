@@ -25,7 +25,8 @@ from attn.models.embeddings import EMBEDDINGS, embedding_matrices, output_matrix
 from attn.models.linear import Linear
 from attn.models.multihead import check_name
 from attn.models.parameters import normaliser_of, with_parameters
-from attn.models.recurrence import CELLS, Recurrence
+from attn.models.products import of_score
+from attn.models.recurrence import CELLS, MATRICES, Recurrence
 from attn.models.selection import SELECTIONS, Baseline, select
 from attn.models.visibility import dense_mask
 from attn.scores import SCORES, score_init
@@ -139,6 +140,27 @@ class RNN(nn.Module):
                 self.d_model, self.score, self.normaliser, self.selection
             )
         self.combine = Linear(self.d_model)
+
+    @nn.nowrap
+    def products(self, n, m):
+        """Counts the products of a forward pass with n source and m target tokens.
+
+            N·n·3/2·g·D² + m·(2·N·g·D² + 2·D² + D·Y) + N·D² + those of attention
+
+        with g = 4, 3, 1 matrices of a cell (LSTM, GRU, tanh). Attention takes n·m·D for its
+        values, and what the score states: n·m·D by dot products.
+        """
+        D = self.d_model
+        cell = MATRICES[self.cell] * D**2
+        encoder = self.N * n * 3 * cell // 2
+        decoder = m * (2 * self.N * cell + 2 * D**2) + self.N * D**2
+        others = encoder + decoder + m * D * self.vocabulary
+        if self.score == "none":
+            return others
+        score = of_score(self.score, D)
+        if score is None:
+            return None
+        return others + m * score.query + n * score.key + n * m * (score.pair + D)
 
     def __call__(
         self,

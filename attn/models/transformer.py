@@ -11,12 +11,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn.arithmetic import stated
 from attn.masks import Mask
 from attn.models.blocks import DecoderLayer, EncoderLayer, LayeredModel
 from attn.models.design import check_design
 from attn.models.dropout import Dropout
 from attn.models.embeddings import EMBEDDINGS, embedding_matrices
 from attn.models.position_table import PositionTable
+from attn.models.products import of_attention
 
 
 class Transformer(LayeredModel):
@@ -61,6 +63,30 @@ class Transformer(LayeredModel):
         if design.norm != "post":
             self.encoder_norm = nn.LayerNorm(design.norm_epsilon)
             self.decoder_norm = nn.LayerNorm(design.norm_epsilon)
+
+    @nn.nowrap
+    def products(self, n, m):
+        """Counts the products of a forward pass with n source and m target tokens.
+
+        End marks are among them. With D = d_model, Y = vocabulary, the paper's model has
+
+            (n + m)·N·(3·D·h·(d_k + d_v) + 2·D·d_ff) + m·D·Y
+            + N·(n² + m·(m + 1)/2 + n·m)·h·(d_k + d_v)
+
+        The first two terms are the products with matrices, the third those of attention over
+        the pairs of query and key that may see each other. None where a mixer, score, heads
+        or positions do not state theirs.
+        """
+        shape = self.shape
+        design = self.design
+        encoder = stated(design.encoder_mixing, n, False, shape, design)
+        decoder = stated(design.decoder_mixing, m, True, shape, design)
+        cross = of_attention(m, n, n * m, shape, design)
+        if encoder is None or decoder is None or cross is None:
+            return None
+        feed_forward = (n + m) * 2 * shape.d_model * shape.d_ff
+        layer = encoder + decoder + cross + feed_forward
+        return shape.N * layer + m * shape.d_model * self.vocabulary
 
     def __call__(
         self,

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn.arithmetic import Products
 from attn.positions import tables
 from attn.positions.biases import (
     ALiBiBias,
@@ -146,6 +147,13 @@ class Positions:
         """Draws the table of `attn.contextual_attention`, a parameter of the layer, or None.
 
         With it that takes the place of `attention`.
+        """
+        return None
+
+    def products(self, d_model: int, h: int, d_k: int) -> Products | None:
+        """Counts the products of gates and counts; None for unknown.
+
+        A subclass with these hooks has one of its own, or its FLOPs are unknown.
         """
         return None
 
@@ -385,6 +393,10 @@ class Forget(Positions):
         """Draws the gates' projection."""
         return ForgetGates.init(key, d_model, h)
 
+    def products(self, d_model: int, h: int, d_k: int) -> Products:
+        """Counts those of the projection."""
+        return Products(query=d_model * h)
+
 
 @dataclasses.dataclass(frozen=True)
 class CoPE(Positions):
@@ -400,6 +412,10 @@ class CoPE(Positions):
     def counts(self, key: Array, d_k: int) -> Float[Array, "P K"]:
         """Makes the table; the key is not used."""
         return jnp.zeros((self.p_max + 1, d_k))
+
+    def products(self, d_model: int, h: int, d_k: int) -> Products:
+        """Counts those of a head's query with each vector of the table."""
+        return Products(query=h * d_k * (self.p_max + 1))
 
     def check(self, d_model: int, d_k: int) -> None:
         """Raises ValueError for a p_max below 1."""

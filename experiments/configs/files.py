@@ -35,8 +35,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import settings
 from experiments.errors import UserError
-from experiments.settings import CORPORA, default_config
+from experiments.settings import default_config
 from experiments.settings.corpora import is_number
 
 LANGUAGES = re.compile(r"(.*?)(?:,(\w+),(\w+))?")
@@ -218,7 +219,7 @@ def _keys(path, row):
 def _training_pairs(text):
     from experiments.data import corpora
 
-    source = corpora.source_of(CORPORA[text.corpus](**text.settings))
+    source = corpora.source_of(settings.CORPORA[text.corpus](**text.settings))
     return source.undivided("train")
 
 

@@ -15,7 +15,7 @@ from experiments.data.batches import Encoded, padded
 from experiments.data.lines import as_line
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.evaluation.pipelining import one_ahead
-from experiments.settings import Evaluation
+from experiments.settings import Evaluation, Settings
 from experiments.trial.program import Program, State, build_model
 
 
@@ -40,6 +40,15 @@ def search_of(settings: Evaluation) -> Search:
         max_length=settings.max_length,
         max_extra=settings.max_extra,
     )
+
+
+def search_text(settings: Settings, beam: int, count: int, whole: int) -> str:
+    """Says how texts were made, and of how many: "greedy on the first 200 of 500 sentences"."""
+    some = f"the first {count} of {whole}" if count < whole else str(whole)
+    # Labels are not searched for.
+    is_searched = not settings.data.labelled
+    way = ("greedy " if beam == 1 else f"beam {beam} ") if is_searched else ""
+    return f"{way}on {some} sentences"
 
 
 class Hypothesis(NamedTuple):

@@ -20,6 +20,7 @@ from experiments.evaluation.metrics import (
     ENTROPY,
     FIRST_TOKEN_MASS,
     OF_ANSWERS,
+    Metric,
     corpus_scores,
     notes,
     of_text,
@@ -27,7 +28,7 @@ from experiments.evaluation.metrics import (
     signatures,
 )
 from experiments.evaluation.perplexity import perplexity, sentence_losses
-from experiments.settings import TASKS, WEIGHTS, Evaluation, Settings
+from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State, position_encoding
 from experiments.trial.step import token_losses
@@ -157,7 +158,7 @@ class Evaluator:
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
             references = heldout.text.target[:count]
-            metrics = [m for m in _metrics_of(settings) if m.while_training]
+            metrics = [m for m in metrics_of(settings) if m.while_training]
             scores[lane] |= corpus_scores(
                 ours,
                 references,
@@ -212,7 +213,7 @@ class Evaluator:
                 result["signatures"] = signatures(
                     chosen["test"],
                     _tokens_of(trial.settings),
-                    _metrics_of(trial.settings),
+                    metrics_of(trial.settings),
                 )
             result["notes"] = score_notes(trial.settings, self.prepared)
             results.append(result)
@@ -247,7 +248,7 @@ class Evaluator:
         for trial in trials:
             lane = trial.lane
             tokens_of = _tokens_of(trial.settings)
-            metrics = _metrics_of(trial.settings)
+            metrics = metrics_of(trial.settings)
             of_validation = corpus_scores(
                 for_validation[lane],
                 validation.text.target,
@@ -322,7 +323,7 @@ class Evaluator:
         error = self._alignment_error(trial, state)
         if error is not None:
             more["alignment_error"] = error
-        if _is_task(trial.settings):
+        if trial.settings.data.has_answers:
             test = self.prepared.test
             more["accuracy_by"] = accuracy_by(texts, test.text.target, test.distances)
         if trial.settings.evaluation.head_importance:
@@ -403,7 +404,7 @@ class Evaluator:
                 texts,
                 test.text.target,
                 tokens_of,
-                _metrics_of(trial.settings),
+                metrics_of(trial.settings),
                 test.text.source,
             )
         return arrays
@@ -414,7 +415,7 @@ def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
     if settings.model.kind == "language" and not settings.data.labelled:
         return {}
     references = prepared.test.text.target
-    return notes(references, _tokens_of(settings), _metrics_of(settings))
+    return notes(references, _tokens_of(settings), metrics_of(settings))
 
 
 def _attention_batch(trial):
@@ -432,14 +433,11 @@ def _lengths(heldout):
     return np.array([len(source) + 1 for source in heldout.ids.source], np.int32)
 
 
-def _metrics_of(settings):
-    of_target = OF_ANSWERS if _is_task(settings) else of_text(settings.data.language)
+def metrics_of(settings: Settings) -> tuple[Metric, ...]:
+    """Returns the metrics of a trial's texts: of translations or of answers, and its own."""
+    is_of_answers = settings.data.has_answers
+    of_target = OF_ANSWERS if is_of_answers else of_text(settings.data.language)
     return (*of_target, *settings.evaluation.own_metrics)
-
-
-def _is_task(settings):
-    """Says whether its texts have answers, which are right or wrong word by word."""
-    return settings.data.corpus in TASKS or settings.data.labelled
 
 
 def _tokens_of(settings):

@@ -7,7 +7,10 @@ from experiments.evaluation.metrics import PERPLEXITY, Metric
 from experiments.report.comparison import Row
 from experiments.report.figures.scatter import Panel, scatter
 from experiments.report.figures.style import Picture
-from experiments.report.statistics import Summary
+from experiments.report.statistics import Group, Summary
+
+UNKNOWN = "unknown"
+"""For what a run could not say, as the FLOPs of a model that does not state its products."""
 
 
 class Cost(NamedTuple):
@@ -18,6 +21,12 @@ class Cost(NamedTuple):
     """The heading of its column, with the unit."""
     scale: float = 1.0
     """The factor by which values are multiplied when they are shown."""
+
+    def text_of_row(self, group: Group) -> str:
+        """Formats a row's mean, says that it is unknown, or is empty before any trial ended."""
+        if summary := group.summary(self.key):
+            return self.text(summary)
+        return UNKNOWN if group.finished else ""
 
     def text(self, summary: Summary) -> str:
         """Formats the mean over seeds with three digits."""

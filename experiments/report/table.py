@@ -262,12 +262,10 @@ def _results(labels, rows, metrics, cost):
         if any(row.group.summary(metric.key) for row in rows):
             columns[metric.heading] = _means(metric, rows)
     for measure in COSTS if cost else ():
-        means = [row.group.summary(measure.key) for row in rows]
         # Runs of earlier versions know less of their cost.
-        if any(means):
-            columns[measure.heading] = [
-                measure.text(mean) if mean else MISSING for mean in means
-            ]
+        if any(row.group.summary(measure.key) for row in rows):
+            texts = [measure.text_of_row(row.group) or MISSING for row in rows]
+            columns[measure.heading] = texts
     verdicts = _verdicts(labels, rows, metrics)
     if any(verdicts):
         columns[VERDICTS] = verdicts

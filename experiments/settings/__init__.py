@@ -29,6 +29,7 @@ from experiments.settings.resolve import (
     override,
     plain,
     resolve,
+    settings_named,
     with_all_settings,
 )
 from experiments.settings.schema import (
@@ -79,6 +80,7 @@ __all__ = [
     "override",
     "plain",
     "resolve",
+    "settings_named",
     "with_all_settings",
     "without_scoring",
 ]

@@ -14,7 +14,6 @@ outside in quotes. The canonical text leaves out options at their defaults.
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import re
 import types
@@ -24,7 +23,8 @@ from typing import Any
 
 import attn
 from attn.scores import ScoreChoice
-from experiments.settings import fields, user_code
+from experiments.errors import hint
+from experiments.settings import aliases, fields, user_code
 from experiments.settings.fields import SettingsError
 
 # The digits behind @ are of the source's hash, as `user_code` writes them. What begins as
@@ -94,6 +94,7 @@ class Choices:
       build: a function from a Choice to the value that it stands for.
       nested: the annotation of options that are choices of the same kind; None where no
         option is.
+      aliases: what other names stand for, for hints.
     """
 
     known: Mapping[str, type]
@@ -103,6 +104,7 @@ class Choices:
     skip: int = 0
     build: Callable[[Choice], Any] = Choice.make
     nested: Any = None
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def value(self, text: str | type, key: str) -> Any:
         """Returns the value of a choice, equal and hashable for equal texts.
@@ -165,7 +167,8 @@ class Choices:
                     loaded = None
         # Only code from outside has a hash.
         elif name not in self.known or match["digits"]:
-            raise SettingsError(f"must be {self.allowed}{_hint(name, self.known)}")
+            near = hint(name, self.known, self.aliases, of_methods=True)
+            raise SettingsError(f"must be {self.allowed}{near}")
         else:
             cls = self.known[name]
         parameters = self.parameters(cls)
@@ -259,7 +262,7 @@ def _checked_options(options, parameters):
         if name not in parameters:
             known = ", ".join(parameters) or "none"
             raise SettingsError(
-                f"no option {name}{_hint(name, parameters)} (known: {known})"
+                f"no option {name}{hint(name, parameters)} (known: {known})"
             )
     checked = []
     for name, parameter in parameters.items():
@@ -317,12 +320,6 @@ def _written(value, annotation):
     return repr(value)
 
 
-def _hint(name, known):
-    # A long name is cut, because the time for matching grows with its square.
-    near = difflib.get_close_matches(name[:100], known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _score_init(choice):
     # A name is all that the library needs of its own classes without options.
     return choice.text if choice.text in attn.SCORES else ScoreInit(choice)
@@ -361,6 +358,7 @@ SCORES = Choices(
     skip=4,
     build=_score_init,
     nested=ScoreChoice,
+    aliases=aliases.SCORES,
 )
 NORMALISERS = Choices(
     attn.NORMALISERS,
@@ -370,21 +368,25 @@ NORMALISERS = Choices(
     # `init` takes key and h before the options.
     skip=2,
     build=_normaliser_init,
+    aliases=aliases.NORMALISERS,
 )
 POSITIONS = Choices(
     attn.POSITIONS,
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Positions),
     "a subclass of attn.Positions",
+    aliases=aliases.POSITIONS,
 )
 HEADS = Choices(
     attn.HEADS,
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Heads),
     "a subclass of attn.Heads",
+    aliases=aliases.HEADS,
 )
 MIXERS = Choices(
     attn.MIXERS,
     lambda cls: isinstance(cls, type) and issubclass(cls, attn.Mixer),
     "a subclass of attn.Mixer",
+    aliases=aliases.MIXERS,
 )
 SOURCES = Choices(
     {},

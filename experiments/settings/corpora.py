@@ -83,12 +83,20 @@ class CldrData(ParallelData):
 
 @dataclasses.dataclass(frozen=True)
 class RealData(ParallelData, WrittenData):
-    """Holds the settings of translations that people wrote."""
+    """Holds the settings of translations, or answers, that people wrote."""
 
     tokenized: bool = fields.flag(False)
     """True where the text is in Moses tokens already. BLEU is then of the tokens as they
     stand, and `bleu_detokenized`, that of both sides detokenised for the language
     data.target, stands beside it."""
+
+    answers: bool = fields.flag(False)
+    """True where targets are answers, such as labels, and no translations: accuracy then
+    counts the words that are right in their places, and there is neither BLEU nor chrF."""
+
+    @property
+    def has_answers(self) -> bool:
+        return self.answers or self.labelled
 
     @property
     def tokenized_language(self) -> str:
@@ -309,6 +317,14 @@ class OutsideData(RealData):
     @property
     def labelled(self) -> bool:
         return getattr(self.source_choice.cls, "labelled", False)
+
+    @property
+    def has_answers(self) -> bool:
+        return super().has_answers or getattr(self.source_choice.cls, "answers", False)
+
+    @property
+    def has_set_vocabulary(self) -> bool:
+        return not hasattr(self.source_choice.cls, "symbols")
 
 
 CORPORA = {

@@ -41,6 +41,16 @@ class Data:
         return ""
 
     @property
+    def has_answers(self) -> bool:
+        """Whether targets are answers, each word right or wrong, and no translations."""
+        return self.labelled
+
+    @property
+    def has_set_vocabulary(self) -> bool:
+        """Whether `vocabulary_size` is the size; else the corpus decides once it is read."""
+        return True
+
+    @property
     def tokenized_language(self) -> str:
         """The language of the target where the text is in Moses tokens, otherwise ""."""
         return ""

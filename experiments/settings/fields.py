@@ -4,19 +4,20 @@ import dataclasses
 import re
 import unicodedata
 
-from experiments.errors import UserError
+from experiments.errors import UserError, hint
+from experiments.settings import aliases
 
 LARGEST = 2**31 - 1
 """Counts fit int32, in which a compiled program counts."""
 
 
-def field(default, allowed, accepts):
+def field(default, allowed, accepts, hint_for=lambda value: ""):
     """Returns a dataclass field that holds `default`.
 
-    `accepts(value)` says whether a value of the right type may be set, and `allowed`
-    names such values, for messages.
+    `accepts(value)` says whether a value of the right type may be set; for messages,
+    `allowed` names such values, and `hint_for(value)` what another may stand for.
     """
-    metadata = dict(allowed=allowed, accepts=accepts)
+    metadata = dict(allowed=allowed, accepts=accepts, hint_for=hint_for)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -60,7 +61,22 @@ def positive(default):
 def one_of(choices, default):
     """Returns a field for one of some names."""
     allowed = "one of " + ", ".join(choices)
-    return field(default, allowed, lambda value: value in choices)
+    return field(
+        default,
+        allowed,
+        lambda value: value in choices,
+        lambda value: hint_of(value, choices),
+    )
+
+
+def hint_of(value, choices) -> str:
+    """Returns "; did you mean NAME?" for a value that is one of `choices` elsewhere."""
+    known = {
+        alias: meant
+        for alias, meant in aliases.VALUES.items()
+        if meant.partition(" ")[0] in choices
+    }
+    return hint(value, choices, known, of_methods=True)
 
 
 def flag(default):

@@ -8,7 +8,6 @@ kind is refused, so that none is ignored in silence.
 """
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -16,9 +15,11 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from experiments.errors import hint
+from experiments.settings import aliases
 from experiments.settings.choices import TEXT
 from experiments.settings.corpora import CORPORA, OutsideData
-from experiments.settings.fields import SettingsError, cut, require, shown
+from experiments.settings.fields import SettingsError, cut, hint_of, require, shown
 from experiments.settings.model import MODELS
 from experiments.settings.schema import Settings
 from experiments.settings.user_code import OutsideError, is_loaded, text_of
@@ -220,8 +221,11 @@ def _class_of(name, kind):
     union = UNIONS[name]
     cls = union.class_of(kind)
     if cls is None:
-        known = ", ".join(union.all_classes())
-        raise SettingsError(f"{name}.{union.key}={shown(kind)} must be one of {known}")
+        known = union.all_classes()
+        near = hint_of(kind, known)
+        raise SettingsError(
+            f"{name}.{union.key}={shown(kind)} must be one of {', '.join(known)}{near}"
+        )
     return cls
 
 
@@ -329,11 +333,18 @@ def _known_field(group, name, key):
     fields = _fields_of(group)
     prefix = group and f"{group}."
     if name not in fields:
-        near = difflib.get_close_matches(str(name)[:100], fields, n=1)
-        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+        near = hint(name, (), aliases.KEYS) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
-        raise SettingsError(f"{cut(key)}: no such setting{hint} (known: {known})")
+        raise SettingsError(f"{cut(key)}: no such setting{near} (known: {known})")
     return fields[name]
+
+
+def settings_named(name: str) -> list[str]:
+    """Returns the dotted keys of settings that end in `name`, or that it is an alias of."""
+    keys = dict.fromkeys(key for key, _, _ in known_fields())
+    found = [key for key in keys if key.rpartition(".")[2] == name]
+    alias = aliases.KEYS.get(name)
+    return found or ([alias] if alias else [])
 
 
 @functools.cache
@@ -383,9 +394,10 @@ def _checked(field, value, key):
         f"{key}={shown(value)} must be {field.type.__name__}, not "
         f"{type(value).__name__}",
     )
-    require(
-        field.metadata["accepts"](value),
-        f"{key}={shown(value)} must be {field.metadata['allowed']}",
-    )
+    if not field.metadata["accepts"](value):
+        near = field.metadata["hint_for"](value)
+        raise SettingsError(
+            f"{key}={shown(value)} must be {field.metadata['allowed']}{near}"
+        )
     # An int becomes a float where one is due, so that equal settings have one digest.
     return field.type(value)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.settings import fields
@@ -263,10 +264,12 @@ class Settings:
             f"evaluation.weights={weights} needs training.{weights} above 0",
         )
 
-    def outside(self) -> list[Outside]:
-        """Returns the classes from outside that the settings name, with their sources."""
+    def outside(
+        self, groups: Sequence[str] = ("model", "data", "evaluation")
+    ) -> list[Outside]:
+        """Returns the classes from outside that `groups` name, with their sources."""
         classes = []
-        for group_name in ("model", "data", "evaluation"):
+        for group_name in groups:
             group = getattr(self, group_name)
             for field in dataclasses.fields(group):
                 text = getattr(group, field.name)

@@ -39,6 +39,11 @@ class TaskData(Data):
     sides: ClassVar[tuple[str, ...]] = ("read", "answers")
 
     @property
+    def has_answers(self) -> bool:
+        # Those of pairs too.
+        return True
+
+    @property
     def alphabet(self) -> tuple[str, ...]:
         """The symbols of the task, each of which is one token."""
         raise NotImplementedError

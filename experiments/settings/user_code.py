@@ -17,7 +17,7 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
+from experiments.errors import UserError, hint
 from experiments.settings.fields import SettingsError
 
 
@@ -65,8 +65,10 @@ def load(place: str, name: str, digits: str = "") -> Outside:
     cls = vars(module).get(name)
     if not isinstance(cls, type) and not is_metric(cls):
         classes = [key for key, value in vars(module).items() if _is_own(value, module)]
+        near = hint(name, classes)
         raise OutsideError(
             f"{place}:{name}: no class {name} there (it has {', '.join(classes) or 'none'})"
+            f"{near}"
         )
     outside = Outside(str(file) if is_file(place) else place, name, cls, file, source)
     if not outside.sha256.startswith(digits):
@@ -77,6 +79,20 @@ def load(place: str, name: str, digits: str = "") -> Outside:
     # From now on a config.json may name it, because someone has asked for it.
     _loaded.add((outside.place, outside.name))
     return outside
+
+
+def own_names(place: str) -> dict[str, Any]:
+    """Returns the classes and metrics of a file or module by name.
+
+    Raises:
+      OutsideError: there is no such file or module, or it fails when it is run.
+    """
+    module, _, _ = _load_file(place) if is_file(place) else _load_module(place)
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if _is_own(value, module) or is_metric(value)
+    }
 
 
 def load_text(text: str) -> Outside:

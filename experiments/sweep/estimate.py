@@ -1,7 +1,7 @@
 """Estimates what a sweep will take: parameters, arithmetic, memory and time of each group.
 
 A group is the trials of one compiled program. All comes from settings alone, without the
-corpus.
+corpus. What a group's variants do not state is unknown, never a number.
 """
 
 import functools
@@ -20,6 +20,7 @@ from experiments.sweep.plan import Trial, group_trials, trained_once
 from experiments.sweep.points import describe_point
 from experiments.trial.cost import (
     activation_memory,
+    assumed_flops_of_a_step,
     flops_of_a_step,
     format_bytes,
     memory,
@@ -36,26 +37,30 @@ WIDE = 4096
 TOKENS = 2048
 """The most tokens of a product that is measured."""
 
+UNKNOWN = "unknown"
+
 PASSES = 6.5
 """Passes over what a step keeps for the backward pass: the step's time beside products."""
 
 
 class Estimate(NamedTuple):
-    """Holds what one group will take."""
+    """Holds what one group will take; None is unknown."""
 
     rows: tuple[str, ...]
     """Labels, or names without their seed."""
     trials: int
-    parameters: int
+    parameters: int | None
     """Those of a trial, the largest where position tables are trained in some."""
-    step: int
+    step: int | None
     """FLOPs of one step of a trial."""
-    work: int
+    work: int | None
     """FLOPs of all steps of all trials."""
-    memory: int
+    memory: int | None
     """Bytes that a trial has at most while it trains; each lane takes as many."""
-    seconds: float
+    seconds: float | None
     """Time of all training steps on this machine, one trial after the other."""
+    unknown: tuple[str, ...] = ()
+    """What is unknown, and why."""
 
 
 def estimate_all(trials: Sequence[Trial]) -> list[Estimate]:
@@ -72,20 +77,46 @@ def estimate(group: Sequence[Trial], trained: Sequence[Trial]) -> Estimate:
     """Estimates trials that can be lanes of one program, of which `trained` make steps."""
     settings = group[0].settings
     step = flops_of_a_step(settings)
+    bytes_of_one = memory(settings)
+    counts = [parameters(trial.settings) for trial in group]
     steps = sum(trial.settings.training.steps for trial in trained)
+    # Its passes are over what is in memory.
+    is_timed = bytes_of_one is not None
     return Estimate(
         rows=tuple(dict.fromkeys(map(_row_name, group))),
         trials=len(group),
-        parameters=max(parameters(trial.settings) for trial in group),
+        parameters=None if None in counts else max(counts),
         step=step,
-        work=step * steps,
-        memory=memory(settings),
-        seconds=steps * seconds_of_a_step(settings),
+        work=None if step is None else step * steps,
+        memory=bytes_of_one,
+        seconds=steps * seconds_of_a_step(settings) if is_timed else None,
+        unknown=_reasons(settings, step),
     )
+
+
+def _reasons(settings, step):
+    """Says why something is unknown of such trials."""
+    data = settings.data
+    if not data.has_set_vocabulary:
+        return (
+            f"the number of symbols of data.corpus={data.corpus} before it is read",
+        )
+    reasons = []
+    parts = ", ".join(part.name for part in settings.outside(["model"]))
+    if step is None:
+        variants = parts or f"model.kind={settings.model.kind}"
+        reasons.append(
+            f"FLOPs with {variants}: a method `products` states them (CONTRIBUTING.md)"
+        )
+    if parts:
+        reasons.append(f"memory and time with {parts}, which are not the library's")
+    return tuple(reasons)
 
 
 def seconds_of_a_step(settings: Settings) -> float:
     """Estimates the seconds of a training step on this machine.
+
+    It is of no use where FLOPs or memory are unknown, but for choosing a layout.
 
     FLOPs over the speed of products + PASSES · `cost.activation_memory` over the speed of
     passes, both measured here in a moment. PASSES is fitted to four steps of quick.py on one
@@ -104,7 +135,7 @@ def seconds_of_a_step(settings: Settings) -> float:
     product_speed = 2 * tokens * inner * outer / product_time
     pass_time = _fastest(jnp.exp, (PASS,), dtype=t.precision)
     pass_speed = PASS * jnp.dtype(t.precision).itemsize / pass_time
-    products = flops_of_a_step(settings) / product_speed
+    products = assumed_flops_of_a_step(settings) / product_speed
     # That memory is of one part of a batch, and a step computes them all.
     passes = PASSES * activation_memory(settings) * t.accumulate / pass_speed
     return (products + passes) / _devices()
@@ -120,24 +151,34 @@ def table(estimates: Sequence[Estimate], count: int) -> rich.table.Table:
         drawn.add_row(
             rich.text.Text(_few(group.rows)),
             f"{group.trials:,}",
-            f"{group.parameters:,}",
-            _flops(group.step),
-            _flops(group.work),
-            format_bytes(group.memory),
-            _duration(group.seconds),
+            _shown(group.parameters, "{:,}".format),
+            _shown(group.step, _flops),
+            _shown(group.work, _flops),
+            _shown(group.memory, format_bytes),
+            _shown(group.seconds, _duration),
         )
     return drawn
 
 
+def _shown(value, text_of):
+    return UNKNOWN if value is None else text_of(value)
+
+
 def totals(estimates: Sequence[Estimate]) -> str:
     """Says in one line what all groups take together."""
-    work = sum(group.work for group in estimates)
-    seconds = sum(group.seconds for group in estimates)
+    works = [group.work for group in estimates if group.work is not None]
+    times = [group.seconds for group in estimates if group.seconds is not None]
     device = f"{_devices()} × {jax.local_devices()[0].device_kind}"
-    return (
-        f"about {_flops(work)} FLOPs, {_duration(seconds)} of training steps on {device}, "
+    flops = f"about {_flops(sum(works))} FLOPs" if works else "FLOPs unknown"
+    duration = _duration(sum(times)) if times else "unknown time"
+    text = (
+        f"{flops}, {duration} of training steps on {device}, "
         "one trial after the other; compiling and evaluating come on top"
     )
+    left = len(estimates) - len(times)
+    if left and times:
+        text += f"; without what is unknown of {left} of {len(estimates)} groups"
+    return text
 
 
 def _row_name(trial):

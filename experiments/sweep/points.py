@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
+from experiments.errors import UserError, hint
 from experiments.settings import check_key, plain
 
 Point = Mapping[str, Any]
@@ -123,7 +123,8 @@ def describe_point(point: Point) -> str:
 def _points_of(known, name, config):
     if name not in known:
         names = ", ".join(known) or "none"
-        raise SweepError(f"no sweep named {name!r} (known: {names})")
+        near = hint(name, known)
+        raise SweepError(f"no sweep named {name!r} (known: {names}){near}")
     try:
         # At most one more point than allowed is drawn: a sweep may be endless.
         takes_config = inspect.signature(known[name]).parameters

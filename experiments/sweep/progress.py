@@ -15,7 +15,7 @@ from experiments.evaluation.metrics import METRICS, Metric, summary
 from experiments.sweep.plan import Trial
 from experiments.system.console import print_line
 from experiments.system.files import read_json
-from experiments.trial.cost import flops_of_a_step
+from experiments.trial.cost import assumed_flops_of_a_step
 
 LINE_EVERY = 20.0
 """Seconds between status lines where the output is no terminal."""
@@ -53,7 +53,7 @@ class Progress:
         }
         # In FLOPs, because a step of one row may take many times that of another.
         self._cost_of_a_step = {
-            trial.directory: flops_of_a_step(trial.settings) for trial in todo
+            trial.directory: assumed_flops_of_a_step(trial.settings) for trial in todo
         }
         self._work = sum(
             self._cost(trial, trial.settings.training.steps) for trial in todo

@@ -26,7 +26,7 @@ from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.points import MAX_POINTS, SweepError, describe_point
 from experiments.sweep.workdir import adopt_directories, is_finished
 from experiments.training.run_dir import read_result
-from experiments.trial.cost import flops_of_a_step
+from experiments.trial.cost import assumed_flops_of_a_step
 
 TUNING = "tuning"
 COMPARED = "compared"
@@ -236,7 +236,7 @@ def costliest(rows: Sequence[Row]) -> list[Trial]:
 
 def _work(trials):
     settings = trials[0].settings
-    return flops_of_a_step(settings) * settings.training.steps
+    return assumed_flops_of_a_step(settings) * settings.training.steps
 
 
 def _check_number(text, key):

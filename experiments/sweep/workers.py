@@ -114,7 +114,9 @@ def _start(threads: int, prepared: dict[Data, Dataset]):
         os.environ["NPROC"] = str(threads)
         # Others share the machine, and may share a GPU: JAX would take most of its memory.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    machine.use_compile_cache()
+    # The parent's first question, `machine.here`, is answered by this error.
+    with contextlib.suppress(machine.PlatformError):
+        machine.use_compile_cache()
     _prepared.update(prepared)
     # SIGTERM alone, as `process` leaves Ctrl-C to the parent.
     _listening.enter_context(_interruption.listening([signal.SIGTERM], alone=False))

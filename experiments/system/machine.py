@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.errors import UserError
+from experiments.errors import UserError, one_line
 
 PACKAGES = (
     "jax",
@@ -35,6 +35,10 @@ VECTORS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 
 class CacheError(UserError):
     """Raised where there is no place for the cache; names the variable to set."""
+
+
+class PlatformError(UserError):
+    """Raised where JAX finds no device to compute on; names the variable to set."""
 
 
 class Machine(NamedTuple):
@@ -64,11 +68,29 @@ def cache() -> Path:
         ) from None
 
 
+def check_platform() -> None:
+    """Raises PlatformError where JAX cannot start the devices that it is to compute on."""
+    try:
+        jax.local_devices()
+    # Of several kinds: a plugin that is missing is a RuntimeError, one without a device an
+    # AssertionError without a message.
+    except Exception as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = one_line(error).partition(" (set JAX_PLATFORMS")[0]
+        raise PlatformError(
+            f"JAX_PLATFORMS={asked}: JAX finds no such device here"
+            f"{reason and f' ({reason})'}; leave the variable out for what there is, or set "
+            "JAX_PLATFORMS=cpu"
+        ) from error
+
+
 def use_compile_cache() -> None:
     """Keeps compiled programs in the `cache`, unless JAX_COMPILATION_CACHE_DIR is set.
 
     Each kind of device has a folder: code compiled for one CPU may not run on another.
+    Raises PlatformError where there is no device.
     """
+    check_platform()
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     kind = jax.local_devices()[0].device_kind
@@ -143,7 +165,8 @@ def reset_peak_memory() -> None:
 
 
 def here() -> Machine:
-    """Returns the machine that this process runs on."""
+    """Returns the machine that this process runs on. Raises PlatformError without a device."""
+    check_platform()
     return Machine(jax.default_backend(), jax.device_count(), cores(), memory())
 
 

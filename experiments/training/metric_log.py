@@ -1,12 +1,13 @@
 """Metrics on their way out: to metrics.jsonl, to the screen, and to trackers if asked."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from experiments.evaluation.metrics import METRICS, Metric, summary
 from experiments.training.run_dir import RunDir
 from experiments.training.trackers import Trackers
 from experiments.trial.step import is_finite
@@ -15,8 +16,6 @@ _TRAIN = (
     "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  "
     "{tokens_per_second:7.0f} tokens/s"
 )
-_VALIDATION = "step {step:6d}  validation: perplexity {perplexity:.3f}"
-_TRANSLATIONS = "  BLEU {bleu:.1f}  exact {exact_match:.1%}"
 
 
 class Log:
@@ -24,8 +23,9 @@ class Log:
 
     `clock()` gives the seconds of a line, `say` gets it as text; `peak` is what the devices
     can do, in FLOP/s, or None where that is not known; `trackers` get each line; `noted`
-    what another log had `noted`. With `skip` a line counts the steps whose loss or gradient
-    was not finite, and its means are of the others; without any others it waits.
+    what another log had `noted`. A validation line has the scores of each of `metrics`, and
+    `scored` says how the texts were made. With `skip` a line counts the steps whose loss or
+    gradient was not finite, and its means are of the others; without any others it waits.
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class Log:
         trackers: Trackers | None = None,
         noted: Mapping[str, Any] = MappingProxyType({}),
         skip: bool = False,
+        metrics: Sequence[Metric] = METRICS,
+        scored: str = "",
     ):
         self._run_dir = run_dir
         self._clock = clock
@@ -44,6 +46,8 @@ class Log:
         self._peak = peak
         self._trackers = trackers
         self._skip = skip
+        self._metrics = metrics
+        self._scored = scored
         self._flops = noted.get("flops", 0)
         before = {
             name: np.array(values, np.float32)
@@ -65,18 +69,30 @@ class Log:
         )
 
     def steps(
-        self, last: int, metrics: Mapping[str, np.ndarray], flops: float, due: bool
+        self,
+        last: int,
+        metrics: Mapping[str, np.ndarray],
+        flops: float | None,
+        due: bool,
     ) -> None:
-        """Notes the metrics (n,) of the n steps up to `last`; writes a line if one is due."""
+        """Notes the metrics (n,) of the n steps up to `last`; writes a line if one is due.
+
+        A line has no FLOPs where those of one of its steps are unknown (None).
+        """
         self._steps.append(metrics)
-        self._flops += flops
+        is_known = flops is not None and self._flops is not None
+        self._flops = self._flops + flops if is_known else None
         self._noted_at = time.perf_counter()
         if due:
             self._train(last)
 
     def validation(self, step: int, scores: Mapping[str, float]) -> None:
         """Writes a line of validation scores."""
-        text = _VALIDATION + (_TRANSLATIONS if "bleu" in scores else "")
+        of_text = [metric for metric in self._metrics if metric.split == "test"]
+        others = [metric for metric in self._metrics if metric not in of_text]
+        text = f"step {step:6d}  validation: {summary(scores, others)}"
+        if texts := summary(scores, of_text):
+            text += f";  {self._scored}: {texts}"
         self._write(dict(step=step, split="validation", **scores), text)
         # An evaluation, since the last steps, is no part of the speed of training.
         now = time.perf_counter()
@@ -118,13 +134,15 @@ class Log:
             learning_rate=float(steps["learning_rate"][-1]),
             grad_norm=float(steps["grad_norm"][-1]),
             tokens_per_second=float(tokens / seconds),
-            flops=int(self._flops),
         )
+        if self._flops is not None:
+            line["flops"] = int(self._flops)
         if self._skip:
             line["skipped"] = int((~counted).sum())
-        if self._peak:
+        if self._peak and self._flops is not None:
             line["mfu"] = self._flops / seconds / self._peak
-        self._write(line, _TRAIN)
+        mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
+        self._write(line, _TRAIN.format(**line) + mfu)
         self._steps = []
         self._flops = 0
         self._since = time.perf_counter()
@@ -134,5 +152,4 @@ class Log:
         self._run_dir.append_metrics(line)
         if self._trackers:
             self._trackers.write(line)
-        mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
-        self._say(text.format(**line) + mfu)
+        self._say(text)

@@ -26,7 +26,8 @@ def advice(settings: Settings, lanes: int, devices: int, have: int | None) -> st
     """Says what `lanes` such trials on `devices` devices need, and the least change that fits.
 
     It should fit into `have` bytes a device: fewer lanes where there are some, else the
-    smallest training.accumulate above the present one. Bytes are those of `cost.memory`.
+    smallest training.accumulate above the present one. Bytes are those of `cost.memory`, and
+    left out where that is unknown.
     Devices that do not say what they have (None) count as having half of what is needed.
     """
     if lanes == 1:
@@ -37,9 +38,12 @@ def advice(settings: Settings, lanes: int, devices: int, have: int | None) -> st
         # A lane is on one device with all its rows.
         split = 1
         side_by_side = -(-lanes // devices)
-    need = side_by_side * cost.memory(settings, split)
-    text = f"training needs about {_gib(need)} on each device"
-    text += f", which has {_gib(have)}; " if have else "; "
+    need = side_by_side * cost.assumed_memory(settings, split)
+    if cost.is_known(settings):
+        text = f"training needs about {_gib(need)} on each device"
+        text += f", which has {_gib(have)}; " if have else "; "
+    else:
+        text = "how much training needs is not known; "
     have = have or need // 2
     if lanes > 1:
         # One fewer at least: so many did not fit, whatever the estimate says.

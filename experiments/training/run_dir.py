@@ -299,7 +299,7 @@ class RunDir:
     def flops(self) -> int | None:
         """Returns the FLOPs of all steps of this trial; None where a line does not say."""
         lines = [line for line in self.metrics() if line["split"] == "train"]
-        # A run that an earlier version began has lines without.
+        # Lines of an earlier version have none, nor those of a model that does not state it.
         if not lines or not all("flops" in line for line in lines):
             return None
         return int(sum(line["flops"] for line in lines))

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
+from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
@@ -286,10 +287,14 @@ def _open_log(job, run_dir, clock, noted, common, resources):
         tracked = _tracked(job, common.tracking.root, run_dir.metrics())
         trackers = Trackers(common.tracking.names, tracked)
         resources.enter_context(contextlib.closing(trackers))
+    e = job.settings.evaluation
+    count = len(common.prepared.validation.text.target)
     return Log(
         run_dir,
         clock,
         common.say,
+        metrics=(*METRICS, *e.own_metrics),
+        scored=search_text(job.settings, 1, e.sentences, count),
         peak=_peak(t, common.lanes.count),
         trackers=trackers,
         noted=noted,

@@ -1,4 +1,8 @@
-"""What a trial costs before it runs: parameters, FLOPs and memory, from its settings."""
+"""What a trial costs before it runs: parameters, FLOPs and memory, from its settings.
+
+What cannot be known is None: see `is_known`. What is `assumed` always is a number, by which
+trials are laid out but which nobody is shown.
+"""
 
 import dataclasses
 import functools
@@ -20,16 +24,31 @@ from experiments.trial.program import (
 )
 
 
-def parameters(settings: Settings) -> int:
-    """Counts the numbers that are trained.
+def is_known(settings: Settings) -> bool:
+    """Whether the formulas for memory apply: to models of which every part is the library's."""
+    is_own = not settings.outside(["model"])
+    return is_own and flops_of_a_step(settings) is not None
+
+
+def parameters(settings: Settings) -> int | None:
+    """Counts the numbers that are trained; None where the corpus decides its vocabulary.
 
     Learned positions may be more, where the corpus has sentences longer than a row.
     """
+    has_size = settings.data.has_set_vocabulary
+    return assumed_parameters(settings) if has_size else None
+
+
+def assumed_parameters(settings: Settings) -> int:
+    """Counts as `parameters`, with a vocabulary of the size that is set."""
     program = program_without_corpus(settings)
     shapes = variable_shapes(program)
     first_layers = [x for name, x in shapes["params"].items() if name.endswith("_0")]
     # The shapes have one layer a stack, because tracing all layers takes longer.
     count = _size(shapes["params"]) + (settings.model.N - 1) * _size(first_layers)
+    if settings.outside(["model"]):
+        # Layers of such parts may differ from the first.
+        count = _size(all_variable_shapes(program)["params"])
     if position_encoding(settings).trained:
         count += len(shapes["positions"]) * program.length * settings.model.d_model
     return count
@@ -39,26 +58,46 @@ def _size(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def flops_of_a_step(settings: Settings) -> int:
+def flops_of_a_step(settings: Settings) -> int | None:
     """Counts as `flops.of_training` does, for rows that one pair fills each.
 
-    Packed pairs need less for attention.
+    Packed pairs need less for attention. None for a model that does not state its products,
+    and where the corpus decides its vocabulary.
     """
+    return _flops_of_rows(settings) if settings.data.has_set_vocabulary else None
+
+
+def assumed_flops_of_a_step(settings: Settings) -> int:
+    """Counts as `flops_of_a_step`; where that is unknown, 6 for each parameter and token."""
+    t = settings.training
+    tokens = t.batch_size * t.sequence_length
+    return _flops_of_rows(settings) or 6 * tokens * assumed_parameters(settings)
+
+
+def _flops_of_rows(settings):
     t = settings.training
     whole = [t.sequence_length] * t.batch_size
     return flops.of_training(program_without_corpus(settings), whole, whole)
 
 
-def memory(settings: Settings, devices: int = 1) -> int:
+def memory(settings: Settings, devices: int = 1) -> int | None:
     """Estimates the bytes of one trial while it trains, on each device of its rows.
 
     That is its share of `activation_memory`, and with P parameters
 
         4·P·(parameters and gradients 2, Adam's moments 2, moving average 1)
+
+    None for models that the formulas do not know.
     """
+    return assumed_memory(settings, devices) if is_known(settings) else None
+
+
+def assumed_memory(settings: Settings, devices: int = 1) -> int:
+    """Estimates as `memory`, with parts from outside taken for the library's own."""
     t = settings.training
     copies = 2 + 2 * (t.optimizer == "adam") + (t.ema > 0)
-    return 4 * parameters(settings) * copies + activation_memory(settings) // devices
+    kept = activation_memory(settings) // devices
+    return 4 * assumed_parameters(settings) * copies + kept
 
 
 def decoding_memory(settings: Settings) -> int:
@@ -85,7 +124,7 @@ def decoding_memory(settings: Settings) -> int:
     logits = e.beam * settings.data.vocabulary_size
     floats = length * m.d_ff + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2
-    return 4 * parameters(settings) + e.batch_size * of_sentence
+    return 4 * assumed_parameters(settings) + e.batch_size * of_sentence
 
 
 def attention_maps_memory(settings: Settings) -> int:
@@ -102,8 +141,9 @@ def check_memory(
 
     `lanes` trials run at a time in each of `workers` processes. An accelerator passes with
     twice what it has: `activation_memory` is fitted to a CPU, and other compilers keep less.
+    So do models whose memory is not known.
     """
-    if machine.memory is None:
+    if machine.memory is None or not is_known(settings):
         return
     cpu = machine.backend == "cpu"
     have = machine.memory if cpu else 2 * machine.memory
@@ -144,7 +184,7 @@ def most_at_once(settings: Settings, machine: Machine) -> int:
     """Returns how many such trials fit a CPU's memory together, one at least."""
     if machine.memory is None:
         return machine.cores
-    return max(1, machine.memory // memory(settings))
+    return max(1, machine.memory // assumed_memory(settings))
 
 
 def remedy(settings: Settings, lacking: int, devices: int) -> str:

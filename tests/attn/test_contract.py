@@ -1,8 +1,9 @@
 """The contract checks: everything of ours passes them, and one's own faults are found."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,6 +16,7 @@ from attn import (
     SCORES,
     Convolutional,
     Differential,
+    Heads,
     Positions,
     Rotary,
 )
@@ -24,7 +26,11 @@ from attn.contract import (
     check_positions,
     check_score,
     common,
+    mixers,
+    normalisers,
 )
+from attn.kernels.cached import over_cache
+from attn.models.blocks import LanguageLayer
 from attn.models.heads import Difference
 
 
@@ -132,10 +138,119 @@ def test_heads_whose_cache_forgets_are_found():
             return Forgetful(d_k, d_v, self.initial_lambda())
 
     kept, steps = failures(check_heads(Wrong()))
-    assert (
-        "attention to a kept memory equals the full pass: ValueError: results" in kept
+    assert "attention to a kept memory equals the full pass" in kept
+    assert "steps over a cache equal the full pass" in steps
+    for failure in (kept, steps):
+        assert "ValueError: results differ" in failure and "in layer 1" in failure
+
+
+class Numbered(nn.Module):
+    """Multiplies what a layer of a number has by it, but not over a cache."""
+
+    number: Any
+
+    def __call__(self, q, k, v, **arguments):
+        return self.number * attn.attention(q, k, v, **arguments)
+
+    def over_cache(self, q, k, v, **arguments):
+        return over_cache(q, k, v, **arguments)
+
+
+class Residual(nn.Module):
+    """Adds the first layer's values, which it finds in a variable of the module."""
+
+    number: Any
+    kept: ClassVar[list] = []
+
+    def __call__(self, q, k, v, **arguments):
+        if self.number == 1:
+            self.kept[:] = [v]
+        elif self.kept:
+            v = (v + self.kept[0]) / 2
+        return attn.attention(q, k, v, **arguments)
+
+    def over_cache(self, q, k, v, **arguments):
+        return over_cache(q, k, v, **arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class InLayers(Heads):
+    """Heads whose module gets the number of its layer."""
+
+    module: type
+    layer: Any = 1
+
+    def build(self, h, d_k, d_v):
+        return self.module(self.layer)
+
+    def in_layer(self, number):
+        return dataclasses.replace(self, layer=number)
+
+
+def test_decoding_that_is_wrong_from_the_second_layer_on_is_found():
+    messages = failures(check_heads(InLayers(Numbered)))
+    kept, steps = (line for line in messages if "equal" in line)
+    assert kept.endswith("in layer 2") and steps.endswith("in layer 2")
+
+
+def test_heads_that_get_values_in_a_variable_are_found():
+    first, *_ = failures(check_heads(InLayers(Residual)))
+    assert first.startswith("outputs depend on arguments and parameters alone: ")
+    assert "layer 3 gave other outputs of the same inputs and parameters" in first
+
+
+def test_a_mixer_that_keeps_what_it_has_seen_is_found():
+    @dataclasses.dataclass(frozen=True)
+    class Keeping(Convolutional):
+        seen: ClassVar[list] = []
+
+        def mix(self, module, x, mask):
+            self.seen.append(x)
+            return module(x, mask) + self.seen[0].mean()
+
+    first, *_ = failures(check_mixer(Keeping()))
+    assert first == (
+        "outputs depend on arguments and parameters alone: a call finds in a variable what "
+        "an earlier one has left there"
     )
-    assert "steps over a cache equal the full pass: ValueError: results differ" in steps
+
+
+def test_a_mixers_name_is_its_own_in_a_layer():
+    @dataclasses.dataclass(frozen=True)
+    class Taken(Convolutional):
+        name: ClassVar[str] = "mixing"
+
+    message = "a layer has a 'mixing' of its own: give the class another name"
+    with pytest.raises(ValueError, match=message):
+        mixers.in_layer(Taken())
+    # Unless a class names itself, a layer takes it.
+    assert not hasattr(LanguageLayer, attn.Mixer.name)
+
+
+def test_an_error_says_at_which_line_of_ones_own_it_was():
+    def fault():
+        return 1 / 0
+
+    def in_layer(number):
+        return fault() if number == 2 else None
+
+    checks = {"one": fault, "two": lambda: common.in_layers(in_layer)}
+    one, two = common.run(checks)
+    line = fault.__code__.co_firstlineno + 1
+    place = f" (test_contract.py:{line})"
+    assert one.detail == f"ZeroDivisionError: division by zero{place}"
+    assert two.detail == f"ZeroDivisionError: division by zero in layer 2{place}"
+
+
+def test_a_query_that_sees_nothing_is_told_from_others():
+    @attn.normaliser
+    class Shares:
+        def __call__(self, s):
+            return jnp.exp(s) / jnp.exp(s).sum(-1, keepdims=True)
+
+    message = r"of a query that sees no key \(all its scores are −inf\)"
+    with pytest.raises(ValueError, match=message):
+        normalisers.hidden(Shares())
 
 
 def test_a_prepare_that_is_another_score_is_found():

@@ -87,8 +87,8 @@ def run(count: int, seed: int = 0) -> list[tuple[Case, Settings]]:
 @pytest.mark.parametrize("count", [1000, pytest.param(6000, marks=pytest.mark.ci)])
 def test_configs_are_taken_or_refused_in_a_line(count):
     taken = run(count)
-    # Neither is everything refused nor anything let in.
-    assert count / 15 < len(taken) < count / 2
+    # Neither is everything refused nor anything let in: 7 in 100 are taken, ± 0.8 of 1000.
+    assert count / 20 < len(taken) < count / 2
     assert {case.inside for case, _ in taken} == {True, False} and {
         case.base for case, _ in taken
     } == {*BASES}

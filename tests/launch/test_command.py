@@ -116,7 +116,10 @@ def test_flags_that_would_be_ignored_are_refused(run, arguments, said):
     ("arguments", "said"),
     [
         (("--device=v5e", "--workdir=x"), "--device=v5e is for --dry_run"),
-        (("--device=v9", "--dry_run"), "unknown device 'v9'; known: v5e, v5e-4"),
+        (
+            ("--device=v9", "--dry_run", "--sweep="),
+            "unknown device 'v9'; known: v5e, v5e-4",
+        ),
     ],
 )
 def test_a_device_that_cannot_be_compiled_for_is_refused(run, arguments, said):

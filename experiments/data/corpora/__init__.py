@@ -52,6 +52,8 @@ class Source(Protocol):
         on the answers alone. It needs `symbols`.
       symbols(): a method that returns a list or tuple of all words of its texts, which stand
         between white space. Each is then one token, and no vocabulary is trained.
+      answers: a class attribute; True where targets are answers, such as labels, and no
+        translations, as the setting data.answers says of other corpora.
       distances(): a method that returns for each pair of the test split how far back each
         answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test

@@ -13,11 +13,13 @@ from experiments.data.batches import Batches, Encoded, scored
 from experiments.data.vocabulary import NOTHING_ID, Vocabulary, symbol_vocabulary
 from experiments.errors import WorkdirError
 from experiments.evaluation.answers import accuracy_by, answer, answer_batch
-from experiments.evaluation.metrics import ACCURACY
+from experiments.evaluation.evaluator import metrics_of
+from experiments.evaluation.metrics import ACCURACY, corpus_scores
 from experiments.evaluation.perplexity import sentence_losses
 from experiments.inference import Sampler
 from experiments.report.results import read_results, read_sentences
 from experiments.report.write import write_report
+from experiments.settings import resolve
 from experiments.training import loop
 from experiments.trial import step
 from experiments.trial.lanes import Lanes, distribute, over_lanes
@@ -27,7 +29,7 @@ from experiments.trial.program import (
     initial_state,
     program_of,
 )
-from tests.experiments import tiny
+from tests.experiments import own_parts, tiny
 
 
 def settings(**changes):
@@ -204,6 +206,24 @@ def test_a_trial_of_labels(tmp_path):
     assert words[:-1] == example["source"].split()
     with pytest.raises(WorkdirError, match="labels what it reads"):
         Sampler(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (dict(corpus=f"{own_parts.PLACE}:Classes"), ["exact_match", "accuracy"]),
+        (dict(corpus="tsv", directory="x", answers=True), ["exact_match", "accuracy"]),
+        (dict(corpus="tsv", directory="x"), ["bleu", "chrf", "exact_match"]),
+        (dict(corpus=f"{own_parts.PLACE}:Symbols"), ["bleu", "chrf", "exact_match"]),
+    ],
+)
+def test_answers_are_not_scored_as_translations(data, keys):
+    """A perfect classifier has no BLEU of 0."""
+    labels = ["positive", "negative"]
+    scores = corpus_scores(labels, labels, metrics=metrics_of(resolve({"data": data})))
+    assert list(scores) == keys
+    if "accuracy" in scores:
+        assert scores == dict(exact_match=1.0, accuracy=1.0)
 
 
 @pytest.mark.ci

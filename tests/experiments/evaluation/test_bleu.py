@@ -120,7 +120,7 @@ def test_every_corpus_says_its_language(data, language):
     settings = resolve({"data": data})
     assert settings.data.language == language
     if language:
-        (metric, *_) = evaluator._metrics_of(settings)
+        (metric, *_) = evaluator.metrics_of(settings)
         assert metric is bleu(language)
 
 

@@ -99,3 +99,25 @@ def test_cost_is_shown_where_it_is_asked_for(tmp_path):
     ]
     assert "training TFLOPs</text>" in figure and "tokens/s</text>" not in figure
     assert "training TFLOPs" in written.latex.read_text()
+
+
+def test_flops_that_are_not_known_are_said_to_be(tmp_path):
+    points = [{}, {"model.h": 2}, {"model.h": 8}]
+    trials = []
+    for flops, point in zip((None, 10**12, 2 * 10**12), points, strict=True):
+        result = fakes.finished() | {"training_flops": flops}
+        trials.append((point | {"seed": 0}, result, {}))
+    fakes.sweep(tmp_path, trials)
+    written = write_report(tmp_path, fakes.REPORTED, cost=True)
+    column = written.table.results.headings.index("training TFLOPs")
+    cells = [row[column] for row in written.table.results.rows]
+    assert cells == ["unknown", "1.00", "2.00"]
+    assert "unknown" in written.latex.read_text()
+    first, *others = written.csv.read_text().splitlines()
+    at = first.split(",").index("training_flops")
+    assert [line.split(",")[at] for line in others] == [
+        "",
+        str(10**12),
+        str(2 * 10**12),
+    ]
+    assert "training TFLOPs</text>" in written.html.read_text()

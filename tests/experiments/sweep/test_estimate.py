@@ -7,15 +7,16 @@ import pytest
 import rich.console
 
 from experiments.configs import quick
-from experiments.settings import SettingsError, resolve
+from experiments.settings import SettingsError, default_config, override, resolve
 from experiments.sweep import estimate
-from experiments.sweep.plan import plan_trials
+from experiments.sweep.plan import Trial, plan_trials
 from experiments.system import machine
 from experiments.system.machine import Machine
+from experiments.training.out_of_memory import advice
 from experiments.trial import cost
 from experiments.trial.cost import program_without_corpus
 from experiments.trial.program import State, count_parameters, initial_variables
-from tests.experiments import tiny, tiny_config
+from tests.experiments import own_parts, tiny, tiny_config
 
 
 def changed(config, **changes):
@@ -73,6 +74,64 @@ def test_memory_is_near_what_xla_needed(changes, temporaries):
     assert cost.activation_memory(settings) + 4 * cost.parameters(
         settings
     ) == pytest.approx(temporaries, rel=0.1)
+
+
+def with_own(**changes):
+    """The tiny trial with parts of a user's own."""
+    point = {key: value for key, value in tiny.POINT.items() if key not in tiny.CLDR}
+    for key, name in changes.items():
+        point[key.replace("__", ".")] = f"{own_parts.PLACE}:{name}"
+    settings = resolve(override(default_config(), point))
+    return Trial("own", "own", {}, settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("model__decoder_mixing", "Mixer"),
+        ("model__heads", "Heads"),
+        ("model__score", "Distance"),
+        ("data__corpus", "Symbols"),
+    ],
+)
+def test_what_is_not_the_librarys_is_unknown(key, name):
+    own = with_own(**{key: name})
+    (found,) = estimate.estimate_all([own])
+    assert [found.step, found.work, found.memory, found.seconds] == [None] * 4
+    assert name in "".join(found.unknown)
+    (known,) = estimate.estimate_all([Trial("tiny", "tiny", {}, tiny.resolve())])
+    assert not known.unknown
+    console = rich.console.Console(width=160)
+    with console.capture() as captured:
+        console.print(estimate.table([found], 1))
+    assert captured.get().split()[-4:] == ["unknown"] * 4
+    totals = estimate.totals([found, known])
+    assert totals.endswith("; without what is unknown of 1 of 2 groups")
+    assert estimate.totals([found]).startswith("FLOPs unknown, unknown time of")
+    # Nobody is refused by a number that is not known.
+    cost.check_memory(own.settings, CPU._replace(memory=1))
+    assert "how much training needs is not known; training.accumulate=4" in advice(
+        own.settings, 1, 1, None
+    )
+
+
+def test_parameters_of_heads_that_differ_from_layer_to_layer():
+    settings = tiny.resolve(model__N=3, model__heads=f"{own_parts.PLACE}:Heads")
+    # A number in each of three attentions of the second and third layer.
+    assert cost.parameters(settings) == cost.parameters(tiny.resolve(model__N=3)) + 6
+
+
+def test_a_corpus_of_symbols_says_how_many_when_it_is_read():
+    assert cost.parameters(with_own(data__corpus="Symbols").settings) is None
+
+
+def test_a_layout_is_chosen_by_what_is_assumed():
+    """Where nothing is known a trial counts as one of the library's would, or by its size."""
+    own = with_own(model__decoder_mixing="Mixer").settings
+    tokens = own.training.batch_size * own.training.sequence_length
+    assumed = cost.assumed_flops_of_a_step(own)
+    assert assumed == 6 * tokens * cost.parameters(own) > 0
+    assert cost.assumed_memory(own) > 4 * 4 * cost.parameters(own)
 
 
 def test_memory_counts_what_the_optimizer_keeps():

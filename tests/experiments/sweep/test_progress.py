@@ -42,7 +42,7 @@ def test_time_left_is_guessed_from_what_steps_cost(tmp_path, monkeypatch):
     trials = plan_trials(tiny.config(), points)
     cost = {4: 10**6, 8: 5 * 10**6}
     monkeypatch.setattr(
-        "experiments.sweep.progress.flops_of_a_step",
+        "experiments.sweep.progress.assumed_flops_of_a_step",
         lambda settings: cost[settings.model.d_ff],
     )
     printed = io.StringIO()

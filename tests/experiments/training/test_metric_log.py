@@ -5,9 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from experiments.evaluation.decode import search_text
+from experiments.evaluation.metrics import METRICS, Metric
+from experiments.settings import resolve
 from experiments.training import metric_log
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir
+from tests.experiments import own_parts, tiny
 
 
 def test_utilisation_is_work_over_what_could_be_done(tmp_path):
@@ -49,6 +53,69 @@ def test_time_of_an_evaluation_is_no_time_of_steps(tmp_path, monkeypatch):
     lines = [line for line in directory.metrics() if line["split"] == "train"]
     assert [line["tokens_per_second"] for line in lines] == [6, 3]
     assert [line["flops"] for line in lines] == [100, 0] and directory.flops() == 100
+
+
+def test_work_that_is_not_known_is_no_number(tmp_path):
+    directory = RunDir(tmp_path)
+    said = []
+    log = Log(directory, lambda: 0.0, said.append, peak=1e12)
+    metrics = {
+        name: np.ones(1, np.float32)
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
+    }
+    log.steps(1, metrics, None, due=False)
+    noted = json.loads(json.dumps(log.noted()))
+    again = Log(directory, lambda: 0.0, said.append, peak=1e12, noted=noted)
+    again.steps(2, metrics, None, due=True)
+    (line,) = directory.metrics()
+    assert not {"flops", "mfu"} & line.keys()
+    assert directory.flops() is None
+    assert "% of peak" not in said[0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown"),
+    [
+        (dict(perplexity=1.5), "perplexity 1.500"),
+        (
+            dict(perplexity=1.5, bleu=13.84, exact_match=0.025),
+            "perplexity 1.500;  greedy on the first 2 of 9 sentences: "
+            "BLEU 13.8  exact match 2.5%",
+        ),
+        # No metric is named: a line has those that there are, one's own too.
+        (
+            dict(perplexity=1.5, exact_match=0.5, accuracy=0.75, ter=12.0),
+            "perplexity 1.500;  greedy on the first 2 of 9 sentences: "
+            "exact match 50.0%  accuracy 75.0%  TER 12.0%",
+        ),
+    ],
+)
+def test_a_validation_line_has_all_scores_and_how_they_were_made(
+    tmp_path, scores, shown
+):
+    said = []
+    how = search_text(tiny.resolve(), beam=1, count=2, whole=9)
+    ter = Metric(key="ter", heading="TER, %", higher_is_better=False)
+    log = Log(
+        RunDir(tmp_path),
+        lambda: 0.0,
+        said.append,
+        metrics=(*METRICS, ter),
+        scored=how,
+    )
+    log.validation(7, scores)
+    assert said == [f"step      7  validation: {shown}"]
+
+
+def test_how_texts_were_made():
+    translating = tiny.resolve()
+    assert search_text(translating, 4, 500, 500) == "beam 4 on 500 sentences"
+    assert search_text(translating, 1, 12, 12) == "greedy on 12 sentences"
+    corpus = f"{own_parts.PLACE}:Labels"
+    labels = resolve(
+        {"model": {"kind": "language"}, "data": {"corpus": corpus, "max_length": 40}}
+    )
+    assert search_text(labels, 4, 2, 9) == "on the first 2 of 9 sentences"
 
 
 def test_a_log_counts_what_is_skipped(tmp_path):

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from attn import MIXERS, Design, Shape
+from attn import MIXERS, Design, Shape, Transformer
 from experiments.trial import flops
 from experiments.trial.program import initial_variables, program_of
-from tests.experiments import tiny
+from tests.experiments import own_parts, tiny
 
 SHAPE = Shape(2, 10, 14, 3, 5, 7)
 
@@ -90,6 +90,11 @@ def test_what_mixes_positions_by_counting(kind, causal, products):
         ),
         (dict(model__combine="mean", model__d_v=16), 3 * 2 * (8 + 4)),
         (dict(model__gate="head"), 3 * 2 * 8),
+        (dict(model__score="bilinear"), 3 * 2 * 8),
+        (dict(model__score="bilinear(rank=3)"), 3 * 2 * 8),
+        # The vectors v are matrices of all heads, and one pair has each number once.
+        (dict(model__score="additive(d_a=5)"), 3 * 2 * 4),
+        (dict(model__score="softcap(inner=qk_norm(norm=l2))"), 3 * 2 * 8),
         (dict(model__gate="element", model__heads="differential"), 3 * 2 * (8 + 4)),
         # With one pair, the mixtures have a product for each number of their matrices.
         (dict(model__heads="talking"), 3 * 2 * 8),
@@ -150,6 +155,49 @@ def test_matrices_are_the_models(changes, beside):
         if leaf.ndim > 1 and not is_bias:
             matrices += leaf.size
     assert flops.of_training(program, [1], [1]) == 6 * (matrices + 2 * beside)
+
+
+def test_a_language_model_is_a_decoder_without_a_source():
+    lengths = np.array([1, 1, 1]), np.array([2, 13, 7])
+    N, D, _, h, d_k, d_v = SHAPE[:6]
+    # What one source token takes, and the queries and outputs of attention to it.
+    encoder = 3 * D * h * (d_k + d_v) + h * (d_k + d_v) + 2 * D * SHAPE.d_ff
+    cross = 22 * (D * h * (d_k + d_v) + h * (d_k + d_v))
+    difference = 6 * N * (3 * encoder + cross)
+    language = flops.of_training(program("language"), *lengths)
+    assert flops.of_training(program(), *lengths) - language == difference
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        dict(encoder_mixing=own_parts.Mixer()),
+        dict(decoder_mixing=own_parts.Mixer()),
+        dict(decoder_mixing=own_parts.Twice()),
+        dict(heads=own_parts.Heads()),
+        dict(score=own_parts.Distance),
+        dict(positions=own_parts.Gated()),
+    ],
+    ids=str,
+)
+def test_what_states_no_products_makes_them_unknown(design):
+    """Not 0, and not those of the class that it inherits from."""
+    assert flops.of_training(program(**design), [3], [2]) is None
+
+
+def test_more_than_64_bits_hold():
+    large = Shape(2**12, 2**16, 2**20, 2**12, 2**16, 2**16)
+    few, many = (flops.of_training(program(shape=large), [n], [n]) for n in (1, 1000))
+    assert many > 1000 * few > 2**63
+
+
+def test_a_new_kind_of_model_does_not_inherit_the_transformers(monkeypatch):
+    class Pooling(Transformer):
+        """Has a stack the less."""
+
+    made = Pooling(SHAPE, 31, 48)
+    monkeypatch.setattr(flops, "build_model", lambda program: made)
+    assert flops.of_training(program(), [3], [2]) is None
 
 
 @pytest.mark.parametrize(
