@@ -156,6 +156,13 @@ def define_outside() -> flags.FlagHolder[list[str]]:
     )
 
 
+def define_mixed_code() -> flags.FlagHolder[bool]:
+    """Defines --mixed_code, for tables whose trials several codes have made."""
+    return flags.DEFINE_bool(
+        "mixed_code", False, "Compare trials of different code as if one had made them"
+    )
+
+
 def define_tracker() -> flags.FlagHolder[list[str]]:
     """Defines --tracker, and refuses what cannot be used."""
     flag = flags.DEFINE_list(

@@ -29,6 +29,9 @@ _OUT = flags.DEFINE_string(
 command.check_directory("out")
 
 
+_MIXED_CODE = command.define_mixed_code()
+
+
 _METRIC = flags.DEFINE_list(
     "metric",
     [],
@@ -70,6 +73,7 @@ def main():
         interest,
         cost=_COST.value,
         figures=_FIGURES.value,
+        mixed_code=_MIXED_CODE.value,
     )
     if listed:
         print_differences(written.table.labels, written.rows, listed, _SORT.value)

@@ -50,6 +50,7 @@ from experiments.sweep.tuning import (
 from experiments.sweep.watch import Watch, follow
 from experiments.sweep.workdir import (
     adopt_directories,
+    check_one_code,
     is_finished,
     open_workdir,
     read_sweep_file,
@@ -101,6 +102,7 @@ _TUNE_SEEDS = flags.DEFINE_integer(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Check every point and estimate what all will take, train nothing"
 )
+_MIXED_CODE = command.define_mixed_code()
 _DEVICE = flags.DEFINE_string(
     "device",
     None,
@@ -228,6 +230,7 @@ def train_free(planned, workdir, console, interruption):
     """Trains what nobody else does, as a guest of the process that planned it."""
     todo = [trial for trial in planned if not is_finished(workdir, trial)]
     if todo:
+        check_code(workdir, planned, console)
         prepared = prepare_all(todo, console)
         already = len(planned) - len(todo)
         _run(todo, already, prepared, workdir, console, interruption)
@@ -325,21 +328,30 @@ def run_tuned(rows, tuning, workdir, console, interruption):
 
 
 def train(planned, workdir, console, interruption, tuning=None):
-    """Runs what has not ended. Returns the trials, and how many had ended before.
-
-    `whole` are the trials of all parts where `planned` are one.
-    """
+    """Runs what has not ended. Returns the trials, and how many had ended before."""
     planned = adopt_directories(workdir, planned)
     todo = [trial for trial in planned if not is_finished(workdir, trial)]
     already = len(planned) - len(todo)
     if todo:
         # Before the corpora are read, which may take minutes.
+        check_code(workdir, planned, console)
         check_all(todo)
         prepared = prepare_all(todo, console)
     _list_trials(workdir, planned, bool(todo), tuning)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
     return planned, already
+
+
+def check_code(workdir, planned, console):
+    """Says which trials other code has begun; ends where the next trials depend on them."""
+    check_one_code(
+        workdir,
+        planned,
+        lambda line: print_line(console, line),
+        mixed_code=_MIXED_CODE.value,
+        decides=_SEEDS.value == AUTO or bool(_TUNE.value),
+    )
 
 
 def prepare_all(todo, console):
@@ -355,7 +367,7 @@ def report(planned, already, workdir, console):
     from experiments.report.terminal import print_table
     from experiments.report.write import write_report
 
-    written = write_report(workdir, _metrics(planned))
+    written = write_report(workdir, _metrics(planned), mixed_code=_MIXED_CODE.value)
     print_table(written.table, console)
     print_line(
         console,

@@ -20,6 +20,7 @@ from experiments.report.table import (
     varied,
 )
 from experiments.report.tuning import CHOSEN, UNTUNED, untuned_heading
+from experiments.system import code
 
 # Other scores of the same translations stand beside their metric.
 VARIANTS = {"bleu": ("bleu_detokenized",)}
@@ -88,7 +89,8 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
         for metric in metrics:
             beside[f"{kind}.{metric.key}"] = ("beside", kind, metric.split, metric.key)
     role = ["role"] if results.tuned else []
-    columns = ["name", "label", *role, *keys, "seed", "status", *scores, *beside]
+    columns = ["name", "label", *role, *keys, "seed", "status"]
+    columns += [*scores, *beside, "code"]
     buffer = io.StringIO()
     # Lines end as those of our other files do, and not in csv's \r\n.
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -102,6 +104,7 @@ def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
             "label": trial.label,
             "seed": trial.seed,
             "status": trial.status,
+            "code": code.of(trial.record),
         }
         if results.tuned:
             cells["role"] = trial.role
@@ -270,7 +273,7 @@ def _latex_published(row, metric):
 
 
 def _latex_caption(results, table, has_differences, has_papers):
-    sentences = [f"{report_title(results)}."]
+    sentences = [f"{report_title(results)}.", table.caution]
     sentences += [f"{note[0].upper()}{note[1:]}." for note in table.notes]
     if has_differences:
         sentences.append(
@@ -279,4 +282,4 @@ def _latex_caption(results, table, has_differences, has_papers):
         )
     if has_papers:
         sentences.append("Paper: Table 3 of “Attention Is All You Need”, newstest2013.")
-    return _latex_text(" ".join(sentences))
+    return _latex_text(" ".join(filter(None, sentences)))

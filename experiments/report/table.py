@@ -53,8 +53,10 @@ class Table:
     """(name, status, one line why) of each trial without a result."""
     tuning: Grid | None = None
     """What --tune chose for each row, and the rows without it."""
+    caution: str = ""
+    """What a reader must know before the table; "" for nothing."""
     finding: str = ""
-    """What the table shows, in a sentence or two."""
+    """What the table shows, in a sentence or two, after what it cautions of."""
 
     @property
     def labels(self) -> tuple[str, ...]:

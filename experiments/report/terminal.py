@@ -40,7 +40,7 @@ _WIDE_ONLY = (
 
 
 def print_table(table: Table, console: rich.console.Console | None = None) -> None:
-    """Prints the results, their notes, and the trials without a result."""
+    """Prints what to beware of, the results, their notes, and trials without a result."""
     console = console or stdout_console()
     is_drawn = console.is_terminal
     notes = [rich.text.Text(note, style="dim") for note in table.notes]
@@ -52,7 +52,8 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
     grids = [draw(grid) for grid in (table.results, table.tuning) if grid]
     # Last, where a reader's eye is.
     finding = [rich.text.Text(table.finding, style="bold")] if table.finding else []
-    for part in [*grids, *notes, *problems, *finding]:
+    caution = [rich.text.Text(table.caution, style="red")] if table.caution else []
+    for part in [*caution, *grids, *notes, *problems, *finding]:
         # Other programs read a pipe by its lines, so these are not wrapped.
         console.print(part, soft_wrap=not is_drawn)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report import comparison, sequential
+from experiments.report.codes import of_one_code
 from experiments.report.comparison import Row
 from experiments.report.finding import finding
 from experiments.report.formats import to_csv, to_latex, to_markdown
@@ -45,43 +46,49 @@ def write_report(
     interest: Mapping[str, float] | None = None,
     cost: bool = False,
     figures: bool = False,
+    mixed_code: bool = False,
 ) -> Report:
     """Writes report.md, report.csv, report.tex and report.html into `workdir`.
 
     Each is written whole or not at all. Where this process may not write, as on a read-only
     file system, the table is still returned, with the reason in `unwritten`.
     `interest` is that of `comparison.compare`. With `cost` the table says what rows cost,
-    with `figures` every figure is written to the folder figures, as SVG and as PDF.
+    with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
+    of other code than the base's are left out unless `mixed_code` takes them together.
 
     Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
     return write_results(
-        results, results.workdir, metrics, interest, cost=cost, figures=figures
+        results,
+        results.workdir,
+        metrics,
+        interest,
+        cost=cost,
+        figures=figures,
+        mixed_code=mixed_code,
     )
 
 
 def write_results(
     results: Results,
-    out: Path | None,
+    out: str | Path,
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
     cost: bool = False,
     figures: bool = False,
+    mixed_code: bool = False,
 ) -> Report:
-    """Writes the report of results into the directory `out`, see `write_report`.
-
-    Without one, nothing is written, and `unwritten` says so.
-    """
-    if out is not None:
-        # Links to the files of trials are as seen from there.
-        results = dataclasses.replace(results, workdir=Path(out))
+    """Writes the report of results into the directory `out`, see `write_report`."""
+    # Links to the files of trials are as seen from there.
+    everything = dataclasses.replace(results, workdir=Path(out))
+    results, caution = of_one_code(everything, mixed_code)
     all_metrics = metrics
     metrics = _given(results, metrics)
     rows = compare_rows(results, metrics, interest)
     table = result_table(results, rows, metrics, cost)
-    said = finding(table.labels, rows, metrics)
-    table = dataclasses.replace(table, finding=said)
+    said = " ".join(filter(None, (caution, finding(table.labels, rows, metrics))))
+    table = dataclasses.replace(table, caution=caution, finding=said)
     if results.tuned:
         untuned = _compare(results, untuned_groups(results), metrics, interest)
         table = with_tuning(table, results, rows, untuned, metrics)
@@ -94,13 +101,10 @@ def write_results(
         html=results.workdir / "report.html",
         figures=results.workdir / "figures" if figures else None,
     )
-    if out is None:
-        reason = "not written: --out=DIR names a directory for it"
-        return dataclasses.replace(report, unwritten=reason)
     drawn = draw_figures(results, rows, table, metrics, cost)
     files = {
         report.markdown: to_markdown(results, table),
-        report.csv: to_csv(results, all_metrics),
+        report.csv: to_csv(everything, all_metrics),
         report.latex: to_latex(results, rows, table, metrics),
         report.html: render_page(results, rows, table, drawn, metrics),
     }

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from experiments.evaluation.metric_file import ENDED
 from experiments.settings import resolve, without_scoring
 from experiments.settings.resolve import UNIONS
 from experiments.sweep.plan import Trial
+from experiments.system import code
 from experiments.system.checksums import unseal, write_sealed
 from experiments.system.files import (
     DamagedError,
@@ -24,6 +25,9 @@ from experiments.training.run_dir import differences, read_result
 _TRIAL = dict(name=str, directory=str, point=dict, label=str, role=str)
 _ENTRY = dict(_TRIAL, settings=dict)
 """The types of what sweep.json says of a trial."""
+
+SHOWN = 3
+"""Trials that a message names; more are counted."""
 
 CANCELLED = "cancelled.json"
 """Where this file is, no process trains."""
@@ -287,6 +291,45 @@ def is_finished(workdir: Path, trial: Trial) -> bool:
     """
     result = read_result(workdir / trial.directory)
     return result is not None and result.get("status") in ENDED
+
+
+def check_one_code(
+    workdir: Path,
+    trials: Sequence[Trial],
+    say: Callable[[str], None],
+    *,
+    mixed_code: bool,
+    decides: bool,
+) -> None:
+    """Says how many of the trials were begun by other code than this process runs.
+
+    Raises WorkdirError for them where their results decide what is trained next, unless
+    `mixed_code` takes them together.
+    """
+    others = []
+    for trial in trials:
+        record = read_json(workdir / trial.directory / "record.json")
+        if isinstance(record, dict) and code.of(record) != code.now():
+            others.append(trial.name)
+    if not others:
+        return
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    what = (
+        f"{len(others)} of {len(trials)} trials were made by other code than this "
+        f"({', '.join(others[:SHOWN])}{more})"
+    )
+    if mixed_code:
+        say(f"{what}, and are compared all the same (--mixed_code)")
+    elif decides:
+        raise WorkdirError(
+            f"{what}, and what to train next would depend on both: give --mixed_code, or "
+            "another --workdir"
+        )
+    else:
+        say(
+            f"{what}: only trials of one code are compared. --mixed_code takes them "
+            "together, and without their directories they are trained anew"
+        )
 
 
 def record_failure(workdir: Path, trial: Trial, error: str, trace: str = "") -> None:

@@ -26,7 +26,7 @@ from experiments.data.vocabulary import digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import ENDED, is_number, read_metrics
 from experiments.settings import Settings, schema
-from experiments.system import checksums, machine
+from experiments.system import checksums, code, machine
 from experiments.system.files import (
     DamagedError,
     read_json,
@@ -160,6 +160,7 @@ class RunDir:
         prepared: Dataset,
         length: int,
         origin: dict | None,
+        goes_on: bool = False,
     ) -> None:
         """Writes record.json where there is none, and the vocabulary of the trial's ids.
 
@@ -167,7 +168,8 @@ class RunDir:
         sources of classes from outside.
 
         `length` is the model's longest row; `origin` names the other trial that this one
-        started from, None for a fresh start and for one that goes on.
+        started from, None for a fresh start and for one that goes on. Where it `goes_on` by
+        other code than before, the record has both.
         """
         record = read_json(self.path / "record.json")
         is_new = record is None
@@ -175,9 +177,12 @@ class RunDir:
         self._keep("vocabulary.model", prepared.vocabulary_model, is_new)
         sources = self._keep_sources(settings, is_new)
         if record is not None:
+            changed = dict(code=self._code(record, goes_on))
             # An earlier start from the other trial ended before its first checkpoint.
             if origin:
-                self._write_record(record | dict(begun=origin))
+                changed["begun"] = origin
+            if record | changed != record:
+                self._write_record(record | changed)
             return
         now = datetime.datetime.now(datetime.UTC)
         record = dict(
@@ -188,6 +193,7 @@ class RunDir:
             versions=machine.versions(),
             python=platform.python_version(),
             git=machine.git_commit(),
+            code=code.now(),
             **_data(prepared),
             outside=sources,
             corpus_counts=prepared.counts,
@@ -199,6 +205,20 @@ class RunDir:
             started=now.isoformat(timespec="seconds"),
         )
         self._write_record(record)
+
+    def _code(self, record, goes_on):
+        """Returns the name of the code that makes the trial, or of all that have."""
+        before = code.of(record)
+        if not goes_on:
+            return code.now()
+        # What has gone on once is no code's alone.
+        if before is not None and before.rpartition(" ")[2] == code.now():
+            return before
+        self._say(
+            f"{self.path} was begun by other code ({before}, now {code.now()}): a table "
+            "leaves it out, but for --mixed_code"
+        )
+        return f"{before} {code.now()}"
 
     def _write_record(self, record):
         # A kill in between leaves a record without a checksum, not one with another's.

@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Settings, without_scoring
+from experiments.system import code
 from experiments.system.checksums import changed_files
 from experiments.system.files import DamagedError, read_json, remove
 from experiments.training.checkpoints import FOLDERS
@@ -28,7 +29,8 @@ def copy_training(
     """Copies what a trial of `alike` has trained to `path`, which has no checkpoint yet.
 
     Returns what record.json is to say of it. Returns None where none of them has ended, with
-    the same training and as it was written, or there is a checkpoint already.
+    the same training by this code and as it was written, or there is a
+    checkpoint already.
     """
     if (path / UNFINISHED).exists():
         # A process was killed while it copied: what it has moved by then is no whole.
@@ -57,6 +59,8 @@ def _has_trained(other, settings, prepared):
     if result.get("status") != "finished":
         return False
     if without_scoring(config) != without_scoring(settings.to_dict()):
+        return False
+    if code.of(record) != code.now():
         return False
     known = ("config.json", "record.json", "metrics.jsonl")
     return not changed_files(other, known) and not other_data(record, prepared)

@@ -258,6 +258,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             common.program.length,
             # A copy without a whole checkpoint is none.
             origin or (copied if step else None),
+            goes_on=step > 0 and origin is None and copied is None,
         )
         # What another trial logged is not in this one's file.
         clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)

@@ -207,6 +207,7 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "tokens_per_second",
         "training_flops",
         "peak_memory",
+        "code",
     ]
     assert [line["name"] for line in lines] == [
         "seed=0",
@@ -235,8 +236,9 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
         "31000.0",
         "",
         "",
+        "0a1b2c3d",
     ]
-    assert set(list(lines[3].values())[6:]) == {""}
+    assert set(list(lines[3].values())[6:-1]) == {""}
 
 
 def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
@@ -262,7 +264,7 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
         )
     )
     base, other = csv.DictReader(io.StringIO(written.csv.read_text(encoding="utf-8")))
-    assert list(base)[-10:] == [
+    assert list(base)[-11:] == [
         "raw.perplexity",
         "raw.bleu",
         "raw.chrf",
@@ -273,6 +275,7 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
         "ema.chrf",
         "ema.exact_match",
         "ema.accuracy",
+        "code",
     ]
     assert [
         base[name]

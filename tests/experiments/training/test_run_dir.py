@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from experiments.errors import WorkdirError
+from experiments.system import code
 from experiments.system.files import DamagedError, write_bytes
 from experiments.training.run_dir import RunDir, read_result
 from tests.experiments import tiny
@@ -105,6 +106,31 @@ def test_a_vocabulary_that_was_lost_is_written_again(trial, harm):
     run_dir.describe("trial", {}, tiny.resolve(), tiny.corpus(), 48, None)
     assert path.read_bytes() == expected
     assert len(said) == 1 and f"{path} is" in said[0]
+
+
+def describe(run_dir, goes_on):
+    settings = tiny.resolve()
+    run_dir.describe("trial", {}, settings, tiny.corpus(), 48, None, goes_on)
+    return json.loads((run_dir.path / "record.json").read_text())["code"]
+
+
+def test_a_trial_that_other_code_goes_on_with_is_of_both(trial, monkeypatch):
+    run_dir, said = trial
+    first = describe(run_dir, goes_on=True)
+    assert first == code.now() and said == []
+    monkeypatch.setattr(code, "now", lambda: "another")
+    for _ in range(2):
+        assert describe(run_dir, goes_on=True) == f"{first} another"
+    assert len(said) == 1 and "was begun by other code" in said[0]
+    # Back with the first: it is neither's alone.
+    monkeypatch.setattr(code, "now", lambda: first)
+    assert describe(run_dir, goes_on=True) == f"{first} another {first}"
+
+
+def test_a_trial_that_begins_anew_is_of_the_code_that_begins_it(trial, monkeypatch):
+    run_dir, said = trial
+    monkeypatch.setattr(code, "now", lambda: "another")
+    assert describe(run_dir, goes_on=False) == "another" and said == []
 
 
 def test_a_record_that_was_changed_is_named(trial):

@@ -108,12 +108,19 @@ def without_checkpoints(path):
         shutil.rmtree(path / folder)
 
 
+def of_other_code(path):
+    record = json.loads((path / "record.json").read_text())
+    (path / "checksums.json").unlink()
+    (path / "record.json").write_text(json.dumps(record | dict(code="another")))
+
+
 def gone(path):
     shutil.rmtree(path)
 
 
 @pytest.mark.parametrize(
-    "change", [damage_metrics, not_ended, diverged, without_checkpoints, gone]
+    "change",
+    [damage_metrics, not_ended, diverged, without_checkpoints, of_other_code, gone],
 )
 def test_what_has_not_ended_or_was_changed_is_not_taken(first, tmp_path, steps, change):
     other = shutil.copytree(first, tmp_path / "other")
