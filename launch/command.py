@@ -7,6 +7,7 @@ JAX, which takes time that a mistake in the flags need not wait for.
 
 import errno
 import functools
+import gc
 import logging
 import math
 import os
@@ -55,6 +56,9 @@ def start(main, required: Sequence[str] = (), unless: str | None = None) -> None
     `required` are the names of flags that must be given, but where the flag `unless` is.
     """
     open_streams()
+    # By default Python's collector looks through all that JAX has traced again and again: a
+    # tenth of the time to a first step, and it finds nothing.
+    gc.set_threshold(50_000, 20, 50)
     escape_output()
     quiet_jax()
     if HELP & set(sys.argv[1:]):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -17,7 +18,7 @@ class Drop:
     key: Any
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        return self._drop(x, counter(x.shape))
+        return _dropped(self, x)
 
     def tile(
         self,
@@ -49,3 +50,9 @@ class Drop:
         kept = 1 - jnp.asarray(self.rate, x.dtype)
         # With rate 1 nothing is kept, and 1/0 would make NaN of the gradients of 0.
         return jnp.where(keep, x * (1 / jnp.where(kept > 0, kept, 1)), 0)
+
+
+@jax.jit
+def _dropped(drop, x):
+    """Drops of all of x. Calls of one shape are traced once."""
+    return drop._drop(x, counter(x.shape))

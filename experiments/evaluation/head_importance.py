@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy import special
 
 from experiments.data.batches import padded
 from experiments.data.dataset import Heldout
@@ -184,5 +183,8 @@ def _importance(d, tokens):
     # One sentence has no variance to test against.
     p_value = 1.0
     if error > 0 and count > 1:
+        # Here, as few runs ask for it.
+        from scipy import special
+
         p_value = 2 * special.stdtr(count - 1, -abs(r) / error)
     return dict(importance=r, error=error, p_value=p_value)

@@ -9,8 +9,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-import sacrebleu
-from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
 from experiments.data.vocabulary import NOTHING
 from experiments.evaluation.bleu import (
@@ -20,6 +18,7 @@ from experiments.evaluation.bleu import (
     bleu_of_sentences,
     bleu_of_sums,
     bleu_signature,
+    sacrebleu,
     signature,
 )
 from experiments.evaluation.link_functions import (
@@ -164,7 +163,7 @@ def detokenized_bleu(
 
 def chrf_of_corpus(translations: Texts, references: Texts, tokens_of: str) -> float:
     """Computes sacreBLEU's default chrF2 (Popović 2015), 0 to 100."""
-    return sacrebleu.CHRF().corpus_score(translations, [references]).score
+    return sacrebleu().CHRF().corpus_score(translations, [references]).score
 
 
 def chrf_of_sentences(
@@ -175,10 +174,11 @@ def chrf_of_sentences(
     Returns int32 (S, 18): three counts an order. White space is no character. Where a
     reference has no n-grams of an order, those of its translation do not count.
     """
+    n_grams = sacrebleu().metrics.helpers.extract_all_char_ngrams
     rows = []
     for translation, reference in zip(translations, references, strict=True):
-        ours = extract_all_char_ngrams(translation, CHRF_ORDERS)
-        theirs = extract_all_char_ngrams(reference, CHRF_ORDERS)
+        ours = n_grams(translation, CHRF_ORDERS)
+        theirs = n_grams(reference, CHRF_ORDERS)
         row = []
         for hypothesis, expected in zip(ours, theirs, strict=True):
             # As sacreBLEU counts, so that sums over sentences give its corpus score.
@@ -317,7 +317,7 @@ CHRF = Metric(
     key="chrf",
     heading="chrF",
     link=PERCENT,
-    signature=lambda tokens_of: signature(sacrebleu.CHRF()),
+    signature=lambda tokens_of: signature(sacrebleu().CHRF()),
     of_corpus=chrf_of_corpus,
     of_sentences=chrf_of_sentences,
     of_sums=chrf_of_sums,

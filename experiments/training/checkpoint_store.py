@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from orbax.checkpoint import v1 as ocp
 
 from attn.random_bits import mix
 from experiments.errors import CheckpointError
@@ -37,6 +36,13 @@ each, and a model of four layers has 370, most of them biases and scales."""
 
 class Damaged(Exception):
     """Raised for a checkpoint that cannot be read or is not what was saved; says why."""
+
+
+def _orbax():
+    """Imports orbax: a run has no use for it before its first checkpoint."""
+    from orbax.checkpoint import v1
+
+    return v1
 
 
 def checksum(x):
@@ -71,24 +77,29 @@ class CheckpointStore:
         self.directory = Path(directory).absolute()
         self.keep = keep
         self._trial = trial
-        registry = ocp.handlers.local_registry()
-        registry.add(ocp.handlers.JsonHandler, checkpointable_name="notes")
-        # partial_load: reads what is asked for, and leaves the rest of a checkpoint on disk.
-        loading = ocp.options.PyTreeOptions.Loading(partial_load=True)
-        self._context = ocp.Context(
-            pytree_options=ocp.options.PyTreeOptions(loading=loading),
-            checkpointables_options=ocp.options.CheckpointablesOptions(
-                registry=registry
-            ),
-        )
         # Opened when first needed: orbax makes the directory, which a reader must not.
         self._opened = None
         self._saving = None
         self._failed = False
 
+    @functools.cached_property
+    def _context(self):
+        ocp = _orbax()
+        registry = ocp.handlers.local_registry()
+        registry.add(ocp.handlers.JsonHandler, checkpointable_name="notes")
+        # partial_load: reads what is asked for, and leaves the rest of a checkpoint on disk.
+        loading = ocp.options.PyTreeOptions.Loading(partial_load=True)
+        return ocp.Context(
+            pytree_options=ocp.options.PyTreeOptions(loading=loading),
+            checkpointables_options=ocp.options.CheckpointablesOptions(
+                registry=registry
+            ),
+        )
+
     @property
     def _checkpointer(self):
         if self._opened is None:
+            ocp = _orbax()
             policies = ocp.training.preservation_policies
             self._opened = ocp.training.Checkpointer(
                 self.directory,
@@ -236,7 +247,7 @@ class CheckpointStore:
             try:
                 with self._context:
                     path = self.directory / str(step)
-                    return ocp.load_checkpointables(path, template)
+                    return _orbax().load_checkpointables(path, template)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
