@@ -1,6 +1,7 @@
 # make sweep      the quick ablation table, into runs/quick
 # make test       the tests
 # make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
+# make readme     trains README's table anew, and puts table and picture where they are shown
 # make notebooks  runs all notebooks, and stores them with what they show
 # Each installs the lock file, and attn itself, into .venv first, where that is not done yet. EXTRAS=cuda12 or
 # EXTRAS=cuda12,trackers adds to it, and is remembered; EXTRAS= forgets it. PYTHON=python3.12 picks the interpreter.
@@ -12,7 +13,7 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep test wheel install lock colab notebooks
+.PHONY: sweep test wheel install lock colab notebooks readme
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -49,3 +50,7 @@ colab:
 # The notebooks, of their sources, with what they show.
 notebooks: install
 	$(VENV)/bin/python -m launch.notebooks.store
+
+# README's table and picture, and the page of results behind them, from one run.
+readme: install
+	$(VENV)/bin/python .ci/readme.py

@@ -36,15 +36,18 @@ def write(
       title: the heading of the Markdown file.
       tables: the tables, in their order.
       results: every number, to stand beside `circumstances`.
-      remark: a sentence after the one that names the machine.
+      remark: a sentence after the one that names the machine, which follows command, date
+        and commit.
       packages: packages whose versions are given beside those of `PACKAGES`.
       stems: the names of the files, without their endings.
     """
     paths = [directory / f"{stems[0]}.md", directory / f"{stems[1]}.json"]
+    ran = circumstances(command, *packages)
+    origin = f"`{ran['command']}`, {ran['date'][:10]}, commit {ran['git_commit']}."
     sentence = f"{where(*packages)} {remark}".strip()
-    lines = [f"# {title}", "", sentence, "", *map(markdown, tables)]
+    lines = [f"# {title}", "", origin, "", sentence, "", *map(markdown, tables)]
     write_text(paths[0], "\n".join(lines))
-    write_json(paths[1], {**circumstances(command, *packages), **results})
+    write_json(paths[1], {**ran, **results})
     return paths
 
 

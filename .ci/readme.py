@@ -1,0 +1,131 @@
+"""Makes what README.md and experiments/results/quick show of `make sweep`, from one run.
+
+    make readme
+
+trains the quick table anew, into runs/readme, and writes the table and its finding into
+README.md and into experiments/results/quick/cldr.md, between the lines that name this file,
+and the report's picture beside the latter. The checkout must be that of a commit. The
+picture takes Chromium: one in the path, or that which CHROMIUM names.
+"""
+
+import datetime
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import rich.console
+
+from experiments.report.terminal import print_table
+from experiments.report.write import Report, write_report
+from experiments.system import machine
+
+ROOT = Path(__file__).parents[1]
+WORKDIR = ROOT / "runs/readme"
+PAGE = ROOT / "experiments/results/quick/cldr.md"
+PICTURE = ROOT / "experiments/results/quick/report.png"
+SWEEP = "--config=experiments/configs/quick.py --sweep=table,seed"
+BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
+SIZE = "1200,1000"
+"""Pixels of the picture: the page's finding, its table and the first differences."""
+
+
+def main() -> None:
+    commit = machine.git_commit() or ""
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):
+        sys.exit(
+            "the checkout differs from its commit: commit first, as the page names it"
+        )
+    browser = os.environ.get("CHROMIUM") or next(
+        filter(None, map(shutil.which, BROWSERS)), ""
+    )
+    if not browser:
+        sys.exit(f"no browser for the picture: install one of {', '.join(BROWSERS)}")
+    seconds = sweep()
+    report = write_report(WORKDIR)
+    replace(ROOT / "README.md", of_terminal(report))
+    replace(PAGE, of_page(report, commit, seconds))
+    picture(browser, report.html)
+
+
+def sweep() -> float:
+    """Trains the table, as if nothing had been compiled before; returns the seconds."""
+    shutil.rmtree(WORKDIR, ignore_errors=True)
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as cache:
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "launch.sweep",
+                *SWEEP.split(),
+                f"--workdir={WORKDIR}",
+            ],
+            cwd=ROOT,
+            env=os.environ | {"XDG_CACHE_HOME": cache},
+            check=True,
+        )
+    return time.perf_counter() - begin
+
+
+def of_terminal(report: Report) -> str:
+    """Returns the table and its finding as a terminal shows them, indented as code."""
+    shown = io.StringIO()
+    # As a pipe: plain columns, which a reader's own terminal may draw otherwise.
+    print_table(report.table, rich.console.Console(file=shown, width=120))
+    lines = shown.getvalue().splitlines()
+    rows = len(report.table.results.rows)
+    table = [line.rstrip() for line in lines[: rows + 1]]
+    wide = subprocess.run(
+        ["fold", "--spaces", "--width=104"],
+        input=report.table.finding,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    finding = [line.rstrip() for line in wide.stdout.splitlines()]
+    return "\n".join(f"    {line}".rstrip() for line in [*table, "", *finding])
+
+
+def of_page(report: Report, commit: str, seconds: float) -> str:
+    """Returns the table and its finding in Markdown, with command, date and machine."""
+    markdown = report.markdown.read_text()
+    rows = re.findall(r"^\|.*\|$", markdown, re.MULTILINE)[: len(report.rows) + 2]
+    versions = machine.versions()
+    minutes, rest = divmod(round(seconds), 60)
+    date = datetime.datetime.now(datetime.UTC).date()
+    origin = (
+        f"`make readme`, which runs `python -m launch.sweep {SWEEP}`, {date}, commit "
+        f"{commit[:7]}, {machine.cores()} cores of {machine.device()}, JAX {versions['jax']}, "
+        f"flax {versions['flax']}: {minutes} min {rest} s, nothing compiled before. Mean ± "
+        "sample standard deviation over two seeds."
+    )
+    return "\n".join([origin, "", *rows, "", f"> {report.table.finding}"])
+
+
+def replace(path: Path, text: str) -> None:
+    """Puts a text between the two lines of a page that name this file."""
+    begin, end = "<!-- .ci/readme.py -->", "<!-- /.ci/readme.py -->"
+    before, _, rest = path.read_text().partition(begin)
+    _, marked, after = rest.partition(end)
+    if not marked:
+        sys.exit(f"{path} has no lines {begin} and {end}")
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def picture(browser: str, page: Path) -> None:
+    """Draws the top of the report."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    options += ["--virtual-time-budget=8000", f"--window-size={SIZE}"]
+    subprocess.run(
+        [browser, *options, f"--screenshot={PICTURE}", page.as_uri()], check=True
+    )
+
+
+if __name__ == "__main__":
+    main()
