@@ -6,7 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.contract.common import B, D, H, K, N, Row, V, all_steps, close, is_a, run
+from attn.contract.common import (
+    B,
+    D,
+    H,
+    K,
+    N,
+    Row,
+    V,
+    all_steps,
+    close,
+    is_a,
+    packed,
+    run,
+)
 from attn.masks import Mask
 from attn.models.design import Design, Shape
 from attn.models.mixers import Mixer
@@ -24,6 +37,7 @@ def check_mixer(mixer: Mixer) -> list[Row]:
         "it fits the width": lambda: mixer.check(D),
         "a position sees none behind it in a decoder": lambda: _causal(mixer),
         "padding is not seen": lambda: _padding(mixer),
+        "a text in a packed row is as alone": lambda: _packed(mixer),
         "steps over a cache equal the full pass": lambda: _mixer_steps(mixer),
     }
     return list(run(checks))
@@ -68,6 +82,17 @@ def _padding(mixer):
     before = mixed(variables, x)
     after = mixed(variables, x.at[:, 3:].add(1.0))
     return close(after[:, :3], before[:, :3], 1e-6)
+
+
+def _packed(mixer):
+    for causal in (False, True):
+        module, variables, _ = _mixer_module(mixer, causal)
+
+        def mix(x, mask, module=module, variables=variables):
+            return _mixing(mixer, module, mask)(variables, x)
+
+        detail = packed(mix, Mask.causal() if causal else Mask())
+    return detail
 
 
 def _mixer_steps(mixer):
