@@ -64,6 +64,15 @@ def sums_rows_by_product() -> bool:
     return platform() != "cpu"
 
 
+def has_wide_products() -> bool:
+    """Tells whether there is every product of bfloat16 with sums in float32.
+
+    XLA for CPUs lacks it for some orders of axes (JAX 0.7.2 to 0.12), as of examples, heads
+    and tokens with a matrix for each head, which shows when the program runs.
+    """
+    return platform() != "cpu"
+
+
 def takes_cudnn(
     dtype, width: int, left: int | None, right: int | None, is_padded: bool
 ) -> bool:

@@ -3,6 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
+
+from attn import platforms
 
 
 def at_least_float32(dtype) -> np.dtype:
@@ -10,6 +13,14 @@ def at_least_float32(dtype) -> np.dtype:
     # Asked in so many words, which `numpy_dtype_promotion("strict")` is there to demand.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(dtype, jnp.float32)
+
+
+def factors(*arrays: Array) -> tuple[Array, ...]:
+    """Returns the factors of a product whose sums are asked for in float32 at least.
+
+    They are the same numbers, in the precision of which there is such a product.
+    """
+    return arrays if platforms.has_wide_products() else widened(arrays)
 
 
 def widened(tree):
