@@ -20,6 +20,7 @@ from attn.attention import attention
 from attn.functions import SAVED
 from attn.functions.softmax import softmax_parts
 from attn.kernels.query_blocks import over_blocks
+from attn.lookup import entries
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.normalisers import Softmax
@@ -224,7 +225,7 @@ def _values_at(v, index, broken):
     at = index.reshape(*batch, n, h_kv, h // h_kv).swapaxes(-1, -2)
     at = at.reshape(*batch, n * (h // h_kv), h_kv, 1)
     # An index of −1 takes the last value, which is made 0 below.
-    out = jnp.take_along_axis(v, at, axis=-3)
+    out = entries(v, at, -3)
     out = out.reshape(*batch, n, h // h_kv, h_kv, -1).swapaxes(-2, -3)
     out = out.reshape(*batch, n, h, -1)
     out = jnp.where(index[..., None] < 0, 0, out)

@@ -16,7 +16,7 @@ from attn.kernels.dense_scores import scores_of_head
 from attn.map_heads import map_heads
 from attn.masks import Mask
 from attn.normalisers import Softmax
-from attn.precision import at_least_float32
+from attn.precision import at_least_float32, factors
 from attn.scores import Dot, ScaledDot
 
 
@@ -133,8 +133,7 @@ def _weighted(weights, v):
     finite = jnp.where(jnp.isfinite(v), v, 0)
     out = jnp.einsum(
         "...hnm,...mhv->...nhv",
-        weights.astype(v.dtype),
-        finite,
+        *factors(weights.astype(v.dtype), finite),
         preferred_element_type=at_least_float32(v.dtype),
     )
     return out.astype(v.dtype)

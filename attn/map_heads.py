@@ -15,7 +15,8 @@ from attn.functions import SAVED
 from attn.kernels.query_blocks import BLOCK
 from attn.kernels.tile import Taint
 from attn.masks import spread
-from attn.precision import at_least_float32
+from attn.precision import as_narrow_as, at_least_float32, widened
+from attn.pytrees import shared_by_examples
 
 
 def map_heads(
@@ -56,16 +57,17 @@ def map_heads(
     group = h // h_kv
     at_once = at_once or count * h
     if bias is not None and hasattr(bias, "tile"):
-        bias = bias.flat(batch) if hasattr(bias, "flat") else _parameters(bias)
+        bias = bias.flat(batch) if hasattr(bias, "flat") else shared_by_examples(bias)
     elif bias is not None:
         bias = spread(jnp.asarray(bias), batch, core=3)
     mask = mask.flat(batch)
-    score = _parameters(score)
-    normaliser = _parameters(normaliser)
+    score = shared_by_examples(score)
+    normaliser = shared_by_examples(normaliser)
     _check_axes(count, h, mask=mask, bias=bias, score=score, normaliser=normaliser)
     qkv = [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)]
     drop = jax.tree.map(lambda x: x.reshape(count, h), drop)
     rest = (score, normaliser, mask, bias, drop)
+    own = (*qkv, rest)
 
     def one_head(q, k, v, score, normaliser, mask, bias, drop):
         if bias is not None and not hasattr(bias, "tile"):
@@ -87,7 +89,8 @@ def map_heads(
         q = _cut_rows(q, first, size)
         kv = [_cut_rows(x, first_keys, (size[0], groups)) for x in kv]
         rest = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), rest)
-        rows = (*(jnp.moveaxis(x, 2, 1) for x in (q, *kv)), *rest)
+        *qkv, rest = as_narrow_as(own, (q, *kv, rest))
+        rows = (*(jnp.moveaxis(x, 2, 1) for x in qkv), *rest)
         rows = jax.tree.map(lambda x: _in_groups(x, groups), rows)
         # Over examples, then over heads of keys, then over the queries of each.
         mapped = one_head
@@ -172,6 +175,7 @@ def _in_turn(one_part, size, qkv, rest):
         return one_part(size, (0, 0), qkv, rest)
     columns = whole[1] // size[1]
     parts = whole[0] // size[0] * columns
+    qkv, rest = _widened_where_shared(whole, size, qkv, rest)
 
     def of_whole():
         results = one_part(size, (0, 0), qkv, rest)
@@ -187,6 +191,21 @@ def _in_turn(one_part, size, qkv, rest):
     # A scan's results must begin with the type that they end with.
     start = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_whole))
     return jax.lax.scan(step, start, jnp.arange(parts))[0]
+
+
+def _widened_where_shared(whole, size, qkv, rest):
+    """Returns both with what several parts share, and add up gradients of, widened."""
+    q, k, v = qkv
+    if size[1] < whole[1] // k.shape[2]:
+        k, v = widened((k, v))
+
+    def wide(x):
+        is_shared = any(
+            x.shape[axis] == 1 and size[axis] < whole[axis] for axis in (0, 1)
+        )
+        return widened(x) if is_shared else x
+
+    return (q, k, v), jax.tree.map(wide, rest)
 
 
 def _cut(x, axes, first, size):
@@ -314,15 +333,3 @@ def _spoiled(results, q, k, v):
 def _is_finite(*arrays):
     """Tells of each token whether all its numbers are finite."""
     return functools.reduce(jnp.logical_and, [jnp.isfinite(x).all(-1) for x in arrays])
-
-
-def _parameters(value):
-    """Returns parameters with one more axis for the examples, which share them.
-
-    A parameter is one number or has an axis H.
-    """
-
-    def with_axes(leaf):
-        return jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
-
-    return jax.tree.map(with_axes, value)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 
@@ -41,3 +42,15 @@ def pytree(cls, children: Iterable[str] | None = None):
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def shared_by_examples(value):
+    """Returns parameters with one more axis for the examples, which share them.
+
+    A parameter is one number or has an axis H.
+    """
+
+    def with_axes(leaf):
+        return jnp.asarray(leaf)[None, None] if jnp.ndim(leaf) == 0 else leaf[None]
+
+    return jax.tree.map(with_axes, value)

@@ -104,9 +104,12 @@ def _split(words, shape):
 
 
 def _bits(words, width, shape):
-    if width != 32:
-        raise ValueError(f"a cheap key has words of 32 bits, not {width}")
-    return _hash(words, counter(shape))
+    """Draws words of 8 to 64 bits."""
+    if width == 64:
+        high, low = _hash(words, counter((2, *shape))).astype(jnp.uint64)
+        return high << 32 | low
+    bits = _hash(words, counter(shape))
+    return (bits >> (32 - width)).astype(f"uint{width}")
 
 
 # Two numbers, or both words of a key would change in the same way.

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from attn.arithmetic import Products, stated
 from attn.functions.tanh_sum import tanh_sum
-from attn.precision import at_least_float32
+from attn.precision import at_least_float32, factors
 from attn.pytrees import pytree
 
 ScoreChoice = str | type | Callable
@@ -90,7 +90,8 @@ class Dot:
         k: Float[Array, "M K"],
     ) -> Float[Array, "N M"]:
         # Asked of the product itself: a cast afterwards would be of rounded sums.
-        return jnp.matmul(q, k.T, preferred_element_type=_at_least_float32(q))
+        dtype = _at_least_float32(q)
+        return jnp.matmul(*factors(q, k.T), preferred_element_type=dtype)
 
     def products(self, d_q: int, d_k: int) -> Products:
         return Products(pair=d_k)
@@ -225,8 +226,8 @@ class Additive:
     def prepare(self, q, k):
         """Projects queries and keys, each once."""
         dtype = _at_least_float32(q)
-        a = jnp.matmul(q, self.w_q, preferred_element_type=dtype)
-        b = jnp.matmul(k, self.w_k, preferred_element_type=dtype)
+        a = jnp.matmul(*factors(q, self.w_q), preferred_element_type=dtype)
+        b = jnp.matmul(*factors(k, self.w_k), preferred_element_type=dtype)
         if self.b is not None:
             # b joins the queries, where it costs nothing for a pair of tokens.
             a = a + self.b.astype(dtype)[None]

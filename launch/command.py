@@ -47,6 +47,9 @@ DISK = {
 STDOUT = 1
 """The file descriptor of standard output."""
 
+DTYPES = {"JAX_ENABLE_X64": "0", "JAX_NUMPY_DTYPE_PROMOTION": "standard"}
+"""What JAX takes dtypes from where code names none, and what a command runs with."""
+
 HELP = {"--help", "-help", "-h", "-?"}
 
 
@@ -61,6 +64,7 @@ def start(main, required: Sequence[str] = (), unless: str | None = None) -> None
     gc.set_threshold(50_000, 20, 50)
     escape_output()
     quiet_jax()
+    set_dtypes()
     if HELP & set(sys.argv[1:]):
         # launch.data gives a partial, which has no module of its own.
         module = sys.modules[getattr(main, "func", main).__module__]
@@ -111,6 +115,21 @@ def escape_output() -> None:
 def quiet_jax() -> None:
     """Keeps JAX from reporting every accelerator that is not there."""
     logging.getLogger("jax").setLevel(logging.WARNING)
+
+
+def set_dtypes() -> None:
+    """Has JAX, which is not imported yet, choose dtypes as the settings of a trial mean it.
+
+    The processes that this one starts do too, and need not say so again.
+    """
+    for name, own in DTYPES.items():
+        asked = os.environ.get(name, own)
+        os.environ[name] = own
+        if asked.lower() not in (own, "false", "off", "no", "f", "n", ""):
+            print(
+                f"note: without {name}={asked}: a trial computes in training.precision",
+                file=sys.stderr,
+            )
 
 
 def define_workdir(

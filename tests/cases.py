@@ -9,6 +9,8 @@ def the_rest_in_ci(cases, first):
 
 
 def _in_ci(case):
+    values = case if isinstance(case, tuple) else (case,)
     # What has been marked by itself holds its values.
-    values = getattr(case, "values", case if isinstance(case, tuple) else (case,))
+    if hasattr(case, "marks"):
+        values = case.values
     return pytest.param(*values, marks=pytest.mark.ci)

@@ -22,6 +22,8 @@ H = 3
 K = 6
 V = 4
 D = 8
+BEFORE = 600
+"""Tokens before a text in a packed row: more than any threshold of a bias of ours."""
 
 
 LAYERS = (1, 2, 3)
@@ -187,6 +189,20 @@ def steps(**options):
 
     cache = module.empty_cache((B,), N, x.dtype)
     return close(all_steps(jax.jit(step), x, cache), whole, 1e-4)
+
+
+def packed(mix, mask):
+    """Compares a text that stands behind another in its row with the same alone in one.
+
+    `mix(x, mask)` gives the outputs (2, T, D) of tokens x; `mask` hides nothing of a text.
+    """
+    x = np.random.default_rng(3).normal(size=(BEFORE + N, D))
+    # Rolled, the text is the first of its row.
+    both = jnp.asarray([x, np.roll(x, N, axis=0)], jnp.float32)
+    is_last = np.arange(BEFORE + N) >= BEFORE
+    texts = np.array([is_last, np.roll(is_last, N)]).astype(int)
+    row, alone = mix(both, mask & Mask.segments(texts, texts))
+    return close(row[BEFORE:], alone[:N], 1e-4)
 
 
 def all_steps(step, x, cache):

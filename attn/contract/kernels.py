@@ -35,6 +35,10 @@ def checks_of(make, dtypes, **options):
         "steps over a cache equal the full pass": lambda: steps(**options),
     }
     for dtype in dtypes:
+        if dtype == "bfloat16":
+            what = "reference and tiled in bfloat16, forward and backward"
+            checks[what] = lambda: _halves(make)
+            continue
         # Each mask and each precision; the rest of their pairs would take minutes.
         names = masks() if dtype == "float64" else ("none", "causal & padding")
         for mask in names:
@@ -81,6 +85,51 @@ def _long(make):
         return close(
             call(implementation="tiled"), call(implementation="reference"), 1e-9
         )
+
+
+def _halves(make):
+    """Compares outputs and gradients in bfloat16 with those of the same numbers in float64.
+
+    The tiled kernel may err twice as much as the reference, which is the textbook form, and
+    by what a result is rounded by. Inputs are long: XLA has other products for short ones.
+    """
+    with enable_x64(True):
+        arguments = inputs("bfloat16", LONG, LONG), make("bfloat16", H)
+        exact = _outputs_and_gradients(cast(arguments, jnp.float64), "reference")
+        textbook = _outputs_and_gradients(arguments, "reference")
+        tiled = _outputs_and_gradients(arguments, "tiled")
+    most = 0.0
+    for right, *both in zip(exact, textbook, tiled, strict=True):
+        error, of_tiled = (np.sqrt(((x - right) ** 2).mean()) for x in both)
+        scale = max(1.0, np.sqrt((right**2).mean()))
+        if not error <= TOLERANCES["bfloat16"] * scale:
+            raise ValueError(f"the reference errs by {error:.2g}")
+        if not of_tiled <= 2 * error + 2**-8 * scale:
+            raise ValueError(
+                f"tiled errs by {of_tiled:.2g}, the reference by {error:.2g}"
+            )
+        most = max(most, of_tiled / scale)
+    return f"error {most:.1g}"
+
+
+def _outputs_and_gradients(arguments, kernel):
+    """Returns outputs and LSEs, and the gradients of their sums, as arrays of float64."""
+    _, value = arguments
+    has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
+    options = dict(mask=Mask.causal(), implementation=kernel, return_lse=has_lse)
+
+    # Without it XLA rounds less than is written, and how much less is chance.
+    @functools.partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
+    def results(qkv, value):
+        def call(qkv, value):
+            return attention(*qkv, **value, **options)
+
+        out, pull = jax.vjp(call, qkv, value)
+        return out, pull(jax.tree.map(jnp.ones_like, out))
+
+    # Numbers have gradients of no type.
+    leaves = jax.tree.leaves(results(*arguments))
+    return [np.asarray(x, np.float64) for x in leaves if x.dtype != jax.dtypes.float0]
 
 
 def _heads(make):

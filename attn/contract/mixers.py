@@ -18,6 +18,7 @@ from attn.contract.common import (
     by_arguments_alone,
     close,
     is_a,
+    packed,
     run,
 )
 from attn.masks import Mask
@@ -42,6 +43,7 @@ def check_mixer(mixer: Mixer) -> list[Row]:
         "outputs depend on arguments and parameters alone": lambda: _alone(mixer),
         "a position sees none behind it in a decoder": lambda: _causal(mixer),
         "padding is not seen": lambda: _padding(mixer),
+        "a text in a packed row is as alone": lambda: _packed(mixer),
         "steps over a cache equal the full pass": lambda: _mixer_steps(mixer),
     }
     return list(run(checks))
@@ -110,6 +112,17 @@ def _padding(mixer):
     before = mixed(variables, x)
     after = mixed(variables, x.at[:, 3:].add(1.0))
     return close(after[:, :3], before[:, :3], 1e-6)
+
+
+def _packed(mixer):
+    for causal in (False, True):
+        module, variables, _ = _mixer_module(mixer, causal)
+
+        def mix(x, mask, module=module, variables=variables):
+            return _mixing(mixer, module, mask)(variables, x)
+
+        detail = packed(mix, Mask.causal() if causal else Mask())
+    return detail
 
 
 def _mixer_steps(mixer):

@@ -13,14 +13,18 @@ from attn.contract.common import (
     M,
     N,
     Row,
+    V,
     cast,
     close,
     inputs,
     is_a,
+    packed,
     run,
     steps,
 )
 from attn.contract.kernels import LONG
+from attn.masks import Mask
+from attn.models.multihead import MultiHeadAttention
 from attn.positions import Positions, bias_of_heads
 
 
@@ -40,6 +44,7 @@ def check_positions(positions: Positions) -> list[Row]:
         "any tile of the bias is cut from the whole": lambda: _tiles(positions),
         "gradients of the bias are finite": lambda: _bias_gradients(positions),
         "gradients of the gates are finite": lambda: _gate_gradients(positions),
+        "a text in a packed row is as alone": lambda: _packed(positions),
         "steps over a cache equal the full pass": lambda: steps(positions=positions),
     }
     return list(run(checks))
@@ -82,6 +87,17 @@ def _tiles(positions):
         whole = bias_of_heads(bias, H, i, j)
         part = bias_of_heads(bias, H, i[37:45], j[11:32])
         close(part, whole[:, 37:45, 11:32], 1e-6, "a tile and its part of the whole")
+
+
+def _packed(positions):
+    module = MultiHeadAttention(D, H, K, V, causal=True, positions=positions)
+    x = jnp.zeros((1, N, D))
+    variables = module.init(jax.random.key(1), x, x, Mask.causal())
+
+    def mix(x, mask):
+        return module.apply(variables, x, x, mask)
+
+    return packed(mix, Mask.causal())
 
 
 def _bias_gradients(positions):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from attn.functions import SAVED
 from attn.kernels.tile import Taint, Tile
 from attn.masks import Mask, mask_part
+from attn.precision import as_narrow_as, widened
 
 BLOCK = 256
 """The most queries in a block."""
@@ -36,8 +37,8 @@ class _Head(NamedTuple):
 
     score: Any
     normaliser: Any
-    mask: Any
     bias: Any  # where it is an array, a block gets its rows of it
+    mask: Any
     drop: Any
     n: int  # queries of a block
     m: int  # keys of the head
@@ -79,7 +80,6 @@ def over_blocks(
         # Rows of padding may reach further than every query, to a NaN that is hidden.
         mask = mask & Mask((_Rows(queries),))
     dense = bias is not None and not hasattr(bias, "tile")
-    head = _Head(score, normaliser, mask, bias, drop, n, m)
 
     def blocks(x):
         padded = jnp.pad(x, ((0, count * n - queries), (0, 0)))
@@ -91,12 +91,17 @@ def over_blocks(
         None if taint is None else blocks(taint.q[:, None])[..., 0],
         blocks(bias) if dense else None,
     )
+    values = score, normaliser, None if dense else bias
     keys = (k.T, v.T, None if taint is None else taint.k)
+    wide_values, wide_keys = widened((values, keys))
 
     # XLA must know the size of a slice when it compiles, but not where it starts.
     @functools.partial(_remat, static_argnums=0)
-    def one_block(widths, starts, keys, t, *rows):
-        return function(head.tile(t, starts, widths, keys, *rows))
+    def one_block(widths, starts, wide_keys, t, *rows):
+        own = as_narrow_as(values, wide_values)
+        seen = as_narrow_as(keys, wide_keys)
+        head = _Head(*own, mask, drop, n, m)
+        return function(head.tile(t, starts, widths, seen, *rows))
 
     first, left, right = mask.spans()
     is_window = left is not None and right is not None
@@ -104,9 +109,9 @@ def over_blocks(
     width = max(1, n + left + right) if is_window else m
     # Only a window narrower than all keys is worth a slice that moves with the block.
     if first + width < m:
-        results = _in_windows(one_block, rows, keys, first, left, width)
+        results = _in_windows(one_block, rows, wide_keys, first, left, width)
     else:
-        results = _in_runs(one_block, rows, keys, *mask.reach())
+        results = _in_runs(one_block, rows, wide_keys, *mask.reach())
 
     def joined(x):
         return x.reshape(count * n, *x.shape[2:])[:queries]

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.functions.softmax import softmax
 from attn.kernels.drop import Drop
-from attn.precision import at_least_float32
+from attn.precision import at_least_float32, factors
 
 
 def reference(
@@ -52,7 +52,6 @@ def reference(
 
     dropped = weights if drop is None else drop(weights)
     # Factors are in v's dtype, fast in bfloat16, and sums in the scores' dtype.
-    out = jnp.einsum(
-        "nm,mv->nv", dropped.astype(v.dtype), v, preferred_element_type=s.dtype
-    )
+    light = dropped.astype(v.dtype)
+    out = jnp.einsum("nm,mv->nv", *factors(light, v), preferred_element_type=s.dtype)
     return out.astype(v.dtype), lse, weights, dropped

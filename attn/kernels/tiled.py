@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from attn.functions import SAVED
 from attn.functions.softmax import exponentials
 from attn.kernels.query_blocks import over_blocks
+from attn.precision import factors
 
 
 def tiled(
@@ -106,4 +107,5 @@ def _tangent(tile, changes, lse):
 
 def _times(w, v):
     """Computes w vᵀ in w's precision, v in its own."""
-    return jnp.einsum("nm,vm->nv", w.astype(v.dtype), v, preferred_element_type=w.dtype)
+    both = factors(w.astype(v.dtype), v)
+    return jnp.einsum("nm,vm->nv", *both, preferred_element_type=w.dtype)

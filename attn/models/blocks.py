@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn.lookup import rows
 from attn.masks import Mask
 from attn.models.activations import ACTIVATIONS
 from attn.models.design import Design, Shape
@@ -255,7 +256,7 @@ class LayeredModel(nn.Module):
         return self.shape, self.design, number, *rates
 
     def _embed(self, matrix, tokens, positions, drop):
-        x = matrix[tokens]
+        x = rows(matrix, tokens)
         if self.design.scale_embeddings:
             x = x * self.shape.d_model**0.5
         return drop(x + positions)

@@ -34,6 +34,7 @@ from attn.models.visibility import (
     for_each_example,
     kept_positions,
     kept_visible,
+    places_in_texts,
     write_entries,
 )
 from attn.positions import NoPositions, Positions, bias_of_heads, bias_row
@@ -259,7 +260,7 @@ class MultiHeadAttention(nn.Module):
 
         `bias` is added to the scores, in place of the module's own.
         """
-        bias = self._bias_of(x) if bias is None else bias
+        bias = self._bias_of(x, mask) if bias is None else bias
         arguments = dict(
             score=self.score_value,
             normaliser=self.normaliser_value,
@@ -376,11 +377,15 @@ class MultiHeadAttention(nn.Module):
         cache = kept if sums is None else (kept, sums)
         return self._output(out, x), cache
 
-    def _bias_of(self, x):
+    def _bias_of(self, x, mask):
         """Returns the bias of self-attention from x to x, or None."""
-        if self.forget_gates is None:
-            return self.position_bias
-        return self.forget_gates.bias(x)
+        if self.forget_gates is not None:
+            return self.forget_gates.bias(x)
+        if hasattr(self.position_bias, "at_places"):
+            *batch, n, _ = x.shape
+            places = places_in_texts(mask, tuple(batch), n)
+            return self.position_bias.at_places(places)
+        return self.position_bias
 
     def _sums_of_step(self, x, t, sums, visible):
         """Returns the new sums of forget gates, and the bias of `decode_step`."""

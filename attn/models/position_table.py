@@ -8,6 +8,8 @@ can share a compiled program.
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
+from attn import platforms
+from attn.lookup import rows
 from attn.positions import Positions
 
 
@@ -30,4 +32,5 @@ class PositionTable(nn.Module):
 
         table = self.variable("positions", "table", initial_table).value
         key = self.make_rng("positions") if self.has_rng("positions") else None
-        return table[self.positions.places(positions, self.length, key)]
+        places = self.positions.places(positions, self.length, key)
+        return rows(table, places, platforms.sums_rows_by_product())

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.masks import Mask
 from attn.models.visibility import ancestors, neighbours, write_entries
+from attn.precision import as_narrow_as, widened
 
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "tanh": nn.SimpleCell}
 """Linen's own cells: Cho et al. 2014; Hochreiter and Schmidhuber 1997; Elman 1990."""
@@ -44,28 +45,30 @@ class CellLoop(nn.Module):
         Where a position `begins`, its state is that of `start` (*B, N, F), or 0.
         """
 
-        def one(rnn, state, inputs):
+        if self.is_initializing():
+            # A scan of a pure cell cannot make its parameters.
+            self.rnn(self.zeros(x[..., 0, :]), x[..., 0, :])
+        params = self.rnn.variables["params"]
+        wide = widened(params)
+        cell = self.rnn.clone(parent=None)
+
+        def one(state, inputs):
             x, begins, start = inputs
             fresh = jax.tree.map(jnp.zeros_like, state) if start is None else start
 
             def chosen(new, old):
                 return jnp.where(begins[..., None], new, old)
 
-            return rnn(jax.tree.map(chosen, fresh, state), x)
+            state = jax.tree.map(chosen, fresh, state)
+            return cell.apply({"params": as_narrow_as(params, wide)}, state, x)
 
         def time_first(leaf):
             return jnp.moveaxis(leaf, -2, 0)
 
         xs, starts = jax.tree.map(time_first, (x, start))
         inputs = xs, jnp.moveaxis(begins, -1, 0), starts
-        # Linen's scan, because the cell makes its parameters inside of the loop.
-        scan = nn.scan(
-            one,
-            variable_broadcast="params",
-            split_rngs={"params": False},
-            reverse=self.backwards,
-        )
-        _, outputs = scan(self.rnn, self.zeros(x[..., 0, :]), inputs)
+        zeros = self.zeros(x[..., 0, :])
+        _, outputs = jax.lax.scan(one, zeros, inputs, reverse=self.backwards)
         return jnp.moveaxis(outputs, 0, -2)
 
     def one(self, state, x: Float[Array, "*B D"]):

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn.kernels.cached import as_cached, over_cache
+from attn.lookup import entries, rows
 from attn.masks import Mask
 from attn.models.dropout import Dropout
 from attn.models.embeddings import EMBEDDINGS, embedding_matrices, output_matrix
@@ -266,7 +267,7 @@ class RNN(nn.Module):
             check_name("score", self.score, ("none", *SCORES))
 
     def _embed(self, matrix, tokens):
-        return matrix[tokens] * self.d_model**0.5
+        return rows(matrix, tokens) * self.d_model**0.5
 
     def _start(self, i, summary):
         """Computes the state of decoder layer i before the first token.
@@ -294,7 +295,7 @@ def _last_states(memory, visible):
     first = visible.argmax(-1)
     last = visible.shape[-1] - 1 - jnp.flip(visible, -1).argmax(-1)
     ends = [
-        jnp.take_along_axis(forward, last[..., None], axis=-2),
-        jnp.take_along_axis(backward, first[..., None], axis=-2),
+        entries(forward, last[..., None], -2),
+        entries(backward, first[..., None], -2),
     ]
     return jnp.concatenate(ends, axis=-1)

@@ -28,8 +28,45 @@ def neighbours(
     """
     mask.check(batch, None, n, n)
     flat = mask.flat(batch)
-    if any(leaf.shape[1] > 1 for leaf in jax.tree.leaves(flat)):
+    if _heads_of(flat) > 1:
         raise ValueError("a mask with an axis for heads is for attention only")
+    return _neighbours(flat, batch, n, offsets)
+
+
+def places_in_texts(
+    mask: Mask,
+    batch: tuple[int, ...],
+    n: int,
+) -> Int[Array, "*B N"]:
+    """Returns the place of each position in its text, from 0.
+
+    As for a recurrence, a text begins where a position may not see the one before it; where
+    heads have masks of their own, in none of them.
+
+    Raises:
+      ValueError: a mask that does not fit the shapes.
+    """
+    mask.check(batch, None, n, n)
+    flat = mask.flat(batch)
+    h = _heads_of(flat)
+
+    def as_examples(leaf):
+        whole = jnp.broadcast_to(leaf, (math.prod(batch), h, *leaf.shape[2:]))
+        return whole.reshape(-1, 1, *leaf.shape[2:])
+
+    if h > 1:
+        flat = jax.tree.map(as_examples, flat)
+    goes_on = _neighbours(flat, (*batch, h), n, (-1,))[..., 0].any(-2)
+    i = jnp.broadcast_to(jnp.arange(n), goes_on.shape)
+    return i - jax.lax.cummax(jnp.where(goes_on, 0, i), axis=i.ndim - 1)
+
+
+def _heads_of(flat):
+    return max([leaf.shape[1] for leaf in jax.tree.leaves(flat)], default=1)
+
+
+def _neighbours(flat, batch, n, offsets):
+    """Tells what `neighbours` does of a flat mask without heads."""
 
     def one_example(mask):
         def sees(i, offset):

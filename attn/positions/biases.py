@@ -6,7 +6,11 @@ Query i stands at position i + offset, key j at position j; the offset is one nu
 
 A bias is a pytree whose leaves are one number or have a leading axis H, of length 1 where
 the heads share it; the kernels ask it for tiles and never for the whole. One whose arrays
-are of examples too has methods `flat` and `check`, as `attn.positions.forget` has it.
+are of examples too has methods `flat` and `check`, as `attn.positions.forget` has it. Rows
+may hold several texts: the distance of two tokens of one text is that of their places in
+the row, but where a text begins, a bias does not know. One that depends on more than the
+distance has a method `at_places(places)`, which returns it for queries at these places (*B,
+N) in their texts, as `attn.positions.functional.FireBias` does.
 H heads, r = the distance from which all are alike; n queries and m keys of a tile. One's
 own bias is:
 

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn.functions.relu_sum import relu_sum
+from attn.masks import fits, spread
 from attn.positions.biases import bias, head_parameter
+from attn.pytrees import shared_by_examples
 
 
 @bias
@@ -73,12 +75,13 @@ class KerplePowerBias:
 
 @bias
 class FireBias:
-    """bias[i, j] = MLP(ψ(|i − j|) / ψ(max(i, L))), ψ(x) = log(1 + |c| x).
+    """bias[i, j] = MLP(ψ(|i − j|) / ψ(max(p_i, L))), ψ(x) = log(1 + |c| x).
 
     Li et al. 2023, "Functional interpolation for relative positions improves long context
     Transformers" (FIRE). MLP(x) = w_2 · max(0, x w_1 + b_1) + b_2. The heads
     share c, L and the first layer, and have rows of the second. Theirs is under a causal
-    mask, where what enters the MLP is from 0 to 1, however long the text is.
+    mask, where what enters the MLP is from 0 to 1, however long the text is. p_i is the
+    place of query i in its text: where rows hold several texts, `at_places` says it.
     """
 
     w_1: Any  # Float[Array, "1 F"]
@@ -89,6 +92,7 @@ class FireBias:
     threshold: Any  # Float[Array, "1"], L as a multiple of `first_threshold`
     first_threshold: float = dataclasses.field(default=512.0, metadata={"static": True})
     offset: Any = 0  # Int[Array, ""]
+    places: Any = None  # Int[Array, "*B N"], i + offset unless given
 
     @classmethod
     def init(cls, key: Array, h: int, width: int = 32, threshold: float = 512.0):
@@ -118,7 +122,11 @@ class FireBias:
         share = head_parameter("threshold", self.threshold, ndim=0)
         least = jnp.abs(share * self.first_threshold)
         distance = _distance(self, i, j, c.dtype)
-        farthest = jnp.maximum((i + self.offset).astype(c.dtype), least)
+        places = i + self.offset
+        if self.places is not None:
+            # The last block asks for queries past the end, whose results are cut off.
+            places = jnp.take(self.places, i, mode="clip")
+        farthest = jnp.maximum(places.astype(c.dtype), least)
         # As in their code, for an L of 0 at query 0.
         longest = jnp.log1p(c * farthest) + 1e-6
         x = jnp.log1p(c * distance) / longest[:, None]
@@ -127,6 +135,26 @@ class FireBias:
         w_2 = head_parameter("w_2", self.w_2, ndim=1)
         b_2 = head_parameter("b_2", self.b_2, ndim=0)
         return relu_sum(x, w_1, b_1, w_2) + b_2
+
+    def at_places(self, places: Int[Array, "*B N"]) -> "FireBias":
+        """Returns the bias of queries at these places in their texts, from 0."""
+        return dataclasses.replace(self, places=places)
+
+    def flat(self, batch: tuple[int, ...]) -> "FireBias":
+        """Returns the bias with an axis of examples and one of heads before the tokens."""
+        shared = shared_by_examples(dataclasses.replace(self, places=None))
+        if self.places is None:
+            return shared
+        places = jnp.asarray(self.places)[..., None, :]
+        return shared.at_places(spread(places, batch, core=2))
+
+    def check(self, batch: tuple[int, ...], h: int, n: int, m: int) -> None:
+        """Raises ValueError for places that are not of these queries."""
+        if self.places is not None and not fits(jnp.shape(self.places), (*batch, n)):
+            raise ValueError(
+                f"the bias's places of shape {jnp.shape(self.places)} must be (*B, N) = "
+                f"{(*batch, n)}"
+            )
 
 
 def _uniform(key, h, most):

@@ -22,6 +22,7 @@ from attn import (
     Shape,
     Transformer,
 )
+from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key
 from experiments.settings import Model, Settings
 
@@ -252,7 +253,12 @@ def call_model(
 
 
 def initial_state(program: Program, settings: Settings) -> State:
-    """Draws fresh parameters with the trial's seed."""
+    """Draws fresh parameters with the trial's seed, in float32 whatever JAX's default is."""
+    with enable_x64(False):
+        return _initial_state(program, settings)
+
+
+def _initial_state(program, settings):
     key = trial_key(settings, INITIAL_VALUES_KEY)
     variables = _compiled_variables(program)(key)
     encoding = position_encoding(settings)

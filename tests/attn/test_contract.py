@@ -74,7 +74,7 @@ def test_a_score_meets_the_contract(score):
 @pytest.mark.parametrize("score", [*SCORES, Cosine])
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)
-    assert len(rows) == 23
+    assert len(rows) == 22
     assert not failures(rows)
 
 
@@ -324,6 +324,24 @@ def test_positions_that_see_the_start_of_a_tile_are_found():
 
     messages = failures(check_positions(Wrong()))
     assert any("any tile of the bias" in failure for failure in messages)
+
+
+def test_positions_that_count_from_the_start_of_a_row_are_found():
+    @attn.bias
+    class ShareOfTheRow:
+        slope: Any
+
+        def tile(self, i, j):
+            distance = jnp.abs(j[None] - i[:, None])
+            return -self.slope * distance / (i[:, None] + 1.0)
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Positions):
+        def bias(self, key, h, causal):
+            return ShareOfTheRow(jnp.ones(h))
+
+    (message,) = failures(check_positions(Wrong()))
+    assert "a text in a packed row is as alone" in message
 
 
 def test_a_mixer_that_looks_ahead_is_found():

@@ -122,18 +122,8 @@ def test_strict_promotion_of_dtypes(kernel, mask, score):
     assert_alike(actual, expected_of(kernel, mask, score))
 
 
-bilinear_on_new_jax = pytest.param(
-    "reference",
-    "bilinear",
-    marks=pytest.mark.skipif(
-        VERSION < (0, 10),
-        reason="XLA for CPUs before 0.10 lacks a product of bfloat16 to float32",
-    ),
-)
-
-
 @pytest.mark.parametrize(
-    ("kernel", "score"), [("tiled", "additive"), bilinear_on_new_jax]
+    ("kernel", "score"), [("tiled", "additive"), ("reference", "bilinear")]
 )
 def test_strict_promotion_of_bfloat16_with_bias_and_dropout(kernel, score):
     bias = ALiBiBias(jnp.array([0.5, 0.25]))

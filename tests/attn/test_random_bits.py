@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key, counter, random_bits
 
 N = 1 << 16
@@ -51,6 +52,18 @@ def test_keys_are_independent():
     streams = np.asarray(jax.vmap(lambda key: draw(key, (4096,)))(keys)) / 2**32
     correlation = np.corrcoef(streams) - np.eye(64)
     assert np.abs(correlation).max() < 5.5 / np.sqrt(4096)
+
+
+@pytest.mark.parametrize("width", [8, 16, 64])
+def test_a_cheap_key_has_words_of_every_width(width):
+    """As draws of bfloat16, and of float64 where that is enabled, need them."""
+    with enable_x64(True):
+        drawn = jax.random.bits(cheap_key(jax.random.key(0)), (2, N), f"uint{width}")
+    octets = np.asarray(drawn).view(np.uint8).reshape(2 * N, width // 8)
+    bits = np.unpackbits(octets, axis=1).astype(float)
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(2 * N)
+    correlation = np.corrcoef(bits.T) - np.eye(width)
+    assert np.abs(correlation).max() < 5 / np.sqrt(2 * N)
 
 
 def test_cheap_keys_are_independent():

@@ -46,6 +46,12 @@ def swept(tmp_path_factory):
     return workdir, done.stdout
 
 
+def read_result(path):
+    """Returns what a trial reached."""
+    result = json.loads(path.read_text())
+    return result["perplexity"], result["parameters"]
+
+
 def trials(workdir):
     return {
         path.parent.name: path for path in sorted(workdir.glob("trials/*/result.json"))
@@ -123,6 +129,22 @@ def test_translate(swept):
     )
     refused = command("translate", f"--workdir={workdir}", input="x\n")
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
+
+
+@pytest.mark.ci
+def test_dtypes_of_the_environment_change_nothing(swept, tmp_path):
+    """JAX's double precision and strict dtypes: what was trained with them is the same."""
+    asked = {"JAX_ENABLE_X64": "1", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+    environment = {**ENVIRONMENT, **asked}
+    done = command(
+        "train", f"--config={CONFIG}", f"--workdir={tmp_path}", env=environment
+    )
+    assert done.returncode == 0 and done.stderr.count("note: without JAX_") == 2
+    of_sweep = [read_result(path) for path in trials(swept[0]).values()]
+    assert read_result(tmp_path / "result.json") in of_sweep
+    words = f"--workdir={tmp_path}"
+    done = command("translate", words, input="3 days ago\n", env=environment)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1
 
 
 @pytest.mark.ci

@@ -225,6 +225,23 @@ def test_a_config_that_exits_at_its_second_reading_is_an_error(config):
         load_config(str(config("import sys\nsys.exit(0)\n")))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("JAX_ENABLE_X64", "1", "0"),
+        ("JAX_NUMPY_DTYPE_PROMOTION", "strict", "standard"),
+    ],
+)
+def test_dtypes_are_those_of_the_settings(name, value, own, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    for _ in range(2):
+        command.set_dtypes()
+        assert os.environ[name] == own
+    # Once: the processes that it starts need not say it again.
+    said = f"note: without {name}={value}: a trial computes in training.precision\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_the_output_cannot_show_is_escaped(
     run, finished, monkeypatch, encoding, capsys

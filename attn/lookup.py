@@ -1,0 +1,63 @@
+"""Lookups in learned tables, with gradients that are summed in float32.
+
+The gradient of a row is a sum over all tokens that it was looked up for. In bfloat16 such a
+sum stops growing at 256 times its terms. The rules here are of forward mode: so all rows of
+a batch that are mapped by vmap share one sum, where a rule of reverse mode would make a
+table of gradients for each of them. R rows, D numbers of a row.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn.precision import at_least_float32
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def rows(
+    table: Float[Array, "R D"],
+    places: Int[Array, "*N"],
+    by_product: bool = False,
+) -> Float[Array, "*N D"]:
+    """Returns table[places].
+
+    The gradient adds token by token, or, with `by_product`, is a product with one-hot
+    vectors, whose memory is of N·R numbers.
+    """
+    return table[places]
+
+
+@rows.defjvp
+def _rows_jvp(by_product, primals, tangents):
+    table, places = primals
+    wide = tangents[0].astype(at_least_float32(table.dtype))
+    change = _product(wide, places, table.dtype) if by_product else wide[places]
+    return table[places], change.astype(table.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def entries(
+    x: Float[Array, "*A"],
+    places: Int[Array, "*I"],
+    axis: int,
+) -> Float[Array, "*O"]:
+    """Returns the entries of x at places along an axis, as `jnp.take_along_axis` does."""
+    return jnp.take_along_axis(x, places, axis)
+
+
+@entries.defjvp
+def _entries_jvp(axis, primals, tangents):
+    x, places = primals
+    wide = tangents[0].astype(at_least_float32(x.dtype))
+    change = jnp.take_along_axis(wide, places, axis)
+    return jnp.take_along_axis(x, places, axis), change.astype(x.dtype)
+
+
+def _product(table, places, precision_of):
+    """Returns the rows at places as a product, whose transpose is a product too."""
+    hot = jax.nn.one_hot(places, len(table), dtype=table.dtype)
+    # By default accelerators round factors to no less than bfloat16.
+    precision = None if precision_of == jnp.bfloat16 else "highest"
+    return jnp.einsum("...r,rd->...d", hot, table, precision=precision)

@@ -1,0 +1,125 @@
+"""A text has the same losses packed into a row with another, alone, and step by step.
+
+What a registry holds is tried by being there, in rows longer than any threshold of its
+defaults. E texts, T tokens of a row.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Mask
+from attn.models.embeddings import output_matrix
+from experiments.data.batches import Encoded, assemble, corpus
+from experiments.settings import default_config, resolve
+from experiments.trial.program import build_model, initial_state, program_of
+from experiments.trial.step import token_losses
+from tests.cases import the_rest_in_ci
+from tests.experiments.variants import (
+    HEADED,
+    LANGUAGE,
+    LAYERS,
+    MIXED,
+    PLACES,
+    RECURRENT,
+    both_sides,
+    name_of,
+)
+
+LENGTHS = (640, 24)
+"""Tokens of the texts: the first is longer than the longest threshold, FIRE's 512."""
+ROW = sum(LENGTHS)
+VOCABULARY = 60
+TOLERANCE = 5e-5
+"""Nats. A sum over 664 positions, as of forget gates of a half, is right to 664 · log 2 · 10⁻⁷."""
+
+SIZES = {
+    "training.sequence_length": ROW,
+    "data.max_length": ROW,
+    "model.N": 1,
+    "model.d_model": 8,
+}
+
+
+@pytest.mark.parametrize("changes", [*PLACES, *MIXED, *HEADED], ids=name_of)
+def test_a_language_model(changes):
+    assert_packed_equals_alone({**LANGUAGE, **changes})
+
+
+# The encoder sees both sides, and the decoder another text.
+@pytest.mark.ci
+@pytest.mark.parametrize("changes", [*PLACES, *MIXED], ids=name_of)
+def test_a_transformer(changes):
+    assert_packed_equals_alone({**LAYERS, **both_sides(changes)})
+
+
+@pytest.mark.parametrize("changes", the_rest_in_ci(RECURRENT, first=1), ids=name_of)
+def test_a_recurrent_model(changes):
+    assert_packed_equals_alone({"model.kind": "rnn", **changes})
+
+
+def assert_packed_equals_alone(changes):
+    settings = resolve(default_config(), {**SIZES, **changes})
+    program = program_of(settings, VOCABULARY, ROW)
+    packed, alone, steps = jax.jit(functools.partial(losses, program))(
+        initial_state(program, settings), *batches()
+    )
+    start = 0
+    for text, length in enumerate(LENGTHS):
+        own = packed[0, start : start + length]
+        np.testing.assert_allclose(own, alone[text, :length], rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(steps[text, :length], own, rtol=0, atol=TOLERANCE)
+        start += length
+
+
+@functools.cache
+def batches():
+    """Returns a row of both texts, and a row of each."""
+    draw = np.random.default_rng(1).integers
+    # A token more comes before or after each text.
+    sides = [
+        [draw(5, VOCABULARY, n - 1).astype(np.int32) for n in LENGTHS] for _ in "st"
+    ]
+    texts = corpus(Encoded(*sides))
+    packed, alone = np.array([[0, 1]], np.int32), np.array([[0], [1]], np.int32)
+    return [assemble(texts, slots, ROW, np) for slots in (packed, alone)]
+
+
+def losses(program, state, packed, alone):
+    """Returns the losses of tokens (E, T): of the packed row, of each text, of its steps."""
+    # Of one shape, they are computed by one program.
+    together = jax.tree.map(lambda *x: jnp.concatenate(x), packed, alone)
+    whole = token_losses(program, state, together)
+    return whole[:1], whole[1:], step_losses(program, state, alone)
+
+
+def step_losses(program, state, texts):
+    """Returns the losses (E, T) of texts that a decoder reads token by token."""
+    variables = dict(params=state.params, positions=state.positions)
+    model = build_model(program)
+
+    def call(method, *arguments):
+        return model.apply(variables, *arguments, method=method)
+
+    count, length = texts.target_in.shape
+    memory = ()
+    if program.kind != "language":
+        segments = texts.source_segments
+        mask = Mask.segments(segments, segments)
+        encoded = call("encode", texts.source, texts.source_positions, mask)
+        memory = call("project_memory", encoded), (segments > 0)[:, None]
+
+    def step(caches, t):
+        visible = jnp.broadcast_to(jnp.arange(length) <= t, (count, 1, length))
+        arguments = [texts.target_in[:, t, None], t, caches, *memory[:1], visible]
+        hidden, caches = call("decode_step", *arguments, *memory[1:])
+        return caches, hidden[:, 0]
+
+    caches = call("empty_caches", (count,), length, jnp.float32, 1)
+    _, hidden = jax.lax.scan(step, caches, jnp.arange(length))
+    log_probs = jax.nn.log_softmax(hidden @ output_matrix(state.params).T)
+    labels = texts.target_out.T[..., None]
+    return -jnp.take_along_axis(log_probs, labels, axis=-1)[..., 0].T
