@@ -100,9 +100,3 @@ def test_cheap_keys_fold_in_order():
 def test_bits_of_a_cheap_key_are_those_of_its_counter():
     key = cheap_key(jax.random.key(0))
     assert jax.random.bits(key, (3,)).tolist() == draw(key, (3,)).tolist()
-
-
-def test_a_cheap_key_has_words_of_32_bits():
-    key = cheap_key(jax.random.key(0))
-    with pytest.raises(ValueError, match="words of 32 bits, not 16"):
-        jax.random.bits(key, (3,), jnp.uint16)
