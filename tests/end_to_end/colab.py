@@ -20,6 +20,18 @@ from jupyter_client.manager import start_new_kernel
 
 FOLDER = Path("launch/notebooks")
 KEPT = ("jax", "jaxlib", "flax", "numpy", "orbax-checkpoint")
+ENVIRONMENT = dict(
+    JAX_PLATFORMS="cpu",
+    JAX_NUM_CPU_DEVICES="8",
+    # XLA's collectives deadlock on machines of few cores when they think there are few.
+    NPROC="32",
+    # Most of a notebook would be LLVM's optimisation of programs that run 50 steps.
+    JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+    XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    JAX_TRACEBACK_IN_LOCATIONS_LIMIT="0",
+    OPENBLAS_NUM_THREADS="1",
+)
+"""What kernels, and the commands that they call, have in common."""
 LONGEST = 600
 """Seconds that a cell may take."""
 MOST_LINES = 120
@@ -27,7 +39,7 @@ MOST_LINES = 120
 
 
 def main(wheel: str) -> None:
-    os.environ.update(NPROC="32", JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
+    os.environ.update(ENVIRONMENT)
     # The kernel finds attn by the wheel alone.
     os.environ.pop("PYTHONPATH", None)
     before = versions()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +74,8 @@ def main():
         differing = compare(
             command,
             Path(given.directory or temporary),
-            given.kills,
+            given.kills * [getattr(signal, f"SIG{given.signal}")],
             random.Random(given.seed),
-            getattr(signal, f"SIG{given.signal}"),
             different,
         )
     sys.exit(1 if differing else 0)
@@ -85,57 +84,62 @@ def main():
 def compare(
     command: list[str],
     directory: Path,
-    kills: int,
+    numbers: Sequence[signal.Signals],
     chance: random.Random,
-    number: signal.Signals = signal.SIGKILL,
     different: Callable[[Path, Path], list[str]] | None = None,
 ) -> list[str]:
-    """Runs the command alone, and again with kills; prints and returns what differs.
+    """Runs the command alone, and again with these signals; prints and returns what differs.
 
-    A run that ends before all kills were made is compared, and another begun in a new directory.
+    They come at any time after the first trial has begun. A run that ends before all have
+    come is compared, and another begun in a new directory.
     """
     different = different or differences
-    finish(
-        [*command, f"--workdir={directory / 'warm'}"]
-    )  # what is compiled now need not be later
-    begin = time.monotonic()
-    finish([*command, f"--workdir={directory / 'alone'}"])
-    whole = time.monotonic() - begin
+    alone = directory / "alone"
+    span = run([*command, f"--workdir={alone}"], alone)
     differing = []
+    numbers = [*numbers]
     made = 0
     turn = 0
-    print(f"left alone: {whole:.0f} s", flush=True)
-    while made < kills:
+    print(f"left alone: {span:.0f} s", flush=True)
+    while made < len(numbers):
         turn += 1
-        killed = [*command, f"--workdir={directory / f'killed-{turn}'}"]
-        while made < kills and kill_after(
-            killed, wait := chance.uniform(0.05, 0.95) * whole, number
-        ):
+        workdir = directory / f"killed-{turn}"
+        killed = [*command, f"--workdir={workdir}"]
+        while made < len(numbers):
+            wait = chance.uniform(0.05, 0.95) * span
+            number = numbers[made]
+            if ended := run(killed, workdir, wait, number):
+                # With what the first has compiled it takes less time.
+                span = min(span, ended)
+                break
             made += 1
             print(
-                f"{made}: run {turn} ended by {number.name} after {wait:.1f} s",
+                f"{made}: run {turn} ended by {number.name} {wait:.1f} s after it began",
                 flush=True,
             )
-        finish(killed)
-        differing += different(directory / "alone", directory / f"killed-{turn}")
-    print(*differing or [f"no difference after {made} times {number.name}"], sep="\n")
+        else:
+            run(killed, workdir)
+        differing += different(alone, workdir)
+    print(*differing or [f"no difference after {made} signals"], sep="\n")
     return differing
 
 
-def finish(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(
-            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        )
+def run(
+    command: list[str],
+    workdir: Path,
+    seconds: float | None = None,
+    number: signal.Signals = signal.SIGKILL,
+) -> float | None:
+    """Runs a command to its end, or for so many seconds from when a trial has begun.
 
-
-def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
-    """Sends the signal in the middle of whatever the run does; False if it had ended before.
-
-    SIGKILL goes to all workers too, any other signal to the one process. SystemExit is raised
-    where that does not leave in time, or with another status than it should.
+    SIGKILL goes to all workers too, any other signal to the one process. Returns the seconds
+    from when a trial has begun to the end, None where the signal was sent before. SystemExit
+    is raised where the command fails, or does not leave in time, or with another status than
+    it should.
     """
+    started = time.time()
+    # What a trial locks when it begins, or goes on.
+    locks = "trials/*/.lock" if "launch.sweep" in command else ".lock"
     with subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -143,31 +147,43 @@ def kill_after(command, seconds, number=signal.SIGKILL) -> bool:
         text=True,
         start_new_session=True,
     ) as process:
+        while process.poll() is None and not any(
+            path.stat().st_mtime > started for path in workdir.glob(locks)
+        ):
+            time.sleep(0.02)
+        begun = time.monotonic()
         try:
-            process.wait(seconds)
-            return False
+            said = process.communicate(timeout=seconds)[1]
         except subprocess.TimeoutExpired:
-            if number == signal.SIGKILL:
-                os.killpg(process.pid, number)
-                return True
-            process.send_signal(number)
-            told = time.monotonic()
-        try:
-            said = process.communicate(timeout=LEAVING)[1]
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise SystemExit(
-                f"{number.name} after {seconds:.1f} s: still there {LEAVING:.0f} s later"
-            ) from None
-        # Until Python has imported what listens, a signal does what it does to any process.
-        if process.returncode not in (0, STATUS, -number):
-            raise SystemExit(
-                f"{number.name} after {seconds:.1f} s: status {process.returncode}\n{said}"
-            )
-        print(
-            f"status {process.returncode}, {time.monotonic() - told:.1f} s after {number.name}"
+            end(process, number)
+            return None
+    if process.returncode:
+        raise SystemExit(
+            f"{' '.join(command)} ended with {process.returncode}:\n{said}"
         )
-        return process.returncode != 0
+    # Never 0, which would be no end.
+    return max(time.monotonic() - begun, 1e-3)
+
+
+def end(process, number) -> None:
+    """Sends the signal in the middle of whatever the run does, and waits for its end."""
+    if number == signal.SIGKILL:
+        os.killpg(process.pid, number)
+        process.communicate()
+        return
+    process.send_signal(number)
+    told = time.monotonic()
+    try:
+        said = process.communicate(timeout=LEAVING)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise SystemExit(f"{number.name}: still there {LEAVING:.0f} s later") from None
+    # It may have been at its end.
+    if process.returncode not in (0, STATUS):
+        raise SystemExit(f"{number.name}: status {process.returncode}\n{said}")
+    print(
+        f"status {process.returncode}, {time.monotonic() - told:.1f} s after {number.name}"
+    )
 
 
 def differences(one: Path, other: Path) -> list[str]:

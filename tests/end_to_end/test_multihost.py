@@ -35,7 +35,8 @@ STREAMED = [
 # One that waits for a stopped process for seconds.
 IMPATIENT = [
     "-c",
-    "import runpy; from experiments.training import rendezvous; rendezvous.SILENCE = 15; "
+    "import runpy; from experiments.training import rendezvous; rendezvous.SAID = 4; "
+    "rendezvous.SILENCE = 8; "
     "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
 ]
 PATIENCE = 300
@@ -122,8 +123,7 @@ def test_a_save_that_failed_is_told_by_the_next_call(tmp_path):
 class Party:
     """Processes of one trial, of one device each.
 
-    `own` are flags of some of them, in which {port} is that of the first, `places` their
-    working directories, and `late` the seconds that each comes later than the one before.
+    `own` are flags of some of them, and `places` their working directories.
     """
 
     def __init__(
@@ -134,20 +134,15 @@ class Party:
         program=WHOLE,
         own=None,
         places=None,
-        late=0,
-        port=None,
     ):
-        if not port:
-            with socket.socket() as free:
-                free.bind(("localhost", 0))
-                port = free.getsockname()[1]
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
         directories = [workdir] + [workdir.with_name("elsewhere")] * (
             count - 1
         )  # which only the first may look at
         self.processes = []
         for i in range(count):
-            if i:
-                time.sleep(late)
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -156,7 +151,7 @@ class Party:
                     *arguments,
                     f"--hosts=localhost:{port},{i}/{count}",
                     f"--workdir={directories[i]}",
-                    *(flag.format(port=port) for flag in (own or {}).get(i, ())),
+                    *(own or {}).get(i, ()),
                 ],
                 text=True,
                 env=dict(environment(1), PYTHONPATH=str(ROOT)),
@@ -245,19 +240,13 @@ SHORT = (
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("strategy", "program"),
-    # Of the four pairs two, as each starts three processes and takes a minute.
-    [("pmap", WHOLE), ("shard_map", STREAMED)],
-    ids=["pmap", "shard_map, streamed"],
-)
-def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
-    arguments = [*SHORT, f"--config.training.strategy={strategy}"]
-    late = 15 if program == WHOLE else 0
-    with Party(tmp_path / "two", *arguments, program=program, late=late) as party:
+def test_two_processes_are_one_of_two_devices(tmp_path):
+    """By shard_map, and of a corpus that is streamed; the next test has neither."""
+    arguments = [*SHORT, "--config.training.strategy=shard_map"]
+    with Party(tmp_path / "two", *arguments, program=STREAMED) as party:
         (status, said), second = party.end()
         assert status == 0 and second == (0, "")
-        assert said.startswith("waiting for 1 of 2 processes at localhost:") or not late
+        # Where the other came late.
         assert len(said.splitlines()) <= 1
     alone(tmp_path / "one", *arguments)
     assert faults.differences_of_trials(tmp_path / "one", tmp_path / "two") == []
@@ -266,40 +255,40 @@ def test_two_processes_are_one_of_two_devices(tmp_path, strategy, program):
 
 @pytest.mark.ci
 def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
-    """SIGTERM to one and then to all of the other; each killed in turn; ended by one process."""
+    """SIGTERM to one and then to all of the other; one killed, one stopped; ended by one process.
+
+    Each of two may be lost: that is asked of processes without JAX, in test_rendezvous.py.
+    """
     workdir = tmp_path / "two"
+    trial = [*faults.TRIAL, "--config.training.steps=800"]
     for which, tell in ((1, os.kill), (0, os.killpg)):
-        with Party(workdir, *faults.TRIAL) as party:
+        with Party(workdir, *trial) as party:
             wait_for_saves(workdir)
             tell(party.processes[which].pid, signal.SIGTERM)
             for status, said in party.end():
                 assert status == STATUS and said.strip().endswith(LINE)
         assert list(workdir.glob("interrupted/*/notes"))
-    for killed in (1, 0):
-        with Party(workdir, *faults.TRIAL) as party:
-            wait_for_saves(workdir)
-            party.processes[killed].kill()
-            begin = time.monotonic()
-            status, said = party.end()[1 - killed]
-            assert time.monotonic() - begin < SOON
-            assert_lost(killed, status, said)
-    for stopped in (1, 0):
-        with Party(workdir, *faults.TRIAL, program=IMPATIENT) as party:
-            wait_for_saves(workdir)
-            both = party.processes
-            both[stopped].send_signal(signal.SIGSTOP)
-            both[1 - stopped].wait(timeout=SOON)
-            both[stopped].send_signal(signal.SIGCONT)
-            (status, said), end_of_stopped = (
-                party.end() if stopped else reversed(party.end())
-            )
-            waiting, line = said.splitlines()
-            assert f"process {stopped} (" in waiting
-            assert "is silent; waiting for it for up to 15 s" in waiting
-            assert_lost(stopped, status, line)
-            assert_lost(1 - stopped, *end_of_stopped)
-    alone(workdir, *faults.TRIAL)
-    alone(tmp_path / "one", *faults.TRIAL)
+    with Party(workdir, *trial) as party:
+        wait_for_saves(workdir)
+        first, second = party.processes
+        first.kill()
+        begin = time.monotonic()
+        assert_lost(0, *party.end()[1])
+        assert time.monotonic() - begin < SOON
+    with Party(workdir, *trial, program=IMPATIENT) as party:
+        wait_for_saves(workdir)
+        first, second = party.processes
+        second.send_signal(signal.SIGSTOP)
+        first.wait(timeout=SOON)
+        second.send_signal(signal.SIGCONT)
+        (status, said), end_of_stopped = party.end()
+        waiting, line = said.splitlines()
+        assert "process 1 (" in waiting
+        assert "is silent; waiting for it for up to 8 s" in waiting
+        assert_lost(1, status, line)
+        assert_lost(0, *end_of_stopped)
+    alone(workdir, *trial)
+    alone(tmp_path / "one", *trial)
     assert faults.differences_of_trials(tmp_path / "one", workdir) == []
 
 
@@ -311,16 +300,6 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
             {1: ["--config.seed=3"]},
             "has another config than the first",
             "has another config than the first",
-        ),
-        (
-            {1: ["--hosts=localhost:{port},0/2"]},
-            "two processes have the number 0, on",
-            "two processes have the number 0, on",
-        ),
-        (
-            {1: ["--hosts=localhost:{port},1/3"]},
-            "counts 3 processes, the first 2",
-            "counts 3 processes, the first 2",
         ),
         (
             {
@@ -348,15 +327,6 @@ def assert_ends_of_mistake(party, *expected):
         *waiting, line = said.splitlines()
         assert status == 2 and text in line
         assert all(line.startswith("waiting for ") for line in waiting)
-
-
-@pytest.mark.ci
-def test_a_port_of_another_program_ends_both_in_a_line(tmp_path):
-    with socket.create_server(("localhost", 0)) as other:
-        port = other.getsockname()[1]
-        with Party(tmp_path / "two", port=port) as party:
-            line = f"localhost:{port} is taken by another program"
-            assert_ends_of_mistake(party, line, line)
 
 
 @pytest.mark.ci

@@ -34,7 +34,7 @@ def swept(tmp_path_factory):
     here = Here(
         workdir,
         {planned[0].settings.data: tiny.corpus()},
-        Wishes(workers=2),
+        Wishes(workers=1),
         print,
         Interruption(),
     )

@@ -9,10 +9,12 @@ import time
 
 import pytest
 
-from tests.cases import the_rest_in_ci
 from tests.end_to_end.test_commands import CONFIG, ENVIRONMENT, ROOT, sweep
 
-TUNED = ("--seeds=2", "--tune=training.learning_rate:0.5,1,2", "--workers=1")
+# How ml_collections loads a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
+
+TUNED = ("--seeds=2", "--tune=training.learning_rate:0.5,1", "--workers=1")
 
 
 def entries(workdir):
@@ -41,12 +43,12 @@ def tuned(tmp_path_factory):
 def test_each_row_is_compared_at_its_best_value(tuned):
     workdir, printed = tuned
     found = results(workdir)
-    assert [role for role, _ in found].count("tuning") == 6
+    assert [role for role, _ in found].count("tuning") == 4
     for row in ("positions=sinusoidal", "positions=none"):
         # The row's own rate, 1, is not in the name.
         tried = {
             rate: found["tuning", f"{row}{rate} seed=1000"][0]
-            for rate in (" learning_rate=0.5", "", " learning_rate=2")
+            for rate in (" learning_rate=0.5", "")
         }
         best = min(tried, key=tried.get)
         compared = {name for role, name in found if role == "compared" and row in name}
@@ -72,7 +74,7 @@ def test_the_same_command_has_nothing_left_to_do(tuned):
 @pytest.mark.ci
 def test_a_killed_sweep_chooses_the_same(tuned, tmp_path):
     """Killed while it tunes, and while it trains what was chosen."""
-    for ended in (1, 7, 11):
+    for ended in (1, 5):
         flags = (f"--config={CONFIG}", "--sweep=positions", f"--workdir={tmp_path}")
         command = [sys.executable, "-m", "launch.sweep", *flags, *TUNED]
         # A group of its own, so that the workers are killed too.
@@ -100,9 +102,9 @@ def test_dry_run_prints_the_tuning_trials_and_says_what_depends_on_them(tmp_path
     done = sweep(tmp_path, *TUNED, "--dry_run", "--tune_seeds=2", names="positions")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert sum(line.startswith("tuning: ") for line in lines) == 12
+    assert sum(line.startswith("tuning: ") for line in lines) == 8
     assert sum(line.startswith("untuned: ") for line in lines) == 4
-    assert "20 trials in 1 groups, each builds" in done.stdout
+    assert "16 trials in 1 groups, each builds" in done.stdout
     assert lines[-1].startswith(
         "4 of them are compared trials, which depend on what the tuning trials choose, of "
         "positions=sinusoidal, positions=none; "
@@ -112,7 +114,7 @@ def test_dry_run_prints_the_tuning_trials_and_says_what_depends_on_them(tmp_path
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    the_rest_in_ci(
+    (
         [
             (["--tune=training.learning_rate:1"], "one value is no choice"),
             (["--tune=training.rate:1,2"], "training.rate: no such setting"),
@@ -123,8 +125,7 @@ def test_dry_run_prints_the_tuning_trials_and_says_what_depends_on_them(tmp_path
             ),
             (["--tune=training.warmup:1,2", "--tune_seeds=0"], "tune_seeds"),
             (["--tune_seeds=2"], "--tune_seeds=2 is for --tune: give that too"),
-        ],
-        first=2,
+        ]
     ),
 )
 def test_mistakes_are_one_line_before_any_work(tmp_path, flags, message):

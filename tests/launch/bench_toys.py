@@ -9,7 +9,17 @@ import jax.numpy as jnp
 from launch.bench.attention import jax as jax_libraries
 from launch.bench.attention.cases import Case
 from launch.bench.attention.jax import Jax
+from launch.bench.growth import curves
 from launch.bench.harness.libraries import Library
+
+CONFIG = "tests/experiments/tiny_config.py"
+
+
+def of_tiny_config(measure, size):
+    """Measures a size of growth on the tests' own config."""
+    curves.CONFIG = CONFIG
+    curves.BATCH = 4
+    return measure(size)
 
 
 def tiny(direction="forward", score="scaled_dot", mask="causal", **options):

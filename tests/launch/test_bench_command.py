@@ -1,29 +1,30 @@
 """The benchmarks as a person types them: mistakes, and each at its smallest size."""
 
+import dataclasses
+import functools
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launch.bench.__main__ import BENCHMARKS, load
+from launch.bench.growth import command as growth
+from launch.bench.growth import curves
+from launch.bench.growth.curve import in_process
+from launch.bench.runner import data
+from tests.calls import call
+from tests.launch import bench_toys
 
-ROOT = Path(__file__).parents[2]
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
 
-def bench(*arguments, **environment):
-    """Runs python -m launch.bench."""
-    return subprocess.run(
-        [sys.executable, "-m", "launch.bench", *arguments],
-        cwd=ROOT,
-        encoding="utf-8",
-        capture_output=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-    )
+# How ml_collections loads a config.
+pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
+
+
+def bench(*arguments):
+    return call("bench.__main__", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -31,28 +32,25 @@ def bench(*arguments, **environment):
     [
         (["attention", "--peers=attn,flux"], "unknown peer 'flux'; known: attn,"),
         (["conformance", "--rounds=3"], "Unknown command line flag 'rounds'"),
-        pytest.param(
+        (
             ["decode", "--cases=batch-2"],
             "known: batch-32-beam-4, batch-32-greedy, batch-1-beam-4, batch-1-greedy",
-            marks=pytest.mark.ci,
         ),
         (
             ["speed"],
             "COMMAND is attention or train or decode or conformance or fidelity or "
             "sweep or overhead or data or layers or growth or verdicts or compile",
         ),
-        pytest.param(["overhead"], "--config=FILE is needed", marks=pytest.mark.ci),
+        (["overhead"], "--config=FILE is needed"),
         (["compile", "--for=v5e,v1"], "unknown device 'v1'; known: v5e, v5e-4, v6e,"),
-        pytest.param(
+        (
             ["compile", "--for=v5e", "--sweep=heads"],
             "--sweep needs --config=FILE",
-            marks=pytest.mark.ci,
         ),
         (["compile", "--for=v5e", CONFIG, "--sweep=places"], "places"),
-        pytest.param(
+        (
             ["sweep", CONFIG, "--sweep=heads", "--ways=fast"],
             "unknown way 'fast'",
-            marks=pytest.mark.ci,
         ),
     ],
 )
@@ -65,8 +63,8 @@ def test_a_mistake_is_one_line(arguments, message):
 
 
 SMALLEST = {
-    "attention": ["--tiny", "--rounds=1"],
-    "train": ["--tiny", "--rounds=1", "--peers=attn,torch,flax"],
+    "attention": ["--tiny", "--rounds=1", "--peers=attn,jax.nn,torch"],
+    "train": ["--tiny", "--rounds=1", "--peers=attn,torch"],
     "decode": ["--tiny", "--rounds=1"],
     "conformance": ["--tiny", "--peers=attn:reference,jax.nn,torch"],
     "fidelity": ["--tiny"],
@@ -93,24 +91,61 @@ def test_every_benchmark_has_a_smallest_size():
     assert [load(name).name for name in BENCHMARKS] == list(BENCHMARKS)
 
 
+def holds_overhead(record, _):
+    seconds = record["seconds"]
+    assert seconds["bare step"][0] > 0 and seconds["runner"][0] > 0
+
+
+def holds_layers(record, table):
+    assert "self-attention" in table and "4, 5, 6 (O(n))" in table
+    entries = record["layers"]["recurrence"]
+    sizes = [(entry["n"], entry["d"], len(entry["seconds"])) for entry in entries]
+    assert sizes == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
+
+
+HOLD = {"overhead": holds_overhead, "layers": holds_layers}
+"""What a benchmark's record and table hold beside what all have."""
+
+
+def measured_here(curve, size):
+    """Measures a size of a curve in this process, but where devices have to be of a number."""
+    if curve.measure in (curves.measure_lanes, curves.measure_devices):
+        measure = functools.partial(bench_toys.of_tiny_config, curve.measure)
+        return in_process(dataclasses.replace(curve, measure=measure), size)
+    return curve.measure(size)
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("name", SMALLEST)
-def test_each_runs_at_its_smallest_size(name, tmp_path):
+def test_each_runs_at_its_smallest_size(name, tmp_path, monkeypatch):
     """Its own part runs, and the libraries that are missing are named."""
     if name == "compile" and not installed("libtpu"):
         pytest.skip("no compiler for TPUs: pip install '.[compile-tpu]'")
     flags = [*SMALLEST[name], f"--directory={tmp_path}"]
     # Programs this small run a few times: most of the test would be to optimise them.
-    done = bench(name, *flags, JAX_DISABLE_MOST_OPTIMIZATIONS="1", NPROC="1")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    monkeypatch.setenv("NPROC", "1")
+    monkeypatch.setattr(data, "PHRASES", 1000)
+    if name == "growth":
+        # A process for each of 18 sizes would import JAX for most of the test.
+        monkeypatch.setattr(growth, "in_process", measured_here)
+        monkeypatch.setattr(curves, "CONFIG", bench_toys.CONFIG)
+        monkeypatch.setattr(data, "in_process", lambda _, stage, of: stage(of))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done = bench(name, *flags)
     missing = [other for other in OTHERS.get(name, ()) if not installed(other)]
     not_compared = name == "fidelity" and missing
     assert done.returncode == (2 if not_compared else 0), done.stderr
     for other in missing:
         assert other in done.stdout
         assert "not installed" in done.stdout
-    (record,) = tmp_path.glob("*.json")
-    assert json.loads(record.read_text())["versions"]["jax"]
-    for file in tmp_path.iterdir():
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["versions"]["jax"]
+    if name in HOLD:
+        (table,) = tmp_path.glob("*.md")
+        HOLD[name](record, table.read_text())
+    for file in filter(Path.is_file, tmp_path.iterdir()):
         assert str(file) in done.stdout.replace("\n", "")
 
 

@@ -16,6 +16,7 @@ from launch.bench.compile.command import BENCHMARK, table
 from launch.bench.compile.compiler import Compiled, Compiler
 from launch.bench.compile.configs import config_of, every_config
 from launch.bench.compile.targets import Target
+from tests.cases import the_rest_in_ci
 
 CONFIG = "tests/experiments/tiny_config.py"
 
@@ -60,7 +61,7 @@ def test_every_form_can_be_traced(compiler, score, mask):
     assert out.shape == (1, 16, 2, 8) and out.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", the_rest_in_ci([2, 1], first=1))
 def test_a_step_writes_its_state_over_the_old_one(compiler, lanes):
     compiled = compiler.compile(ProgramCase(CONFIG, strategy="shard_map", lanes=lanes))
     settings = training.trial(ProgramCase(CONFIG)).settings

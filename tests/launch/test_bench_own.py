@@ -15,7 +15,6 @@ from launch.bench.growth.curve import Curve
 from launch.bench.harness.exponent import exponent
 from launch.bench.harness.libraries import BenchError
 from launch.bench.runner import overhead, sweeps
-from launch.bench.table1 import command as layers
 from launch.bench.table1 import kinds, measures
 from tests.experiments import tiny, tiny_config
 from tests.launch.toy_curves import level, squared
@@ -125,15 +124,6 @@ def test_saves_between_lines_are_counted():
 
 
 @pytest.mark.ci
-def test_overhead_of_the_tiny_trial(tmp_path):
-    written = overhead.time_steps(
-        tiny.resolve(), 1, tmp_path, rich.console.Console(file=io.StringIO())
-    )
-    seconds = json.loads(written[1].read_text())["seconds"]
-    assert seconds["bare step"][0] > 0 and seconds["runner"][0] > 0
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "trips", "paths"),
     list(
@@ -155,18 +145,6 @@ def test_exponents():
     assert (slope, error) == (pytest.approx(2), pytest.approx(0, abs=1e-9))
     slope, error = exponent({1: 1.0, 2: 4.0, 4: 4.0})
     assert slope == pytest.approx(1) and error == pytest.approx((2 / 3) ** 0.5 / 2**0.5)
-
-
-@pytest.mark.ci
-def test_the_table_of_layers(tmp_path):
-    console = rich.console.Console(file=io.StringIO(), width=200)
-    table, results, image = layers.measure_kinds(kinds.TINY[:2], 1, tmp_path, console)
-    assert "self-attention" in table.read_text()
-    assert "4, 5, 6 (O(n))" in table.read_text()
-    entries = json.loads(results.read_text())["layers"]["recurrence"]
-    sizes = [(entry["n"], entry["d"], len(entry["seconds"])) for entry in entries]
-    assert sizes == [(16, 8, 1), (32, 8, 1), (16, 16, 1)]
-    assert image.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_growth_has_the_slopes_of_its_curves(tmp_path):

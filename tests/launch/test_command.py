@@ -15,6 +15,7 @@ from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import load_config
 from experiments.system import files
 from launch import command
+from tests.cases import the_rest_in_ci
 from tests.experiments import fakes, tiny_config
 
 # How ml_collections loads a config.
@@ -160,7 +161,7 @@ def test_a_directory_in_a_files_place_is_one_line(tmp_path, capsys):
     assert f"{tmp_path}/config.json: Is a directory; move that" in actual[2]
 
 
-@pytest.mark.parametrize("words", [["--help"], []])
+@pytest.mark.parametrize("words", the_rest_in_ci([[], ["--help"]], first=1))
 def test_a_reader_that_wants_no_more_gets_no_traceback(words, finished):
     call = [sys.executable, "-m", "launch.report", f"--workdir={finished}", *words]
     reader, writer = os.pipe()

@@ -1,20 +1,13 @@
 """The report as a person asks for it."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.cases import the_rest_in_ci
+from tests.calls import call
 from tests.experiments import fakes
 
 
 def report(*flags):
-    return subprocess.run(
-        [sys.executable, "-m", "launch.report", *flags],
-        capture_output=True,
-        encoding="utf-8",
-    )
+    return call("report", *flags)
 
 
 def test_rows_within_the_interest_are_equal(tmp_path):
@@ -28,7 +21,7 @@ def test_rows_within_the_interest_are_equal(tmp_path):
 
 @pytest.mark.parametrize(
     ("interest", "message"),
-    the_rest_in_ci(
+    (
         [
             (
                 "ter:1",
@@ -37,8 +30,7 @@ def test_rows_within_the_interest_are_equal(tmp_path):
             ("bleu:a", "'a' is no number above 0; write bleu:0.5"),
             ("bleu", "'' is no number above 0"),
             ("bleu:-1", "'-1' is no number above 0"),
-        ],
-        first=1,
+        ]
     ),
 )
 def test_a_mistaken_interest_is_one_line(tmp_path, interest, message):

@@ -76,7 +76,7 @@ def _evaluation(part, settings, lanes):
         function = functools.partial(search_batch, program, how, ())
         shared = [_integers(*shape), _integers(size)]
     arguments = _on(lanes.mesh.devices.flat[0], (state, *shared))
-    return over_lanes(function, lanes).function, arguments
+    return over_lanes(function, lanes), arguments
 
 
 def _state(settings, program):
