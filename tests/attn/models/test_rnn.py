@@ -162,8 +162,10 @@ def test_weights_are_kept_and_without_a_key_nothing_is_dropped():
 
 
 @pytest.mark.ci
-def test_gradients_reach_every_parameter():
-    model, variables = build(*CASES[1])
+@pytest.mark.parametrize("case", [CASES[0], CASES[2]])
+def test_gradients_reach_every_parameter(case):
+    """Without attention, by the summary alone, and with it."""
+    model, variables = build(*case)
     row, seen = packed()
 
     def total(variables):
