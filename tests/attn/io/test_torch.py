@@ -24,6 +24,7 @@ from tests.attn import numpy_transformer
 from tests.attn.io.random_transformer import SHAPE, D, F, H, L, N, Y, assert_same, build
 
 PLAIN = Design(norm_epsilon=1e-5)
+ONE_LAYER = SHAPE._replace(N=1)
 SOURCE_LENGTHS = (11, 5)
 TARGET_LENGTHS = (3, 7)
 EMBEDDINGS = ("src_embed.weight", "tgt_embed.weight", "generator.weight")
@@ -357,11 +358,14 @@ def test_what_no_model_of_ours_is(arrays, h, message):
     ("form", "message"),
     [
         (
-            dict(shape=SHAPE._replace(d_k=3)),
+            dict(shape=ONE_LAYER._replace(d_k=3)),
             "needs h·d_k = h·d_v = d_model, got h=2, d_k=3, d_v=7, d_model=14; to_arrays",
         ),
-        (dict(shape=SHAPE._replace(h_kv=1)), "keys and values for each .* not h_kv=1"),
-        (dict(shape=SHAPE._replace(d_c=3)), "h_kv=None, d_c=3 with h=2; to_arrays"),
+        (
+            dict(shape=ONE_LAYER._replace(h_kv=1)),
+            "keys and values for each .* not h_kv=1",
+        ),
+        (dict(shape=ONE_LAYER._replace(d_c=3)), "h_kv=None, d_c=3 with h=2; to_arrays"),
         (dict(design=Design(score="additive")), "has no score='additive'"),
         (dict(design=Design(gate="head")), "has no gate='head'"),
         (dict(design=Design(heads=TalkingHeads())), r"has no heads=TalkingHeads\(\)"),
@@ -370,4 +374,4 @@ def test_what_no_model_of_ours_is(arrays, h, message):
 )
 def test_what_pytorch_has_not(form, message):
     with pytest.raises(ValueError, match=message):
-        to_torch(*build(**form))
+        to_torch(*build(**dict(shape=ONE_LAYER) | form))

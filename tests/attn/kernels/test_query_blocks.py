@@ -1,7 +1,5 @@
 """The rows of padding in the last block of queries see nothing."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 from attn import Additive, Mask, attention, inspect, sampled_attention
 from attn.positions.biases import RelativeBias
+from tests.attn.blocks import blocks_of
 
 N = 5
 M = 6
@@ -23,13 +22,11 @@ SCORE = Additive(
 BIAS = RelativeBias(jnp.asarray(DRAW(size=(1, 5)), jnp.float32))
 
 
-@pytest.fixture(autouse=True)
-def _blocks_of_three(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _blocks_of_three():
     """The second block has two queries and a row of padding, which would see key 5."""
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 3)
-    jax.clear_caches()  # the constant is compiled in
-    yield
-    jax.clear_caches()
+    with blocks_of(3):
+        yield
 
 
 def _attention(q, k, v, **options):

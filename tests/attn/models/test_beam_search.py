@@ -185,6 +185,26 @@ def test_a_sentence_is_translated_as_if_alone():
     np.testing.assert_allclose(actual.log_probs, expected.log_probs[order], rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def watched_search():
+    """A compiled search of two hypotheses, and the numbers of the steps that it makes."""
+    reached = []
+    step = Transformer.decode_step
+
+    def watched(self, pieces, t, *rest):
+        jax.debug.callback(lambda t: reached.append(int(t) + 1), t)
+        return step(self, pieces, t, *rest)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def search(model, variables, source, lengths, alpha):
+        options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS, alpha=alpha)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Transformer, "decode_step", watched)
+            return beam_search(model, variables, source, lengths, beam=2, **options)
+
+    return search, reached
+
+
 def scripted(first, later):
     """A model whose next piece depends on its position only: eos with these
     probabilities, else 3, seldom 4.
@@ -232,28 +252,12 @@ def scripted(first, later):
     ],
 )
 def test_it_stops_when_nothing_can_change_and_not_before(
-    monkeypatch, first, later, alpha, size, steps
+    watched_search, first, later, alpha, size, steps
 ):
     model, variables = scripted(first, later)
-    reached = []
-    step = Transformer.decode_step
-
-    def watched(self, pieces, t, *rest):
-        jax.debug.callback(lambda t: reached.append(int(t) + 1), t)
-        return step(self, pieces, t, *rest)
-
-    monkeypatch.setattr(Transformer, "decode_step", watched)
-    hypotheses = jax.jit(
-        functools.partial(
-            beam_search,
-            model,
-            beam=2,
-            max_length=MAX_LENGTH,
-            bos=BOS,
-            eos=EOS,
-            alpha=alpha,
-        )
-    )(variables, *sentences(2, 6))
+    search, reached = watched_search
+    reached.clear()
+    hypotheses = search(model, variables, *sentences(2, 6), alpha)
     jax.effects_barrier()
     np.testing.assert_array_equal((hypotheses.tokens > 0).sum(-1), size)
     assert max(reached) == steps
@@ -303,22 +307,27 @@ def test_what_makes_no_sense_is_refused(wrong, message):
 
 def test_an_array_without_tokens_is_no_prefix():
     model, variables = build()
-    source, lengths = sentences(4)
-    options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
-    nothing = jnp.zeros((4, 0), jnp.int32), jnp.zeros(4, jnp.int32)
-    expected = greedy(model, variables, source, lengths, **options)
-    actual = greedy(model, variables, source, lengths, prefix=nothing, **options)
+    search = searcher(model, 0, 1)
+    arguments = variables, *sentences(), 0.6, np.array([MAX_LENGTH] * 40)
+    nothing = jnp.zeros((40, 0), jnp.int32), jnp.zeros(40, jnp.int32)
+    actual = search(*arguments, nothing)
+    expected = search(*arguments, begun([()] * 40))
     np.testing.assert_array_equal(actual, expected)
 
 
 def test_the_penalty_is_as_precise_as_the_log_probabilities():
     """Under x64, where also no integer of 64 bits is put among tokens, which would warn."""
     model, variables = build()
-    options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
     source, lengths = sentences(4)
+
+    @jax.jit
+    def both(*arguments):
+        options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS)
+        best = greedy(model, *arguments, **options)
+        return beam_search(model, *arguments, beam=2, **options), best
+
     with enable_x64(True):
-        actual = beam_search(model, variables, source, lengths, beam=2, **options)
-        best = greedy(model, variables, source, lengths, **options)
+        actual, best = both(variables, source, lengths)
         counts = (np.asarray(actual.tokens) != PAD).sum(-1)
         expected = np.asarray(actual.log_probs) / lp(counts, 0.6)
         assert actual.tokens.dtype == best.dtype == jnp.int32

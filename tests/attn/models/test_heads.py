@@ -31,6 +31,7 @@ from attn.models.design import check_design
 from attn.models.heads import GATES
 from tests.attn import oracle
 from tests.attn.models.multihead_cases import LENGTHS, B, D, H, M, N
+from tests.attn.models.random_variables import random_variables
 
 K = 4
 V = 5
@@ -47,6 +48,7 @@ CASES = {
 }
 
 
+@functools.cache
 def build(**options):
     """Returns a module and random parameters in float64."""
     model = MultiHeadAttention(D, H, K, V, **options)
@@ -169,33 +171,47 @@ def test_a_gate_of_ones_is_none():
 
 def test_without_the_second_map_differential_attention_is_attention():
     q, k, v = draw_qkv(2 * K)
-    arguments = dict(mask=MASK, bias=np.ones((H, N, M), np.float32))
-    out, weights = differential(q, k, v, 0.0, return_weights=True, **arguments)
-    expected = attention(q[..., :K], k[..., :K], v, return_weights=True, **arguments)
+    parts = slice(K), slice(K, None)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(option, factor):
+        name, value = option
+        bias = np.ones((H, N, M), np.float32)
+        arguments = dict(mask=MASK, bias=bias) | {name: value}
+        out = differential(q, k, v, factor, **arguments)
+        return out, [attention(q[..., x], k[..., x], v, **arguments) for x in parts]
+
+    (out, weights), (expected, _) = both(("return_weights", True), 0.0)
     np.testing.assert_array_equal(out, expected[0])
     np.testing.assert_array_equal(weights, expected[1])
-    arguments["implementation"] = "tiled"
-    out = differential(q, k, v, 0.7, **arguments)
-    parts = [
-        attention(q[..., part], k[..., part], v, **arguments)
-        for part in (slice(K), slice(K, None))
-    ]
-    np.testing.assert_allclose(out, parts[0] - 0.7 * parts[1], rtol=1e-5, atol=1e-6)
+    out, maps = both(("implementation", "tiled"), 0.7)
+    np.testing.assert_allclose(out, maps[0] - 0.7 * maps[1], rtol=1e-5, atol=1e-6)
 
 
 def test_each_map_drops_weights_of_its_own():
     q, k, v = draw_qkv(K)
-    both = [jnp.concatenate([x, x], axis=-1) for x in (q, k)]
-    assert not differential(*both, v, 1.0).any()
-    dropout = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
-    assert jnp.abs(differential(*both, v, 1.0, **dropout)).max() > 0.1
+    both = [np.concatenate([x, x], axis=-1) for x in (q, k)]
+
+    @jax.jit
+    def subtracted(rate):
+        dropout = dict(dropout_rate=rate, dropout_key=jax.random.key(0))
+        return differential(*map(jnp.asarray, both), v, 1.0, **dropout)
+
+    assert not subtracted(0.0).any()
+    assert jnp.abs(subtracted(0.5)).max() > 0.1
 
 
 def test_heads_that_say_nothing_are_separate():
     q, k, v = draw_qkv(K)
     eye = jnp.eye(H)
-    out, weights = talking_heads(q, k, v, eye, eye, mask=MASK, return_weights=True)
-    expected = attention(q, k, v, mask=MASK, return_weights=True)
+
+    @jax.jit
+    def both(q, k, v):
+        options = dict(mask=MASK, return_weights=True)
+        talking = talking_heads(q, k, v, eye, eye, **options)
+        return talking, attention(q, k, v, **options)
+
+    (out, weights), expected = both(q, k, v)
     np.testing.assert_allclose(out, expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(weights, expected[1], rtol=1e-5, atol=1e-6)
 
@@ -219,17 +235,18 @@ def test_what_talking_heads_do_not_see_reaches_nobody():
     mix = jnp.asarray(np.random.default_rng(2).normal(size=(2, H, H)), jnp.float32)
     bad = k.at[0, 4:].set(np.nan), v.at[0, 5:].set(np.inf)
 
-    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3))
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3), has_aux=True)
     def loss(q, k, v, mix):
-        return (talking_heads(q, k, v, *mix, mask=MASK) ** 2).sum()
+        out = talking_heads(q, k, v, *mix, mask=MASK)
+        return (out**2).sum(), out
 
-    loss = jax.jit(loss)
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-6),
         loss(q, *bad, mix),
         loss(q, k, v, mix),
     )
-    out = talking_heads(q.at[1, 3, 0].set(np.nan), k, v, *mix, mask=MASK)
+    (_, out), _ = loss(q.at[1, 3, 0].set(np.nan), k, v, mix)
     assert np.isnan(out[1, 3]).all()
     assert np.isnan(out).sum() == H * V
 
@@ -237,8 +254,11 @@ def test_what_talking_heads_do_not_see_reaches_nobody():
 def test_without_keys_talking_heads_give_0():
     q, k, v = draw_qkv(K)
     eye = jnp.eye(H)
-    assert not talking_heads(q, k[:, :0], v[:, :0], eye, eye).any()
-    assert talking_heads(q[:, :0], k, v, eye, eye).shape == (B, 0, H, V)
+    no_keys = jax.jit(talking_heads)(q, k[:, :0], v[:, :0], eye, eye)
+    assert no_keys.shape == (B, N, H, V)
+    assert not no_keys.any()
+    no_queries = jax.eval_shape(talking_heads, q[:, :0], k, v, eye, eye)
+    assert no_queries.shape == (B, 0, H, V)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +281,9 @@ def test_parameters_are_as_many_as_the_formulas_say(options, more):
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_keep_the_precision_of_the_inputs(name):
     model, params = build(**CASES[name])
-    half = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), (params, single()))
+    half = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), (params, single())
+    )
     out = jax.eval_shape(lambda p, x: model.apply({"params": p}, *x, MASK), *half)
     assert out.dtype == jnp.bfloat16
 
@@ -270,13 +292,18 @@ def test_rotation_turns_each_map_by_itself():
     """Equal maps stay equal, and are turned."""
     model = MultiHeadAttention(D, H, K, V, heads=Differential(), positions=Rotary())
     x, _ = single()
-    params = build(heads=Differential())[1]
+    params = dict(build(heads=Differential())[1])
     for name in ("w_q", "w_k"):
         params[name] = np.concatenate([params[name][..., :K]] * 2, axis=-1)
-    q, k = (
-        model.apply({"params": params}, x, method=method)
-        for method in (lambda m, x: m._queries(x), lambda m, x: m.keys_and_values(x)[0])
-    )
+
+    @jax.jit
+    def turned(params, x):
+        def both(module, x):
+            return module._queries(x), module.keys_and_values(x)[0]
+
+        return model.apply({"params": params}, x, method=both)
+
+    q, k = map(np.asarray, turned(params, x))
     for y in (q, k):
         np.testing.assert_array_equal(y[..., :K], y[..., K:])
         assert not np.allclose(
@@ -303,21 +330,38 @@ def test_what_cannot_be_is_refused(options, message):
 @pytest.mark.parametrize("scan", [False, True])
 def test_lambda_grows_with_the_layer(scan):
     """As 0.8 − 0.6·exp(−0.3·(l − 1)), l from 1 (Ye et al. 2024, section 2.1)."""
+    model, variables, tokens, places, expected = layer_by_layer()
+    apply = jax.jit(model.clone(scan=scan).apply)
+    actual = apply(variables, tokens, places)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@functools.cache
+def layer_by_layer():
+    """Returns a model with its arguments, and what its layers give one after another."""
     shape = Shape(3, D, D, H, K, V)
     design = Design(heads=Differential(), positions=NoPositions())
-    model = LanguageModel(shape, 7, 6, design, scan=scan)
+    model = LanguageModel(shape, 7, 6, design)
     tokens = jnp.array([[3, 1, 4, 1, 5, 2]])
     places = jnp.arange(6)[None]
-    variables = jax.jit(model.init)(jax.random.key(0), tokens, places)
-    params = variables["params"]
-    x = params["embedding"][tokens] * D**0.5
-    for number, factor in enumerate((0.2, 0.355509, 0.470713)):
-        of_layer = Design(heads=Differential(factor), positions=NoPositions())
-        layer = LanguageLayer(shape, of_layer)
-        of_layer = {"params": params[f"decoder_{number}"]}
-        x = jax.jit(layer.apply)(of_layer, x, Mask.causal())
-    actual = jax.jit(model.apply)(variables, tokens, places)
-    np.testing.assert_allclose(actual, x, rtol=1e-4, atol=1e-4)
+    params = random_variables(model, tokens, places)["params"]
+    variables = {"params": params, "positions": no_table()}
+
+    @jax.jit
+    def expected(params):
+        x = params["embedding"][tokens] * D**0.5
+        for number, factor in enumerate((0.2, 0.355509, 0.470713)):
+            of_layer = Design(heads=Differential(factor), positions=NoPositions())
+            layer = LanguageLayer(shape, of_layer)
+            own = {"params": params[f"decoder_{number}"]}
+            x = layer.apply(own, x, Mask.causal())
+        return x
+
+    return model, variables, tokens, places, expected(params)
+
+
+def no_table():
+    return {"target_positions": {"table": jnp.zeros((6, D))}}
 
 
 def test_heads_of_ones_own_keep_their_class_in_a_layer():

@@ -65,6 +65,7 @@ def drawn(model, dtype=np.float32):
     return jax.tree.map(lambda x: jnp.asarray(0.5 * draw(size=x.shape), dtype), shapes)
 
 
+@functools.partial(jax.jit, static_argnames=("model", "method"))
 def apply(model, params, *args, **options):
     return model.apply({"params": params}, *args, **options)
 
@@ -90,7 +91,7 @@ def steps(model, params, x):
     """Returns the outputs of tokens one after another, two hypotheses a position."""
     empty = model.empty_cache((B,), 2 * N, x.dtype)
     # Entries that are not yet written must not count.
-    cache = jax.tree.map(lambda room: jnp.full_like(room, 1e6), empty)
+    cache = jax.tree.map(lambda room: np.full(room.shape, 1e6, room.dtype), empty)
 
     @jax.jit
     def step(x, t, cache):
@@ -102,9 +103,10 @@ def steps(model, params, x):
 
     outputs = []
     for t in range(N):
-        y, cache = step(jnp.stack([x[:, t], -x[:, t]], 1), jnp.int32(t), cache)
+        both = np.stack([x[:, t], -x[:, t]], 1)
+        y, cache = step(both, np.int32(t), cache)
         outputs.append(y)
-    return jnp.stack(outputs, 2)
+    return np.stack(outputs, 2)
 
 
 def slow(*values):
@@ -116,13 +118,14 @@ def test_as_many_heads_of_keys_are_multi_head_attention_bit_for_bit():
     plain, grouped = module(), module(h_kv=H)
     params = drawn(plain)
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, drawn(grouped))
-    results = [
-        jax.value_and_grad(
-            lambda p, m=model: (apply(m, p, *inputs(), Mask()) ** 2).sum()
-        )
-        for model in (plain, grouped)
-    ]
-    for a, b in zip(*(jax.tree.leaves(f(params)) for f in results), strict=True):
+
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.value_and_grad, argnums=1)
+    def loss(model, params):
+        return (apply(model, params, *inputs(), Mask()) ** 2).sum()
+
+    both = loss(plain, params), loss(grouped, params)
+    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -152,8 +155,11 @@ def test_fewer_heads_of_keys_are_repeated_ones(h_kv, options):
             out = apply(plain, params, x, memory, Mask.padding(LENGTHS), rngs=rngs)
             return (out**2).sum(), out
 
-        both = gradient_of_grouped(params, x), gradient_of_repeated(params, x)
-        for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+        @jax.jit
+        def of_both(params, x):
+            return gradient_of_grouped(params, x), gradient_of_repeated(params, x)
+
+        for a, b in zip(*map(jax.tree.leaves, of_both(params, x)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
@@ -213,12 +219,10 @@ def test_steps_over_a_cache_are_the_whole(options):
     model = module(causal=True, **options)
     params = drawn(model)
     x, _ = inputs()
-    actual = steps(model, params, x)
-    for hypothesis, y in enumerate((x, -x)):
-        expected = apply(model, params, y, y, Mask.causal())
-        np.testing.assert_allclose(
-            actual[:, hypothesis], expected, rtol=1e-4, atol=1e-5
-        )
+    both = jnp.stack([x, -x], axis=1)
+    expected = apply(model, params, both, both, Mask.causal())
+    actual = steps(model, params, np.asarray(x))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("selection", ["soft", "argmax"])
@@ -227,10 +231,15 @@ def test_a_memory_is_attended_to_in_steps(selection, options):
     model = module(selection=selection, **options)
     params = drawn(model)
     x, memory = inputs()
-    kept = apply(model, params, memory, method="project_memory")
     visible = jnp.asarray(np.arange(M) < LENGTHS[:, None, None])
-    out = apply(model, params, x, kept, visible, method="attend_to_memory")
-    expected = apply(model, params, x, memory, Mask.padding(LENGTHS))
+
+    @jax.jit
+    def both(params, x, memory):
+        kept = apply(model, params, memory, method="project_memory")
+        out = apply(model, params, x, kept, visible, method="attend_to_memory")
+        return out, apply(model, params, x, memory, Mask.padding(LENGTHS))
+
+    out, expected = both(params, x, memory)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -279,9 +288,9 @@ def test_a_step_over_latents_makes_no_keys():
         model = module(d_c=C, **options)
         cache = model.empty_cache((B,), entries, jnp.float32)
         visible = jnp.ones((B, 1, entries), bool)
-        step = functools.partial(apply, model, method="decode_step")
-        x = jnp.ones((B, 1, D))
-        made = jax.make_jaxpr(step)(drawn(model), x, jnp.int32(0), cache, visible)
+        step = functools.partial(model.apply, method="decode_step")
+        variables, x = {"params": drawn(model)}, jnp.ones((B, 1, D))
+        made = jax.make_jaxpr(step)(variables, x, jnp.int32(0), cache, visible)
         return max(
             math.prod(x.aval.shape)
             for equation in made.jaxpr.eqns
@@ -293,25 +302,19 @@ def test_a_step_over_latents_makes_no_keys():
     assert largest(score=Normed) >= B * entries * H * K
 
 
-@pytest.mark.parametrize(
-    ("changes", "simpler"),
-    [
-        (dict(h_kv=1), lambda x: repeated(x, 1)),
-        (dict(d_c=C), without_latents),
-    ],
-)
-def test_a_beam_search_finds_the_pieces_of_the_plain_form(changes, simpler):
+def test_a_beam_search_finds_the_pieces_of_the_plain_form():
+    """Of latents, of which one head of keys is made for all."""
     shape = Shape(N=1, d_model=10, d_ff=17, h=H, d_k=6, d_v=5)
     design = Design()
     model, plain = (
         Transformer(x, VOCABULARY, LENGTH, design, 0.0)
-        for x in (shape._replace(**changes), shape)
+        for x in (shape._replace(h_kv=1, d_c=C), shape)
     )
     _, variables = build_model(VOCABULARY, design, model)
 
     def of_layer(layer):
         return {
-            name: simpler(x) if name.endswith("attention") else x
+            name: repeated(without_latents(x), 1) if name.endswith("attention") else x
             for name, x in layer.items()
         }
 

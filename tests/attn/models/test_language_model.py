@@ -15,6 +15,7 @@ from attn import (
     Convolutional,
     DeltaNet,
     Design,
+    Differential,
     LanguageModel,
     Mask,
     Recurrent,
@@ -28,6 +29,7 @@ from attn import (
 )
 from attn.models.sampling import allowed_tokens
 from tests.attn import numpy_transformer
+from tests.attn.models.random_variables import random_variables
 
 SHAPE = Shape(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 VOCABULARY = 23
@@ -48,44 +50,43 @@ DESIGNS = [
 
 
 @functools.cache
-def build(design=DESIGNS[0], **options):
+def build(design=DESIGNS[0], shape=SHAPE, **options):
     """Random parameters, biases and norms too."""
-    model = LanguageModel(SHAPE, VOCABULARY, LENGTH, design=design, **options)
+    model = LanguageModel(shape, VOCABULARY, LENGTH, design=design, **options)
     ids = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
-    draw = np.random.default_rng(2)
-    params = jax.tree.map_with_path(
-        lambda path, x: jnp.asarray(
-            0.4 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32
-        ),
-        shapes,
-    )
+    variables = random_variables(model, ids, ids)
     table = Sinusoidal().table(jax.random.key(0), LENGTH, SHAPE.d_model)
-    return model, dict(params=params, positions=dict(target_positions={"table": table}))
+    return model, variables | dict(positions=dict(target_positions={"table": table}))
 
 
-def text(count=1, length=9, seed=0):
+def text(count=2, length=9, seed=0):
     return jnp.asarray(
         np.random.default_rng(seed).integers(3, VOCABULARY, (count, length))
     )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def logits(model, variables, pieces, mask=Mask.causal()):
-    hidden = model.apply(
-        variables,
-        pieces,
-        jnp.broadcast_to(jnp.arange(pieces.shape[-1]), pieces.shape),
-        mask,
-    )
+def logits(model, variables, pieces, mask=Mask.causal(), places=jnp.arange(9)):
+    places = jnp.broadcast_to(places, pieces.shape)
+    hidden = model.apply(variables, pieces, places, mask)
     return model.apply(variables, hidden, method="logits")
+
+
+def logits_of(rows):
+    """Returns those of texts of 9 pieces at most, two by two through one program."""
+    rows = np.asarray(rows)
+    count, length = rows.shape
+    whole = np.zeros((count + count % 2, 9), np.int32)
+    whole[:count, :length] = rows
+    pairs = [logits(*build(), pair) for pair in whole.reshape(-1, 2, 9)]
+    return np.concatenate(pairs)[:count, :length]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_equal_the_oracle(norm):
     model, variables = build(Design(norm=norm))
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), variables)
-    (pieces,) = text()
+    pieces = text()[0]
     p = exact["params"]
     n = len(pieces)
 
@@ -128,55 +129,61 @@ def test_all_in_one_pass_are_one_by_one(design):
     """After each beginning by itself, and piece after piece over the cache, two texts
     side by side.
     """
-    model, variables = build(design)
-    pieces = text(2)
+    shape = SHAPE if design in DESIGNS[:2] else SHAPE._replace(N=1)
+    model, variables = build(design, shape)
+    pieces = text()
     expected = logits(model, variables, pieces)
-    for t in (0, 3, 8):
-        actual = logits(model, variables, pieces[:, : t + 1])[:, t]
-        np.testing.assert_allclose(actual, expected[:, t], rtol=1e-4, atol=1e-4)
+    for t in (0, 3, 7):
+        other = pieces.at[:, t + 1 :].set(2)
+        actual = logits(model, variables, other)[:, : t + 1]
+        np.testing.assert_allclose(actual, expected[:, : t + 1], rtol=1e-4, atol=1e-4)
+
+    @jax.jit
+    def step(*arguments):
+        hidden, caches = model.apply(variables, *arguments, method="decode_step")
+        return model.apply(variables, hidden, method="logits")[0], caches
+
     room = (1,), 2 * 9, jnp.float32, 2
     caches = model.apply(variables, *room, method="empty_caches")
-    step = jax.jit(functools.partial(model.apply, method="decode_step"))
+    own = np.arange(18)[None] % 2 == np.arange(2)[:, None]
     for t in range(9):
-        own = (jnp.arange(18)[None] % 2 == jnp.arange(2)[:, None]) & (
-            jnp.arange(18)[None] < 2 * (t + 1)
-        )
-        hidden, caches = step(
-            variables, pieces[None, :, t], jnp.int32(t), caches, own[None]
-        )
-        actual = model.apply(variables, hidden, method="logits")[0]
+        seen = own & (np.arange(18)[None] < 2 * (t + 1))
+        actual, caches = step(pieces[None, :, t], jnp.int32(t), caches, seen[None])
         np.testing.assert_allclose(actual, expected[:, t], rtol=1e-4, atol=1e-4)
 
 
 def test_packed_texts_do_not_see_each_other():
     model, variables = build()
-    first = text(length=4)[0]
-    second = text(length=5, seed=1)[0]
+    first, second = text(length=5)
+    row = jnp.concatenate([first[:4], second])
     segments = jnp.array([1] * 4 + [2] * 5)
     places = jnp.concatenate([jnp.arange(4), jnp.arange(5)])
     mask = Mask.causal() & Mask.segments(segments, segments)
-    hidden = model.apply(variables, jnp.concatenate([first, second]), places, mask)
-    actual = model.apply(variables, hidden, method="logits")
-    for part, own in ((actual[:4], first), (actual[4:], second)):
-        np.testing.assert_allclose(
-            part, logits(model, variables, own[None])[0], rtol=1e-4, atol=1e-4
-        )
+    actual = logits(model, variables, row, mask, places)
+    expected = logits_of([first, second])
+    for part, own in ((actual[:4], expected[0, :4]), (actual[4:], expected[1])):
+        np.testing.assert_allclose(part, own, rtol=1e-4, atol=1e-4)
+
+
+@functools.cache
+def loss_and_gradients(**options):
+    """Of layers that differ by their number."""
+    model, variables = build(Design(norm="pre", heads=Differential()))
+    other = model.clone(**options)
+
+    def loss(variables):
+        return (logits(other, variables, text()) ** 2).sum()
+
+    return jax.jit(jax.value_and_grad(loss))(variables)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("options", [dict(remat=True), dict(scan=True)])
 def test_remat_and_scan_change_nothing(options):
-    model, variables = build()
-    other = model.clone(**options)
-
-    def loss(model):
-        square = lambda v: (logits.__wrapped__(model, v, text()) ** 2).sum()
-        return jax.jit(jax.value_and_grad(square))(variables)
-
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
-        loss(model),
-        loss(other),
+        loss_and_gradients(**options),
+        loss_and_gradients(),
     )
 
 
@@ -203,31 +210,30 @@ def test_a_design_that_makes_no_sense_is_refused():
 # Sampling
 
 
-@functools.cache
-def sampler(max_length=8):
-    model, _ = build()
-    return jax.jit(
-        functools.partial(sample, model, max_length=max_length, bos=BOS, eos=EOS)
-    )
-
-
-def draw(count, key=0, beginning=(), **cut):
-    row = jnp.asarray([*beginning, 0])[None]
-    return sampler()(
-        build()[1],
-        jax.random.key(key),
-        jnp.repeat(row, count, 0),
-        jnp.full(count, len(beginning)),
-        **cut,
-    )
+COUNT = 200
 
 
 @functools.cache
-def next_probabilities(beginning):
+def sampler(max_length):
+    model, variables = build()
+    options = dict(max_length=max_length, bos=BOS, eos=EOS)
+    return jax.jit(functools.partial(sample, model, variables, **options))
+
+
+def draw(key=0, prefix=(), count=COUNT, max_length=8, **cut):
+    """Returns texts, all with one prefix; two programs serve every test."""
+    row = np.zeros(2, np.int32)
+    row[: len(prefix)] = prefix
+    cut = dict(temperature=1.0, top_k=0, top_p=1.0) | cut
+    lengths = np.full(count, len(prefix))
+    rows = jnp.asarray(np.tile(row, (count, 1)))
+    return sampler(max_length)(jax.random.key(key), rows, lengths, **cut)
+
+
+@functools.cache
+def next_probabilities(prefix):
     """Returns the scores of each token after `bos` and a prefix, −inf if never drawn."""
-    scores = np.asarray(
-        logits(*build(), jnp.asarray([[BOS, *beginning]]))[0, -1], np.float64
-    )
+    scores = np.asarray(logits_of([[BOS, *prefix]])[0, -1], np.float64)
     scores[[0, BOS]] = -np.inf
     return scores
 
@@ -245,10 +251,10 @@ def next_probabilities(beginning):
 )
 def test_pieces_are_drawn_with_their_probabilities(cut):
     count = 20_000
-    beginning = (5, 9)
-    drawn = np.asarray(draw(count, beginning=beginning, **cut).tokens)
-    assert (drawn[:, :2] == beginning).all()
-    scores = next_probabilities(beginning) / cut.get("temperature", 1.0)
+    prefix = (5, 9)
+    drawn = np.asarray(draw(prefix=prefix, count=count, max_length=3, **cut).tokens)
+    assert (drawn[:, :2] == prefix).all()
+    scores = next_probabilities(prefix) / cut.get("temperature", 1.0)
     probabilities = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     order = np.argsort(-probabilities, kind="stable")
     few = min(
@@ -266,7 +272,7 @@ def test_pieces_are_drawn_with_their_probabilities(cut):
 
 
 def test_a_temperature_of_zero_takes_the_likeliest():
-    tokens = np.asarray(draw(2, temperature=0.0).tokens)
+    tokens = np.asarray(draw(temperature=0.0).tokens)
     np.testing.assert_array_equal(tokens[0], tokens[1])
     before = []
     for piece in tokens[0][
@@ -277,35 +283,37 @@ def test_a_temperature_of_zero_takes_the_likeliest():
 
 
 def test_a_text_has_the_probability_that_the_model_gives_it():
-    texts = draw(50, beginning=(7,), temperature=1.5, top_k=9)
+    texts = draw(prefix=(7,), temperature=1.5, top_k=9)
+    tokens = np.asarray(texts.tokens)
+    read = np.insert(tokens[:, :-1], 0, BOS, axis=1)
+    each_of = np.asarray(jax.nn.log_softmax(logits_of(read)))
     ended = 0
-    for row, log_prob in zip(np.asarray(texts.tokens), texts.log_probs, strict=True):
+    for row, each, log_prob in zip(tokens, each_of, texts.log_probs, strict=True):
         size = int((row > 0).sum())
         assert (
             (row[size:] == 0).all() and (row[: size - 1] != EOS).all() and row[0] == 7
         )
         ended += row[size - 1] == EOS
         assert size == 8 or row[size - 1] == EOS
-        each = jax.nn.log_softmax(logits(*build(), jnp.asarray([[BOS, *row[:-1]]]))[0])
         np.testing.assert_allclose(
             log_prob, sum(each[t, row[t]] for t in range(1, size)), rtol=1e-4, atol=1e-4
         )
-    assert 0 < ended < 50
+    assert 0 < ended < COUNT
 
 
 def test_neighbours_do_not_matter_and_keys_do():
-    one = draw(6).tokens
-    other = sampler()(
-        build()[1],
-        jax.random.key(0),
-        jnp.array([[0], [5], [0], [0], [0], [0]]),
-        jnp.array([0, 1, 0, 0, 0, 0]),
-    ).tokens
-    keep = np.array([0, 2, 3, 4, 5])
+    one = np.asarray(draw().tokens)
+    prefix, lengths = np.zeros((COUNT, 2), np.int32), np.zeros(COUNT, int)
+    prefix[1, 0], lengths[1] = 5, 1
+    cut = dict(temperature=1.0, top_k=0, top_p=1.0)
+    other = sampler(8)(jax.random.key(0), jnp.asarray(prefix), lengths, **cut).tokens
+    keep = np.arange(COUNT) != 1
     np.testing.assert_array_equal(one[keep], other[keep])
-    assert (draw(6, key=1).tokens != one).any() and len(
-        {tuple(row) for row in np.asarray(one).tolist()}
-    ) > 1
+    assert (draw(key=1).tokens != one).any()
+    assert len({tuple(row) for row in one.tolist()}) > 1
+
+
+allowed_of_five = jax.jit(allowed_tokens)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +331,7 @@ def test_neighbours_do_not_matter_and_keys_do():
 def test_what_may_be_drawn(cut, expected):
     """The probabilities are 0.1, 0.5, 0.25, nothing and 0.15."""
     scores = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.0, 0.15]))
-    allowed = allowed_tokens(
+    allowed = allowed_of_five(
         scores, **{**dict(temperature=1.0, top_k=0, top_p=1.0), **cut}
     )
     np.testing.assert_array_equal(np.flatnonzero(allowed), expected)
@@ -331,18 +339,19 @@ def test_what_may_be_drawn(cut, expected):
 
 def test_of_equals_the_first_are_allowed_tokens():
     np.testing.assert_array_equal(
-        np.flatnonzero(allowed_tokens(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1]
+        np.flatnonzero(allowed_of_five(jnp.zeros(5), 1.0, 2, 1.0)), [0, 1]
     )
 
 
 def test_without_a_cut_the_unlikeliest_are_kept_too():
     """Though before them float32 has probabilities that sum to 1."""
-    assert allowed_tokens(jnp.array([60.0, 0.0, -1.0]), 1.0, 0, 1.0).all()
+    scores = jnp.array([60.0, 0.0, -1.0, -1.0, -1.0])
+    assert allowed_of_five(scores, 1.0, 0, 1.0).all()
 
 
 def test_the_pieces_of_a_text_are_drawn_each_for_itself():
     """At a great temperature all are equally likely, and one in 21 has the piece before it."""
-    tokens = np.asarray(draw(200, temperature=1e6).tokens)
+    tokens = np.asarray(draw(temperature=1e6).tokens)
     assert 0 < (tokens[:, 1:3] == tokens[:, :2]).mean() < 0.2
 
 
@@ -374,14 +383,6 @@ def test_learned_positions_are_looked_up():
 
 
 def test_from_no_prefix_at_all():
-    model, variables = build()
-    lengths = jnp.zeros(4, jnp.int32)
-
-    def drawn(prefix):
-        options = dict(max_length=6, bos=BOS, eos=EOS)
-        return sample(
-            model, variables, jax.random.key(0), prefix, lengths, **options
-        ).tokens
-
-    expected = drawn(jnp.zeros((4, 1), jnp.int32))
-    np.testing.assert_array_equal(drawn(jnp.zeros((4, 0), jnp.int32)), expected)
+    prefix, lengths = jnp.zeros((COUNT, 0), jnp.int32), np.zeros(COUNT, int)
+    drawn = sampler(8)(jax.random.key(0), prefix, lengths)
+    np.testing.assert_array_equal(drawn.tokens, draw().tokens)

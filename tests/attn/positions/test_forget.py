@@ -1,6 +1,6 @@
 """Forget gates against float64 numpy, in every kernel and in a model of attention."""
 
-import sys
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from attn import (
 )
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
+from tests.attn.blocks import blocks_of
 
 B = 2
 N = 11
@@ -61,10 +62,8 @@ def bias_of(logs):
     ],
     ids=["tiled, causal", "tiled, window", "reference, causal"],
 )
-def test_equals_the_oracle_with_its_gradients(monkeypatch, name, mask):
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
-    jax.clear_caches()  # the constant is compiled in
-    with enable_x64(True):
+def test_equals_the_oracle_with_its_gradients(name, mask):
+    with enable_x64(True), blocks_of(4):
         inputs = qkv(jnp.float64)
         weight = jnp.asarray(DRAW(size=(B, N, H, K)))
 
@@ -73,11 +72,18 @@ def test_equals_the_oracle_with_its_gradients(monkeypatch, name, mask):
             out, lse = attention(*inputs, bias=bias, **options)
             return (out * weight).sum() + lse.sum(), (out, lse)
 
+        @jax.jit
+        @functools.partial(jax.grad, has_aux=True)
         def of_logs(logs):
             return loss(bias_of(logs))
 
+        @jax.jit
+        @jax.grad
+        def of_dense(bias):
+            return loss(bias, "reference")[0]
+
         logs = log_gates()
-        gradient, (out, lse) = jax.grad(of_logs, has_aux=True)(jnp.asarray(logs))
+        gradient, (out, lse) = of_logs(logs)
         bias = dense(logs)
         visible = np.asarray(mask.tile(jnp.arange(N), jnp.arange(N)))
         for b, h in np.ndindex(B, H):
@@ -91,7 +97,7 @@ def test_equals_the_oracle_with_its_gradients(monkeypatch, name, mask):
             exact = oracle.attention(q, k, v, visible, score)
             np.testing.assert_allclose(out[b, :, h], exact[0], rtol=1e-10, atol=1e-12)
             np.testing.assert_allclose(lse[b, :, h], exact[1], rtol=1e-10, atol=1e-12)
-        each, _ = jax.grad(loss, has_aux=True)(jnp.asarray(bias), "reference")
+        each = np.asarray(of_dense(bias))
         expected = np.zeros((B, N, H))
         for b, h, i, j in np.ndindex(bias.shape):
             part = slice(min(i, j) + 1, max(i, j) + 1)
@@ -135,7 +141,7 @@ def test_statistics_and_hard_attention_take_it():
 def test_a_model_has_the_gates_of_its_tokens():
     module = MultiHeadAttention(D, H, K, K, positions=Forget(), causal=True)
     x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
-    variables = module.init(jax.random.key(0), x, x, CAUSAL)
+    variables = jax.jit(module.init)(jax.random.key(0), x, x, CAUSAL)
     shapes = jax.tree.map(jnp.shape, variables["params"]["forget"])
     assert shapes == {"w": (D, H), "b": (H,)}
     assert (variables["params"]["forget"]["b"] == 0).all()
@@ -145,8 +151,8 @@ def test_a_model_has_the_gates_of_its_tokens():
     plain = MultiHeadAttention(D, H, K, K, causal=True)
     others = {name: value for name, value in params.items() if name != "forget"}
     bias = jnp.asarray(dense(logs), jnp.float32)
-    expected = plain.apply({"params": others}, x, x, CAUSAL, bias)
-    actual = module.apply({"params": params}, x, x, CAUSAL)
+    expected = jax.jit(plain.apply)({"params": others}, x, x, CAUSAL, bias)
+    actual = jax.jit(module.apply)({"params": params}, x, x, CAUSAL)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -172,7 +178,7 @@ def test_lanes_have_gates_of_their_own():
         bias = bias_of(logs)
         return attention(*inputs, bias=bias, mask=CAUSAL, implementation="tiled")
 
-    together = jax.vmap(f)(lanes)
+    together = jax.jit(jax.vmap(f))(lanes)
     for lane, logs in zip(together, lanes, strict=True):
         np.testing.assert_allclose(lane, f(logs), rtol=1e-5, atol=1e-6)
 

@@ -1,7 +1,7 @@
 """KERPLE and FIRE against their formulas in float64 numpy, in every kernel."""
 
 import dataclasses
-import sys
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from attn.functions.relu_sum import relu_sum
 from attn.jax_versions import enable_x64
 from attn.positions import bias_row
 from tests.attn import oracle
+from tests.attn.blocks import blocks_of
 
 N = 11
 M = 13
@@ -77,12 +78,10 @@ def dense(name, p, offset, n=N, m=M):
     return out
 
 
-@pytest.fixture(params=[pytest.param("reference", marks=pytest.mark.ci), "tiled"])
-def kernel(request, monkeypatch):
-    """Each kernel, with blocks of 4 queries."""
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
-    jax.clear_caches()  # the constant is compiled in
-    return request.param
+@pytest.fixture(autouse=True, scope="module")
+def _blocks_of_four():
+    with blocks_of(4):
+        yield
 
 
 @pytest.fixture
@@ -92,27 +91,37 @@ def qkv():
         yield [jnp.asarray(draw(size=(n, H, K))) for n in (N, M, M)]
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.ci)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.grad, has_aux=True)
+def gradient_of(bias, qkv, implementation):
+    """Of a weighted sum of outputs and LSE, which it gives too."""
+    options = dict(mask=Mask.causal(offset=2), return_lse=True)
+    out, lse = attention(*qkv, bias=bias, implementation=implementation, **options)
+    weight = np.random.default_rng(2).normal(size=(N, H, K))
+    return (out * weight).sum() + lse.sum(), (out, lse)
+
+
 @pytest.mark.parametrize(
-    "name", ["log", pytest.param("power", marks=pytest.mark.ci), "fire"]
+    ("kernel", "name"),
+    [
+        ("tiled", "log"),
+        ("tiled", "fire"),
+        slow("tiled", "power"),
+        # It takes all biases alike: as one tile.
+        slow("reference", "fire"),
+    ],
 )
 def test_equals_the_oracle_with_its_gradients(qkv, kernel, name):
     """Gradients of each number of the dense bias are carried on by finite differences."""
     p = parameters(name)
     offset = 2
-    mask = Mask.causal(offset=offset)
     visible = np.arange(M)[None] <= np.arange(N)[:, None] + offset
-    weight = jnp.asarray(DRAW(size=(N, H, K)))
-
-    def loss(bias, implementation=kernel):
-        out, lse = attention(
-            *qkv, bias=bias, mask=mask, implementation=implementation, return_lse=True
-        )
-        return (out * weight).sum() + lse.sum(), (out, lse)
-
-    def of_parameters(p):
-        return loss(MAKERS[name](**p, offset=offset))
-
-    gradients, (out, lse) = jax.jit(jax.grad(of_parameters, has_aux=True))(p)
+    value = MAKERS[name](**p, offset=float(offset))
+    gradients, (out, lse) = gradient_of(value, qkv, kernel)
     bias = dense(name, p, offset)
     for h in range(H):
         q, k, v = (np.asarray(x[:, h]) for x in qkv)
@@ -125,14 +134,15 @@ def test_equals_the_oracle_with_its_gradients(qkv, kernel, name):
         expected = oracle.attention(q, k, v, visible, score)
         np.testing.assert_allclose(out[:, h], expected[0], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(lse[:, h], expected[1], rtol=1e-10, atol=1e-12)
-    each, _ = jax.grad(loss, has_aux=True)(jnp.asarray(bias), "reference")
+    each, _ = gradient_of(jnp.asarray(bias), qkv, "reference")
     for key, x in p.items():
         for at in np.ndindex(*x.shape):
             step = np.zeros_like(x)
             step[at] = 1e-6
             more, less = (dense(name, p | {key: x + s}, offset) for s in (step, -step))
             slope = (np.asarray(each) * (more - less)).sum() / 2e-6
-            np.testing.assert_allclose(gradients[key][at], slope, rtol=1e-5, atol=1e-7)
+            gradient = getattr(gradients, key)[at]
+            np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-7)
 
 
 @every_bias
@@ -202,7 +212,8 @@ def test_relu_sum_has_gradients_of_both_orders():
         np.testing.assert_allclose(
             relu_sum(x, w, b, v), hidden @ np.asarray(v), rtol=1e-12
         )
-        check_grads(relu_sum, (x, w, b, v), order=2, modes=("fwd", "rev"))
+        compiled = jax.jit(relu_sum)
+        check_grads(compiled, (x, w, b, v), order=2, modes=("fwd", "rev"))
 
 
 @pytest.mark.parametrize(("name", "most"), [("log", 60), ("power", 80), ("fire", 100)])

@@ -113,7 +113,6 @@ def expected(rule, arrays, begins=(0,)):
         (3, BEGINS),
         (64, None),
         pytest.param(1, BEGINS, marks=pytest.mark.ci),
-        pytest.param(16, BEGINS, marks=pytest.mark.ci),
         pytest.param(64, BEGINS, marks=pytest.mark.ci),
     ],
 )

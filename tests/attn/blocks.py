@@ -1,0 +1,28 @@
+"""Blocks of few queries, so that small inputs have several."""
+
+import contextlib
+import sys
+
+import pytest
+
+WITH_BLOCKS = ("attn.attention", "attn.hard", "attn.inspect")
+
+
+@contextlib.contextmanager
+def blocks_of(n):
+    """Has n queries in a block. What is compiled for blocks of another size is forgotten,
+    and nothing else, which tests of other files would compile again.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
+        forget()
+        yield
+    forget()
+
+
+def forget():
+    """Clears the caches of the jitted functions that have the constant compiled in."""
+    for name in WITH_BLOCKS:
+        for function in vars(sys.modules[name]).values():
+            if hasattr(function, "clear_cache"):
+                function.clear_cache()
