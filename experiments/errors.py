@@ -50,8 +50,10 @@ def hint(
     `aliases` has what other names stand for. A method whose name has another's in it is no
     misspelt one: adamw is not adam.
     """
+    if not isinstance(name, str):
+        return ""
     # A long name is cut, because the time for matching grows with its square.
-    text = str(name)[:100]
+    text = name[:100]
     if meant := aliases.get(text.lower().replace("-", "_")):
         return f"; did you mean {prefix}{meant}?"
     if of_methods:

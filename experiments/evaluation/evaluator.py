@@ -44,25 +44,34 @@ class EvaluationFunctions(NamedTuple):
     weights: Callable
 
 
-@functools.lru_cache(maxsize=8)
 def evaluation_functions(
     program: Program, lanes: Lanes, search: Search
 ) -> EvaluationFunctions:
     """Returns functions that compile when first called; all trials of a process share them."""
-
-    # Without a prefix, which only a user of a trained model gives.
-    def searched(how):
-        return over_lanes(functools.partial(search_batch, program, how, ()), lanes)
-
-    greedy = searched(search._replace(beam=1))
-    weights = functools.partial(attention_weights, program)
+    of_tokens, answers, weights = _without_search(program, lanes)
+    # One program less to compile where the beam is 1.
     return EvaluationFunctions(
-        token_losses=over_lanes(functools.partial(token_losses, program), lanes),
-        greedy=greedy,
-        # One program less to compile.
-        search=greedy if search.beam == 1 else searched(search),
-        answers=over_lanes(functools.partial(answer_batch, program), lanes),
-        weights=jax.jit(weights),
+        token_losses=of_tokens,
+        greedy=_searched(program, lanes, search._replace(beam=1)),
+        search=_searched(program, lanes, search),
+        answers=answers,
+        weights=weights,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _searched(program, lanes, search):
+    # Without a prefix, which only a user of a trained model gives.
+    return over_lanes(functools.partial(search_batch, program, search, ()), lanes)
+
+
+# By themselves, as trials that differ in their search alone have these in common.
+@functools.lru_cache(maxsize=8)
+def _without_search(program, lanes):
+    return (
+        over_lanes(functools.partial(token_losses, program), lanes),
+        over_lanes(functools.partial(answer_batch, program), lanes),
+        jax.jit(functools.partial(attention_weights, program)),
     )
 
 

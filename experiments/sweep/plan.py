@@ -16,7 +16,6 @@ from experiments.settings import Settings, SettingsError, resolve
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
-    all_variable_shapes,
     program_without_corpus,
     variable_shapes,
 )
@@ -114,21 +113,26 @@ def check_all(trials: list[Trial]) -> None:
     """
     for trial in trials:
         program = program_without_corpus(trial.settings)
+        own = program.shape
+        # The loss depends on the design, and on no size but that positions may not fit any
+        # width of the model or of a head.
+        widths = Shape(N=1, d_model=own.d_model, d_ff=2, h=2, d_k=own.d_k, d_v=2)
+        design = program._replace(shape=widths)
         try:
-            variable_shapes(program)
-            # The loss depends on the design, so a small size will do; but positions may
-            # not fit any width of the model or of a head.
-            own = program.shape
-            small = Shape(N=1, d_model=own.d_model, d_ff=2, h=2, d_k=own.d_k, d_v=2)
-            _loss(program._replace(shape=small))
+            variables = variable_shapes(program)
+            if design not in _with_a_loss:
+                _compute_loss(program._replace(shape=own._replace(N=1)), variables)
+                _with_a_loss.add(design)
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{trial.name} cannot be built: {error}") from error
 
 
-# Points that differ in numbers alone share a program, which is tried once.
-@functools.cache
-def _loss(program):
+# Points that differ in numbers alone share a design, which is tried once.
+_with_a_loss = set()
+
+
+def _compute_loss(program, variables):
     tokens = jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)
     batch = Batch(*[tokens] * len(Batch._fields))
-    state = State(0, **all_variable_shapes(program), moments=())
+    state = State(0, **variables, moments=())
     jax.eval_shape(functools.partial(token_losses, program), state, batch)

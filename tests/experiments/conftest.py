@@ -6,7 +6,7 @@ from experiments.report.write import write_report
 from tests.experiments import fakes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def table_3(tmp_path_factory):
     """A written report over rows that the paper has, with three seeds: what differs
     from base and what does not."""

@@ -33,6 +33,9 @@ POINT = {
     "evaluation.beam": 1,
 }
 
+SHARED = {"training.ema": 0.6, "evaluation.alpha": 2.0}
+"""What test_loop.py needs, and others have so that one program is compiled for all."""
+
 CLDR = ("data.pairs", "data.heldout")
 """The settings of POINT that other corpora lack."""
 
@@ -41,6 +44,12 @@ def resolve(**changes) -> settings.Settings:
     """The tiny settings; changes as group__name=value."""
     point = {key.replace("__", "."): value for key, value in changes.items()}
     return settings.resolve(config(), point)
+
+
+def shared(**changes) -> settings.Settings:
+    """The tiny settings of the programs that tests have in common."""
+    point = {key.replace("__", "."): value for key, value in changes.items()}
+    return settings.resolve(config(), SHARED | point)
 
 
 def config() -> ml_collections.ConfigDict:

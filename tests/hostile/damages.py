@@ -28,34 +28,24 @@ from experiments.report.results import read_examples, read_results, read_sentenc
 from experiments.settings import Settings
 from experiments.sweep import workdir as sweep_workdir
 from experiments.sweep.plan import plan_trials
-from experiments.system.signals import Interrupted, Interruption
+from experiments.system.signals import Interrupted
 from experiments.training import loop
 from tests.experiments import tiny
-from tests.experiments.programs import programs_in
 
 CLOCKED = ("seconds", "tokens_per_second", "peak_memory")
 SEEDS = (0, 1)
-POINT = tiny.POINT | {
+POINT = {
+    **tiny.POINT,
+    **tiny.SHARED,
+    "data.heldout": 8,
     "training.keep_best": True,
     "training.log_every": 3,
     "training.save_every": 6,
     "evaluation.examples": 1,
 }
 STORES = ("checkpoints", "best", "interrupted")
-
-
-class Stop(Interruption):
-    """Asks to stop a trial some steps after its first checkpoint."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.path = path
-        self.left = 2
-
-    def check(self):
-        self.left -= (self.path / "checkpoints" / "6").exists()
-        if self.left == 0:
-            raise Interrupted
+LOOKS = 7
+"""How often a trial looks whether it is to stop until step 9, between checkpoint and end."""
 
 
 class Case(NamedTuple):
@@ -115,11 +105,12 @@ class World:
         with _cache(folder / "cache"):
             self.corpus = dataset.prepare(self.trials[0].settings.data)
             other = self.trials[0].settings.data
-            self.other_corpus = dataset.prepare(dataclasses.replace(other, heldout=11))
+            self.other_corpus = dataset.prepare(dataclasses.replace(other, heldout=7))
         for trial in self.trials:
             half = folder / "half" / trial.directory
             with contextlib.suppress(Interrupted):
-                self._run(half, trial.settings, Stop(half))
+                self._run(half, trial.settings, tiny.StopAt(LOOKS))
+            assert (half / "interrupted" / "9").exists()
             ended = folder / "ended" / trial.directory
             shutil.copytree(half, ended)
             self._run(ended, trial.settings)
@@ -134,13 +125,20 @@ class World:
         return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
 
     def cases(self) -> list[Case]:
-        """Lists all damages: each of a file, and three of each file of a checkpoint."""
+        """Lists all damages: each of a file, and two of each file of a checkpoint.
+
+        A checkpoint's file has its like in the three stores, which have all damages together.
+        """
         cases = []
         for state in self.states:
-            for i, file in enumerate(self._files(state)):
+            places = Counter()
+            for file in self._files(state):
                 harms = list(HARMS)
-                if _is_of_a_checkpoint(file):
-                    harms = [harms[(i + step) % len(harms)] for step in (0, 2, 3)]
+                if store := _store_of(file):
+                    # Two further ones in each store, so that three have five.
+                    first = places[store] + 2 * STORES.index(store)
+                    harms = [harms[(first + step) % len(harms)] for step in (0, 1)]
+                    places[store] += 1
                 cases += [Case(state, file, harm) for harm in harms]
         return cases
 
@@ -169,7 +167,7 @@ class World:
             name = str(path.relative_to(root))
             is_top = state == "ended" and "/" not in name
             # Checkpoints of a trial that has ended are as those of one that has not.
-            is_again = state == "ended" and _is_of_a_checkpoint(name)
+            is_again = state == "ended" and _store_of(name)
             if path.name == ".lock" or is_again:
                 continue
             if path.is_file() and (kept in name or is_top):
@@ -190,13 +188,13 @@ class World:
     def _copy(self, state, name):
         place = self.folder / name
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.folder / state, place)
+        # Of trials that have not ended one goes on, and needs no other.
+        part = self._first if state == "half" else "."
+        shutil.copytree(self.folder / state / part, place / part)
         return place
 
     def _run(self, path, settings: Settings, interruption=None):
-        # None of the damages is to what is compiled.
-        with programs_in(self.folder / "programs"):
-            return loop.run(settings, self.corpus, path, interruption=interruption)
+        return loop.run(settings, self.corpus, path, interruption=interruption)
 
     def _go_on(self, place):
         path = place / self._first
@@ -235,8 +233,9 @@ class World:
         return made.corpus_digest, made.vocabulary_model, made.counts, texts, arrays
 
 
-def _is_of_a_checkpoint(file: str) -> bool:
-    return not {*STORES}.isdisjoint(file.split("/"))
+def _store_of(file: str) -> str | None:
+    """Returns the store of checkpoints that a file is of."""
+    return next((store for store in STORES if store in file.split("/")), None)
 
 
 def _unclocked(entries):

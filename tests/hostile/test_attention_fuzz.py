@@ -20,12 +20,8 @@ def fuzz(*flags):
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
-def test_cases_that_once_went_wrong():
-    fuzz("--corners")
-
-
-def test_random_cases():
-    fuzz("--cases=30", "--seed=5")
+def test_cases_that_once_went_wrong_and_random_ones():
+    fuzz("--corners", "--cases=30", "--seed=5")
 
 
 @pytest.mark.ci

@@ -19,7 +19,7 @@ def test_some_damages_are_mended_or_named(world):
     cases = world.cases()
     half = [case for case in cases if case.state == "half"]
     rest = [case for case in cases if case.state != "half"]
-    assert bad_outcomes(world, [*half[5::60], *rest[::16]]) == {}
+    assert bad_outcomes(world, [*half[5::40], *rest[::16]]) == {}
 
 
 @pytest.mark.ci

@@ -13,8 +13,12 @@ def report(*flags):
 def test_rows_within_the_interest_are_equal(tmp_path):
     fakes.table_3(tmp_path)
     wide = report(f"--workdir={tmp_path}", "--interest=perplexity:9,bleu:50")
-    assert wide.returncode == 0, wide.stderr
-    (learned,) = [line for line in wide.stdout.splitlines() if "(E)" in line]
+    assert (wide.returncode, wide.stderr) == (0, "")
+    lines = wide.stdout.splitlines()
+    assert lines[1].startswith("base  ")
+    paths = [str(tmp_path / f"report.{end}") for end in ("md", "csv", "tex", "html")]
+    assert lines[-4:] == paths
+    (learned,) = [line for line in lines if "(E)" in line]
     assert learned.endswith("; undecided (chrF, exact match)")
     assert "equal within 9 (perplexity); equal within 50 (BLEU)" in learned
 

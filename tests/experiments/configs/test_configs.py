@@ -21,6 +21,7 @@ from experiments.settings import TASKS, resolve
 from experiments.sweep.plan import check_all, plan_trials
 from experiments.sweep.points import expand, load_config, sweeps_of
 from experiments.trial import cost
+from tests.cases import the_rest_in_ci
 
 CONFIGS = (
     "quick",
@@ -228,7 +229,7 @@ def test_sweeps_of_kinds_leave_none_out():
     assert positions.get_config().data.max_length == 20
 
 
-@pytest.mark.parametrize("corpus", systems.CORPORA)
+@pytest.mark.parametrize("corpus", the_rest_in_ci(systems.CORPORA, first=1))
 def test_recurrent_models_are_as_large_as_the_transformer(corpus):
     config = systems.get_config(corpus)
     planned = plan_trials(config, expand(sweeps_of(systems), ["systems"], config))
@@ -241,6 +242,7 @@ def test_recurrent_models_are_as_large_as_the_transformer(corpus):
         assert abs(count / first - 1) < 0.015
 
 
+@pytest.mark.ci
 def test_variants_have_equally_many_parameters():
     _, base = config("variants")
     points = [

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.configs import paper, table3
 from experiments.settings import Settings, resolve
-from experiments.trial.program import initial_variables, program_of
+from experiments.trial.program import initial_variables, program_of, shape_of
 
 ROOT = Path(__file__).parents[3]
 VOCABULARY = 7
@@ -40,17 +40,29 @@ CORE = {
 
 @pytest.fixture(scope="module")
 def core():
-    """Parameters beside the embeddings of a Settings, built by shape, each shape once."""
+    """Parameters beside the embeddings of a Settings, built by shape, each shape once.
+
+    Of other widths than the base's one layer of each stack is built, and counted N times.
+    """
     known = {}
+    base = shape_of(Settings().model)
 
     def count(settings):
         program = program_of(settings, VOCABULARY, length=2)
-        if program.shape not in known:
-            init = jax.eval_shape(
-                lambda key: initial_variables(program, key), jax.random.key(0)
-            )
-            known[program.shape] = sum(x.size for x in jax.tree.leaves(init["params"]))
-        return known[program.shape] - VOCABULARY * settings.model.d_model
+        N = program.shape.N
+        is_deep = program.shape == base._replace(N=N)
+        built = N if is_deep else 1
+        shape = program.shape._replace(N=built)
+        if shape not in known:
+            known[shape] = of_shape(program._replace(shape=shape))
+        return known[shape] * N // built
+
+    def of_shape(program):
+        init = jax.eval_shape(
+            lambda key: initial_variables(program, key), jax.random.key(0)
+        )
+        embedding = VOCABULARY * program.shape.d_model
+        return sum(x.size for x in jax.tree.leaves(init["params"])) - embedding
 
     return count
 

@@ -11,7 +11,7 @@ from experiments.errors import UserError
 from experiments.evaluation.metrics import corpus_scores, sentence_arrays, signatures
 from experiments.settings import SettingsError, resolve
 from experiments.training import loop
-from tests.experiments import tiny_config
+from tests.experiments import tiny
 
 # It scores a translation by whether it is its reference, and writes what comet-score 2.2 does.
 STAND_IN = """#!{python}
@@ -76,8 +76,7 @@ def test_without_the_command_one_line_says_how(monkeypatch, tmp_path):
 
 @pytest.mark.ci
 def test_a_trial_has_it_at_its_end_alone(comet, tmp_path):
-    config = tiny_config.get_config()
-    settings = resolve(config, {"evaluation.metric": f"{NAME}:COMET"})
+    settings = tiny.shared(evaluation__metric=f"{NAME}:COMET")
     result = loop.run(settings, prepare(settings.data), tmp_path / "run")
     assert 0 <= result["comet"] <= 1
     assert result["signatures"].keys() == {"bleu", "chrf", "comet"}

@@ -1,10 +1,21 @@
+"""Reports that several files look at, and reports without figures."""
+
 import pytest
 
+from experiments.report import write
+from experiments.report.page_figures import PageFigures
 from experiments.report.write import write_report
 from tests.experiments import fakes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves the figures out of reports, which take most of the time."""
+    without = PageFigures({}, (), (), (), (), "", ())
+    monkeypatch.setattr(write, "draw_figures", lambda *_: without)
+
+
+@pytest.fixture(scope="session")
 def sweep(tmp_path_factory):
     """A written report over two points, one of them with one seed, a failed and an
     unfinished trial."""

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import pytest
 import rich.console
 
 from experiments.report.codes import of_one_code
@@ -70,6 +71,7 @@ def test_the_code_of_most_trials_of_the_base_is_compared(tmp_path):
     assert [trial.record["code"] for trial in kept.trials] == [OLD, OLD]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_so_above_the_table_and_in_its_finding(tmp_path):
     workdir = workdir_of(tmp_path, MIXED)
     report = write_report(workdir)

@@ -118,6 +118,7 @@ def test_a_row_is_the_mean_over_its_finished_runs(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_names_them(tmp_path):
     results = two_rows(tmp_path)
     report = write_report(tmp_path)
@@ -131,11 +132,13 @@ def test_the_report_names_them(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_without_such_rows_says_nothing(tmp_path):
     sweep(tmp_path, [({}, DONE, fakes.finished())])
     assert "improving" not in write_report(tmp_path).markdown.read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_ended_flat_is_not_still_improving(tmp_path):
     base = fakes.settings.resolve(
         fakes.QUICK, {"training.until": "flat", "training.evaluate_every": 25}
@@ -153,6 +156,7 @@ def test_a_run_that_ended_flat_is_not_still_improving(tmp_path):
     assert [row[steps] for row in grid.rows] == ["600 to 725", "750", "–"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_of_equal_steps_has_no_column_for_them(tmp_path):
     two_rows(tmp_path)
     assert "steps" not in write_report(tmp_path).table.results.headings

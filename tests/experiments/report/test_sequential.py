@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import BLEU, PERPLEXITY
-from experiments.report import sequential
+from experiments.report import contrasts, sequential
 from experiments.report.comparison import compare
 from experiments.report.results import TrialResult
 from experiments.report.sequential import LOOKS, Budget, first_plan, judge, next_plan
@@ -14,6 +14,12 @@ from experiments.report.statistics import LEVEL, Group
 
 ROWS = 8
 MOST = 12
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    """As few as a report of many rows makes."""
+    monkeypatch.setattr(contrasts, "DRAWS", contrasts.FEWEST_DRAWS)
 
 
 def trial(row, seed, bleu, status="finished", seconds=3600.0):

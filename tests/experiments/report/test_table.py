@@ -241,6 +241,7 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
     assert set(list(lines[3].values())[6:-1]) == {""}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
     beside = {
         name: {
@@ -294,6 +295,7 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_trials_say_of_their_scores_stands_below_the_table(tmp_path):
     """Once, though several say it; and what is no text is left out."""
     said = ["BLEU counts 4\ntokens", "BLEU counts 4\ntokens", 7]

@@ -64,6 +64,7 @@ def test_rows_are_compared_at_the_values_that_were_chosen(tmp_path):
     assert rows[1].differences["perplexity"].mean == pytest.approx(0.3, abs=0.01)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_chosen_stands_in_the_table_and_the_untuned_beside_it(tmp_path):
     table = write_report(two_rows(tmp_path)).table
     base, one = cells(table.results)
@@ -107,6 +108,7 @@ def test_all_forms_of_the_report_have_it(tmp_path):
     assert "untuned perplexity" in text and "validation perplexity of each" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_row_that_is_not_tuned_yet_stands_beside_the_table_alone(tmp_path):
     trials = [
         ("tuning", {RATE: 0.5, "seed": 1000}, result(1.2)),
@@ -124,6 +126,7 @@ def test_a_row_that_is_not_tuned_yet_stands_beside_the_table_alone(tmp_path):
     assert one["untuned perplexity"] == "1.500"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_is_compared_before_the_first_choice(tmp_path):
     trials = [
         ("tuning", {RATE: 0.5, "seed": 1000}, None),
@@ -135,6 +138,7 @@ def test_nothing_is_compared_before_the_first_choice(tmp_path):
     print_table(table, rich.console.Console(file=io.StringIO()))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_several_keys_and_seeds(tmp_path):
     """Tried values are those of both keys; their perplexity is the geometric mean."""
     warmup = "training.warmup"
@@ -153,6 +157,7 @@ def test_several_keys_and_seeds(tmp_path):
     assert "on seeds 1000, 1001," in table.notes[-1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_without_tuning_has_none_of_it(tmp_path):
     fakes.sweep(tmp_path, [({"seed": 0}, result(1.2), {})])
     report = write_report(tmp_path)
@@ -161,6 +166,7 @@ def test_a_sweep_without_tuning_has_none_of_it(tmp_path):
     assert "role" not in report.csv.read_text().splitlines()[0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_roles_and_keys_of_strangers_are_text(tmp_path):
     two_rows(tmp_path)
     path = tmp_path / "sweep.json"

@@ -221,8 +221,8 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
         for w in (2, 3)
     ]
     check_all(plan_trials(tiny_config.get_config(), points))
-    assert losses == [(1, 2, "post")]
-    assert [d_ff for _, d_ff, _ in initialised] == [29, 2, 31]
+    assert losses == [(1, 29, "post")]
+    assert [d_ff for _, d_ff, _ in initialised] == [29, 31]
 
 
 def test_positions_are_built_for_the_heads_own_width():

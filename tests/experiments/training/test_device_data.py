@@ -18,7 +18,7 @@ def test_a_fed_corpus_trains_the_same(tmp_path, monkeypatch):
     for limit in (device_data.RESIDENT, 0):
         monkeypatch.setattr(device_data, "RESIDENT", limit)
         jobs[limit] = [
-            loop.Job(tiny.resolve(seed=seed), tmp_path / f"{limit}-{seed}")
+            loop.Job(tiny.shared(seed=seed), tmp_path / f"{limit}-{seed}")
             for seed in range(2)
         ]
         loop.run_all(jobs[limit], tiny.corpus(), lanes)

@@ -121,7 +121,7 @@ def test_the_earliest_end_leaves_the_last_third_after_the_warm_up():
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, message):
-    config = tiny.resolve(**FLAT).to_dict()
+    config = tiny.shared(**FLAT).to_dict()
     with pytest.raises(SettingsError) as caught:
         resolve(config, changes)
     assert message in str(caught.value)
@@ -129,7 +129,7 @@ def test_what_makes_no_sense_is_refused(changes, message):
 
 def test_flat_is_refused_only_where_it_is_asked_for():
     changes = {"training.until": "steps", "training.evaluate_every": 6}
-    assert resolve(tiny.resolve(**FLAT).to_dict(), changes).training.evaluate_every == 6
+    assert resolve(tiny.shared(**FLAT).to_dict(), changes).training.evaluate_every == 6
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_flat_is_refused_only_where_it_is_asked_for():
     ],
 )
 def test_the_end_is_said(steps, text):
-    assert ending(steps, tiny.resolve(**FLAT).training) == text
+    assert ending(steps, tiny.shared(**FLAT).training) == text
 
 
 def metrics(workdir):
@@ -185,9 +185,7 @@ def loose(monkeypatch):
 
 @pytest.mark.ci
 def test_it_ends_where_the_rule_says_and_the_same_after_interruptions(loose, tmp_path):
-    settings = tiny.resolve(
-        **FLAT, training__keep_best=True, training__average=2, training__ema=0.6
-    )
+    settings = tiny.shared(**FLAT, training__keep_best=True, training__average=2)
 
     def run(workdir, **options):
         return loop.run(settings, tiny.corpus(), workdir, **options)
@@ -229,9 +227,9 @@ def test_it_ends_where_the_rule_says_and_the_same_after_interruptions(loose, tmp
 def test_lanes_end_each_by_itself(loose, tmp_path):
     """One learns nothing, one learns, one comes later; each is as in other company."""
     settings = [
-        tiny.resolve(**STILL, seed=1),
-        tiny.resolve(**FLAT, seed=2),
-        tiny.resolve(**FLAT, seed=0),
+        tiny.shared(**STILL, seed=1),
+        tiny.shared(**FLAT, seed=2),
+        tiny.shared(**FLAT, seed=0),
     ]
     jobs = [
         loop.Job(of_trial, tmp_path / f"{i}") for i, of_trial in enumerate(settings)
@@ -253,7 +251,7 @@ def test_lanes_end_each_by_itself(loose, tmp_path):
 
 @pytest.mark.ci
 def test_another_trials_evaluations_do_not_end_this_one(tmp_path):
-    still = tiny.resolve(**STILL)
+    still = tiny.shared(**STILL)
     first = loop.run(still, tiny.corpus(), tmp_path / "first")
     assert first["steps"] == 24
     resumed = loop.run(

@@ -18,9 +18,9 @@ from tests.experiments.training.trials import ONE_DEVICE, Interrupted, metrics
 def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
     """The trial beside it ends as if alone, and the next takes the lane that became free."""
     wild, well, later = (
-        tiny.resolve(seed=1, training__learning_rate=1e30),
-        tiny.resolve(seed=2),
-        tiny.resolve(seed=3),
+        tiny.shared(seed=1, training__learning_rate=1e30),
+        tiny.shared(seed=2),
+        tiny.shared(seed=3),
     )
     jobs = [
         loop.Job(settings, tmp_path / f"{i}", f"{i}")
@@ -57,7 +57,7 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
 def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
     """One at its end and one half way, killed; a third never begun."""
     jobs = [
-        loop.Job(tiny.resolve(seed=seed, training__steps=steps), tmp_path / f"{seed}")
+        loop.Job(tiny.shared(seed=seed, training__steps=steps), tmp_path / f"{seed}")
         for seed, steps in ((1, 8), (2, 12), (3, 4))
     ]
     said = []
@@ -93,7 +93,7 @@ def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
     """Five trials in two lanes on two devices write what they do on one device, to rounding."""
     jobs = [
         loop.Job(
-            tiny.resolve(seed=seed, training__steps=4 + seed % 2 * 4),
+            tiny.shared(seed=seed, training__steps=4 + seed % 2 * 4),
             tmp_path / f"{seed}",
         )
         for seed in range(5)
@@ -125,14 +125,19 @@ def test_lanes_on_several_devices_take_the_next_trials_too(tmp_path):
         np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_an_error_of_one_trial_is_its_own(tmp_path):
-    jobs = [loop.Job(tiny.resolve(seed=seed), tmp_path / f"{seed}") for seed in (1, 2)]
+@pytest.mark.parametrize(
+    "lanes",
+    [Lanes(), pytest.param(ONE_DEVICE, marks=pytest.mark.ci)],
+    ids=["one", "two"],
+)
+def test_an_error_of_one_trial_is_its_own(tmp_path, lanes):
+    jobs = [loop.Job(tiny.shared(seed=seed), tmp_path / f"{seed}") for seed in (1, 2)]
     (tmp_path / "1").write_text("a file where a directory is to be")
     told = []
     results = loop.run_all(
         jobs,
         tiny.corpus(),
-        ONE_DEVICE,
+        lanes,
         failed=lambda job, error: told.append((job, str(error))),
     )
     assert [result["steps"] for result in results] == [12]

@@ -33,10 +33,8 @@ from tests.experiments.training.trials import Interrupted, metrics
 
 OF_TRANSLATIONS = [metric for metric in METRICS if metric is not ACCURACY]
 
-MORE = dict(
-    training__ema=0.6, training__average=3, evaluation__beam=3, evaluation__alpha=2.0
-)
-SETTINGS = tiny.resolve(**MORE)
+MORE = dict(training__average=3, evaluation__beam=3)
+SETTINGS = tiny.shared(**MORE)
 
 
 def run(workdir, settings=SETTINGS, stop_at=None, **options):
@@ -185,7 +183,7 @@ def test_averages_of_checkpoints(finished):
 @pytest.fixture(scope="module")
 def with_ema(finished, tmp_path_factory):
     """The end alone is run again, from the other trial's files, with ema in place of raw."""
-    chosen = tiny.resolve(**MORE, evaluation__weights="ema")
+    chosen = tiny.shared(**MORE, evaluation__weights="ema")
     workdir = tmp_path_factory.mktemp("ema")
     shutil.copytree(finished[0], workdir, dirs_exist_ok=True)
     (workdir / "result.json").unlink()
@@ -219,9 +217,7 @@ def test_searches_are_what_settings_say(monkeypatch):
 
     monkeypatch.setattr(decode, "beam_search", fake_search)
     program = program_of(SETTINGS, 500, 48)
-    functions = evaluation_functions.__wrapped__(
-        program, Lanes(), Search(3, 0.5, 12, 5)
-    )
+    functions = evaluation_functions(program, Lanes(), Search(3, 0.5, 12, 5))
     state = State(np.zeros((1, 1)), {}, {}, ())
     source = np.zeros((2, 48), np.int32)
     lengths = np.array([3, 9])
@@ -283,7 +279,7 @@ def test_a_directory_of_other_settings_is_refused(finished, tmp_path):
         WorkdirError,
         match=r"another config: model\.h is 2, asked for 4, seed is 0, asked for 1",
     ):
-        run(workdir, tiny.resolve(**MORE, model__h=4, seed=1))
+        run(workdir, tiny.shared(**MORE, model__h=4, seed=1))
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(WorkdirError, match="directory of a sweep"):
         run(tmp_path)

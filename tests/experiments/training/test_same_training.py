@@ -15,7 +15,6 @@ from tests.experiments.training.trials import metrics
 TRAINED = dict(training__average=2, training__keep_best=True)
 SCORED = dict(
     evaluation__beam=3,
-    evaluation__alpha=0.0,
     evaluation__weights="average",
     evaluation__examples=1,
     evaluation__head_importance=True,
@@ -26,7 +25,7 @@ FOLDERS = ("checkpoints", "best")
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     path = tmp_path_factory.mktemp("first") / "trial"
-    loop.run(tiny.resolve(**TRAINED), tiny.corpus(), path)
+    loop.run(tiny.shared(**TRAINED), tiny.corpus(), path)
     return path
 
 
@@ -45,7 +44,7 @@ def steps(monkeypatch):
 
 
 def train(path, alike=(), **changes):
-    settings = tiny.resolve(**TRAINED | changes)
+    settings = tiny.shared(**TRAINED | changes)
     return loop.run(settings, tiny.corpus(), path, alike=alike)
 
 
@@ -82,10 +81,15 @@ def test_another_score_is_that_of_a_trial_by_itself(first, tmp_path, steps):
     ],
     ids=str,
 )
-def test_other_training_is_not_taken(first, tmp_path, steps, changes):
-    train(tmp_path / "other", alike=(first,), **changes)
-    assert sum(steps) == 12
-    assert read_json(tmp_path / "other" / "record.json")["begun"] is None
+def test_other_training_is_not_taken(first, tmp_path, changes):
+    assert copied(tmp_path, first, **changes) is None
+    assert not list(tmp_path.iterdir())
+
+
+def copied(path, other, **changes):
+    """What the record of a trial says of the training that it takes."""
+    settings = tiny.shared(**TRAINED | changes)
+    return same_training.copy_training(path, (other,), settings, tiny.corpus())
 
 
 def damage_metrics(path):
@@ -118,14 +122,22 @@ def gone(path):
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [damage_metrics, not_ended, diverged, without_checkpoints, of_other_code, gone],
-)
-def test_what_has_not_ended_or_was_changed_is_not_taken(first, tmp_path, steps, change):
+@pytest.mark.parametrize("change", [damage_metrics, diverged, of_other_code, gone])
+def test_what_was_changed_is_not_taken(first, tmp_path, change):
+    other = shutil.copytree(first, tmp_path / "other")
+    (tmp_path / "second").mkdir()
+    change(other)
+    assert copied(tmp_path / "second", other) is None
+    assert not list((tmp_path / "second").iterdir())
+
+
+@pytest.mark.parametrize("change", [not_ended, without_checkpoints])
+def test_a_trial_trains_where_another_has_nothing_to_take(
+    first, tmp_path, steps, change
+):
     other = shutil.copytree(first, tmp_path / "other")
     change(other)
-    train(tmp_path / "second", alike=(other,), evaluation__beam=2)
+    train(tmp_path / "second", alike=(other,), evaluation__weights="average")
     assert sum(steps) == 12
     assert read_json(tmp_path / "second" / "record.json")["begun"] is None
 
@@ -151,10 +163,8 @@ def test_a_copy_that_was_killed_is_made_again(
         # It is called when all are moved.
         patched.setattr(same_training, "remove", lambda path: killed())
         with pytest.raises(KeyboardInterrupt):
-            same_training.copy_training(
-                path, (first,), tiny.resolve(**TRAINED), tiny.corpus()
-            )
-    result = train(path, alike=(path, first), evaluation__beam=2)
+            copied(path, first)
+    result = train(path, alike=(path, first), evaluation__weights="average")
     assert steps == [] and result["status"] == "finished"
     assert not (path / same_training.UNFINISHED).exists()
 
@@ -163,5 +173,5 @@ def test_a_trial_of_its_own_goes_on(first, tmp_path, steps):
     path = tmp_path / "own"
     path.mkdir()
     shutil.copytree(first / "checkpoints" / "8", path / "checkpoints" / "8")
-    train(path, alike=(first,), evaluation__beam=2)
+    train(path, alike=(first,), evaluation__weights="average")
     assert sum(steps) == 4

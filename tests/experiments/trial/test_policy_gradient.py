@@ -1,5 +1,7 @@
 """Sampled attention in training: REINFORCE has the gradient of the expected loss."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,10 @@ from experiments.trial.step import hidden_states, summed_gradients, token_losses
 from tests.experiments import tiny
 
 DRAWS = 2000
+CHUNK = 250
+"""Draws of one call of a compiled program."""
+
+KEYS = jax.random.split(jax.random.key(5), DRAWS)
 
 
 def setting(**changes):
@@ -67,26 +73,32 @@ def at(c):
     return dict(w=jnp.zeros(16), c=jnp.float32(c))
 
 
-def gradients(program, trainable, settings, batch, count):
-    """Of `count` draws, each by itself."""
+def gradients(program, trainable, settings, batch, keys):
+    """Of a draw for each of the keys, each by itself."""
     hyper = hyper_of(settings)
+    # All of one shape, so that one program is compiled.
+    chunks = [KEYS.at[: len(some)].set(some)[:CHUNK] for some in chunked(keys)]
+    drawn = [drawn_gradients(program, trainable, hyper, batch, one) for one in chunks]
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *jax.device_get(drawn))
+    return jax.tree.map(lambda x: x[: len(keys)], joined)
 
+
+def chunked(keys):
+    return [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def drawn_gradients(program, trainable, hyper, batch, keys):
     def one(key):
-        return summed_gradients(program, trainable, hyper, batch, key[None])[0][
-            "params"
-        ]
+        return summed_gradients(program, trainable, hyper, batch, key[None])[0]
 
-    return jax.device_get(
-        jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), count))
-    )
+    return jax.vmap(one)(keys)["params"]
 
 
-def expected_loss(program, params, batch, w):
+def expected_loss(program, sizes, params, batch, w):
     """Computes Σ_i Σ_j π_ij·(−log p_i | key j) over all keys, with the score's matrix `w`."""
     row = jax.tree.map(lambda x: x[0], batch)
-    n, m = (
-        int((side > 0).sum()) for side in (row.source_segments, row.target_segments)
-    )
+    n, m = sizes
     model = build_model(program)
     seen = dict(source_mask=Mask(), target_mask=Mask.causal(), cross_mask=Mask())
     tokens = row.source[:n], row.target_in[:m]
@@ -122,11 +134,14 @@ def test_the_mean_gradient_is_that_of_the_expected_loss(baseline):
     params = trainable["params"]
     batch = one_row(settings)
     params["cross_attention"]["baseline"] = at(baseline)
-    estimates = gradients(program, trainable, settings, batch, DRAWS)[
-        "cross_attention"
-    ]["score"]["w"]
+    estimates = gradients(program, trainable, settings, batch, KEYS)["cross_attention"][
+        "score"
+    ]["w"]
     w = params["cross_attention"]["score"]["w"]
-    expected = jax.grad(lambda w: expected_loss(program, params, batch, w[0]))(w)
+    segments = batch.source_segments, batch.target_segments
+    sizes = tuple(int((side > 0).sum()) for side in segments)
+    gradient = jax.jit(jax.grad(expected_loss, argnums=4), static_argnums=(0, 1))
+    expected = gradient(program, sizes, params, batch, w[0])[None]
     error = estimates.std(0) / DRAWS**0.5
     distance = np.abs(estimates.mean(0) - expected) / np.maximum(error, 1e-12)
     assert (
@@ -143,7 +158,7 @@ def test_a_baseline_that_foretells_makes_the_gradient_steadier():
     spread = []
     for c in (0.0, 6.0):
         trainable["params"]["cross_attention"]["baseline"] = at(c)
-        estimates = gradients(program, trainable, settings, batch, 500)[
+        estimates = gradients(program, trainable, settings, batch, KEYS[:500])[
             "cross_attention"
         ]["score"]["w"]
         spread.append(estimates.std(0).mean())
@@ -171,16 +186,10 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
         hidden[0], output_matrix(trainable["params"]), batch.target_out[0]
     )
     real = batch.target_segments[0] > 0
-    baseline = gradients(program, trainable, settings, batch, 1)["cross_attention"][
-        "baseline"
-    ]
-    again = jax.jit(
-        lambda key: summed_gradients(
-            program, trainable, hyper_of(settings), batch, key
-        )[0]
-    )(key)
+    of_draw = gradients(program, trainable, settings, batch, key)
+    baseline = of_draw["cross_attention"]["baseline"]
     np.testing.assert_allclose(
-        again["params"]["cross_attention"]["baseline"]["c"],
+        baseline["c"][0],
         -np.where(real, worse - policy["baseline_value"][0], 0).sum(),
         rtol=1e-4,
     )
@@ -211,7 +220,9 @@ def test_entropy_is_worth_what_the_setting_says():
     program, trainable = built(settings)
     batch = one_row(settings)
     plain, worth = (
-        gradients(program, trainable, setting(training__entropy_bonus=e), batch, 1)
+        gradients(
+            program, trainable, setting(training__entropy_bonus=e), batch, KEYS[:1]
+        )
         for e in (0.0, 0.5)
     )
     difference = (

@@ -28,7 +28,7 @@ from experiments.trial.program import (
     initial_state,
     program_of,
 )
-from experiments.trial.step import hidden_states, learning_rate_at, token_losses
+from experiments.trial.step import learning_rate_at, token_losses
 from tests.experiments import tiny
 
 
@@ -41,6 +41,11 @@ def stepper(program, lanes):
 def program_and_state(settings):
     program = program_of(settings, settings.data.vocabulary_size, 48)
     return program, jax.device_get(initial_state(program, settings))
+
+
+@functools.cache
+def losses_of(program):
+    return over_lanes(functools.partial(token_losses, program))
 
 
 def placed(strategy, devices, count=1):
@@ -116,9 +121,7 @@ def alone():
     ("strategy", "devices", "accumulate"),
     [
         ("pmap", 4, 1),
-        ("pmap", 2, 2),
-        ("shard_map", 4, 1),
-        pytest.param("shard_map", 1, 4, marks=pytest.mark.ci),
+        ("shard_map", 2, 2),
     ],
 )
 def test_any_number_of_devices_and_parts_gives_the_same_training(
@@ -134,13 +137,15 @@ def test_any_number_of_devices_and_parts_gives_the_same_training(
     assert_close(other, state, rtol=1e-4, atol=2e-6)
 
 
+# Of one stack, which has half as much to compile.
+STACK = dict(model__kind="language")
 POINTS = (
     dict(seed=1, model__P_drop=0.3),
     dict(seed=2, training__learning_rate=0.2, training__eps_ls=0.0),
     dict(seed=3, model__positions="learned"),
     dict(seed=4, training__learning_rate=0.1),
 )
-SGD = dict(training__optimizer="sgd", training__learning_rate=0.5)
+SGD = STACK | dict(training__optimizer="sgd", training__learning_rate=0.5)
 DISPATCHES = (2, 3, 1)
 LANES = pytest.mark.parametrize(
     ("strategy", "devices", "lanes"),
@@ -186,8 +191,7 @@ def test_lanes_differ():
     assert len({float(trained_alone(lane)[1][0]) for lane in range(len(POINTS))}) == 4
 
 
-@LANES
-def test_lanes_of_adam_have_their_own_moments_and_rates(strategy, devices, lanes):
+def test_lanes_of_adam_have_their_own_moments_and_rates():
     """Moments are those of the lone run, and the step is the formula's from the lane's moments.
 
     After one step the moments are (1 − β₁)·g and (1 − β₂)·g², so they are compared as the
@@ -195,10 +199,11 @@ def test_lanes_of_adam_have_their_own_moments_and_rates(strategy, devices, lanes
     """
     adam = (dict(training__learning_rate=2.0), dict(training__warmup=2), dict(), dict())
     points = [
-        dict(seed=point["seed"]) | own for point, own in zip(POINTS, adam, strict=True)
+        STACK | dict(seed=point["seed"]) | own
+        for point, own in zip(POINTS, adam, strict=True)
     ]
     all_settings = [tiny.resolve(**point) for point in points]
-    ((states, _),) = train_lanes(all_settings, placed(strategy, devices, lanes), [1])
+    ((states, _),) = train_lanes(all_settings, placed("pmap", 2, 4), [1])
     for lane, settings in enumerate(all_settings):
         ((alone,), _) = train_steps(settings, "pmap", 1, steps=1)
         assert_close(states[lane].moments, alone.moments, rtol=1e-4, atol=1e-7)
@@ -216,18 +221,21 @@ def test_lanes_of_adam_have_their_own_moments_and_rates(strategy, devices, lanes
 
 
 def test_a_lane_without_numbers_leaves_the_others_alone():
-    all_settings = [tiny.resolve(seed=seed) for seed in range(2)]
-    whole = train_lanes(all_settings, placed("pmap", 1, 2), [2])
-    broken = [all_settings[0], tiny.resolve(seed=1, training__learning_rate=1e30)]
-    ((states, metrics),) = train_lanes(broken, placed("pmap", 1, 2), [2])
-    assert not np.isfinite(metrics["grad_norm"][1, 1])
-    jax.tree.map(np.testing.assert_array_equal, states[0], whole[0][0][0])
+    all_settings = [tiny.resolve(**STACK, seed=seed) for seed in range(4)]
+    lanes = placed("pmap", 2, 4)
+    (whole, _) = train_lanes(all_settings, lanes, [1, 1])[-1]
+    broken = list(all_settings)
+    broken[1] = tiny.resolve(**STACK, seed=1, training__learning_rate=1e30)
+    states, metrics = train_lanes(broken, lanes, [1, 1])[-1]
+    assert not np.isfinite(metrics["grad_norm"][1, 0])
+    for lane in (0, 2, 3):
+        jax.tree.map(np.testing.assert_array_equal, states[lane], whole[lane])
 
 
-def test_adam_equals_its_formula(alone):
+def test_adam_equals_its_formula():
     """One update from the gradients of one SGD step, by hand: rate · m̂/(√v̂ + ε)."""
-    sgd = tiny.resolve(training__optimizer="sgd", training__learning_rate=1.0)
-    adam = tiny.resolve()
+    sgd = tiny.resolve(**STACK, training__optimizer="sgd", training__learning_rate=1.0)
+    adam = tiny.resolve(**STACK)
     before = program_and_state(sgd)[1].params["embedding"]
     gradient = before - train(sgd, steps=1)[0].params["embedding"]
     rate = 16**-0.5 * min(1.0, 4**-1.5)
@@ -242,23 +250,13 @@ def test_adam_equals_its_formula(alone):
     ("positions", "moves"), [("sinusoidal", False), ("learned", True), ("none", False)]
 )
 def test_only_learned_positions_move(positions, moves):
-    settings = tiny.resolve(model__positions=positions)
+    settings = tiny.resolve(**STACK, model__positions=positions)
     start = initial_state(program_of(settings, 500, 48), settings)
     end, _ = train(settings, steps=2)
-    same = [
-        np.array_equal(a, b)
-        for a, b in zip(
-            jax.tree.leaves(start.positions),
-            jax.tree.leaves(end.positions),
-            strict=True,
-        )
-    ]
-    assert same == [not moves] * 2
-    assert (
-        count_parameters(settings, end)
-        - sum(x.size for x in jax.tree.leaves(end.params))
-        == moves * 2 * 48 * 16
-    )
+    ((before,), (after,)) = (jax.tree.leaves(s.positions) for s in (start, end))
+    assert np.array_equal(before, after) == (not moves)
+    others = sum(x.size for x in jax.tree.leaves(end.params))
+    assert count_parameters(settings, end) - others == moves * 48 * 16
 
 
 def test_perplexity_is_independent_of_packing():
@@ -270,7 +268,7 @@ def test_perplexity_is_independent_of_packing():
     """
     program, state = program_and_state(tiny.resolve())
     states = Lanes().stack([state])
-    losses = over_lanes(functools.partial(token_losses, program))
+    losses = losses_of(program)
     pairs = tiny.corpus().validation.ids
     batches = Batches(pairs, batch_size=4, sequence_length=48, seed=0)
     packed = []
@@ -286,8 +284,9 @@ def test_perplexity_is_independent_of_packing():
         np.testing.assert_allclose(log_perplexity, [packed.mean()], rtol=6e-6)
 
 
-def test_bfloat16_and_the_moving_average(alone):
-    settings, _, losses = alone
+def test_bfloat16_and_the_moving_average():
+    settings = tiny.resolve(**SGD)
+    _, losses = train(settings)
     light = dataclasses.replace(settings.training, precision="bfloat16", ema=0.75)
     states, other_losses = train_steps(
         dataclasses.replace(settings, training=light), "pmap", 1, steps=3
@@ -324,20 +323,18 @@ def test_sizes_of_memory_reach_the_model():
 
 
 def test_sentences_in_a_row_do_not_see_each_other():
-    settings = tiny.resolve()
-    program, state = program_and_state(settings)
-    state = jax.device_put(state)
+    program, state = program_and_state(tiny.resolve())
+    states = Lanes().stack([state])
     batch = next(Batches(tiny.corpus().train, batch_size=4, sequence_length=48, seed=0))
-    row = jax.tree.map(lambda x: jnp.asarray(x[0]), batch)
-    assert row.source_segments.max() >= 2
-    first, second = row.target_segments == 1, row.source_segments == 2
-    changed = row._replace(source=jnp.where(second, 7, row.source))
-    trainable = dict(params=state.params, positions=state.positions)
-    hidden = [hidden_states(program, trainable, r)[0] for r in (row, changed)]
-    np.testing.assert_array_equal(hidden[0][first], hidden[1][first])
-    assert not jnp.allclose(
-        hidden[0][row.target_segments == 2], hidden[1][row.target_segments == 2]
+    assert batch.source_segments.max(1).min() >= 2
+    second = batch.source_segments == 2
+    changed = batch._replace(source=np.where(second, 7, batch.source))
+    before, after = (
+        np.asarray(losses_of(program)(states, b))[0] for b in (batch, changed)
     )
+    first, second = (batch.target_segments == segment for segment in (1, 2))
+    np.testing.assert_array_equal(before[first], after[first])
+    assert (before[second] != after[second]).all()
 
 
 def test_schedule():
