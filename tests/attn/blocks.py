@@ -6,15 +6,20 @@ import sys
 import pytest
 
 WITH_BLOCKS = ("attn.attention", "attn.hard", "attn.inspect")
+WITH_HEADS = ("attn.attention", "attn.map_heads")
 
 
 @contextlib.contextmanager
-def blocks_of(n):
-    """Has n queries in a block. What is compiled for blocks of another size is forgotten,
-    and nothing else, which tests of other files would compile again.
+def blocks_of(n, at_once=None):
+    """Has n queries in a block, and `at_once` heads computed together where it is given.
+
+    What is compiled for blocks of another size is forgotten, and nothing else, which tests
+    of other files would compile again.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
+        for module in WITH_HEADS if at_once else ():
+            patch.setattr(sys.modules[module], "heads_at_once", lambda *_: at_once)
         forget()
         yield
     forget()

@@ -2,9 +2,7 @@
 different primes.
 """
 
-import contextlib
 import itertools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +13,8 @@ from jax.test_util import check_grads
 from attn import Bilinear, Mask, attention
 from attn.jax_versions import enable_x64
 from attn.kernels.query_blocks import BLOCK
-from attn.map_heads import heads_at_once
 from tests.attn import oracle
+from tests.attn.blocks import blocks_of
 from tests.attn.cases import (
     CASES,
     DENSE,
@@ -43,20 +41,10 @@ def qkv():
     return draw_qkv()
 
 
-@contextlib.contextmanager
-def blocks_of(n, at_once):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
-        patch.setattr(sys.modules["attn.attention"], "heads_at_once", at_once)
-        jax.clear_caches()  # the constants are compiled in
-        yield
-    jax.clear_caches()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
-    with blocks_of(3, lambda n, m, score: 4):
+    with blocks_of(3, at_once=4):
         yield
 
 
@@ -384,7 +372,7 @@ def test_memory_grows_with_the_length_and_not_its_square(mask, most):
     def loss(q, k, v):
         return attention(q, k, v, mask=mask).sum()
 
-    with blocks_of(BLOCK, heads_at_once):
+    with blocks_of(BLOCK):
         compiled = (
             jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
             .lower(shape, shape, shape)

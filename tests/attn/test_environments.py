@@ -3,7 +3,6 @@ and meshes with explicit axes. What is expected is what attention() gives withou
 """
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from attn import Mask, ScaledDot, attention
 from attn.jax_versions import VERSION
 from attn.positions.biases import ALiBiBias
+from tests.attn.blocks import blocks_of
 from tests.attn.cases import DENSE, LENGTHS, SCORES, B, K, M, N, V
 
 H = 2
@@ -48,11 +48,8 @@ explicit_meshes = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def _small_blocks():
     """Blocks of 3 queries: N = 5 makes two, and two runs under a causal mask."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 3)
-        jax.clear_caches()  # the constant is compiled in
+    with blocks_of(3):
         yield
-    jax.clear_caches()
 
 
 def inputs(dtype=jnp.float32):
@@ -190,21 +187,16 @@ def test_explicit_sharding_of_dropout():
 
 
 @explicit_meshes
-def test_explicit_sharding_of_heads_that_wait_their_turn(monkeypatch):
+def test_explicit_sharding_of_heads_that_wait_their_turn():
     """One head at a time, as with long inputs."""
     expected = expected_of("tiled", "causal", "additive")
-    monkeypatch.setattr(
-        sys.modules["attn.attention"], "heads_at_once", lambda n, m, score: 1
-    )
-    jax.clear_caches()
     mesh = two_devices(AxisType.Explicit)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), blocks_of(3, at_once=1):
         sharding = NamedSharding(mesh, P("x"))
         arrays = [jax.device_put(x, sharding) for x in inputs_once()]
         actual = value_and_gradients(
             plain(MASKS["causal"], "tiled"), *arrays, score_of("additive")
         )
-    jax.clear_caches()
     assert_alike(actual, expected)
 
 

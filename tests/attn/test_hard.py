@@ -2,9 +2,6 @@
 textbook's.
 """
 
-import contextlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +12,8 @@ from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
 from attn.inspect import entropy
 from tests.attn import oracle
-from tests.attn.cases import CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N, V
+from tests.attn.blocks import blocks_of
+from tests.attn.cases import LENGTHS, MASKS, SCORES, SCORES_FIRST, B, H, K, M, N, V
 from tests.attn.test_inspect import textbook
 
 KEY = jax.random.key(0)
@@ -30,22 +28,10 @@ def qkv():
     ]
 
 
-@contextlib.contextmanager
-def blocks_of(n, at_once=4):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
-        patch.setattr(
-            sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: at_once
-        )
-        jax.clear_caches()  # the constants are compiled in
-        yield
-    jax.clear_caches()
-
-
 @pytest.fixture
 def small_blocks():
     """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
-    with blocks_of(3):
+    with blocks_of(3, at_once=4):
         yield
 
 
@@ -65,7 +51,7 @@ def of_key(x, index):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("mask", "score"), CASES)
+@pytest.mark.parametrize(("mask", "score"), SCORES_FIRST)
 def test_the_best_key_and_the_log_probability_equal_the_oracle(qkv, mask, score):
     (mask, visible) = MASKS[mask]
     (score, formula) = SCORES[score]

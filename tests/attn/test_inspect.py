@@ -2,8 +2,6 @@
 different primes.
 """
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,8 @@ from attn.inspect import entropy, received, top_weights, weight_rows
 from attn.jax_versions import enable_x64
 from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
 from tests.attn import oracle
-from tests.attn.cases import ALL, CASES, LENGTHS, MASKS, SCORES, B, H, K, M, N
+from tests.attn.blocks import blocks_of
+from tests.attn.cases import ALL, LENGTHS, MASKS, SCORES, SCORES_FIRST, B, H, K, M, N
 
 QUERIES = [3, 0, 3]
 
@@ -30,15 +29,10 @@ def qk():
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks():
     """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 3)
-    monkeypatch.setattr(
-        sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: 4
-    )
-    jax.clear_caches()  # the constants are compiled in
-    yield
-    jax.clear_caches()
+    with blocks_of(3, at_once=4):
+        yield
 
 
 def exact(q, k, visible, score=lambda h: oracle.scaled_dot):
@@ -83,7 +77,7 @@ def check(q, k, mask, score):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("mask", "score"), CASES)
+@pytest.mark.parametrize(("mask", "score"), SCORES_FIRST)
 def test_equals_the_oracle(qk, mask, score):
     check(*qk, mask, score)
 

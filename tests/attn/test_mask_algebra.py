@@ -2,8 +2,6 @@
 attention with it against the float64 oracle.
 """
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +9,10 @@ import pytest
 
 import attn
 from attn import Mask, argmax_attention, attention, inspect
+from attn.kernels.query_blocks import BLOCK
 from attn.models.visibility import dense_mask
 from tests.attn import oracle
+from tests.attn.blocks import blocks_of
 from tests.attn.cases import (
     COLUMN,
     DENSE,
@@ -79,11 +79,14 @@ def shown(name):
     return np.broadcast_to(MASKS[name][1], (B, H, N, M))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _blocks_of_two():
+    with blocks_of(2):
+        yield
+
+
 @pytest.fixture(params=["reference", "tiled"])
-def kernel(request, monkeypatch):
-    """Each kernel, with blocks of 2 queries."""
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 2)
-    jax.clear_caches()  # the constant is compiled in
+def kernel(request):
     return request.param
 
 
@@ -187,10 +190,8 @@ LONG = 40
 @pytest.mark.parametrize(
     "kind", ["a value", pytest.param("an array", marks=pytest.mark.ci)]
 )
-def test_sinks_and_a_window_slide_over_long_inputs(monkeypatch, kind):
+def test_sinks_and_a_window_slide_over_long_inputs(kind):
     """With biases and dropout, which go by the places of keys."""
-    monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 4)
-    jax.clear_caches()
     draw = np.random.default_rng(4).normal
     q, k, v = (jnp.asarray(draw(size=(LONG, 1, 5)), jnp.float32) for _ in range(3))
     bias = jnp.asarray(draw(size=(1, LONG, LONG)), jnp.float32)
@@ -208,7 +209,8 @@ def test_sinks_and_a_window_slide_over_long_inputs(monkeypatch, kind):
         return (out**2).sum(), out
 
     f = jax.grad(loss, has_aux=True)
-    results = f(k, mask, "tiled"), f(k, Mask.dense(seen), "reference")
+    with blocks_of(4):
+        results = f(k, mask, "tiled"), f(k, Mask.dense(seen), "reference")
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -221,7 +223,8 @@ def test_a_window_with_sinks_takes_the_keys_that_it_shows_alone():
     def f(q, k, v):
         return attention(q, k, v, mask=mask, implementation="tiled")
 
-    text = jax.jit(f).lower(x, x, x).as_text()
+    with blocks_of(BLOCK):
+        text = jax.jit(f).lower(x, x, x).as_text()
     assert "256x320" in text
     assert "256x4096" not in text
 
@@ -233,15 +236,11 @@ def test_statistics_and_hard_attention_know_where_the_keys_are():
     mask = (Mask.window(2, 0) | Mask.first(3)) & CAUSAL
     n, m = q.shape[1], k.shape[1]
     dense = Mask.dense(mask.tile(jnp.arange(n), jnp.arange(m)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 2)
-        jax.clear_caches()
-        results = []
-        for one in (mask, dense):
-            _, index = argmax_attention(q, k, k, mask=one)
-            top = inspect.top_weights(q, k, mask=one, top=2)
-            results.append((index, top))
-    jax.clear_caches()
+    results = []
+    for one in (mask, dense):
+        _, index = argmax_attention(q, k, k, mask=one)
+        top = inspect.top_weights(q, k, mask=one, top=2)
+        results.append((index, top))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *results)
 
 

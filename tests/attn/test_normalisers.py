@@ -82,8 +82,8 @@ CASES = {
 }
 # Those that do the same with other numbers are for .ci/run.
 ALSO = ("softmax", "sink, one number", "sigmoid, bias", "entmax 1.25", "entmax 1")
-# These go the way of a sink and of entmax, but for their numbers.
-ALIKE = (*ALSO, "off_by_one", "adaptive_entmax")
+# These go the way of a sink, of softmax and of entmax, but for their numbers.
+ALIKE = (*ALSO, "off_by_one", "scalable_softmax", "adaptive_entmax", "asentmax")
 
 
 def in_ci(cases):
