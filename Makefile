@@ -1,4 +1,5 @@
 # make sweep      the quick ablation table, into runs/quick
+# make check      what to run on save: lint, imports, and the tests of modules marked quick, in less than a minute
 # make test       the tests
 # make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
 # make readme     trains README's table anew, and puts table and picture where they are shown
@@ -13,9 +14,14 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep test wheel install lock colab notebooks readme
+.PHONY: sweep check test wheel install lock colab notebooks readme
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
+
+check: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/python -m pytest -m 'quick and not ci' $$(grep -rl --include='test_*.py' mark.quick tests)
 
 test: install
 	$(VENV)/bin/python -m pytest

@@ -35,7 +35,7 @@ def call(name: str, *arguments: object, text: str | None = None) -> Done:
     said = [_stream(), _stream()]
     status = 0
     with (
-        _own_flags(),
+        own_flags(),
         _own_settings(),
         mock.patch.object(sys, "argv", [name, *map(str, arguments)]),
         mock.patch.object(sys, "stdin", sys.stdin if text is None else _stream(text)),
@@ -60,7 +60,7 @@ def _written(stream):
 
 
 @contextlib.contextmanager
-def _own_flags() -> Iterator[None]:
+def own_flags() -> Iterator[None]:
     """Has a command define its flags anew, as it does when it is imported, and removes them."""
     before = set(flags.FLAGS)
     forget_commands()

@@ -3,7 +3,11 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from tests.conftest import pytest_collection_modifyitems
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_first_case_of_each_test_is_kept():

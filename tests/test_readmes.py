@@ -8,6 +8,8 @@ import pytest
 from experiments.settings import check_key
 from experiments.sweep.points import load_config, sweeps_of
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[1]
 READMES = sorted(
     path

@@ -13,6 +13,8 @@ from attn.attention import IMPLEMENTATIONS
 from attn.jax_versions import enable_x64
 from tests.attn.cases import LENGTHS, B, H, K, M, N, V, draw_qkv
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def qkv():

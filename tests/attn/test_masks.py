@@ -12,6 +12,8 @@ import pytest
 from attn import Mask, attention
 from attn.masks import mask_part
 
+pytestmark = pytest.mark.quick
+
 Q_IDS = np.array([[1, 1, 2], [3, 3, 3]])
 K_IDS = np.array([[1, 2, 2, 0], [3, 3, 0, 0]])
 

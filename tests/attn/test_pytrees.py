@@ -12,6 +12,8 @@ from attn.kernels.drop import Drop
 from attn.masks import parts
 from attn.pytrees import pytree
 
+pytestmark = pytest.mark.quick
+
 
 @attn.score
 class Constant:

@@ -10,6 +10,8 @@ import pytest
 from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key, counter, random_bits
 
+pytestmark = pytest.mark.quick
+
 N = 1 << 16
 
 

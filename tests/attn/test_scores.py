@@ -9,6 +9,8 @@ import attn
 from attn import SCORES, Additive, Bilinear, Dot, ScaledDot
 from attn.scores import TanhSum, score_init
 
+pytestmark = pytest.mark.quick
+
 KEY = jax.random.key(0)
 
 

@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from attn import Dot, Mask, ScaledDot, attention, sinusoidal
+
+pytestmark = pytest.mark.quick
 
 I_LOVE_AI = [
     np.array(x, np.float32)[:, None]

@@ -15,6 +15,8 @@ from attn.functions import tanh_sum as module
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
 
+pytestmark = pytest.mark.quick
+
 tanh_sum = jax.jit(module.tanh_sum)
 
 N = 37

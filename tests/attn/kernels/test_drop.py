@@ -7,6 +7,8 @@ import pytest
 
 from attn.kernels.drop import Drop
 
+pytestmark = pytest.mark.quick
+
 N = 1 << 16
 
 

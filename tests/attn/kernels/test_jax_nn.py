@@ -12,6 +12,8 @@ import pytest
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
 from attn.jax_versions import enable_x64
 
+pytestmark = pytest.mark.quick
+
 B = 2
 N = 5
 M = 7

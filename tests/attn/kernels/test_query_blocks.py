@@ -9,6 +9,8 @@ from attn import Additive, Mask, attention, inspect, sampled_attention
 from attn.positions.biases import RelativeBias
 from tests.attn.blocks import blocks_of
 
+pytestmark = pytest.mark.quick
+
 N = 5
 M = 6
 K = 4

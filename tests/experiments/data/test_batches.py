@@ -13,6 +13,8 @@ from experiments.data.batches import Batch, Batches, Encoded, padded
 from experiments.data.packing import pack
 from experiments.data.vocabulary import BOS, EOS, PAD
 
+pytestmark = pytest.mark.quick
+
 
 def some_pairs(count, longest=11, seed=0):
     """Sentences without two alike, so that each can be told by its ids; some are empty."""

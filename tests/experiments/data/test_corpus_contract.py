@@ -9,6 +9,8 @@ from experiments.data.corpora import Pairs
 from tests.experiments import own_parts
 from tests.experiments.own_parts import PLACE
 
+pytestmark = pytest.mark.quick
+
 
 def failures(name="Symbols", **more):
     rows = contract.check_corpus(f"{PLACE}:{name}", elsewhere=False)

@@ -17,6 +17,8 @@ from experiments.data.vocabulary import EOS, Vocabulary, train_vocabulary
 from experiments.settings import FilesData
 from experiments.system.files import DamagedError
 
+pytestmark = pytest.mark.quick
+
 WORDS = "one two three four five six seven eight nine ten".split()
 
 

@@ -11,6 +11,8 @@ from experiments.data.corpora.heldout import Parts
 from experiments.data.dataset import prepare
 from experiments.settings import FilesData, TsvData
 
+pytestmark = pytest.mark.quick
+
 SAME = dict(train="all", validation="all", test="all")
 
 

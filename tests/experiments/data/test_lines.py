@@ -26,6 +26,8 @@ from experiments.settings import (
 )
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"]
 """All at which str.splitlines ends a line."""
 

@@ -10,6 +10,8 @@ from experiments.data import corpora
 from experiments.data.corpora import CorpusError, Pairs, parallel
 from experiments.settings import FilesData
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -14,6 +14,8 @@ from experiments.data.vocabulary import NOTHING, VocabularyError
 from experiments.settings import FilesData, TextData, TsvData
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):

@@ -14,6 +14,8 @@ from experiments.data.corpora import Pairs
 from experiments.data.dataset import prepare
 from experiments.settings import resolve
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):

@@ -8,6 +8,8 @@ from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError, Pairs, parallel
 from experiments.settings import CsvData, JsonLinesData, TsvData
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -13,6 +13,8 @@ from experiments.data.corpora import tasks
 from experiments.data.vocabulary import NOTHING, NOTHING_ID
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
 
+pytestmark = pytest.mark.quick
+
 SIZES = {
     "recall": dict(length=23, test_length=31, key_values=5, symbols=22),
     "flipflop": dict(length=22, test_length=34, ignore=0.5, test_ignore=0.7),

@@ -16,6 +16,8 @@ from experiments.settings import FilesData, TfdsData, override, resolve
 from experiments.training import loop
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 TEXT = {
     "train": Pairs(
         ["a cat", "two dogs\u2028run", "3 km"],

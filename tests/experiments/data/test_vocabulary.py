@@ -18,6 +18,8 @@ from experiments.data.vocabulary import (
 )
 from experiments.settings import resolve
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def sentences():

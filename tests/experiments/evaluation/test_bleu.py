@@ -20,6 +20,8 @@ from experiments.evaluation.metrics import (
 from experiments.settings import resolve
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 TEXTS = {
     "zh": ["我们明天去图书馆。", "这本书很有意思。", "他昨天买了一辆新车 3 km。"],
     "ja": ["私たちは明日図書館へ行きます。", "この本はとても面白いです。"],

@@ -1,11 +1,14 @@
 """Scores and translations against what they must be."""
 
 import numpy as np
+import pytest
 
 from experiments.data.vocabulary import EOS
 from experiments.evaluation.decode import translate
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from tests.experiments import tiny
+
+pytestmark = pytest.mark.quick
 
 
 def test_translations_come_back_in_order():

@@ -8,6 +8,8 @@ from experiments.evaluation.link_functions import (
     SHARE,
 )
 
+pytestmark = pytest.mark.quick
+
 VALUES = {
     ROOT_CROSS_ENTROPY: (1.0, 1 + 1e-6, 1.01, 5.0, 1e5),
     PERCENT: (0.0, 0.001, 0.117, 25.8, 99.91, 100.0),

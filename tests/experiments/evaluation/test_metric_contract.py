@@ -9,6 +9,8 @@ from experiments.evaluation.contract import check_metric
 from experiments.evaluation.link_functions import PERCENT
 from experiments.evaluation.metrics import BLEU, CHRF, EXACT_MATCH, Metric
 
+pytestmark = pytest.mark.quick
+
 
 def right(translations, references, tokens_of):
     """Returns (S, 2): the words that stand in their places, and all words of references."""

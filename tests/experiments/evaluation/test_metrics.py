@@ -17,6 +17,8 @@ from experiments.evaluation.metrics import (
     sentence_arrays,
 )
 
+pytestmark = pytest.mark.quick
+
 REFERENCES = [
     "the cat sat on the mat today",
     "a dog ran",

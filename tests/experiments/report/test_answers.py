@@ -8,6 +8,8 @@ from experiments.report.results import ResultsError, read_results
 from experiments.report.write import write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def written(**accuracies):
     """What result.json has of buckets by their names."""

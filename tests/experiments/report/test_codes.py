@@ -13,6 +13,8 @@ from experiments.report.terminal import print_table
 from experiments.report.write import write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 OLD = "0ld0ld0ld0ld0ld0"
 NEW = "11e311e311e311e3"
 

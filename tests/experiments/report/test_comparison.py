@@ -18,6 +18,8 @@ from experiments.report.published import TABLE_3, Published
 from experiments.report.results import TrialResult
 from experiments.report.statistics import Group
 
+pytestmark = pytest.mark.quick
+
 S, V = 41, 53
 
 

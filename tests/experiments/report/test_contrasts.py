@@ -6,6 +6,8 @@ from experiments.evaluation.link_functions import ROOT_CROSS_ENTROPY, SHARE
 from experiments.report.contrasts import contrast
 from experiments.report.fits import Column
 
+pytestmark = pytest.mark.quick
+
 
 def column(values, own=0.0, shared=0.0, at_bound=()):
     values = np.array(values, float)

@@ -11,6 +11,8 @@ from experiments.report.results import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def perplexity(log_loss):
     return math.exp(math.exp(log_loss))

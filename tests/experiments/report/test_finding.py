@@ -11,6 +11,8 @@ from experiments.report.finding import finding
 from experiments.report.results import TrialResult
 from experiments.report.statistics import Group
 
+pytestmark = pytest.mark.quick
+
 METRICS = (PERPLEXITY, BLEU)
 
 

@@ -12,6 +12,8 @@ from experiments.report.results import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def test_latex(table_3):
     lines = table_3.latex.read_text(encoding="utf-8").splitlines()

@@ -16,6 +16,8 @@ from experiments.report.results import (
 from experiments.system.checksums import write_checksums, write_sealed
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def test_trials_come_in_the_order_of_the_sweep_with_their_status(tmp_path):
     failed = {"status": "failed", "error": "line one\nline two", "traceback": "..."}

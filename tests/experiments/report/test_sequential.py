@@ -12,6 +12,8 @@ from experiments.report.results import TrialResult
 from experiments.report.sequential import LOOKS, Budget, first_plan, judge, next_plan
 from experiments.report.statistics import LEVEL, Group
 
+pytestmark = pytest.mark.quick
+
 ROWS = 8
 MOST = 12
 

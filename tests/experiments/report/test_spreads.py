@@ -4,6 +4,8 @@ from scipy import stats
 
 from experiments.report.spreads import draw_spreads
 
+pytestmark = pytest.mark.quick
+
 DRAWS = 40_000
 
 

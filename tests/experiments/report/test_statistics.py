@@ -12,6 +12,8 @@ from experiments.report.results import TrialResult, read_results
 from experiments.report.statistics import Group, Summary
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def by_seed(values):
     return dict(enumerate(values))

@@ -10,6 +10,8 @@ from experiments.report.finding import finding
 from experiments.report.strata import Stratum, split_by_corpus
 from tests.experiments.report.test_comparison import nothing_kept, row
 
+pytestmark = pytest.mark.quick
+
 
 def of_corpus(label, corpus, point, bleus=(20.0, 20.1, 20.2)):
     return row(label, (5.0, 5.1, 5.2), bleus, point=point, corpus=corpus)

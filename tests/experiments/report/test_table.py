@@ -16,6 +16,8 @@ from experiments.report.terminal import print_differences, print_table
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 
 def test_markdown(sweep):
     assert (

@@ -12,6 +12,8 @@ from experiments.report.terminal import print_table
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
+pytestmark = pytest.mark.quick
+
 RATE = "training.learning_rate"
 TUNING = {"grid": {RATE: [0.5, 2.0]}, "seeds": [1000]}
 

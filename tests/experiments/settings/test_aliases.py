@@ -8,6 +8,8 @@ from experiments.errors import hint
 from experiments.settings import SettingsError, aliases, check_key, resolve
 from experiments.settings.choices import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
 
+pytestmark = pytest.mark.quick
+
 CHOICES = [
     ("positions", POSITIONS, aliases.POSITIONS),
     ("normaliser", NORMALISERS, aliases.NORMALISERS),

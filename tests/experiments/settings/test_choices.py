@@ -9,6 +9,8 @@ import attn
 from experiments.settings import SettingsError, resolve
 from experiments.settings.choices import MIXERS, POSITIONS, SCORES
 
+pytestmark = pytest.mark.quick
+
 
 def canonical(choices, text):
     return choices.parse(text, "model.x").text

@@ -22,6 +22,8 @@ from experiments.settings import (
     tasks,
 )
 
+pytestmark = pytest.mark.quick
+
 
 def test_defaults_are_the_papers_base():
     settings = resolve(default_config())

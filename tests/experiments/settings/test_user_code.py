@@ -12,6 +12,8 @@ from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import expand, load_config, sweeps_of
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 COSINE = '''
 from typing import Any
 

@@ -23,6 +23,8 @@ from experiments.sweep.claims import (
 )
 from experiments.system.identity import is_gone, this_process
 
+pytestmark = pytest.mark.quick
+
 
 def write_joiner(workdir, name, **says):
     path = workdir / JOINERS / f"{name}.json"

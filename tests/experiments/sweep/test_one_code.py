@@ -10,6 +10,8 @@ from experiments.sweep.workdir import check_one_code
 from experiments.system import code
 from tests.experiments import tiny
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def asked(tmp_path):

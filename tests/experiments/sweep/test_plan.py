@@ -32,6 +32,8 @@ from experiments.system.files import LockedError, lock, slug
 from experiments.trial import cost
 from tests.experiments import tiny, tiny_config
 
+pytestmark = pytest.mark.quick
+
 KNOWN = sweeps_of(tiny_config)
 
 

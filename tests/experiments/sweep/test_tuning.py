@@ -22,6 +22,8 @@ from experiments.sweep.tuning import (
 from experiments.sweep.workdir import open_workdir
 from tests.experiments import tiny_config
 
+pytestmark = pytest.mark.quick
+
 KNOWN = sweeps_of(tiny_config)
 RATES = ("training.learning_rate:0.5,1,2",)
 
