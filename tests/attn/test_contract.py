@@ -71,7 +71,15 @@ def test_a_score_meets_the_contract(score):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("score", [*SCORES, Cosine])
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score_meets_the_contract_in_bfloat16(score):
+    rows = check_score(score, dtypes=["bfloat16"])
+    assert len(rows) == 12
+    assert not failures(rows)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("score", [Cosine, "additive"])
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)
     assert len(rows) == 22

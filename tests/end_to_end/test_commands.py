@@ -135,14 +135,18 @@ def test_dtypes_of_the_environment_change_nothing(swept, tmp_path):
     """JAX's double precision and strict dtypes: what was trained with them is the same."""
     asked = {"JAX_ENABLE_X64": "1", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
     environment = {**ENVIRONMENT, **asked}
-    done = command(
-        "train", f"--config={CONFIG}", f"--workdir={tmp_path}", env=environment
-    )
+    options = dict(cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
+
+    def command(name, *flags, **more):
+        line = [sys.executable, "-m", f"launch.{name}", *flags]
+        return subprocess.run(line, **options, **more)
+
+    done = command("train", f"--config={CONFIG}", f"--workdir={tmp_path}")
     assert done.returncode == 0 and done.stderr.count("note: without JAX_") == 2
     of_sweep = [read_result(path) for path in trials(swept[0]).values()]
     assert read_result(tmp_path / "result.json") in of_sweep
     words = f"--workdir={tmp_path}"
-    done = command("translate", words, input="3 days ago\n", env=environment)
+    done = command("translate", words, input="3 days ago\n")
     assert done.returncode == 0 and done.stdout.count("\n") == 1
 
 

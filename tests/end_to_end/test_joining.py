@@ -125,15 +125,18 @@ def test_a_second_machine_helps_and_what_it_does_shows(start, tmp_path):
     values = json.loads(status("--json").stdout)
     states = {trial["state"] for trial in values["trials"]}
     assert "waiting" in states and values["counts"]["running"] <= 2
+
+    def owners():
+        ended = list_claims(workdir).ended
+        return {read_claim(workdir, name, 0)["joiner"] for name in ended}
+
+    wait_for(lambda: len(owners()) == 2, guest)
     assert call("cancel", f"--workdir={workdir}").returncode == 0
     said, told = (process.communicate(timeout=60)[0] for process in (host, guest))
     # The planner's sweep has not ended; a scheduler is not to start the guest again.
     assert host.returncode == 2 and "was cancelled" in said
     assert guest.returncode == 0 and "was cancelled" in told
-    listing = list_claims(workdir)
-    assert listing.running() == []
-    owners = {read_claim(workdir, name, 0)["joiner"] for name in listing.ended}
-    assert len(owners) == 2
+    assert list_claims(workdir).running() == []
     assert "cancelled" in status().stdout
     # What is joined now is refused until it is begun again.
     refused = call("sweep", "--join", f"--workdir={workdir}")

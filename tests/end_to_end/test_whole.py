@@ -86,7 +86,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
 
     def installed(program):
         program = f"import sys; sys.path.insert(0, {site!r})\n{program}"
-        return run(sys.executable, "-I", "-c", program, cwd=tmp_path)
+        # Without it a command would start the whole program again.
+        env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        return run(sys.executable, "-I", "-c", program, cwd=tmp_path, env=env)
 
     assert installed("import attn; print(attn.__file__)").startswith(site)
     with open(ROOT / "pyproject.toml", "rb") as file:
