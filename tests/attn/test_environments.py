@@ -16,6 +16,7 @@ from attn.jax_versions import VERSION
 from attn.positions.biases import ALiBiBias
 from tests.attn.blocks import blocks_of
 from tests.attn.cases import DENSE, LENGTHS, SCORES, B, K, M, N, V
+from tests.cases import the_rest_in_ci
 
 H = 2
 """The heads, which two devices share."""
@@ -31,7 +32,7 @@ MASKS = {
 # Each kernel, mask and score once or twice: every case is compiled for each environment.
 CASES = [
     ("tiled", "causal", "additive"),
-    ("reference", "padding", "bilinear"),
+    pytest.param("reference", "padding", "bilinear", marks=pytest.mark.ci),
     pytest.param("tiled", "dense", "scaled dot", marks=pytest.mark.ci),
     pytest.param("tiled", "padding", "scaled dot", marks=pytest.mark.ci),
     pytest.param("reference", "segments", "additive", marks=pytest.mark.ci),
@@ -120,7 +121,8 @@ def test_strict_promotion_of_dtypes(kernel, mask, score):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "score"), [("tiled", "additive"), ("reference", "bilinear")]
+    ("kernel", "score"),
+    the_rest_in_ci([("tiled", "additive"), ("reference", "bilinear")], first=1),
 )
 def test_strict_promotion_of_bfloat16_with_bias_and_dropout(kernel, score):
     bias = ALiBiBias(jnp.array([0.5, 0.25]))
@@ -186,6 +188,7 @@ def test_explicit_sharding_of_dropout():
     assert_alike(actual, expected)
 
 
+@pytest.mark.ci
 @explicit_meshes
 def test_explicit_sharding_of_heads_that_wait_their_turn():
     """One head at a time, as with long inputs."""

@@ -27,6 +27,7 @@ from experiments.sweep.schedule import Layout
 from experiments.sweep.workdir import cancel
 from experiments.system.files import write_json
 from experiments.system.signals import Interrupted, Interruption
+from tests.cases import the_rest_in_ci
 from tests.experiments.sweep.stand_ins import (
     FakePools,
     Worker,
@@ -196,7 +197,7 @@ def test_the_trials_of_a_dead_process_are_taken_over(tmp_path):
     assert why == "elsewhere-1 shows no sign of life"
 
 
-@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("stays", the_rest_in_ci([True, False], first=1))
 def test_a_guest_leaves_what_the_living_train_and_the_host_waits(tmp_path, stays):
     trials = planned(1)
     with Presence(tmp_path, silence=0.4) as other:

@@ -16,6 +16,7 @@ from experiments.training import rendezvous
 MEMBER = """
 import sys
 from experiments.training import rendezvous
+from tests.cases import the_rest_in_ci
 
 rendezvous.BEAT = 0.1
 rendezvous.SAID = 8
@@ -118,7 +119,7 @@ def test_the_loss_of_one_ends_the_other(party, killed):
     assert_ends(both[1 - killed], STATUS, f"error: process {killed} (")
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", the_rest_in_ci([0, 1], first=1))
 def test_a_stopped_process_is_waited_for_and_given_up(party, stopped):
     both = party.start_both()
     both[stopped].send_signal(signal.SIGSTOP)
@@ -155,7 +156,7 @@ def test_one_that_comes_late_is_waited_for(party, late, line):
     assert_ends(other, 0)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", the_rest_in_ci([0, 1], first=1))
 def test_one_that_never_comes_is_given_up(party, number):
     line = "given up after 1.0 s; start all"
     assert_ends(party.start(number, patience=1), STATUS, "waiting for", line)
@@ -238,6 +239,7 @@ def test_another_count_or_config_is_refused(party, second, line):
         assert_ends(process, 2, line)
 
 
+@pytest.mark.ci
 def test_a_port_of_another_program_is_refused(party):
     with socket.create_server(("localhost", party.port)):
         both = [party.start(0), party.start(1)]

@@ -120,7 +120,7 @@ def alone():
 @pytest.mark.parametrize(
     ("strategy", "devices", "accumulate"),
     [
-        ("pmap", 4, 1),
+        pytest.param("pmap", 4, 1, marks=pytest.mark.ci),
         ("shard_map", 2, 2),
     ],
 )
