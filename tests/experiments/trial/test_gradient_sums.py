@@ -82,7 +82,13 @@ def adds_up_in_bfloat16(equation):
 def halves_carried(scan):
     """Yields whether each number carried by a scan is a bfloat16 with something added."""
     body = scan.params["jaxpr"].jaxpr
-    first, count = scan.params["num_consts"], scan.params["num_carry"]
+    # What is scanned, or stacked, has an axis more outside than in the body; constants come
+    # first. (The parameters that say so have other names in JAX 0.12.)
+    count = sum(map(has_same_shape, scan.outvars, body.outvars))
+    scanned = sum(
+        not has_same_shape(*x) for x in zip(scan.invars, body.invars, strict=True)
+    )
+    first = len(body.invars) - count - scanned
     carried = body.invars[first : first + count]
     for before, after in zip(carried, body.outvars, strict=False):
         made = [e for e in body.eqns if after in e.outvars]
@@ -90,3 +96,7 @@ def halves_carried(scan):
             made and made[0].primitive.name == "add_any" and before in made[0].invars
         )
         yield is_sum and before.aval.dtype == jnp.bfloat16
+
+
+def has_same_shape(one, other):
+    return one.aval.shape == other.aval.shape
