@@ -12,11 +12,11 @@ import pytest
 
 from experiments.system.signals import STATUS
 from experiments.training import rendezvous
+from tests.cases import the_rest_in_ci
 
 MEMBER = """
 import sys
 from experiments.training import rendezvous
-from tests.cases import the_rest_in_ci
 
 rendezvous.BEAT = 0.1
 rendezvous.SAID = 8
