@@ -1,47 +1,45 @@
 """Attention as pure functions of one head, and the models built from them."""
 
-from attn import contract, inspect, io, normalisers
+from attn import config, contract, inspect, io, normalisers
 from attn.arithmetic import Products
 from attn.attention import attention
-from attn.contextual import contextual_attention
+from attn.context import Context, Decoding, keys_of_rows
 from attn.hard import argmax_attention, sampled_attention
-from attn.heads import differential, talking_heads
-from attn.masks import Mask
-from attn.models.beam_search import BeamResult, beam_search, greedy
-from attn.models.convolution import Convolution
-from attn.models.design import Design, Shape
-from attn.models.heads import (
+from attn.heads import (
     HEADS,
     Differential,
     Heads,
     Separate,
     TalkingHeads,
+    differential,
+    talking_heads,
 )
-from attn.models.language_model import LanguageModel
-from attn.models.linear_attention import (
-    DeltaHeads,
-    GatedDeltaHeads,
-    GatedLinearHeads,
-    LinearHeads,
-)
-from attn.models.mixers import (
+from attn.masks import Mask
+from attn.mixers import (
     MIXERS,
+    Convolution,
     Convolutional,
+    DeltaHeads,
     DeltaNet,
+    GatedDeltaHeads,
     GatedDeltaNet,
     GatedLinearAttention,
+    GatedLinearHeads,
     LinearAttention,
+    LinearHeads,
     Mixer,
+    Recurrence,
     Recurrent,
     Restricted,
     SelfAttention,
     SeparableConvolutional,
 )
-from attn.models.multihead import MultiHeadAttention
-from attn.models.recurrence import Recurrence
-from attn.models.rnn import RNN
-from attn.models.sampling import SampleResult, sample
-from attn.models.transformer import Transformer
+from attn.nn.attention import CrossAttention, MultiHeadAttention
+from attn.nn.beam_search import BeamResult, beam_search, greedy
+from attn.nn.language_model import LanguageModel
+from attn.nn.rnn import RNN
+from attn.nn.sampling import SampleResult, sample
+from attn.nn.transformer import Transformer
 from attn.normalisers import (
     NORMALISERS,
     AdaptiveEntmax,
@@ -82,9 +80,11 @@ from attn.positions import (
     Sinusoidal,
     alibi_slopes,
     bias,
+    contextual_attention,
     rotary,
     sinusoidal,
 )
+from attn.residuals import RESIDUALS, Residual, ScoreResidual, ValueResidual
 from attn.scores import (
     SCORES,
     Additive,
@@ -101,6 +101,7 @@ __all__ = [
     "MIXERS",
     "NORMALISERS",
     "POSITIONS",
+    "RESIDUALS",
     "RNN",
     "SCORES",
     "T5",
@@ -113,11 +114,13 @@ __all__ = [
     "Bilinear",
     "BucketBias",
     "CoPE",
+    "Context",
     "Convolution",
     "Convolutional",
+    "CrossAttention",
+    "Decoding",
     "DeltaHeads",
     "DeltaNet",
-    "Design",
     "Differential",
     "Dot",
     "Entmax",
@@ -152,15 +155,16 @@ __all__ = [
     "Recurrent",
     "Relative",
     "RelativeBias",
+    "Residual",
     "Restricted",
     "Rotary",
     "SampleResult",
     "ScalableSoftmax",
     "ScaledDot",
+    "ScoreResidual",
     "SelfAttention",
     "SeparableConvolutional",
     "Separate",
-    "Shape",
     "Sigmoid",
     "Sink",
     "Sinusoidal",
@@ -170,17 +174,20 @@ __all__ = [
     "StickBreaking",
     "TalkingHeads",
     "Transformer",
+    "ValueResidual",
     "alibi_slopes",
     "argmax_attention",
     "attention",
     "beam_search",
     "bias",
+    "config",
     "contextual_attention",
     "contract",
     "differential",
     "greedy",
     "inspect",
     "io",
+    "keys_of_rows",
     "normaliser",
     "normalisers",
     "rotary",

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
-from attn.random_bits import typed_key
+from attn.random_bits import keys_of_heads
 from attn.scores import SCORES, Dot, QKNorm, ScaledDot, Softcap
 
 
@@ -113,14 +113,15 @@ def nobody_meets(q, k) -> bool:
 
 
 def make_drop(rate, key, shape):
-    """Returns one Drop for each example and head, or None where nothing is dropped.
+    """Returns one Drop for each example and head (*B, H), or None where nothing is dropped.
 
-    A traced rate counts as a constant: it has no gradient.
+    The key is one for all, or one for each example (*B). A traced rate counts as a constant:
+    it has no gradient.
 
     Raises:
       TypeError: a key that is none.
-      ValueError: a rate that is no probability, a rate without a key, or a key without a
-        rate.
+      ValueError: a rate that is no probability, a rate without a key, a key without a rate,
+        or keys that are not of the examples.
     """
     if is_never("dropout_rate", rate):
         if key is not None:
@@ -129,7 +130,7 @@ def make_drop(rate, key, shape):
     if key is None:
         raise ValueError(f"dropout_rate={rate} needs a dropout_key")
     # Flax shares one mask among examples and heads by default; here each has its own.
-    keys = jax.random.split(typed_key(key), shape)
+    keys = keys_of_heads("dropout_key", key, shape)
     # A gradient would be of the scale 1/(1 − rate) alone, and not of what is dropped.
     if isinstance(rate, jax.Array):
         rate = jax.lax.stop_gradient(rate)

@@ -72,7 +72,8 @@ def attention(
         a `tile`, see `attn.positions.biases`.
       dropout_rate: weights are dropped with this probability, independently for each
         element, head and example. It counts as a constant: a traced rate gets gradient 0.
-      dropout_key: a random key, needed by and only by a dropout rate.
+      dropout_key: a random key, or one for each example (*B); needed by and only by a
+        dropout rate.
       implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory),
         "jax_nn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
         float16 and bfloat16), or None: the third where cuDNN serves (without forward-mode

@@ -24,7 +24,7 @@ from attn.lookup import entries
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.normalisers import Softmax
-from attn.random_bits import mix, typed_key
+from attn.random_bits import keys_of_heads, mix
 from attn.scores import ScaledDot
 
 
@@ -100,7 +100,7 @@ def sampled_attention(
 
     Args:
       q, k, v, score, normaliser, mask, bias: as for `attn.attention`.
-      key: a random key.
+      key: a random key, or one for each example (*B).
       straight_through: the output's gradient is that of `attn.attention`; without, it
         reaches the selected values alone.
 
@@ -118,7 +118,7 @@ def sampled_attention(
             f"the weights of {type(normaliser).__name__} need not sum to 1, and are no "
             "probabilities to sample by"
         )
-    keys = jax.random.split(typed_key(key), (*q.shape[:-3], q.shape[-2]))
+    keys = keys_of_heads("key", key, (*q.shape[:-3], q.shape[-2]))
     if nobody_meets(q, k):
         wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
         return *_nothing(q, v), jnp.zeros(q.shape[:-1], wide)

@@ -75,6 +75,32 @@ def typed_key(key: Array) -> Array:
     return jax.random.wrap_key_data(key)
 
 
+def keys_of_heads(name: str, key: Array, shape: tuple[int, ...]) -> Array:
+    """Returns a key for each example and head, `shape` = (*B, H).
+
+    `key` is one for all, or one for each example (*B).
+
+    Raises:
+      TypeError: what is no random key.
+      ValueError: keys that are not of the examples.
+    """
+    keys = typed_key(key)
+    if keys.ndim == 0:
+        return jax.random.split(keys, shape)
+    if keys.shape == shape[:-1]:
+        return split_each(keys, shape[-1])
+    raise ValueError(
+        f"{name} of shape {keys.shape} must be one key, or one for each example, "
+        f"{shape[:-1]}"
+    )
+
+
+def split_each(keys: Array, count: int) -> Array:
+    """Returns `count` keys (*B, count) made of each of the keys (*B)."""
+    split = jax.vmap(lambda key: jax.random.split(key, count))
+    return split(keys.reshape(-1)).reshape(*keys.shape, count)
+
+
 def cheap_key(key: Array) -> Array:
     """Returns a key drawn from `key` that is two words of the mixing function.
 

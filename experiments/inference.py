@@ -93,7 +93,7 @@ class Translator:
             if value is not None
         }
         self._model = load_model(workdir, point)
-        if self._model.program.kind == "language":
+        if self._model.program.model.kind == "language":
             raise WorkdirError(
                 f"{workdir} has a language model, which translates nothing: launch.sample "
                 "uses it"
@@ -177,7 +177,7 @@ class Sampler:
                 f"{workdir} has a model that labels what it reads, and writes nothing by "
                 "itself: translations.txt there has its answers to the test set"
             )
-        if self._model.program.kind != "language":
+        if self._model.program.model.kind != "language":
             raise WorkdirError(
                 f"{workdir} has a model that translates, and writes nothing by itself: "
                 "launch.translate uses it"
@@ -187,7 +187,8 @@ class Sampler:
         model = build_model(self._model.program)
 
         def draw(variables, *arguments, **options):
-            return sample(model, variables, *arguments, bos=BOS, eos=EOS, **options)
+            options |= dict(bos=BOS, eos=EOS, updates=state.step)
+            return sample(model, variables, *arguments, **options)
 
         self._sample = jax.jit(
             draw,

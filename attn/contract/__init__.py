@@ -1,4 +1,4 @@
-"""Checks that hold one's own score, normaliser, positions, heads or mixer to the contract.
+"""Checks of a custom score, normaliser, positions, heads, residual or mixer.
 
     for row in attn.contract.check_score(Cosine):
         print(row.what, "ok" if row.ok else row.detail)
@@ -12,6 +12,7 @@ from attn.contract.heads import check_heads
 from attn.contract.mixers import check_mixer
 from attn.contract.normalisers import check_normaliser
 from attn.contract.positions import check_positions
+from attn.contract.residuals import check_residual
 from attn.contract.scores import check_score
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "check_mixer",
     "check_normaliser",
     "check_positions",
+    "check_residual",
     "check_score",
 ]

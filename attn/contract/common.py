@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn.config import Attention
+from attn.context import Context, Decoding
 from attn.masks import Mask
-from attn.models.multihead import MultiHeadAttention
+from attn.nn.attention import MultiHeadAttention
+from attn.positions import NoPositions
 
 # All differ, so that no axis can be taken for another. K and D are even, as rotary
 # positions and sinusoids need.
@@ -177,39 +180,50 @@ def is_a(value, cls):
         raise TypeError(f"{value!r} is no {cls.__name__}")
 
 
-def steps(**options):
+def description(**options) -> Attention:
+    """Returns an attention of the sizes of this file."""
+    return Attention(D, H, K, V, **{"positions": NoPositions(), **options})
+
+
+def steps(layer: int = 1, **options):
     """Compares causal self-attention step by step with the full pass."""
-    module = MultiHeadAttention(D, H, K, V, causal=True, **options)
+    module = MultiHeadAttention(description(**options), causal=True)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
-    params = module.init(jax.random.key(1), x, x, Mask.causal())
-    whole = module.apply(params, x, x, Mask.causal())
+    full = Context(Mask.causal(), layer=layer)
+    params = module.init(jax.random.key(1), x, full)
+    whole, _ = module.apply(params, x, full)
 
-    def step(x, t, cache, visible):
-        return module.apply(params, x, t, cache, visible, method="decode_step")
+    def step(x, ctx):
+        return module.apply(params, x, ctx.replace(layer=layer))
 
-    cache = module.empty_cache((B,), N, x.dtype)
+    cache = module.empty_cache(B, N, x.dtype)
     return close(all_steps(jax.jit(step), x, cache), whole, 1e-4)
 
 
 def packed(mix, mask):
     """Compares a text that stands behind another in its row with the same alone in one.
 
-    `mix(x, mask)` gives the outputs (2, T, D) of tokens x; `mask` hides nothing of a text.
+    `mix(x, ctx)` gives the outputs (2, T, D) of tokens x; `mask` hides nothing of a text.
     """
     x = np.random.default_rng(3).normal(size=(BEFORE + N, D))
     # Rolled, the text is the first of its row.
     both = jnp.asarray([x, np.roll(x, N, axis=0)], jnp.float32)
     is_last = np.arange(BEFORE + N) >= BEFORE
     texts = np.array([is_last, np.roll(is_last, N)]).astype(int)
-    row, alone = mix(both, mask & Mask.segments(texts, texts))
+    counted = np.arange(BEFORE + N)
+    place = np.where(is_last, counted - BEFORE, counted)
+    places = jnp.asarray([place, np.roll(place, N)])
+    row, alone = mix(both, Context(mask & Mask.segments(texts, texts), places))
     return close(row[BEFORE:], alone[:N], 1e-4)
 
 
 def all_steps(step, x, cache):
-    """Returns the outputs of N steps, one after another, over a cache."""
+    """Returns the outputs of N steps (x, ctx) -> (y, ctx), one after another."""
     outputs = []
     for t in range(N):
         visible = jnp.broadcast_to(jnp.arange(N) <= t, (B, 1, N))
-        y, cache = step(x[:, t : t + 1], jnp.int32(t), cache, visible)
+        at = Decoding(jnp.int32(t), visible)
+        y, ctx = step(x[:, t : t + 1], Context(decoding=at, cache=cache))
+        cache = ctx.cache
         outputs.append(y)
     return jnp.concatenate(outputs, axis=1)

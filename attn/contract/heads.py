@@ -1,50 +1,50 @@
-"""Checks of one's own heads."""
+"""Checks of custom heads."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn.context import Context, Decoding
 from attn.contract.common import (
     LAYERS,
     B,
     D,
     H,
-    K,
     M,
     N,
     Row,
-    V,
     by_arguments_alone,
     close,
+    description,
     in_layers,
     is_a,
     run,
     steps,
 )
+from attn.heads import Heads
 from attn.masks import Mask
-from attn.models.heads import Heads
-from attn.models.multihead import MultiHeadAttention
+from attn.nn.attention import CrossAttention
 
 LENGTHS = (3, M)
 
 
 def check_heads(heads: Heads) -> list[Row]:
-    """Checks that a value meets the contract of `attn.models.heads`.
+    """Checks that a value meets the contract of `attn.heads`.
 
     Returns:
       Rows on its form, on what a query sees, on its weights, and on a decoder's caches, each
-      as `in_layer` makes it for the first layers of a stack.
+      in the first layers of a stack.
     """
 
     def each(check):
-        return lambda: in_layers(lambda number: check(heads.in_layer(number)))
+        return lambda: in_layers(lambda number: check(heads, number))
 
     first, last = LAYERS[0], LAYERS[-1]
     where = f"(layers {first} to {last})"
     checks = {
         "it is a Heads": lambda: is_a(heads, Heads),
-        "can be a field of Design: it has a hash": lambda: hash(heads),
-        "it makes sense": heads.check,
+        "can be a part of a description: it has a hash": lambda: hash(heads),
+        "it makes sense": lambda: heads.check(description(heads=heads)),
         # First of those that compute, as what it finds spoils the others.
         "outputs depend on arguments and parameters alone": lambda: _alone(heads),
         f"hidden keys change no output {where}": each(_hidden),
@@ -56,48 +56,55 @@ def check_heads(heads: Heads) -> list[Row]:
 
 
 def _alone(heads):
-    modules = {number: _module(heads.in_layer(number)) for number in LAYERS}
+    module, variables, x, memory = _module(heads)
 
     def compute(number, shift):
-        module, variables, x, memory = modules[number]
-        return module.apply(variables, x + shift, memory - shift, Mask())
+        ctx = Context(memory=memory - shift, layer=number)
+        return module.apply(variables, x + shift, ctx)[0]
 
     return by_arguments_alone(compute)
 
 
-def _steps(heads):
-    return steps(heads=heads)
+def _steps(heads, number):
+    return steps(number, heads=heads)
 
 
 def _module(heads):
     """Returns a module, its variables, queries' x (B, N, D) and memory (B, M, D)."""
-    module = MultiHeadAttention(D, H, K, V, heads=heads)
+    module = CrossAttention(description(heads=heads))
     draw = np.random.default_rng(3).normal
     x, memory = (jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
-    return module, module.init(jax.random.key(1), x, memory, Mask()), x, memory
+    variables = module.init(jax.random.key(1), x, Context(memory=memory))
+    return module, variables, x, memory
 
 
-def _hidden(heads):
+def _hidden(heads, number):
     module, variables, x, memory = _module(heads)
     mask = Mask.padding(jnp.array(LENGTHS))
     other = memory.at[0, LENGTHS[0] :].add(1.0)
-    before = module.apply(variables, x, memory, mask)
-    return close(module.apply(variables, x, other, mask), before, 1e-6)
+    before, after = (
+        module.apply(variables, x, Context(memory=m, memory_mask=mask, layer=number))[0]
+        for m in (memory, other)
+    )
+    return close(after, before, 1e-6)
 
 
-def _weights(heads):
+def _weights(heads, number):
     module, variables, x, memory = _module(heads)
-    out, kept = module.apply(variables, x, memory, Mask(), mutable=["weights"])
+    ctx = Context(memory=memory, layer=number)
+    (out, _), kept = module.apply(variables, x, ctx, mutable=["weights"])
     shape = kept["weights"]["weights"].shape
     if shape != (B, H, N, M):
         raise ValueError(f"weights have shape {shape}, not {(B, H, N, M)}")
-    return close(out, module.apply(variables, x, memory, Mask()), 1e-5)
+    return close(out, module.apply(variables, x, ctx)[0], 1e-5)
 
 
-def _memory(heads):
+def _memory(heads, number):
     module, variables, x, memory = _module(heads)
     visible = jnp.arange(M)[None, None] < jnp.array(LENGTHS)[:, None, None]
-    kept = module.apply(variables, memory, method="project_memory")
-    out = module.apply(variables, x, kept, visible, method="attend_to_memory")
+    kept = module.apply(variables, memory, method="project")
+    at = Decoding(jnp.int32(0), None, visible)
+    out, _ = module.apply(variables, x, Context(memory=kept, decoding=at, layer=number))
     mask = Mask.padding(jnp.array(LENGTHS))
-    return close(out, module.apply(variables, x, memory, mask), 1e-5)
+    ctx = Context(memory=memory, memory_mask=mask, layer=number)
+    return close(out, module.apply(variables, x, ctx)[0], 1e-5)

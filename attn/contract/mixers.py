@@ -1,11 +1,11 @@
-"""Checks of one's own mixer."""
-
-import functools
+"""Checks of a custom mixer."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn.config import Block
+from attn.context import Context
 from attn.contract.common import (
     B,
     D,
@@ -22,84 +22,75 @@ from attn.contract.common import (
     run,
 )
 from attn.masks import Mask
-from attn.models.blocks import LanguageLayer
-from attn.models.design import Design, Shape
-from attn.models.mixers import Mixer
-
-SHAPE = Shape(1, D, D, H, K, V)
+from attn.mixers import Mixer
+from attn.nn.blocks import Layer
+from attn.positions import NoPositions
 
 
 def check_mixer(mixer: Mixer) -> list[Row]:
-    """Checks that a value meets the contract of `attn.models.mixers`.
+    """Checks that a value meets the contract of `attn.mixers`.
 
     Returns:
       Rows on its form, on what a position sees, and on a decoder's cache.
     """
     checks = {
         "it is a Mixer": lambda: is_a(mixer, Mixer),
-        "can be a field of Design: it has a hash": lambda: hash(mixer),
-        "it fits the width": lambda: mixer.check(D),
+        "can be a part of a description: it has a hash": lambda: hash(mixer),
+        "it fits the width": lambda: mixer.check(_block(mixer)),
         "it stands in a layer": lambda: in_layer(mixer),
         "outputs depend on arguments and parameters alone": lambda: _alone(mixer),
         "a position sees none behind it in a decoder": lambda: _causal(mixer),
         "padding is not seen": lambda: _padding(mixer),
         "a text in a packed row is as alone": lambda: _packed(mixer),
-        "steps over a cache equal the full pass": lambda: _mixer_steps(mixer),
+        "steps over a cache equal the full pass": lambda: _steps(mixer),
     }
     return list(run(checks))
 
 
 def in_layer(mixer: Mixer) -> None:
     """Raises ValueError where a layer cannot hold the mixer's module by its name."""
-    if hasattr(LanguageLayer, mixer.name):
+    if hasattr(Layer, mixer.name):
         raise ValueError(
             f"a layer has a {mixer.name!r} of its own: give the class another name"
         )
-    layer = LanguageLayer(SHAPE, Design(decoder_mixing=mixer), 1)
+    layer = Layer(_block(mixer), causal=True)
     x = jax.ShapeDtypeStruct((B, N, D), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    jax.eval_shape(lambda key, x: layer.init(key, x, Mask.causal()), key, x)
+    ctx = Context(Mask.causal())
+    jax.eval_shape(lambda key, x: layer.init(key, x, ctx), key, x)
+
+
+def _block(mixer):
+    return Block(D, H, K, V, d_ff=D, positions=NoPositions(), mixing=mixer)
 
 
 def _alone(mixer):
-    module, variables, x = _mixer_module(mixer, causal=True)
-
-    def mix(module, x):
-        return mixer.mix(module, x, Mask.causal())
+    module, variables, x = _module(mixer, causal=True)
+    ctx = Context(Mask.causal())
 
     # Not compiled, as a program would be kept; all layers of a mixer are alike.
     def compute(number, shift):
-        return module.apply(variables, x + shift, method=mix)
+        return module.apply(variables, x + shift, ctx)[0]
 
     return by_arguments_alone(compute, layers=(1,))
 
 
-def _mixer_module(mixer, causal):
+def _module(mixer, causal):
     """Returns a mixer's module, its variables, and inputs (B, N, D)."""
-    module = mixer.build(SHAPE, Design(), causal)
+    module = mixer.build(_block(mixer), causal)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
-
-    def init(module, x):
-        return mixer.mix(module, x, Mask.causal() if causal else Mask())
-
-    variables = jax.jit(functools.partial(module.init, method=init))(
-        jax.random.key(1), x
-    )
-    return module, variables, x
+    ctx = Context(Mask.causal() if causal else Mask())
+    return module, jax.jit(module.init)(jax.random.key(1), x, ctx), x
 
 
-def _mixing(mixer, module, mask):
+def _mixing(module, mask):
     """Returns the compiled function (variables, x) -> outputs of all positions."""
-
-    def mix(module, x):
-        return mixer.mix(module, x, mask)
-
-    return jax.jit(functools.partial(module.apply, method=mix))
+    return jax.jit(lambda variables, x: module.apply(variables, x, Context(mask))[0])
 
 
 def _causal(mixer):
-    module, variables, x = _mixer_module(mixer, causal=True)
-    mixed = _mixing(mixer, module, Mask.causal())
+    module, variables, x = _module(mixer, causal=True)
+    mixed = _mixing(module, Mask.causal())
     before = mixed(variables, x)
     for i in range(1, N):
         after = mixed(variables, x.at[:, i:].add(1.0))
@@ -107,8 +98,8 @@ def _causal(mixer):
 
 
 def _padding(mixer):
-    module, variables, x = _mixer_module(mixer, causal=False)
-    mixed = _mixing(mixer, module, Mask.padding(jnp.full(B, 3)))
+    module, variables, x = _module(mixer, causal=False)
+    mixed = _mixing(module, Mask.padding(jnp.full(B, 3)))
     before = mixed(variables, x)
     after = mixed(variables, x.at[:, 3:].add(1.0))
     return close(after[:, :3], before[:, :3], 1e-6)
@@ -116,28 +107,25 @@ def _padding(mixer):
 
 def _packed(mixer):
     for causal in (False, True):
-        module, variables, _ = _mixer_module(mixer, causal)
+        module, variables, _ = _module(mixer, causal)
 
-        def mix(x, mask, module=module, variables=variables):
-            return _mixing(mixer, module, mask)(variables, x)
+        def mix(x, ctx, module=module, variables=variables):
+            return jax.jit(module.apply)(variables, x, ctx)[0]
 
         detail = packed(mix, Mask.causal() if causal else Mask())
     return detail
 
 
-def _mixer_steps(mixer):
-    module, variables, x = _mixer_module(mixer, causal=True)
-    whole = _mixing(mixer, module, Mask.causal())(variables, x)
+def _steps(mixer):
+    module, variables, x = _module(mixer, causal=True)
+    whole = _mixing(module, Mask.causal())(variables, x)
 
     @jax.jit
-    def step(x, t, cache, visible):
-        def one(module, *args):
-            return mixer.decode_step(module, *args)
-
-        return module.apply(variables, x, t, cache, visible, method=one)
+    def step(x, ctx):
+        return module.apply(variables, x, ctx)
 
     def empty(module):
-        return module.empty_cache((B,), N, x.dtype)
+        return module.empty_cache(B, N, x.dtype)
 
     cache = module.apply(variables, method=empty)
     return close(all_steps(step, x, cache), whole, 1e-4)

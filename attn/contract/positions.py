@@ -1,21 +1,20 @@
-"""Checks of one's own positions."""
+"""Checks of custom positions."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attn.attention import attention
+from attn.context import Context
 from attn.contract.common import (
     B,
     D,
     H,
-    K,
-    M,
     N,
     Row,
-    V,
     cast,
     close,
+    description,
     inputs,
     is_a,
     packed,
@@ -24,7 +23,7 @@ from attn.contract.common import (
 )
 from attn.contract.kernels import LONG
 from attn.masks import Mask
-from attn.models.multihead import MultiHeadAttention
+from attn.nn.attention import MultiHeadAttention
 from attn.positions import Positions, bias_of_heads
 
 
@@ -36,14 +35,13 @@ def check_positions(positions: Positions) -> list[Row]:
     """
     checks = {
         "it is a Positions": lambda: is_a(positions, Positions),
-        "can be a field of Design: it has a hash": lambda: hash(positions),
-        "it fits the widths": lambda: positions.check(D, K),
+        "can be a part of a description: it has a hash": lambda: hash(positions),
+        "it fits the widths": lambda: positions.check(description(positions=positions)),
         "the table is (L, D) and finite": lambda: _table(positions),
         "places are rows of the table, in order": lambda: _places(positions),
         "rotate keeps shape, dtype and finite numbers": lambda: _rotate(positions),
         "any tile of the bias is cut from the whole": lambda: _tiles(positions),
-        "gradients of the bias are finite": lambda: _bias_gradients(positions),
-        "gradients of the gates are finite": lambda: _gate_gradients(positions),
+        "gradients of the bias are finite": lambda: _gradients(positions),
         "a text in a packed row is as alone": lambda: _packed(positions),
         "steps over a cache equal the full pass": lambda: steps(positions=positions),
     }
@@ -81,7 +79,7 @@ def _tiles(positions):
     for causal in (False, True):
         bias = positions.bias(jax.random.key(0), H, causal)
         if bias is None:
-            return "no bias"
+            return "no bias of distances"
         i = jnp.arange(LONG)
         j = jnp.arange(LONG + 1)
         whole = bias_of_heads(bias, H, i, j)
@@ -90,32 +88,33 @@ def _tiles(positions):
 
 
 def _packed(positions):
-    module = MultiHeadAttention(D, H, K, V, causal=True, positions=positions)
+    module = MultiHeadAttention(description(positions=positions), causal=True)
     x = jnp.zeros((1, N, D))
-    variables = module.init(jax.random.key(1), x, x, Mask.causal())
+    variables = module.init(jax.random.key(1), x, Context(Mask.causal()))
 
-    def mix(x, mask):
-        return module.apply(variables, x, x, mask)
+    def mix(x, ctx):
+        return module.apply(variables, x, ctx)[0]
 
     return packed(mix, Mask.causal())
 
 
-def _bias_gradients(positions):
-    bias = positions.bias(jax.random.key(0), H, True)
-    if bias is None:
+def _gradients(positions):
+    """Compares what kernels say of the gradients of a bias, through what it is made of."""
+    if positions.attend:
         return "no bias"
-    return _gradients(bias, lambda bias: bias, M)
-
-
-def _gate_gradients(positions):
-    gates = positions.gates(jax.random.key(0), D, H)
-    if gates is None:
-        return "no gates"
+    a = description(positions=positions)
+    value = positions.in_attention(jax.random.key(0), a, True)
+    if value is None:
+        return "no bias"
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
-    return _gradients(gates, lambda gates: gates.bias(x), N)
+
+    def bias_of(value):
+        return positions.bias_of(value, x, Context(Mask.causal()))[0]
+
+    return _compared(value, bias_of, N)
 
 
-def _gradients(value, bias_of, m):
+def _compared(value, bias_of, m):
     """Compares what kernels say of the gradients of a value's arrays."""
     qkv = inputs(jnp.float32, m=m)
     leaves, tree = jax.tree.flatten(cast(value, jnp.float32))

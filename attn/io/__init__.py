@@ -5,7 +5,6 @@ save("model.npz", to_torch(model, variables))
 """
 
 from attn.io.safetensors import load, save
-from attn.io.torch import Names, from_arrays, from_torch, to_arrays, to_torch
 
 __all__ = [
     "Names",

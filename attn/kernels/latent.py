@@ -67,3 +67,26 @@ def _prepared(score, q):
     for _ in q.shape[:-3]:
         mapped = jax.vmap(mapped, (None, 0))
     return mapped(jax.tree.map(of_heads, score), q)
+
+
+def matrices_of_kept(
+    w_k: Float[Array, "C J K"],
+    w_v: Float[Array, "C J V"],
+    biases: tuple[Float[Array, "J K"], Float[Array, "J V"]] | None,
+    r: int,
+):
+    """Returns the matrices of keys and values over all that a cache keeps of a token.
+
+    That is its latent; 1, where there are biases, whose row they are; and the r numbers of
+    a key that positions have turned, the end of every head's key and in no value.
+    """
+    if biases is not None:
+        w_k, w_v = (
+            jnp.concatenate([w, b[None]])
+            for w, b in zip((w_k, w_v), biases, strict=True)
+        )
+    if r:
+        w_k = jnp.pad(w_k, ((0, r), (0, 0), (0, r)))
+        w_k = w_k.at[-r:, :, -r:].set(jnp.eye(r, dtype=w_k.dtype)[:, None])
+        w_v = jnp.pad(w_v, ((0, r), (0, 0), (0, 0)))
+    return w_k, w_v

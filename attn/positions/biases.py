@@ -9,8 +9,8 @@ the heads share it; the kernels ask it for tiles and never for the whole. One wh
 are of examples too has methods `flat` and `check`, as `attn.positions.forget` has it. Rows
 may hold several texts: the distance of two tokens of one text is that of their places in
 the row, but where a text begins, a bias does not know. One that depends on more than the
-distance has a method `at_places(places)`, which returns it for queries at these places (*B,
-N) in their texts, as `attn.positions.functional.FireBias` does.
+distance has a method `in_context(ctx)`, which returns it for the places `ctx.places` (*B,
+N) of the queries in their texts, as `attn.positions.functional.FireBias` does.
 H heads, r = the distance from which all are alike; n queries and m keys of a tile. One's
 own bias is:
 
@@ -24,7 +24,7 @@ own bias is:
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from attn.positions.base import Positions
 from attn.precision import at_least_float32
 from attn.pytrees import pytree
+
+if TYPE_CHECKING:
+    from attn.config import Attention
 
 
 def bias(cls):
@@ -267,3 +271,51 @@ def _toeplitz(diagonals: Float[Array, "w"], n: int) -> Float[Array, "n m"]:
         x = jnp.concatenate(shifted, axis=1)
         x = x.reshape(-1, width)[-((n - 1) // shift + 1) :]
     return x
+
+
+@dataclasses.dataclass(frozen=True)
+class ALiBi(Positions):
+    """Subtracts slope · distance from the scores (Press et al. 2022), see `ALiBiBias`."""
+
+    def bias(self, key: Array, h: int, causal: bool) -> ALiBiBias:
+        """Makes the bias with the paper's slopes; the key is not used."""
+        return ALiBiBias(jnp.asarray(alibi_slopes(h)))
+
+
+@dataclasses.dataclass(frozen=True)
+class T5(Positions):
+    """Adds a trained number for each bucket of distances to the scores of each head.
+
+    Raffel et al. 2020, see `BucketBias`; each layer has its own.
+    """
+
+    buckets: int = 32
+    max_distance: int = 128
+
+    def bias(self, key: Array, h: int, causal: bool) -> BucketBias:
+        """Draws the numbers; without causality half of the buckets are for later keys."""
+        return BucketBias.init(key, h, self.buckets, not causal, self.max_distance)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for buckets that do not make a bias in both directions."""
+        # Two directions are the stricter case, and an encoder may have the same value.
+        bucket_of_distance(self.buckets, True, self.max_distance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative(Positions):
+    """Adds a trained number for each distance up to `reach` to the scores of each head.
+
+    See `RelativeBias`; each layer has its own. Shaw et al. 2018 found no gain beyond 16.
+    """
+
+    reach: int = 16
+
+    def bias(self, key: Array, h: int, causal: bool) -> RelativeBias:
+        """Draws the numbers."""
+        return RelativeBias.init(key, h, self.reach)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for a reach below 1."""
+        if self.reach < 1:
+            raise ValueError(f"reach={self.reach} must be at least 1")

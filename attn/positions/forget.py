@@ -4,16 +4,24 @@ B batch (any leading axes), N queries, M keys, H heads, D = d_model; n queries a
 of a tile.
 """
 
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn.arithmetic import Products
+from attn.cache import ancestors, write_entries
+from attn.context import Context
 from attn.masks import spread
+from attn.positions.base import Positions
 from attn.positions.biases import bias
 from attn.precision import at_least_float32
 from attn.pytrees import pytree
+
+if TYPE_CHECKING:
+    from attn.config import Attention
 
 
 @pytree
@@ -87,3 +95,40 @@ class ForgetBias:
                     f"the forget bias's {name} of shape {jnp.shape(c)} must be (*B, "
                     f"tokens, H) = {expected}; it is for self-attention"
                 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Forget(Positions):
+    """Forgets by gates that each layer reads from its tokens (FoX, Lin et al. 2025).
+
+    See `ForgetGates` and `ForgetBias`. A cache of decoding keeps one number more for each
+    token and head.
+    """
+
+    name: ClassVar[str] = "forget"
+
+    def in_attention(self, key: Array, a: "Attention", causal: bool) -> ForgetGates:
+        """Draws the gates' projection."""
+        return ForgetGates.init(key, a.d_model, a.h)
+
+    def bias_of(
+        self, value: ForgetGates, x: Float[Array, "B N D"], ctx: Context
+    ) -> tuple[Any, Context]:
+        """Returns the bias of the gates of x, in a step that of the sums kept so far."""
+        if ctx.decoding is None:
+            return value.bias(x), ctx
+        t, visible = ctx.decoding.t, ctx.decoding.visible
+        kept, sums = ctx.cache
+        c = ancestors(sums, visible, t - 1) + value.log_gates(x)
+        sums = write_entries(sums, c, t)
+        # No entry that is seen stands behind x, so the sign is that of ForgetBias.
+        bias = c[..., :, None, :] - sums[..., None, :, :]
+        return jnp.moveaxis(bias, -1, -3), ctx.replace(cache=(kept, sums))
+
+    def empty_cache(self, a: "Attention", shape: tuple[int, int], dtype: Any) -> Array:
+        """Returns room for the sums (B, T, H) of the gates' logarithms."""
+        return jnp.zeros((*shape, a.h), at_least_float32(dtype))
+
+    def products(self, a: "Attention") -> Products:
+        """Counts those of the projection."""
+        return Products(query=a.d_model * a.h)

@@ -5,16 +5,22 @@ MLP; n queries and m keys of a tile.
 """
 
 import dataclasses
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn.context import Context
 from attn.functions.relu_sum import relu_sum
 from attn.masks import fits, spread
+from attn.positions.base import Positions
 from attn.positions.biases import bias, head_parameter
 from attn.pytrees import shared_by_examples
+
+if TYPE_CHECKING:
+    from attn.config import Attention
 
 
 @bias
@@ -140,6 +146,11 @@ class FireBias:
         """Returns the bias of queries at these places in their texts, from 0."""
         return dataclasses.replace(self, places=places)
 
+    def in_context(self, ctx: Context) -> "FireBias":
+        """Returns the bias of queries at their places, which a step's offset says itself."""
+        has_places = ctx.decoding is None and ctx.places is not None
+        return self.at_places(ctx.places) if has_places else self
+
     def flat(self, batch: tuple[int, ...]) -> "FireBias":
         """Returns the bias with an axis of examples and one of heads before the tokens."""
         shared = shared_by_examples(dataclasses.replace(self, places=None))
@@ -164,3 +175,49 @@ def _uniform(key, h, most):
 def _distance(bias, i, j, dtype):
     """Returns |j − i| (n, m), the queries moved by the bias's offset."""
     return jnp.abs(j[None] - i[:, None] - bias.offset).astype(dtype)
+
+
+KERPLE_KERNELS = {"log": KerpleLogBias, "power": KerplePowerBias}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kerple(Positions):
+    """Subtracts a learned kernel of the distance from the scores (Chi et al. 2022).
+
+    `kernel` is "log", see `KerpleLogBias`, or "power", see `KerplePowerBias`; each head of
+    each layer has its own two numbers.
+    """
+
+    kernel: str = "log"
+
+    def bias(self, key: Array, h: int, causal: bool) -> Any:
+        """Draws the numbers."""
+        return KERPLE_KERNELS[self.kernel].init(key, h)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for an unknown kernel."""
+        if self.kernel not in KERPLE_KERNELS:
+            known = ", ".join(KERPLE_KERNELS)
+            raise ValueError(f"unknown kernel {self.kernel!r}; known: {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fire(Positions):
+    """Adds an MLP of the distance, as a share of the position, to the scores.
+
+    FIRE (Li et al. 2023), see `FireBias`; each layer has its own MLP, of `width` units.
+    """
+
+    width: int = 32
+    threshold: float = 512.0
+
+    def bias(self, key: Array, h: int, causal: bool) -> FireBias:
+        """Draws the MLP; its threshold is learned from this one on."""
+        return FireBias.init(key, h, self.width, self.threshold)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for a width below 1, or a threshold that is not above 0."""
+        if self.width < 1:
+            raise ValueError(f"width={self.width} must be at least 1")
+        if not 0 < self.threshold < math.inf:
+            raise ValueError(f"threshold={self.threshold} must be finite and above 0")

@@ -3,14 +3,20 @@
 B batch (any leading axes), N tokens, H heads, K = d_k, P = K/2 pairs.
 """
 
+import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn.positions.base import Positions
 from attn.positions.tables import check_base
 from attn.precision import at_least_float32
+
+if TYPE_CHECKING:
+    from attn.config import Attention
 
 SCALINGS = ("linear", "ntk", "yarn")
 """The ways to stretch wavelengths, for texts longer than those of training."""
@@ -121,3 +127,64 @@ def check_scaling(scaling: str, factor: float, length: int) -> None:
         )
     if length < 1:
         raise ValueError(f"length={length} must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary(Positions):
+    """Turns queries and keys by their positions (Su et al. 2021), see `rotary`.
+
+    `fraction` is the share of a head's d_k numbers that are turned, the first ones; their
+    number must be even (Black et al. 2022, GPT-NeoX, has a quarter). For texts `factor`
+    times longer than those of training, `scaling` says how wavelengths are stretched, see
+    `scaled_rates`: linear, ntk or yarn; the last multiplies the turned numbers of queries
+    and keys by `yarn_magnitude` too, and needs the `length` of training.
+    """
+
+    base: float = 10_000.0
+    fraction: float = 1.0
+    scaling: str = "linear"
+    factor: float = 1.0
+    length: int = 2048
+
+    def rotate(
+        self,
+        x: Float[Array, "*B N H K"],
+        positions: Int[Array, "*b N"],
+    ) -> Float[Array, "*B N H K"]:
+        """Returns x with its first numbers turned."""
+        d_k = x.shape[-1]
+        self._check(d_k)
+        count = round(self.fraction * d_k)
+        if self.factor == 1:
+            rates = rotary_rates(count, self.base)
+        else:
+            scaling = self.scaling, self.factor, self.length
+            rates = scaled_rates(count, self.base, *scaling)
+        first = turned(x[..., :count], positions, rates)
+        if self.scaling == "yarn" and self.factor > 1:
+            first = first * jnp.asarray(yarn_magnitude(self.factor), x.dtype)
+        if count == d_k:
+            return first
+        return jnp.concatenate([first, x[..., count:]], axis=-1)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for a base below 1, a scaling that makes no sense, or a fraction
+        that turns an odd number.
+        """
+        # Of latents there are d_r numbers beside them that turn.
+        self._check(a.d_r or a.d_k)
+
+    def _check(self, d_k):
+        check_base(self.base)
+        check_scaling(self.scaling, self.factor, self.length)
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction} must be above 0, and 1 at most")
+        if self.fraction == 1 and d_k % 2:
+            raise ValueError(f"d_k={d_k} must be even: rotary positions turn pairs")
+        # A share such as 0.7 is not exact in binary, so its product is given slack.
+        count = self.fraction * d_k
+        if abs(count - round(count)) > 1e-6 or round(count) % 2 or round(count) < 2:
+            raise ValueError(
+                f"fraction={self.fraction} of d_k={d_k} is {count:g}, which must be an "
+                "even number: rotary positions turn pairs"
+            )

@@ -6,11 +6,10 @@ B texts of a batch, N tokens, L lanes.
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from attn import Mask
-from attn.models.embeddings import output_matrix
+from attn import Context, Mask
+from attn.nn.layers import output_matrix
 from experiments.data.batches import Encoded, padded, scored
 from experiments.data.vocabulary import NOTHING_ID, Vocabulary
 from experiments.evaluation.metrics import right_answers
@@ -20,9 +19,8 @@ from experiments.trial.program import Program, State, build_model, call_model
 
 def answer_batch(program: Program, state: State, source):
     """Returns the likeliest answer after each token of texts (B, N), int32 (B, N)."""
-    places = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
     variables = dict(params=state.params, positions=state.positions)
-    masks = [Mask.causal()] * 3
+    ctx = Context(Mask.causal(), step=state.step)
     with jax.default_matmul_precision("float32"):
         hidden = call_model(
             build_model(program).apply,
@@ -30,8 +28,7 @@ def answer_batch(program: Program, state: State, source):
             variables,
             source,
             source,
-            (places, places),
-            masks,
+            (ctx, ctx),
         )
         matrix = output_matrix(state.params)
         # One text at a time, as the logits of all would be many.

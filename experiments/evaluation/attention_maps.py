@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn import Mask
+from attn import Context, Mask
 from experiments.data.batches import Encoded, padded
 from experiments.data.dataset import Heldout
 from experiments.data.vocabulary import Vocabulary
@@ -31,27 +31,30 @@ def attention_weights(
 
     `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
     """
-    places = [
-        # One pair a row, so positions count from the row's beginning.
-        jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        for ids in (source, target)
-    ]
+    # One pair a row, so positions count from the row's beginning.
     real = Mask.padding(lengths)
+    both = (
+        Context(real, step=state.step),
+        Context(Mask.causal(), step=state.step, memory_mask=real),
+    )
     _, collections = call_model(
         build_model(program).apply,
         program,
         dict(params=state.params, positions=state.positions),
         source,
         target,
-        places,
-        (real, Mask.causal(), real),
+        both,
         # Layers hand out their weights only where this collection is mutable.
         mutable=["weights"],
     )
     weights = collections.get("weights", {})
     kinds = {}
     for kind, (stack, name) in KINDS.items():
-        layers = [weights.get(f"{stack}_{i}", {}) for i in range(program.shape.N)]
+        names = sorted(
+            (name for name in weights if name.startswith(f"{stack}_")),
+            key=lambda name: int(name.rpartition("_")[2]),
+        )
+        layers = [weights[layer] for layer in names]
         # The recurrent model has one attention, in no layer.
         having = [layer for layer in (*layers, weights) if name in layer]
         if having:

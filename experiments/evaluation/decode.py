@@ -145,5 +145,6 @@ def search_batch(
         limits=lengths + search.max_extra,
         n_best=search.n_best,
         prefix=(beginnings, jnp.full(count, len(prefix))) if prefix else None,
+        updates=state.step,
     )
     return result.tokens, result.scores

@@ -30,7 +30,7 @@ from experiments.evaluation.metrics import (
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
-from experiments.trial.program import Program, State, position_encoding
+from experiments.trial.program import Program, State
 from experiments.trial.step import token_losses
 
 
@@ -132,7 +132,7 @@ class Evaluator:
     @property
     def translates(self) -> bool:
         """Whether the models translate, or answer; other language models have perplexity alone."""
-        return self.program.kind != "language" or self.program.labelled
+        return self.program.model.kind != "language" or self.program.labelled
 
     def losses(self, states, heldout: Heldout | None = None):
         """Computes `perplexity.sentence_losses` of all lanes on `heldout`, else validation."""
@@ -354,7 +354,8 @@ class Evaluator:
         )
         # Encodings that are part of attention have a table of zeros, with nothing to
         # draw.
-        if type(position_encoding(trial.settings)).table is Positions.table:
+        tables = sorted(trial.settings.model.tables().items())
+        if not tables or type(tables[0][1]).table is Positions.table:
             arrays.pop("positions", None)
         trial.run_dir.write_examples(records, arrays)
 

@@ -1,5 +1,8 @@
 """The settings of a trial: a ConfigDict becomes frozen, checked dataclasses."""
 
+from attn.config import MODELS, LanguageModel, Model
+from attn.config import RNN as RNNModel
+from attn.config import Transformer as TransformerModel
 from experiments.settings.corpora import (
     CORPORA,
     CldrData,
@@ -15,13 +18,6 @@ from experiments.settings.corpora import (
     TsvData,
 )
 from experiments.settings.fields import SettingsError
-from experiments.settings.model import (
-    MODELS,
-    LanguageModel,
-    Model,
-    RNNModel,
-    TransformerModel,
-)
 from experiments.settings.resolve import (
     check_key,
     default_config,

@@ -90,6 +90,33 @@ MIXERS = {
     "window": "restricted",
 }
 
+RESIDUALS = {
+    "realformer": "scores",
+    "residual_attention": "scores",
+    "resformer": "values",
+    "value_residual": "values",
+}
+
+NORMS = {
+    "layer": "post(kind=layer)",
+    "layernorm": "post(kind=layer)",
+    "post_norm": "post",
+    "postnorm": "post",
+    "pre_norm": "pre",
+    "prenorm": "pre",
+    "rms": "pre(kind=rms)",
+    "rmsnorm": "pre(kind=rms)",
+    "sandwich": "both",
+}
+
+FEED_FORWARDS = {
+    "geglu": "gated(activation=gelu)",
+    "glu": "gated",
+    "reglu": "gated(activation=relu)",
+    "swiglu": "gated",
+    "swish": "silu",
+}
+
 VALUES = {
     "bf16": "bfloat16",
     "decoder": "language",
@@ -108,15 +135,17 @@ VALUES = {
     "lm": "language",
     "lstm": "rnn with model.cell=lstm",
     "mqar": "recall",
-    "post_norm": "post",
-    "postnorm": "post",
-    "pre_norm": "pre",
-    "prenorm": "pre",
     "shared": "tied",
     "swish": "silu",
     "untied": "separate",
 }
 """Of settings whose values are words; a hint is given where the setting has that word."""
+
+MOVED = {
+    "model.activation": "model.feed_forward",
+    "model.scale_embeddings": "model.embedding_scale",
+}
+"""Settings of earlier versions, with the ones that replace them."""
 
 KEYS = {
     "accumulation": "training.accumulate",

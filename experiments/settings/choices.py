@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attn
+from attn.nn import layers
 from attn.scores import ScoreChoice
 from experiments.errors import hint
 from experiments.settings import aliases, fields, user_code
@@ -120,6 +121,36 @@ class Choices:
             raise
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{key}={parsed.text}: {error}") from error
+
+    def text_of(self, value: Any) -> str:
+        """Returns the canonical text of a value of `value`.
+
+        Raises:
+          OutsideError: a value of a class that cannot be loaded again by its name.
+        """
+        if isinstance(value, str):
+            return value
+        if isinstance(value, type):
+            return self.parse(value, "").text
+        if isinstance(choice := getattr(value, "choice", None), Choice):
+            return choice.text
+        cls = type(value)
+        names = [name for name, known in self.known.items() if known is cls]
+        name = names[0] if names else user_code.origin_of(cls).text
+        parameters = self.parameters(cls)
+        options = {option: getattr(value, option) for option in parameters}
+        return _canonical(
+            name, _checked_options(options, parameters), parameters, set()
+        )
+
+    def origins_of(self, value: Any) -> tuple[user_code.Outside, ...]:
+        """Returns where the classes from outside come from that a value is made of."""
+        if isinstance(value, str):
+            return self.parse(value, "").origins if ":" in value else ()
+        if isinstance(choice := getattr(value, "choice", None), Choice):
+            return choice.origins
+        cls = value if isinstance(value, type) else type(value)
+        return () if cls in self.known.values() else (user_code.origin_of(cls),)
 
     def parse(self, text: str | type, key: str) -> Choice:
         """Returns the choice that a text, or a class itself, stands for.
@@ -388,6 +419,44 @@ MIXERS = Choices(
     "a subclass of attn.Mixer",
     aliases=aliases.MIXERS,
 )
+RESIDUALS = Choices(
+    attn.RESIDUALS,
+    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Residual),
+    "a subclass of attn.Residual",
+    aliases=aliases.RESIDUALS,
+)
+NORMS = Choices(
+    layers.NORMS,
+    lambda cls: isinstance(cls, type) and issubclass(cls, layers.Norm),
+    "a subclass of attn.nn.layers.Norm",
+    aliases=aliases.NORMS,
+)
+FEED_FORWARDS = Choices(
+    layers.FEED_FORWARDS,
+    lambda cls: isinstance(cls, type) and issubclass(cls, layers.FeedForward),
+    "a subclass of attn.nn.layers.FeedForward",
+    aliases=aliases.FEED_FORWARDS,
+)
+OF_MODELS = {
+    "score": SCORES,
+    "normaliser": NORMALISERS,
+    attn.Positions: POSITIONS,
+    attn.Heads: HEADS,
+    attn.Residual: RESIDUALS,
+    attn.Mixer: MIXERS,
+    layers.Norm: NORMS,
+    layers.FeedForward: FEED_FORWARDS,
+}
+"""The choices of a model's options, by what their fields say of them."""
+
+
+def choices_of(field: dataclasses.Field) -> Choices | None:
+    """Returns the choices of a setting, None where its values are no choices."""
+    if "choice" in field.metadata:
+        return OF_MODELS[field.metadata["choice"]]
+    return field.metadata.get("choices")
+
+
 SOURCES = Choices(
     {},
     _is_source,

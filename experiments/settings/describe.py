@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from experiments.settings import choices
-from experiments.settings.resolve import UNIONS, known_fields
-from experiments.settings.schema import Settings
+from experiments.settings.resolve import UNIONS, known_fields, part_fields
+from experiments.settings.schema import Rates, Settings
 
 
 class Description(NamedTuple):
@@ -36,11 +36,21 @@ class Option(NamedTuple):
     words: str
 
 
+WORDS = {
+    "model": "The model: transformer, an encoder-decoder; rnn, the recurrent encoder-decoder "
+    "with attention; language, a decoder by itself, which models the target side.",
+    "data": "",
+}
+"""What the settings say that choose among kinds, where no source does."""
+
 CHOICES = {
     "score": choices.SCORES,
     "normaliser": choices.NORMALISERS,
     "positions": choices.POSITIONS,
     "heads": choices.HEADS,
+    "residual": choices.RESIDUALS,
+    "feed_forward": choices.FEED_FORWARDS,
+    "norm": choices.NORMS,
     "mixing": choices.MIXERS,
 }
 """The choices of the library, by the last part of the settings that hold them."""
@@ -59,8 +69,8 @@ def settings() -> list[Description]:
         if union and name == union.key:
             # It is described once: each class allows its own name alone.
             continue
-        cls = _class_of(group, kind)
-        described = (key, _shown(field.default), field.metadata["allowed"])
+        cls = _class_of(group, kind, name)
+        described = (key, _default(field), _allowed(field))
         kinds.setdefault((*described, words_of(cls, name)), []).append(kind)
     result = [_of_union(name) for name in UNIONS]
     for (key, default, allowed, words), names in kinds.items():
@@ -113,7 +123,7 @@ def _of_union(group):
     """Returns the description of the setting that chooses among classes."""
     union = UNIONS[group]
     kinds = _kinds(group)
-    words = words_of(next(iter(union.classes.values())), union.key)
+    words = WORDS[group] or words_of(next(iter(union.classes.values())), union.key)
     allowed = f"one of {', '.join(kinds)}"
     return Description(f"{group}.{union.key}", (), kinds[0], allowed, words)
 
@@ -122,11 +132,34 @@ def _kinds(group):
     return list(UNIONS[group].all_classes())
 
 
-def _class_of(group, kind):
+def _class_of(group, kind, name):
+    """Returns the dataclass in whose source a setting is described."""
+    if group == "model" and name in Rates.__dataclass_fields__:
+        return Rates
     if group in UNIONS:
         return UNIONS[group].all_classes()[kind]
     fields = {field.name: field.type for field in dataclasses.fields(Settings)}
     return fields[group] if group else Settings
+
+
+def _default(field):
+    """Returns a setting's default as it is written."""
+    if "part" in field.metadata:
+        return ""
+    known = choices.choices_of(field)
+    if known is None or field.default in field.metadata["others"]:
+        return _shown(field.default)
+    return known.text_of(field.default)
+
+
+def _allowed(field):
+    """Says what a setting may be."""
+    if part := field.metadata.get("part"):
+        return f"model.{part}.NAME of " + ", ".join(part_fields(part))
+    if "choice" not in field.metadata:
+        return field.metadata["allowed"]
+    known = choices.choices_of(field)
+    return ", ".join((*field.metadata["others"], known.allowed))
 
 
 def _shown(default):

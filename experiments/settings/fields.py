@@ -1,33 +1,13 @@
 """Fields of settings: a default, a test that a value must pass, and words for it."""
 
-import dataclasses
 import re
 import unicodedata
 
+from attn.config import at_least, field, flag, one_of
 from experiments.errors import UserError, hint
 from experiments.settings import aliases
 
-LARGEST = 2**31 - 1
-"""Counts fit int32, in which a compiled program counts."""
-
-
-def field(default, allowed, accepts, hint_for=lambda value: ""):
-    """Returns a dataclass field that holds `default`.
-
-    `accepts(value)` says whether a value of the right type may be set; for messages,
-    `allowed` names such values, and `hint_for(value)` what another may stand for.
-    """
-    metadata = dict(allowed=allowed, accepts=accepts, hint_for=hint_for)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def at_least(low, default, most=LARGEST):
-    """Returns a field for a number from `low` to `most`."""
-    return field(
-        default,
-        f"at least {low} and at most {most}",
-        lambda value: low <= value <= most,
-    )
+__all__ = ["at_least", "field", "flag", "one_of"]
 
 
 def between(low, high, default):
@@ -58,17 +38,6 @@ def positive(default):
     )
 
 
-def one_of(choices, default):
-    """Returns a field for one of some names."""
-    allowed = "one of " + ", ".join(choices)
-    return field(
-        default,
-        allowed,
-        lambda value: value in choices,
-        lambda value: hint_of(value, choices),
-    )
-
-
 def hint_of(value, choices) -> str:
     """Returns "; did you mean NAME?" for a value that is one of `choices` elsewhere."""
     known = {
@@ -77,12 +46,6 @@ def hint_of(value, choices) -> str:
         if meant.partition(" ")[0] in choices
     }
     return hint(value, choices, known, of_methods=True)
-
-
-def flag(default):
-    """Returns a field for a truth value."""
-    # The type says it all, and `resolve` checks that.
-    return field(default, "True or False", lambda value: True)
 
 
 def directory(default):

@@ -9,20 +9,20 @@ kind is refused, so that none is ignored in silence.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ml_collections
 
+from attn import config as models
 from experiments.errors import hint
 from experiments.settings import aliases
-from experiments.settings.choices import TEXT
+from experiments.settings.choices import TEXT, choices_of
 from experiments.settings.corpora import CORPORA, OutsideData
 from experiments.settings.fields import SettingsError, cut, hint_of, require, shown
-from experiments.settings.model import MODELS
-from experiments.settings.schema import Settings
-from experiments.settings.user_code import OutsideError, is_loaded, text_of
+from experiments.settings.schema import Rates, Settings
+from experiments.settings.user_code import OutsideError, is_loaded
 
 # It is a default argument, which all calls share, so nobody may change it.
 NOTHING = MappingProxyType({})
@@ -53,7 +53,7 @@ OUTSIDE = "file.py:Name"
 """How messages show a kind from outside."""
 
 UNIONS = {
-    "model": Union("kind", MODELS),
+    "model": Union("kind", models.MODELS),
     "data": Union("corpus", CORPORA, OutsideData),
 }
 
@@ -69,16 +69,30 @@ def default_config(
     Raises:
       SettingsError: an unknown kind or corpus.
     """
-    values = {}
-    for field in dataclasses.fields(Settings):
-        values[field.name] = field.default
-    values["model"] = _class_of("model", model)()
-    values["data"] = _class_of("data", corpus)()
-    for name, value in values.items():
-        if dataclasses.is_dataclass(value):
-            values[name] = dataclasses.asdict(value)
+    values = {"model": _defaults("model", model), "data": _defaults("data", corpus)}
+    for name in _groups():
+        if name not in UNIONS:
+            values[name] = _defaults(name)
     # ConfigDict's own types would not hold: once a field was None, it takes anything.
     return ml_collections.ConfigDict(values, type_safe=False)
+
+
+def _defaults(group, kind=None):
+    """Returns the default settings of a group, of a kind where there are several."""
+    if not isinstance(default := _groups()[group], dict):
+        return default.default
+    fields = fields_of(group, kind)
+    values = {name: _default_of(field) for name, field in fields.items()}
+    return {UNIONS[group].key: kind, **values} if group in UNIONS else values
+
+
+def _default_of(field):
+    if "part" in field.metadata:
+        return {}
+    choices = choices_of(field)
+    if choices is None or field.default in field.metadata["others"]:
+        return field.default
+    return choices.text_of(field.default)
 
 
 def resolve(
@@ -104,16 +118,13 @@ def resolve(
     values = _changed(config, {**overrides, **point})
     if not trusted:
         _check_trusted(values)
-    return _build(Settings, values, "")
+    return _build(values)
 
 
 def _check_trusted(values):
     """Raises SettingsError for code from outside that would be run only now."""
-    for key, _, field in known_fields():
-        group, _, name = key.rpartition(".")
-        inner = values.get(group)
-        text = inner.get(name) if isinstance(inner, dict) else None
-        if "choices" not in field.metadata or not isinstance(text, str):
+    for key, field, text in _leaves(values):
+        if choices_of(field) is None or not isinstance(text, str):
             continue
         # Only the text is looked at, because to parse a choice runs its code.
         match = TEXT.fullmatch(text)
@@ -124,6 +135,30 @@ def _check_trusted(values):
                     f"{key}={shown(text)} is code from outside, which is run only where "
                     f"it is asked for: --outside={place}"
                 )
+
+
+def _leaves(values):
+    """Yields (dotted key, field, value) of nested values, as far as their keys are known."""
+    for group, inner in values.items():
+        if not isinstance(inner, Mapping):
+            continue
+        known = {name: field for key, _, field in known_fields() for name in [key]}
+        for name, value in inner.items():
+            key = f"{group}.{name}"
+            if isinstance(value, Mapping):
+                yield from _leaves_of_part(key, name, value)
+            elif key in known:
+                yield key, known[key], value
+
+
+def _leaves_of_part(prefix, part, values):
+    options = part_fields(part)
+    for name, value in values.items():
+        key = f"{prefix}.{name}"
+        if isinstance(value, Mapping):
+            yield from _leaves_of_part(key, part, value)
+        elif name in options:
+            yield key, options[name], value
 
 
 def override(
@@ -142,25 +177,34 @@ def override(
     for name, union in UNIONS.items():
         group = values.get(name)
         if isinstance(group, dict):
-            defaults = dataclasses.asdict(_class_in(name, union, group)())
-            values[name] = defaults | group
+            values[name] = _defaults(name, _kind(union, group)) | group
     return ml_collections.ConfigDict(values, type_safe=False)
 
 
-def with_all_settings(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+def with_all_settings(
+    config: ml_collections.ConfigDict, keys: Iterable[str] = ()
+) -> ml_collections.ConfigDict:
     """Returns a copy of `config` that has the settings of all kinds of models and corpora.
 
-    It is for flags, which can only set what is there; it cannot be resolved.
+    It is for flags, which can only set what is there; it cannot be resolved. Of what parts of
+    a model may change, it has the settings named in `keys`.
     """
     values = _copy_with_texts(config)
     for name, union in UNIONS.items():
         if isinstance(values.setdefault(name, {}), dict):
             defaults = {}
-            for cls in union.all_classes().values():
+            for kind in union.all_classes():
                 # Of a name that several kinds have, the default of the first kind
                 # stands.
-                defaults = dataclasses.asdict(cls()) | defaults
+                defaults = _defaults(name, kind) | defaults
             values[name] = defaults | values[name]
+    for key in keys:
+        if key.count(".") > 1:
+            *path, name = key.split(".")
+            inner = values
+            for step in path:
+                inner = inner.setdefault(step, {})
+            inner.setdefault(name, _default_of(setting(key)))
     return ml_collections.ConfigDict(values, type_safe=False)
 
 
@@ -177,43 +221,38 @@ def _changed(config, changes):
     for name, union in UNIONS.items():
         group = values.get(name)
         if isinstance(group, dict):
-            changed = [key for key in group if f"{name}.{key}" in changes]
+            given = {".".join(key.split(".")[:2]) for key in changes}
+            changed = [key for key in group if f"{name}.{key}" in given]
             _check_applies(name, union, group, changed)
-            fields = _field_names(_class_in(name, union, group))
+            fields = _names_of(name, _kind(union, group))
             values[name] = {key: group[key] for key in group if key in fields}
     return values
 
 
 def _check_applies(name, union, group, keys):
     """Raises SettingsError for a key that the group's kind lacks."""
-    cls = _class_in(name, union, group)
+    names = _names_of(name, _kind(union, group))
     for key in keys:
-        if key in _field_names(cls):
+        if key in names:
             continue
         # A name that no kind has is misspelt, and is reported as such.
         _known_field(name, key, f"{name}.{key}")
-        kinds = [
-            kind
-            for kind, cls in union.all_classes().items()
-            if key in _field_names(cls)
-        ]
+        kinds = [kind for kind in union.all_classes() if key in fields_of(name, kind)]
         raise SettingsError(
             f"{name}.{key} does not apply to {name}.{union.key}={_kind(union, group)}; it "
             f"is of {', '.join(kinds)}"
         )
 
 
-def _field_names(cls):
-    return [field.name for field in dataclasses.fields(cls)]
+def _names_of(group, kind):
+    """Returns the names of a kind's settings, the one that chooses it among them."""
+    _class_of(group, kind)
+    return {UNIONS[group].key, *fields_of(group, kind)}
 
 
 def _kind(union, group):
     """Returns the name of the kind, by default the first."""
     return group.get(union.key, next(iter(union.classes)))
-
-
-def _class_in(name, union, group):
-    return _class_of(name, _kind(union, group))
 
 
 def _class_of(name, kind):
@@ -243,14 +282,10 @@ def _copy(values):
 
 
 def _copy_with_texts(config):
-    """Returns a copy in which chosen classes are texts."""
+    """Returns a copy in which chosen classes and values are texts."""
     values = _copy(config)
-    for name in UNIONS:
-        if isinstance(values.get(name), dict):
-            flat = {f"{name}.{key}": value for key, value in values[name].items()}
-            texts = plain(flat)
-            for key in values[name]:
-                values[name][key] = texts[f"{name}.{key}"]
+    for key, field, value in list(_leaves(values)):
+        _set(values, key, _as_text(field, value))
     return values
 
 
@@ -260,30 +295,71 @@ def plain(point: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       OutsideError: a class that cannot be loaded again.
     """
-    keys = _choice_keys()
-    return {
-        key: text_of(value) if key in keys and isinstance(value, type) else value
-        for key, value in point.items()
-    }
+    return {key: _as_text(_setting_or_none(key), value) for key, value in point.items()}
 
 
-@functools.cache
-def _choice_keys():
-    """Returns the dotted keys of settings that may be classes."""
-    return {key for key, _, field in known_fields() if "choices" in field.metadata}
+def _as_text(field, value):
+    choices = choices_of(field) if field else None
+    # What is no class and no value of one is refused later.
+    is_value = dataclasses.is_dataclass(value) or isinstance(value, type)
+    if choices is None or not is_value:
+        return value
+    return choices.text_of(value)
+
+
+def _setting_or_none(key):
+    try:
+        return setting(key)
+    except SettingsError:
+        return None
 
 
 def _set(values, key, value):
-    group, _, name = key.rpartition(".")
-    if not group:
-        values[name] = value
-        return
-    group_values = values.setdefault(group, {})
-    require(
-        isinstance(group_values, dict),
-        f"{group} must be a group of settings, not {shown(group_values)}",
-    )
-    group_values[name] = value
+    *path, name = key.split(".")
+    inner = values
+    for i, step in enumerate(path):
+        inner = inner.setdefault(step, {})
+        require(
+            isinstance(inner, dict),
+            f"{'.'.join(path[: i + 1])} must be a group of settings, not {shown(inner)}",
+        )
+    inner[name] = value
+
+
+@functools.cache
+def _groups():
+    """Returns {name: fields} of the groups of settings, of the seed its one field."""
+    groups = {}
+    for field in dataclasses.fields(Settings):
+        if field.name in UNIONS:
+            groups[field.name] = {}
+        elif dataclasses.is_dataclass(field.type) and field.type is not Rates:
+            groups[field.name] = {x.name: x for x in dataclasses.fields(field.type)}
+        elif field.type is not Rates:
+            groups[field.name] = field
+    return groups
+
+
+@functools.cache
+def fields_of(group: str, kind: str | None = None) -> dict[str, dataclasses.Field]:
+    """Returns {name: field} of the settings of a group, of a kind where there are several."""
+    if group not in UNIONS:
+        return _groups()[group]
+    cls = _class_of(group, kind)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    if group == "model":
+        rates = {field.name: field for field in dataclasses.fields(Rates)}
+        fields |= {name: rates[name] for name in cls.numbers}
+    return {name: x for name, x in fields.items() if name != UNIONS[group].key}
+
+
+@functools.cache
+def part_fields(part: str) -> dict[str, dataclasses.Field]:
+    """Returns {name: field} of what may differ in a part of a model."""
+    options = models.options_of_part(part)
+    if part != "cross":
+        options["N"] = models.Stacks.__dataclass_fields__["N"]
+    return options
 
 
 def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:
@@ -292,20 +368,27 @@ def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:
     The kind is "" for settings that always apply; those of a kind of model or of a corpus
     come once for each that has them.
     """
-    for field in dataclasses.fields(Settings):
-        for kind, cls in _kinds(field).items():
-            if cls is None:
-                yield field.name, "", field
-                continue
-            for inner in dataclasses.fields(cls):
-                yield f"{field.name}.{inner.name}", kind, inner
+    for group, fields in _groups().items():
+        if isinstance(fields, dataclasses.Field):
+            yield group, "", fields
+            continue
+        kinds = UNIONS[group].all_classes() if group in UNIONS else {"": None}
+        for kind in kinds:
+            if group in UNIONS:
+                yield f"{group}.{UNIONS[group].key}", kind, _kind_field(group)
+            for name, field in fields_of(group, kind or None).items():
+                yield f"{group}.{name}", kind, field
 
 
-def _kinds(field):
-    """Returns the dataclasses that a field of Settings may hold; None for a number."""
-    if field.name in UNIONS:
-        return UNIONS[field.name].all_classes()
-    return {"": field.type if dataclasses.is_dataclass(field.type) else None}
+@functools.cache
+def _kind_field(group):
+    """Returns the field of the setting that chooses among the kinds of a group."""
+    union = UNIONS[group]
+    names = tuple(union.all_classes())
+    allowed = f"one of {', '.join(names)}"
+    field = models.field(names[0], allowed, lambda value: union.class_of(value))
+    field.type = str
+    return field
 
 
 def check_key(key: str) -> str:
@@ -314,25 +397,55 @@ def check_key(key: str) -> str:
     Raises:
       SettingsError: it is none; the message names what is known.
     """
+    setting(key)
+    return key
+
+
+def setting(key: str) -> dataclasses.Field:
+    """Returns the field of a setting of any kind, by its dotted name.
+
+    Raises:
+      SettingsError: there is none; the message names what is known.
+    """
     require(
         isinstance(key, str),
         f"{shown(key)} is no setting: a dotted name is needed, such as model.h",
     )
     first, *rest = key.split(".")
     field = _known_field("", first, key)
-    if dataclasses.is_dataclass(field.type):
+    if isinstance(field, dict):
         require(rest, f"{cut(key)} is a group of settings, not one setting")
-        _known_field(first, rest[0], key)
+        field = _known_field(first, rest[0], key)
         first = f"{first}.{rest.pop(0)}"
+    part = field.metadata.get("part")
+    if part and rest and models.OF_LAYER.fullmatch(rest[0]):
+        first = f"{first}.{rest.pop(0)}"
+    if part:
+        require(rest, f"{cut(key)} is a group of settings, not one setting")
+        field = _known_in_part(first, part, rest.pop(0), key)
     require(not rest, f"{cut(key)}: {first} is a value, not a group of settings")
-    return key
+    return field
+
+
+def _known_in_part(prefix, part, name, key):
+    fields = part_fields(part)
+    if name not in fields:
+        known = ", ".join(fields)
+        near = hint(name, fields)
+        raise SettingsError(
+            f"{cut(key)}: no such setting of {prefix}{near} (known: {known})"
+        )
+    return fields[name]
 
 
 def _known_field(group, name, key):
     """Returns a field of that name in a group, of any kind; "" is the group of all."""
-    fields = _fields_of(group)
+    fields = _fields_of_all_kinds(group)
     prefix = group and f"{group}."
     if name not in fields:
+        moved = aliases.MOVED.get(f"{prefix}{name}")
+        if moved:
+            raise SettingsError(f"{cut(key)}: this setting is {moved} now")
         near = hint(name, (), aliases.KEYS) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
         raise SettingsError(f"{cut(key)}: no such setting{near} (known: {known})")
@@ -348,43 +461,90 @@ def settings_named(name: str) -> list[str]:
 
 
 @functools.cache
-def _fields_of(group):
+def _fields_of_all_kinds(group):
     """Returns {name: field} of a group; of a name that several kinds have, one of theirs."""
     if not group:
-        return {field.name: field for field in dataclasses.fields(Settings)}
+        return _groups()
     prefix = f"{group}."
     return {
-        field.name: field
-        for known, _, field in known_fields()
-        if known.startswith(prefix)
+        key.removeprefix(prefix): field
+        for key, _, field in known_fields()
+        if key.startswith(prefix)
     }
 
 
-def _build(cls, values, path):
-    """Makes a dataclass of checked values."""
+def _build(values):
+    """Makes Settings of checked values."""
     require(
         isinstance(values, Mapping),
-        f"{path[:-1]} must be a group of settings, not {shown(values)}",
+        f"a config must be a group of settings, not {shown(values)}",
     )
     built = {}
-    for name, value in values.items():
-        field = _known_field(path[:-1], name, f"{path}{name}")
-        if not dataclasses.is_dataclass(field.type):
-            built[name] = _checked(_own_field(cls, name), value, f"{path}{name}")
+    for group, value in values.items():
+        fields = _known_field("", group, group)
+        if isinstance(fields, dataclasses.Field):
+            built[group] = _checked(fields, value, group)
             continue
-        group = field.type
-        if name in UNIONS and isinstance(value, Mapping):
-            group = _class_in(name, UNIONS[name], value)
-        built[name] = _build(group, value, f"{name}.")
-    return cls(**built)
+        require(
+            isinstance(value, Mapping),
+            f"{group} must be a group of settings, not {shown(value)}",
+        )
+        if group == "model":
+            built |= _built_model(value)
+        elif group in UNIONS:
+            cls = _class_of(group, _kind(UNIONS[group], value))
+            own = {field.name: field for field in dataclasses.fields(cls)}
+            built[group] = cls(**_checked_values(value, group, own))
+        else:
+            cls = Settings.__dataclass_fields__[group].type
+            built[group] = cls(**_checked_values(value, group, fields))
+    return Settings(**built)
 
 
-def _own_field(cls, name):
-    """Returns the field of this very kind: its range may be narrower than another's."""
-    return next(field for field in dataclasses.fields(cls) if field.name == name)
+def _built_model(values):
+    """Returns the description of the model, and its rates of dropout."""
+    kind = _kind(UNIONS["model"], values)
+    cls = _class_of("model", kind)
+    rest = {name: value for name, value in values.items() if name != "kind"}
+    checked = _checked_values(rest, "model", fields_of("model", kind))
+    rates = {name: checked.pop(name) for name in cls.numbers if name in checked}
+    return {"model": cls(**checked), "rates": Rates(**rates)}
+
+
+def _checked_values(values, prefix, fields):
+    """Returns checked values by name, of a group or of a part of a model."""
+    checked = {}
+    for name, value in values.items():
+        key = f"{prefix}.{name}"
+        if name not in fields:
+            # Raises for what no kind has.
+            setting(key)
+        if part := fields[name].metadata.get("part"):
+            checked[name] = _checked_part(value, key, part)
+        else:
+            checked[name] = _checked(fields[name], value, key)
+    return checked
+
+
+def _checked_part(values, prefix, part):
+    """Returns what a part of a model changes, and in which of its layers."""
+    require(
+        isinstance(values, Mapping),
+        f"{prefix} must be a group of settings, not {shown(values)}",
+    )
+    checked = {}
+    for name, value in values.items():
+        key = f"{prefix}.{name}"
+        if models.OF_LAYER.fullmatch(name):
+            checked[name] = _checked_part(value, key, part)
+        else:
+            checked[name] = _checked(setting(key), value, key)
+    return checked
 
 
 def _checked(field, value, key):
+    if "choice" in field.metadata:
+        return _chosen(field, value, key)
     if "canonical" in field.metadata:
         return field.metadata["canonical"](value, key)
     number = field.type is float and type(value) is int
@@ -395,9 +555,21 @@ def _checked(field, value, key):
         f"{type(value).__name__}",
     )
     if not field.metadata["accepts"](value):
-        near = field.metadata["hint_for"](value)
+        names = field.metadata.get("names", ())
+        near = hint_of(value, names) if names else ""
         raise SettingsError(
             f"{key}={shown(value)} must be {field.metadata['allowed']}{near}"
         )
     # An int becomes a float where one is due, so that equal settings have one digest.
     return field.type(value)
+
+
+def _chosen(field, value, key):
+    """Returns the value that a text, a class or itself stands for."""
+    if value in field.metadata["others"]:
+        return value
+    require(
+        isinstance(value, str | type),
+        f"{key}={shown(value)} must be str, not {type(value).__name__}",
+    )
+    return choices_of(field).value(value, key)

@@ -3,14 +3,15 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attn import config
+from attn.nn.selection import check_nothing_to_drop
 from experiments.settings import fields
-from experiments.settings.choices import METRICS, choice
+from experiments.settings.choices import METRICS, choice, choices_of
 from experiments.settings.corpora import CldrData, Data
-from experiments.settings.fields import require
-from experiments.settings.model import Model, TransformerModel
+from experiments.settings.fields import SettingsError, require
 from experiments.settings.user_code import Outside
 
 OPTIMIZERS = ("adam", "sgd")
@@ -25,6 +26,23 @@ SCORING = ("beam", "alpha", "weights", "examples", "head_importance")
 
 FLAT_EVALUATIONS = 6
 """A trial that ends when flat has so many evaluations at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Holds the numbers of the model's dropout, which lanes of one program may vary.
+
+    As settings they are among those of the model: model.P_drop.
+    """
+
+    P_drop: float = fields.rate(0.1)
+    """Probability of dropout, in [0, 1): of sub-layer outputs and of the sums of embeddings
+    and positions; in an RNN of embeddings, between layers and before the output."""
+    # The paper has neither this dropout nor that of hidden units, section 5.4.
+    P_attention: float = fields.rate(0.0)
+    """Probability of dropout of attention weights, in [0, 1)."""
+    P_ff: float = fields.rate(0.0)
+    """Probability of dropout of the feed-forward network's hidden units, in [0, 1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +214,8 @@ class Evaluation:
 class Settings:
     """Holds everything that decides a trial's result."""
 
-    model: Model = TransformerModel()
+    model: config.Model = config.Transformer()
+    rates: Rates = Rates()
     data: Data = CldrData()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -206,12 +225,22 @@ class Settings:
     def __post_init__(self):
         # Each group comes first by itself: what two of them say is compared only if
         # both make sense.
-        for group in (self.model, self.data, self.training, self.evaluation):
+        self._check_model()
+        for group in (self.data, self.training, self.evaluation):
             group.check()
         self._check_model_with_data()
         self._check_model_with_training()
         self._check_lengths()
         self._check_weights()
+
+    def _check_model(self):
+        try:
+            self.model.check()
+            check_nothing_to_drop(
+                getattr(self.model, "selection", "soft"), self.rates.P_attention
+            )
+        except ValueError as error:
+            raise SettingsError(f"model: {error}") from error
 
     def _check_model_with_data(self):
         require(
@@ -229,12 +258,10 @@ class Settings:
 
     def _check_model_with_training(self):
         unlike = self.model.unlike_layers
-        for key in ("remat", "scan"):
-            value = getattr(self.training, key)
-            require(
-                not unlike or not value,
-                f"{unlike}: training.{key}={value} must be False",
-            )
+        require(
+            not (unlike and self.training.scan),
+            f"model: {unlike}: training.scan={self.training.scan} must be False",
+        )
 
     def _check_lengths(self):
         length = self.training.sequence_length
@@ -270,18 +297,22 @@ class Settings:
         """Returns the classes from outside that `groups` name, with their sources."""
         classes = []
         for group_name in groups:
-            group = getattr(self, group_name)
-            for field in dataclasses.fields(group):
-                text = getattr(group, field.name)
-                if "choices" in field.metadata and ":" in text:
-                    key = f"{group_name}.{field.name}"
-                    choice = field.metadata["choices"].parse(text, key)
-                    classes += choice.origins
+            for field, value in _values(getattr(self, group_name)):
+                choices = choices_of(field)
+                if choices is not None and value not in field.metadata["others"]:
+                    classes += choices.origins_of(value)
         return classes
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as nested dictionaries of numbers and texts."""
-        return dataclasses.asdict(self)
+        values = {}
+        for group in dataclasses.fields(self):
+            value = getattr(self, group.name)
+            values[group.name] = _as_dict(value)
+        rates = values.pop("rates")
+        known = self.model.numbers
+        values["model"] |= {name: rates[name] for name in known}
+        return values
 
     def training_key(self) -> tuple:
         """Returns what a trial's training depends on: all but the settings SCORING."""
@@ -315,3 +346,55 @@ def digest(value) -> str:
     # In one order and without spaces, so that equal values are equal texts.
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def _values(group):
+    """Yields (field, value) of each option of a group, and of what parts of a model change."""
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        if "part" not in field.metadata:
+            yield field, value
+            continue
+        options = config.options_of_part(field.name)
+        for inner in (value, *filter(_is_mapping, value.values())):
+            for name, own in inner.items():
+                if name in options:
+                    yield options[name], own
+
+
+def _is_mapping(value):
+    return isinstance(value, Mapping)
+
+
+def _as_dict(value):
+    """Returns a group of settings as JSON holds it, with choices as texts."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    values = {}
+    if hasattr(value, "kind"):
+        values["kind"] = value.kind
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        if "part" in field.metadata:
+            values[field.name] = _changes_as_dict(
+                own, config.options_of_part(field.name)
+            )
+        else:
+            values[field.name] = _as_json(field, own)
+    return values
+
+
+def _changes_as_dict(changes, options):
+    return {
+        name: _changes_as_dict(own, options)
+        if _is_mapping(own)
+        else _as_json(options.get(name), own)
+        for name, own in changes.items()
+    }
+
+
+def _as_json(field, value):
+    choices = choices_of(field) if field else None
+    if choices is None or value in field.metadata["others"]:
+        return value
+    return choices.text_of(value)

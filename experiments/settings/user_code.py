@@ -78,7 +78,18 @@ def load(place: str, name: str, digits: str = "") -> Outside:
         )
     # From now on a config.json may name it, because someone has asked for it.
     _loaded.add((outside.place, outside.name))
+    if isinstance(cls, type):
+        _origins[cls] = outside
     return outside
+
+
+def origin_of(cls: type) -> Outside:
+    """Returns where a class from outside comes from.
+
+    Raises:
+      OutsideError: a class that cannot be loaded again by its name.
+    """
+    return _origins.get(cls) or load_text(text_of(cls))
 
 
 def own_names(place: str) -> dict[str, Any]:
@@ -117,6 +128,7 @@ def is_metric(value: Any) -> bool:
 
 
 _loaded: set[tuple[str, str]] = set()
+_origins: dict[type, Outside] = {}
 
 
 def is_loaded(place: str, name: str) -> bool:

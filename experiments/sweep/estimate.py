@@ -26,7 +26,6 @@ from experiments.trial.cost import (
     memory,
     parameters,
 )
-from experiments.trial.program import shape_of
 
 PASS = 2**20
 """Numbers in a pass whose speed is measured."""
@@ -124,12 +123,12 @@ def seconds_of_a_step(settings: Settings) -> float:
     take longer: starting its kernels is not counted.
     """
     # Nothing larger than what speeds depend on is measured: it might not fit.
-    m = shape_of(settings.model)
+    m = settings.model
     t = settings.training
     tokens = min(TOKENS, t.batch_size * t.sequence_length)
     inner = min(m.d_model, WIDE)
     # A recurrent model has no d_ff.
-    outer = min(m.d_ff or m.d_model, WIDE)
+    outer = min(getattr(m, "d_ff", m.d_model), WIDE)
     shapes = (tokens, inner), (inner, outer)
     product_time = _fastest(jnp.matmul, *shapes, dtype=t.precision)
     product_speed = 2 * tokens * inner * outer / product_time

@@ -10,14 +10,12 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from attn import Shape
 from experiments.data.batches import Batch
 from experiments.settings import Settings, SettingsError, resolve
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
     program_without_corpus,
-    variable_shapes,
 )
 from experiments.trial.program import State
 from experiments.trial.step import token_losses
@@ -108,23 +106,30 @@ def trained_once(trials: Iterable[Trial]) -> list[Trial]:
 def check_all(trials: list[Trial]) -> None:
     """Builds every trial by shape, so that what does not fit together fails before training.
 
-    Each size of model is initialised, and each design has its loss computed. Raises
-    SettingsError naming the first trial that cannot be built.
+    Each model is initialised, and has its loss computed, with one layer a stack where all
+    are alike. Raises SettingsError naming the first trial that cannot be built.
     """
     for trial in trials:
         program = program_without_corpus(trial.settings)
-        own = program.shape
-        # The loss depends on the design, and on no size but that positions may not fit any
-        # width of the model or of a head.
-        widths = Shape(N=1, d_model=own.d_model, d_ff=2, h=2, d_k=own.d_k, d_v=2)
-        design = program._replace(shape=widths)
+        smallest = with_one_layer(program)
+        design = smallest._replace(model=_with_small_sizes(smallest.model))
         try:
-            variables = variable_shapes(program)
+            variables = all_variable_shapes(smallest)
             if design not in _with_a_loss:
-                _compute_loss(program._replace(shape=own._replace(N=1)), variables)
+                _compute_loss(smallest, variables)
                 _with_a_loss.add(design)
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{trial.name} cannot be built: {error}") from error
+
+
+def _with_small_sizes(model):
+    """Returns the model with sizes on which it does not depend whether it can be built.
+
+    Positions may not fit any width of the model or of a head.
+    """
+    if not is_uniform(model) or not hasattr(model, "h"):
+        return model
+    return dataclasses.replace(model, d_ff=2, h=2, d_v=2, h_kv=min(1, model.h_kv))
 
 
 # Points that differ in numbers alone share a design, which is tried once.

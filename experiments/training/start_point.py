@@ -10,7 +10,7 @@ from experiments.system.files import read_json
 from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.checkpoints import Checkpoints, Restored
 from experiments.training.run_dir import DATA_ORDER, look_up, not_a_trial, other_data
-from experiments.trial.program import State, position_encoding
+from experiments.trial.program import State
 
 
 class StartPoint(NamedTuple):
@@ -97,8 +97,8 @@ def _initialise(workdir, fresh, settings, prepared):
     other = resolve(config, trusted=False)
     name = other.evaluation.weights
     weights = dict(params=fresh.params, positions=fresh.positions)
-    if not position_encoding(settings).trained:
-        # The settings fix the table here; its length may be another there.
+    if not any(table.trained for table in settings.model.tables().values()):
+        # The settings fix the tables here; their length may be another there.
         del weights["positions"]
     # What is empty here is not read: the optimizer and its moments may be others there.
     ema = weights if name == "ema" else ()

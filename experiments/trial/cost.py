@@ -9,7 +9,7 @@ import functools
 
 import jax
 
-from attn import TalkingHeads
+from attn import config
 from attn.attention import SMALL
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
@@ -18,9 +18,7 @@ from experiments.trial.loss import LOGITS
 from experiments.trial.program import (
     Program,
     initial_variables,
-    position_encoding,
     program_of,
-    shape_of,
 )
 
 
@@ -42,16 +40,21 @@ def parameters(settings: Settings) -> int | None:
 def assumed_parameters(settings: Settings) -> int:
     """Counts as `parameters`, with a vocabulary of the size that is set."""
     program = program_without_corpus(settings)
-    shapes = variable_shapes(program)
+    shapes = all_variable_shapes(with_one_layer(program))
     first_layers = [x for name, x in shapes["params"].items() if name.endswith("_0")]
     # The shapes have one layer a stack, because tracing all layers takes longer.
     count = _size(shapes["params"]) + (settings.model.N - 1) * _size(first_layers)
-    if settings.outside(["model"]):
+    if settings.outside(["model"]) or not is_uniform(settings.model):
         # Layers of such parts may differ from the first.
         count = _size(all_variable_shapes(program)["params"])
-    if position_encoding(settings).trained:
-        count += len(shapes["positions"]) * program.length * settings.model.d_model
-    return count
+    tables = settings.model.tables().values()
+    trained = sum(positions.trained for positions in tables)
+    return count + trained * program.length * settings.model.d_model
+
+
+def is_uniform(model):
+    """Whether all layers of a model's stacks are alike, and as many in each."""
+    return not any(getattr(model, part) for part in getattr(model, "parts", ()))
 
 
 def _size(tree):
@@ -112,26 +115,42 @@ def decoding_memory(settings: Settings) -> int:
     Differential heads have 2·d_k in place of d_k. Of latents there are d_c in place of
     h_kv·(d_k + d_v), one more with biases, and in the decoder's own cache d_r more.
     """
-    m = shape_of(settings.model)
     e = settings.evaluation
-    program = program_without_corpus(settings)
-    length = program.length
-    of_token = m.heads_of_keys * (m.d_k * program.design.heads.maps + m.d_v)
-    if m.d_c is not None:
-        of_token = m.d_c + settings.model.biases
+    length = program_without_corpus(settings).length
     entries = e.max_length * e.beam
-    caches = m.N * (of_token * (entries + length) + (m.d_r or 0) * entries)
+    caches = 0
+    for block in _decoder(settings.model):
+        of_token = block.heads_of_keys * (block.width + block.d_v)
+        if block.d_c:
+            of_token = block.d_c + block.biases
+        caches += of_token * (entries + length) + block.d_r * entries
     logits = e.beam * settings.data.vocabulary_size
-    floats = length * m.d_ff + caches + logits
+    widest = max(block.d_ff for block in _encoder(settings.model))
+    floats = length * widest + caches + logits
     of_sentence = 4 * floats + e.max_length * e.beam**2
     return 4 * assumed_parameters(settings) + e.batch_size * of_sentence
 
 
 def attention_maps_memory(settings: Settings) -> int:
     """Estimates the least bytes of the attention weights of examples: 3·4·N·h·L² each."""
-    m = shape_of(settings.model)
     length = program_without_corpus(settings).length
-    return 12 * settings.evaluation.examples * m.N * m.h * length**2
+    heads = sum(block.h for block in _decoder(settings.model))
+    return 12 * settings.evaluation.examples * heads * length**2
+
+
+def _decoder(model):
+    """Returns the layers of a model's decoder; those of an RNN are of one head."""
+    if isinstance(model, config.RNN):
+        d = model.d_model
+        return [
+            config.Block(d, 1, d, d, d_ff=1, positions=config.NoPositions())
+        ] * model.N
+    return model.stack("decoder")
+
+
+def _encoder(model):
+    """Returns the layers of a model's encoder, or, without one, of its decoder."""
+    return model.stack("encoder") if hasattr(model, "encoder") else _decoder(model)
 
 
 def check_memory(
@@ -226,25 +245,27 @@ def activation_memory(settings: Settings) -> int:
     bfloat16 is computed in float32, and remat undone: there they need as much as
     without.
     """
-    m = shape_of(settings.model)
     t = settings.training
     tokens = t.batch_size * t.sequence_length // t.accumulate
-    # Longer rows take the tiled kernel, which keeps no n² weights.
-    weights = 2.5 * t.sequence_length if t.sequence_length**2 <= SMALL else 0
-    design = program_without_corpus(settings).design
-    heads = design.heads
-    if isinstance(heads, TalkingHeads):
-        # Scores and weights, each before and after a mixture.
-        weights = 5 * t.sequence_length
-    elif design.positions.has_counts:
-        # Gates, their sums, and what lies below and above these, too.
-        weights = 12 * t.sequence_length
-    of_head = m.d_k * heads.maps + m.d_v
-    of_heads = (m.h + m.heads_of_keys) * of_head + m.h * weights * heads.maps
-    layer = 20 * m.d_model + 4 * m.d_ff + 3 * of_heads + 2 * (m.d_c or 0)
-    floats = layer + 2 * m.N * m.d_model if t.remat else m.N * layer
+    stacks = _encoder(settings.model), _decoder(settings.model)
+    layers = max(len(stack) for stack in stacks)
+    layer = max(_floats_of_layer(block, t) for stack in stacks for block in stack)
+    floats = layer + 2 * layers * settings.model.d_model if t.remat else layers * layer
     logits = min(tokens * settings.data.vocabulary_size, LOGITS)
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
+
+
+def _floats_of_layer(block, t):
+    """Returns the numbers that a layer keeps of a token, on both sides of a model."""
+    kept = block.positions.floats_of_pair or block.heads.floats_of_pair
+    # Longer rows take the tiled kernel, which keeps no n² weights.
+    is_short = t.sequence_length**2 <= SMALL
+    is_quadratic = block.positions.attend or block.heads.is_quadratic
+    weights = kept * t.sequence_length if is_short or is_quadratic else 0
+    of_head = block.width + block.d_v
+    heads = (block.h + block.heads_of_keys) * of_head
+    heads += block.h * weights * block.heads.maps
+    return 20 * block.d_model + 4 * block.d_ff + 3 * heads + 2 * block.d_c
 
 
 def format_bytes(count: int) -> str:
@@ -259,12 +280,11 @@ def program_without_corpus(settings: Settings) -> Program:
     return program_of(settings, settings.data.vocabulary_size, length)
 
 
-def variable_shapes(program: Program):
-    """Returns the shapes of a program's variables with one layer a stack.
-
-    All other layers are like the first.
-    """
-    return all_variable_shapes(program._replace(shape=program.shape._replace(N=1)))
+def with_one_layer(program: Program) -> Program:
+    """Returns the program with one layer a stack, where all others are like the first."""
+    if not is_uniform(program.model):
+        return program
+    return program._replace(model=dataclasses.replace(program.model, N=1))
 
 
 # A sweep asks for the same few shapes at each of its points.

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attn.models.embeddings import output_matrix
+from attn.nn.layers import output_matrix
 from experiments.trial.loss import negative_log_likelihood
 
 

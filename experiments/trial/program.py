@@ -4,6 +4,7 @@ A compiled program depends on a `Program`; trials that share one may differ in a
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,20 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from attn import (
-    RNN,
-    Design,
-    LanguageModel,
-    Mask,
-    NoPositions,
-    Positions,
-    Recurrent,
-    Shape,
-    Transformer,
-)
+import attn
+from attn import Context, Mask
+from attn.config import Model
 from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key
-from experiments.settings import Model, Settings
+from experiments.data.batches import Batch
+from experiments.settings import Settings
 
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
@@ -37,11 +31,10 @@ FIRST_POSITION_TABLE_KEY = 2
 class Program(NamedTuple):
     """Holds what is compiled in: trials with equal programs share one compilation."""
 
-    kind: str
-    shape: Shape
-    design: Design
+    model: Model
+    """What the model is, without the tables of its positions, which are data."""
     drops: tuple[str, ...]
-    """Where dropout happens beside the paper's places: "attention", "ff"."""
+    """Where dropout happens beside the paper's places: "P_attention", "P_ff"."""
     vocabulary: int
     """The number of tokens that there are."""
     length: int
@@ -73,8 +66,8 @@ class Hyper(NamedTuple):
     P_ff: jax.Array
     eps_ls: jax.Array
     entropy: jax.Array
-    train_positions: jax.Array
-    """1 where the position table is a parameter, 0 where it is fixed."""
+    train_positions: dict[str, jax.Array]
+    """1 where a position table is a parameter, 0 where it is fixed."""
     ema: jax.Array
     """Decay of the parameters' moving average; unused where the state has none."""
 
@@ -94,10 +87,10 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     """Returns the program of a trial with so many tokens, whose longest row is `length`."""
     t = settings.training
     return Program(
-        kind=settings.model.kind,
-        shape=shape_of(settings.model),
-        design=_design_of(settings.model),
-        drops=_drops_of(settings.model),
+        # A table only decides how it starts, and `initial_state` does that: without it
+        # here, trials that differ in their position tables share a program.
+        model=settings.model.without_tables(),
+        drops=_drops_of(settings.rates),
         vocabulary=vocabulary,
         length=length,
         sequence_length=t.sequence_length,
@@ -113,143 +106,89 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
     )
 
 
-def shape_of(model: Model) -> Shape:
-    """Returns the sizes of a model; an RNN's one head is as wide as the model."""
-    m = model
-    if m.kind == "rnn":
-        return Shape(
-            N=m.N, d_model=m.d_model, d_ff=0, h=1, d_k=m.d_model, d_v=m.d_model
-        )
-    return Shape(
-        N=m.N,
-        d_model=m.d_model,
-        d_ff=m.d_ff,
-        h=m.h,
-        d_k=m.d_k,
-        d_v=m.d_v,
-        h_kv=m.h_kv or None,
-        d_c=m.d_c or None,
-        d_r=m.d_r or None,
-    )
-
-
-def _drops_of(m):
-    """Returns where a model drops beside the paper's places: "attention", "ff"."""
-    if m.kind == "rnn":
-        return ()
-    rates = {"attention": m.P_attention, "ff": m.P_ff}
+def _drops_of(rates):
+    """Returns where a model drops beside the paper's places."""
+    names = ("P_attention", "P_ff")
     # Whether a rate is 0 is compiled in, as dropout takes time; its size is data.
-    return tuple(name for name, rate in rates.items() if rate)
-
-
-def _design_of(m):
-    """Returns how a model is put together."""
-    if m.kind == "rnn":
-        return Design(
-            embeddings=m.embeddings,
-            score=m.score_choice,
-            normaliser=m.normaliser_choice,
-            selection=m.selection,
-            positions=NoPositions(),
-            encoder_mixing=Recurrent(m.cell),
-            decoder_mixing=Recurrent(m.cell),
-        )
-    # The encoding of a table only decides how it starts, and `initial_state` does that:
-    # without it here, trials that differ in their position tables share a program.
-    positions = m.position_encoding
-    design = Design(
-        norm=m.norm,
-        embeddings=m.embeddings,
-        scale_embeddings=m.scale_embeddings,
-        biases=m.biases,
-        activation=m.activation,
-        score=m.score_choice,
-        normaliser=m.normaliser_choice,
-        positions=NoPositions() if positions.is_data else positions,
-        combine=m.combine,
-        head_activation=m.head_activation,
-        heads=m.heads_choice,
-        gate=m.gate,
-        **m.mixers,
-    )
-    return design if m.kind == "language" else design._replace(selection=m.selection)
+    return tuple(name for name in names if getattr(rates, name))
 
 
 def hyper_of(settings: Settings) -> Hyper:
     """Returns the numbers of a trial."""
-    m = settings.model
     t = settings.training
+    rates = settings.rates
     numbers = dict(
         learning_rate=t.learning_rate,
         warmup=t.warmup,
-        P_drop=m.P_drop,
-        P_attention=getattr(m, "P_attention", 0.0),
-        P_ff=getattr(m, "P_ff", 0.0),
+        P_drop=rates.P_drop,
+        P_attention=rates.P_attention,
+        P_ff=rates.P_ff,
         eps_ls=t.eps_ls,
         entropy=t.entropy_bonus,
-        train_positions=position_encoding(settings).trained,
         ema=t.ema,
     )
     key = jax.random.key_data(trial_key(settings, DROPOUT_KEY))
     # One dtype, so that the numbers of all lanes can be stacked.
     arrays = {name: jnp.asarray(x, jnp.float32) for name, x in numbers.items()}
-    return Hyper(key=key, **arrays)
+    trained = {
+        name: jnp.asarray(positions.trained, jnp.float32)
+        for name, positions in settings.model.tables().items()
+    }
+    return Hyper(key=key, train_positions=trained, **arrays)
 
 
-def position_encoding(settings: Settings) -> Positions:
-    """Returns the encoding that fills the position tables."""
-    m = settings.model
-    return NoPositions() if m.kind == "rnn" else m.position_encoding
+def build_model(program: Program) -> attn.Transformer | attn.RNN | attn.LanguageModel:
+    """Returns the program's model."""
+    options = dict(vocabulary=program.vocabulary, length=program.length)
+    cls = MODULES[type(program.model)]
+    if cls is not attn.RNN:
+        options |= dict(remat=program.remat, scan=program.scan)
+    return cls(program.model, **options)
 
 
-def build_model(
-    program: Program, hyper: Hyper | None = None
-) -> Transformer | RNN | LanguageModel:
-    """Returns the model with the dropout rates of `hyper`, without dropout if that is None."""
-    design = program.design
-    if program.kind == "rnn":
-        return RNN(
-            vocabulary=program.vocabulary,
-            length=program.length,
-            d_model=program.shape.d_model,
-            N=program.shape.N,
-            cell=design.decoder_mixing.cell,
-            score=design.score,
-            normaliser=design.normaliser,
-            embeddings=design.embeddings,
-            selection=design.selection,
-            P_drop=0.0 if hyper is None else hyper.P_drop,
-        )
-    family = LanguageModel if program.kind == "language" else Transformer
-    model = family(
-        shape=program.shape,
-        vocabulary=program.vocabulary,
-        length=program.length,
-        P_drop=0.0,
-        design=design,
-        remat=program.remat,
-        scan=program.scan,
+MODULES = {
+    attn.config.Transformer: attn.Transformer,
+    attn.config.LanguageModel: attn.LanguageModel,
+    attn.config.RNN: attn.RNN,
+}
+"""The modules of the kinds of models."""
+
+
+def numbers_of(program: Program, hyper: Hyper) -> dict[str, jax.Array]:
+    """Returns the numbers of a context of training."""
+    return {name: getattr(hyper, name) for name in ("P_drop", *program.drops)}
+
+
+def contexts(batch: Batch, **options: Any) -> tuple[Context, Context]:
+    """Returns the contexts of a batch's packed rows, source and target.
+
+    `options` are further fields of both.
+    """
+    source, target = batch.source_segments, batch.target_segments
+    return (
+        Context(Mask.segments(source, source), batch.source_positions, **options),
+        Context(
+            Mask.causal() & Mask.segments(target, target),
+            batch.target_positions,
+            memory_mask=Mask.segments(target, source),
+            **options,
+        ),
     )
-    if hyper is None:
-        return model
-    rates = {f"P_{name}": getattr(hyper, f"P_{name}") for name in program.drops}
-    return model.clone(P_drop=hyper.P_drop, **rates)
 
 
 def call_model(
-    function, program: Program, first, source, target, places, masks, **options
+    function: Callable, program: Program, first: Any, source, target, both, **options
 ):
     """Calls `function(first, ...)`, apply or init of the program's model.
 
-    It gets tokens (*B, N) and (*B, M) of source and target, their positions `places`, and
-    the masks of source, of target and between them, as far as the model uses them.
+    It gets tokens (B, N) and (B, M) of source and target, and the contexts of `both`, as far
+    as the model uses them.
     """
-    if program.kind == "language":
+    if isinstance(program.model, attn.config.LanguageModel):
         # Labels stand in the places of what they label, so places and masks are the same.
         tokens = source if program.labelled else target
-        return function(first, tokens, places[1], masks[1], **options)
-    named = dict(zip(("source_mask", "target_mask", "cross_mask"), masks, strict=True))
-    return function(first, source, target, *places, **named, **options)
+        return function(first, tokens, both[1], **options)
+    return function(first, source, target, *both, **options)
 
 
 def initial_state(program: Program, settings: Settings) -> State:
@@ -261,12 +200,11 @@ def initial_state(program: Program, settings: Settings) -> State:
 def _initial_state(program, settings):
     key = trial_key(settings, INITIAL_VALUES_KEY)
     variables = _compiled_variables(program)(key)
-    encoding = position_encoding(settings)
     positions = {}
-    names = sorted(variables["positions"])
-    for use, name in enumerate(names, start=FIRST_POSITION_TABLE_KEY):
+    tables = sorted(settings.model.tables().items())
+    for use, (name, value) in enumerate(tables, start=FIRST_POSITION_TABLE_KEY):
         key = trial_key(settings, use)
-        table = encoding.table(key, program.length, program.shape.d_model)
+        table = value.table(key, program.length, program.model.d_model)
         positions[name] = {"table": table}
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be donated twice.
@@ -300,15 +238,18 @@ def initial_variables(program: Program, key):
     # anything else when a trial starts.
     key = cheap_key(key)
     init = build_model(program).init
-    masks = [Mask()] * 3
-    variables = call_model(init, program, key, row, row, (row, row), masks)
+    both = Context(), Context()
+    variables = call_model(init, program, key, row, row, both)
     return {"positions": {}, **variables}
 
 
 def count_parameters(settings: Settings, state: State) -> int:
     """Counts the numbers that are trained; position tables only where they are."""
-    positions = state.positions if position_encoding(settings).trained else {}
-    trained = (state.params, positions)
+    tables = settings.model.tables().items()
+    trained = {
+        name: state.positions[name] for name, positions in tables if positions.trained
+    }
+    trained = (state.params, trained)
     return sum(leaf.size for leaf in jax.tree.leaves(trained))
 
 

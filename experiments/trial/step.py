@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from attn import Mask
-from attn.models.embeddings import output_matrix
-from attn.random_bits import cheap_key
+from attn import keys_of_rows
+from attn.nn.layers import output_matrix
 from experiments.data.batches import Batch, Corpus, assemble, scored
 from experiments.trial.lanes import AXIS
 from experiments.trial.loss import cross_entropy, negative_log_likelihood
@@ -24,6 +23,8 @@ from experiments.trial.program import (
     State,
     build_model,
     call_model,
+    contexts,
+    numbers_of,
     optimizer_of,
 )
 
@@ -64,18 +65,21 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     row = jax.lax.axis_index(AXIS) * rows + jnp.arange(rows)
     # Keyed by the step's number, so that a resumed run draws what it would have drawn.
     key = jax.random.fold_in(jax.random.wrap_key_data(hyper.key), state.step)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row)
+    keys = keys_of_rows(key, row)
     trainable = dict(params=state.params, positions=state.positions)
-    gradients, loss, nll = summed_gradients(program, trainable, hyper, batch, keys)
+    gradients, loss, nll = summed_gradients(
+        program, trainable, hyper, batch, keys, state.step
+    )
     tokens = scored(batch, program.labelled).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
     # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     # With gradients of 0 Adam leaves a fixed table alone, so that trials with fixed and
     # with learned tables are lanes of one program.
-    gradients["positions"] = jax.tree.map(
-        lambda g: g * hyper.train_positions, gradients["positions"]
-    )
+    gradients["positions"] = {
+        name: jax.tree.map(lambda g, name=name: g * hyper.train_positions[name], table)
+        for name, table in gradients["positions"].items()
+    }
 
     # Equation (3) counts from 1: at 0 the rate would be 0.
     rate = learning_rate_at(program, hyper, state.step + 1)
@@ -107,7 +111,7 @@ def is_finite(metrics, xp=np):
     return xp.isfinite(metrics["loss"]) & xp.isfinite(metrics["grad_norm"])
 
 
-def summed_gradients(program, trainable, hyper, batch, keys):
+def summed_gradients(program, trainable, hyper, batch, keys, step):
     """Computes (∂ loss / ∂ trainable, loss, nll), sums over the batch's scored tokens.
 
     They are float32. A batch is split into program.accumulate parts, one after another.
@@ -117,8 +121,8 @@ def summed_gradients(program, trainable, hyper, batch, keys):
 
     def of_part(batch, keys):
         def total_loss(light):
-            of_row = lambda row, key: hidden_states(program, light, row, hyper, key)
-            hidden, policy = jax.vmap(of_row)(batch, keys)
+            ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=step)
+            hidden, policy = hidden_states(program, light, batch, **ctx)
             params = light["params"]
             weights = scored(batch, program.labelled).astype(jnp.float32)
             loss, nll = summed_loss(params, hidden, batch, weights, hyper.eps_ls)
@@ -170,7 +174,7 @@ def learning_rate_at(program: Program, hyper: Hyper, step):
     s = step.astype(jnp.float32)
     return (
         hyper.learning_rate
-        * program.shape.d_model**-0.5
+        * program.model.d_model**-0.5
         * jnp.minimum(s**-0.5, s * hyper.warmup**-1.5)
     )
 
@@ -183,7 +187,7 @@ def token_losses(program: Program, state: State, batch: Batch):
     """
     trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
-        hidden, _ = jax.vmap(lambda row: hidden_states(program, trainable, row))(batch)
+        hidden, _ = hidden_states(program, trainable, batch, step=state.step)
         tokens = hidden.reshape(-1, hidden.shape[-1])
         losses = negative_log_likelihood(
             tokens, output_matrix(state.params), batch.target_out.reshape(-1)
@@ -191,36 +195,19 @@ def token_losses(program: Program, state: State, batch: Batch):
     return losses.reshape(batch.target_out.shape)
 
 
-def hidden_states(program, trainable, row, hyper=None, key=None):
-    """Computes the decoder's last hidden states (T, d_model) of one packed row.
+def hidden_states(program, trainable, batch, **context):
+    """Computes the decoder's last hidden states (B, T, d_model) of packed rows.
 
     Returns them, and the log-probabilities, entropies and baselines of sampled attention,
-    None without any. There is no dropout without `hyper` and `key`.
+    None without any. There is no dropout without `keys` and `numbers` of the context.
     """
-    source = row.source_segments
-    target = row.target_segments
-    rngs = {}
-    if key is not None:
-        # Of another key, so that positions are drawn apart from dropout's numbers.
-        sample = jax.random.fold_in(key, 1)
-        places = jax.random.fold_in(key, 2)
-        # On a CPU threefry's dropout would be the largest part of a step.
-        rngs = dict(dropout=cheap_key(key), sample=cheap_key(sample))
-        rngs["positions"] = cheap_key(places)
-    masks = (
-        Mask.segments(source, source),
-        Mask.causal() & Mask.segments(target, target),
-        Mask.segments(target, source),
-    )
     hidden, kept = call_model(
-        build_model(program, hyper).apply,
+        build_model(program).apply,
         program,
         trainable,
-        row.source,
-        row.target_in,
-        (row.source_positions, row.target_positions),
-        masks,
-        rngs=rngs,
+        batch.source,
+        batch.target_in,
+        contexts(batch, **context),
         mutable=["policy"],
     )
     policies = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)

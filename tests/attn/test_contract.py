@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from attn.models.blocks import LanguageLayer
+from attn.models.heads import Difference
 
 import attn
 from attn import (
@@ -30,8 +32,6 @@ from attn.contract import (
     normalisers,
 )
 from attn.kernels.cached import over_cache
-from attn.models.blocks import LanguageLayer
-from attn.models.heads import Difference
 from tests.cases import the_rest_in_ci
 
 

@@ -2,9 +2,10 @@
 
 import itertools
 
-from attn import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
 from attn.models.heads import GATES
 from attn.models.recurrence import CELLS
+
+from attn import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
 from attn.positions import SCALINGS
 
 LAYERS = {"model.h": 2, "model.d_k": 4, "model.d_v": 4, "model.d_ff": 8}

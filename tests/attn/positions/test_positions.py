@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attn.models.position_table import PositionTable
 
 from attn import (
     POSITIONS,
@@ -26,7 +27,6 @@ from attn import (
     rotary,
     sinusoidal,
 )
-from attn.models.position_table import PositionTable
 from attn.random_bits import cheap_key
 
 KEY = jax.random.key(0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attn import Mask
-from attn.models.embeddings import output_matrix
+from attn.nn.layers import output_matrix
 from experiments.data.batches import Encoded, assemble, corpus
 from experiments.settings import default_config, resolve
 from experiments.trial.program import build_model, initial_state, program_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attn import Mask
-from attn.models.embeddings import output_matrix
+from attn.nn.layers import output_matrix
 from experiments.data.batches import Batches, assemble
 from experiments.trial.loss import negative_log_likelihood
 from experiments.trial.program import (

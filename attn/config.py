@@ -1,0 +1,502 @@
+"""What a model is: frozen dataclasses that modules, checks, settings and reports share.
+
+An option is declared and documented here, once. `Attention` has those of one attention,
+`Block` those of a layer; a model's own are in its class, beside the options of all its
+layers, which parts of it may change:
+
+    Transformer(N=2, d_model=64, h=4, d_k=16, d_v=16)
+    Transformer(h=8, encoder={"N": 12}, cross={"h": 4}, decoder={"layer_1": {"h": 2}})
+
+What lanes of one program vary, as P_drop, is no part of a description: it is among the
+numbers of `attn.Context`. Sizes are in the paper's letters.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+from flax.core import FrozenDict
+
+from attn.arguments import check_heads
+from attn.heads import HEADS, Heads, Separate
+from attn.mixers import MIXERS, Mixer, SelfAttention
+from attn.nn.layers import (
+    ACTIVATIONS,
+    EMBEDDINGS,
+    FEED_FORWARDS,
+    NORMS,
+    FeedForward,
+    Norm,
+    Post,
+    ReLU,
+)
+from attn.nn.selection import SELECTIONS
+from attn.normalisers import NORMALISERS
+from attn.positions import POSITIONS, NoPositions, Positions, Sinusoidal
+from attn.residuals import RESIDUALS, NoResidual, Residual
+from attn.scores import SCORES
+
+LARGEST = 2**31 - 1
+"""Counts fit int32, in which a compiled program counts."""
+GATES = ("none", "head", "element")
+"""The gates on the output of attention: none, a number a head, a number a feature."""
+COMBINATIONS = ("concat", "mean")
+"""The ways to make one vector of those of the heads."""
+CELLS = ("lstm", "gru", "tanh")
+"""The recurrent cells."""
+
+
+def field(
+    default: Any, allowed: str, accepts: Callable[[Any], bool], **more: Any
+) -> Any:
+    """Returns a dataclass field for which `accepts(value)` says what may be set.
+
+    `allowed` names such values for messages.
+    """
+    metadata = dict(allowed=allowed, accepts=accepts, others=(), **more)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def at_least(low: float, default: float, most: float = LARGEST) -> Any:
+    """Returns a field for a number from `low` to `most`."""
+    allowed = f"at least {low} and at most {most}"
+    return field(default, allowed, lambda value: low <= value <= most)
+
+
+def one_of(names: Iterable[str], default: str) -> Any:
+    """Returns a field for one of some names."""
+    names = tuple(names)
+    allowed = "one of " + ", ".join(names)
+    return field(default, allowed, lambda value: value in names, names=names)
+
+
+def flag(default: bool) -> Any:
+    """Returns a field for a truth value."""
+    return field(default, "True or False", lambda value: isinstance(value, bool))
+
+
+def value_of(base: type, default: Any, registry: Mapping[str, type]) -> Any:
+    """Returns a field for a value of a class, such as `Positions`.
+
+    `registry` has the library's own classes by name.
+    """
+    allowed = f"a {base.__name__}, such as {default!r}"
+    return field(default, allowed, lambda value: isinstance(value, base), choice=base)
+
+
+def made_by(kind: str, default: str, registry: Mapping[str, type], *others: str) -> Any:
+    """Returns a field for a score or a normaliser: a name, a class or its `init`."""
+    allowed = f"one of {', '.join((*others, *registry))}, a class or an init function"
+
+    def accepts(value):
+        return value in registry or value in others or callable(value)
+
+    metadata = dict(allowed=allowed, accepts=accepts, choice=kind, others=others)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """One attention: MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O (section 3.2.2)."""
+
+    d_model: int = at_least(2, 512, 2**16)
+    """Width of embeddings and of every layer's output, in features; 2 to 65,536."""
+    h: int = at_least(1, 8, 2**12)
+    """Heads of each attention; 1 to 4096."""
+    d_k: int = at_least(1, 64, 2**16)
+    """Width of a head's queries and keys, in features; 1 to 65,536. It is independent of
+    d_model and h."""
+    d_v: int = at_least(1, 64, 2**16)
+    """Width of a head's values, in features; 1 to 65,536."""
+    h_kv: int = at_least(0, 0, 2**12)
+    """Heads of keys and values, 0 to 4096: 0 for h, 1 for multi-query attention, otherwise
+    a divisor of h, for grouped-query attention. A decoder's cache is smaller by h/h_kv."""
+    d_c: int = at_least(0, 0, 2**16)
+    """Width of latents of which keys and values are made, in features, 0 to 65,536: 0 for
+    none. It is multi-head latent attention; a decoder's cache has d_c numbers a token."""
+    d_r: int = at_least(0, 0, 2**16)
+    """Width of the key beside latents that rotary positions turn, in features, 0 to 65,536.
+    They need it, and 0 is right without them or without d_c."""
+    score: Any = made_by("score", "scaled_dot", SCORES)
+    """The function by which attention compares a query and a key."""
+    normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
+    """How attention makes weights of scores, softmax or what stands in its place."""
+    positions: Positions = value_of(Positions, Sinusoidal(), POSITIONS)
+    """How the model knows where a token stands: a table that is added to the embeddings
+    (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
+    t5, kerple, fire, forget, cope)."""
+    heads: Heads = value_of(Heads, Separate(), HEADS)
+    """How the heads of an attention interact. separate: not at all;
+    differential(lambda_init=None): a head's weights are the difference of two maps, each
+    with queries and keys of d_k features, and None for a lambda_init that grows with the
+    layer; talking: heads mix their scores and their weights, with memory h·n²."""
+    residual: Residual = value_of(Residual, NoResidual(), RESIDUALS)
+    """What self-attention takes over from the layers before. none; values: a share of the
+    first layer's values; scores: the scores of the layer before, with memory h·n²."""
+    gate: str = one_of(GATES, "none")
+    """A gate on the outputs of heads before W_O, σ(x W_g). head: one number a head and
+    token; element: d_v numbers."""
+    # The projections of section 3.2.2 are matrices alone.
+    biases: bool = flag(False)
+    """Give W_Q, W_K, W_V and W_O, and a gate's W_g, bias vectors: True or False."""
+    combine: str = one_of(COMBINATIONS, "concat")
+    """How heads become one vector. concat: Concat(heads) W_O; mean: the mean of heads whose
+    W_V leads to d_model, one full matrix where d_v = d_model, otherwise of rank d_v."""
+    head_activation: str = one_of(ACTIVATIONS, "none")
+    """Activation function on the output of attention."""
+
+    @property
+    def heads_of_keys(self) -> int:
+        """The heads of keys and values."""
+        return self.h_kv or self.h
+
+    @property
+    def width(self) -> int:
+        """The width of a head's queries and keys, of all its maps together."""
+        return self.heads.maps * self.d_k
+
+    @property
+    def has_w_o(self) -> bool:
+        """Whether matrices W_O bring the heads' vectors to d_model."""
+        return self.combine == "concat" or self.d_v != self.d_model
+
+    def check(self) -> None:
+        """Raises ValueError for options that contradict each other."""
+        check_fields(self)
+        check_heads(self.h, self.heads_of_keys)
+        turns = self.positions.rotates
+        if self.d_c and turns and not self.d_r:
+            raise ValueError(
+                f"positions={self.positions} turn keys, and those of latents "
+                f"(d_c={self.d_c}) are not kept; give d_r, the width of a key beside them "
+                "that is"
+            )
+        if self.d_r and not (self.d_c and turns):
+            raise ValueError(
+                f"d_r={self.d_r} is the width of a key that positions turn, beside latents: "
+                f"it needs both, not d_c={self.d_c} with positions={self.positions}"
+            )
+        self.positions.check(self)
+        self.heads.check(self)
+        self.residual.check(self)
+
+    def of_memory(self) -> Self:
+        """Returns the options of attention to another text, whose places say nothing."""
+        return dataclasses.replace(
+            self, positions=NoPositions(), residual=NoResidual(), d_r=0
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer(Attention):
+    """The options that the layers of every model have beside those of attention."""
+
+    d_ff: int = at_least(1, 2048, 2**20)
+    """Hidden width of the feed-forward network, in features; 1 to 1,048,576."""
+    feed_forward: FeedForward = value_of(FeedForward, ReLU(), FEED_FORWARDS)
+    """The feed-forward network: relu, gelu or silu, the activation between two matrices;
+    gated(activation=silu): a third matrix makes factors of its hidden units."""
+    # The paper has post; tensor2tensor's later defaults are pre.
+    norm: Norm = value_of(Norm, Post(), NORMS)
+    """Place of normalisation. post: Norm(x + Sublayer(x)); post_final: and one more after
+    each stack; pre: x + Sublayer(Norm(x)); both: x + Norm(Sublayer(Norm(x))). Each has
+    options kind=layer, LayerNorm, or kind=rms, RMSNorm, and epsilon=1e-6."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block(Layer):
+    """One layer: what mixes the positions of a text, and the feed-forward network."""
+
+    mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    """What mixes positions."""
+
+    def check(self) -> None:
+        """Raises ValueError for options that contradict each other."""
+        super().check()
+        self.mixing.check(self)
+
+
+def changes(of: str) -> Any:
+    """Returns a field for what differs in a part of a model, {option: value}."""
+    return dataclasses.field(default=FrozenDict(), metadata={"part": of})
+
+
+OF_LAYER = re.compile(r"layer_([1-9]\d*)")
+"""The key of what differs in one layer of a stack, counted from 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacks(Layer):
+    """The options that models of one or two stacks of layers have."""
+
+    N: int = at_least(1, 6, 1000)
+    """Layers in the encoder, and as many in the decoder; 1 to 1000."""
+    embeddings: str = one_of(EMBEDDINGS, "tied")
+    """Sharing of the vocabulary matrices. tied: one for source, target and output;
+    target: one for target and output; separate: three."""
+    embedding_scale: float = at_least(0, 0.0, 1e6)
+    """Factor on embeddings, above 0; 0 is the paper's √d_model."""
+    decoder_mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    """What mixes the positions of the target, Table 1 of the paper: attention;
+    restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
+    convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
+    then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
+    d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
+    feature of a key or, decay=head, for each head; deltanet(beta_max=1, householders=1),
+    whose tokens write that many times, with β up to 2 at most; gated_deltanet, with the same
+    options. All look back only."""
+    decoder: Mapping[str, Any] = changes("decoder")
+    """What differs in the decoder's layers, or in one of them: model.decoder.N=2,
+    model.decoder.h=4, model.decoder.layer_1.score=additive."""
+
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+    numbers: ClassVar[tuple[str, ...]] = ("P_drop", "P_attention", "P_ff")
+    """The numbers of the context that it reads."""
+
+    def __post_init__(self):
+        for part in self.parts:
+            object.__setattr__(self, part, FrozenDict(getattr(self, part)))
+
+    def stack(self, part: str) -> tuple[Block, ...]:
+        """Returns the layers of the "encoder" or the "decoder"."""
+        changed = getattr(self, part)
+        count = changed.get("N", self.N)
+        return tuple(self._block(part, number) for number in range(1, count + 1))
+
+    def _block(self, part, number):
+        options = _options_of(self, Layer)
+        options["mixing"] = getattr(self, f"{part}_mixing")
+        return Block(**options | _changed(getattr(self, part), number))
+
+    def tables(self) -> dict[str, Positions]:
+        """Returns the positions that fill each of the model's tables, by its name."""
+        return {"target_positions": self.stack("decoder")[0].positions}
+
+    def without_tables(self) -> Self:
+        """Returns the model with no positions in place of those that only fill a table.
+
+        Models that differ in such tables are one program: a table is data.
+        """
+        changed = {}
+        if self.positions.is_data:
+            changed["positions"] = NoPositions()
+        for part in self.parts:
+            own = getattr(self, part)
+            if own.get("positions", NoPositions()).is_data and "positions" in own:
+                changed[part] = own.copy({"positions": NoPositions()})
+        return dataclasses.replace(self, **changed)
+
+    @property
+    def scale(self) -> float:
+        """The factor on embeddings."""
+        return self.embedding_scale or self.d_model**0.5
+
+    def check(self) -> None:
+        """Raises ValueError for options that contradict each other."""
+        check_fields(self)
+        for part in self.parts:
+            _check_changes(part, getattr(self, part), self)
+        for part in ("encoder", "decoder"):
+            if part in self.parts:
+                blocks = self.stack(part)
+                for block in dict.fromkeys(blocks):
+                    block.check()
+                    block.mixing.check_direction(block, part == "decoder")
+        self._check_positions()
+
+    def _check_positions(self):
+        mixers = [
+            x.mixing for part in self.parts if part != "cross" for x in self.stack(part)
+        ]
+        # A setting without any effect would make equal models look like different rows.
+        if self.positions.in_layers and not any(mixer.attends for mixer in mixers):
+            raise ValueError(
+                f"positions={self.positions} are a part of self-attention, and there is none: "
+                + ", ".join(
+                    f"{part}_mixing={getattr(self, f'{part}_mixing')}"
+                    for part in self.parts
+                    if part != "cross"
+                )
+            )
+
+    @property
+    def unlike_layers(self) -> str:
+        """The reason why layers of a stack are not all alike, as scan needs them; or ""."""
+        for part in self.parts:
+            if any(OF_LAYER.fullmatch(key) for key in getattr(self, part)):
+                return f"{part} has layers with options of their own"
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Stacks):
+    """The encoder-decoder of "Attention Is All You Need"; the defaults are its base model."""
+
+    kind: ClassVar[str] = "transformer"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
+
+    encoder_mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    """What mixes the positions of the source, as decoder_mixing, but in both directions."""
+    selection: str = one_of(SELECTIONS, "soft")
+    """How the last layer's attention to the source takes values. soft: their mean; argmax:
+    that of the best key, with the gradient of soft attention; sampled: that of a random key
+    in training, by REINFORCE, and of the best key otherwise. The last two need
+    P_attention=0."""
+    encoder: Mapping[str, Any] = changes("encoder")
+    """What differs in the encoder's layers, as model.decoder."""
+    cross: Mapping[str, Any] = changes("cross")
+    """What differs in the attentions to the source, as model.decoder."""
+
+    def cross_attentions(self) -> tuple[Attention, ...]:
+        """Returns the options of each decoder layer's attention to the source."""
+        count = len(self.stack("decoder"))
+        return tuple(self._cross_attention(number) for number in range(1, count + 1))
+
+    def _cross_attention(self, number):
+        options = _options_of(self.of_memory(), Attention)
+        return Attention(**options | _changed(self.cross, number))
+
+    def tables(self) -> dict[str, Positions]:
+        """Returns the positions that fill each of the model's tables, by its name."""
+        source = self.stack("encoder")[0].positions
+        return {"source_positions": source, **super().tables()}
+
+    def check(self) -> None:
+        super().check()
+        for attention in dict.fromkeys(self.cross_attentions()):
+            attention.check()
+        if self.selection != "soft":
+            self.cross_attentions()[-1].heads.check_selection(self.selection)
+
+    @property
+    def unlike_layers(self) -> str:
+        if self.selection != "soft":
+            return f"selection={self.selection} makes the last layer differ"
+        return super().unlike_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel(Stacks):
+    """A decoder by itself, which models the target side."""
+
+    kind: ClassVar[str] = "language"
+
+    # Without a source, `target` would say the same as `tied`.
+    embeddings: str = one_of(("tied", "separate"), "tied")
+    """Sharing of the vocabulary matrices. tied: one for input and output; separate: two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RNN:
+    """The recurrent encoder-decoder with attention."""
+
+    kind: ClassVar[str] = "rnn"
+    numbers: ClassVar[tuple[str, ...]] = ("P_drop",)
+
+    N: int = at_least(1, 6, 1000)
+    """Layers in the encoder, and as many in the decoder; 1 to 1000."""
+    d_model: int = at_least(2, 512, 2**16)
+    """Width of embeddings and of every layer's output, in features; 2 to 65,536, even."""
+    embeddings: str = one_of(EMBEDDINGS, "tied")
+    """Sharing of the vocabulary matrices, as for the Transformer."""
+    score: Any = made_by("score", "scaled_dot", SCORES, "none")
+    """The function by which attention compares states; none: there is no attention, and
+    the encoder's last states stand in its place."""
+    normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
+    """How attention makes weights of scores, softmax or what stands in its place."""
+    cell: str = one_of(CELLS, "lstm")
+    """The recurrent cell."""
+    selection: str = one_of(SELECTIONS, "soft")
+    """How attention takes states of the source, as for the Transformer."""
+
+    def tables(self) -> dict[str, Positions]:
+        """Returns none: a recurrence has no table of positions."""
+        return {}
+
+    def without_tables(self) -> Self:
+        """Returns the model itself."""
+        return self
+
+    def check(self) -> None:
+        """Raises ValueError for options that contradict each other."""
+        check_fields(self)
+        if self.d_model % 2:
+            raise ValueError(
+                f"d_model={self.d_model} must be even: each direction of a recurrence has "
+                "half of it"
+            )
+        if self.score == "none":
+            for name, default in (("selection", "soft"), ("normaliser", "softmax")):
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name}={getattr(self, name)} needs a score")
+
+    @property
+    def unlike_layers(self) -> str:
+        """The reason why it has no stacks of like layers."""
+        return "kind=rnn has no stacks of Transformer layers"
+
+
+Model = Transformer | LanguageModel | RNN
+MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel)}
+"""The kinds of models by name."""
+
+
+def _options_of(value, cls):
+    """Returns the options of `cls`, a base of value's class, as `value` has them."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
+
+
+def check_fields(value: Any) -> None:
+    """Raises ValueError for an option that its field does not accept."""
+    for option in dataclasses.fields(value):
+        given = getattr(value, option.name)
+        if "accepts" in option.metadata and not option.metadata["accepts"](given):
+            raise ValueError(
+                f"{option.name}={given!r} must be {option.metadata['allowed']}"
+            )
+
+
+def options_of_part(part: str) -> dict[str, dataclasses.Field]:
+    """Returns the options that may differ in a part of a model, "cross" or a stack."""
+    options = {option.name: option for option in dataclasses.fields(Block)}
+    del options["d_model"]
+    if part != "cross":
+        return options
+    own = {option.name for option in dataclasses.fields(Attention)}
+    return {
+        name: option
+        for name, option in options.items()
+        if name in own and name not in ("positions", "residual", "d_r")
+    }
+
+
+def _check_changes(part, changed, model):
+    """Raises ValueError for changes of a part that it cannot have."""
+    known = options_of_part(part)
+    layers = len(model.stack("decoder" if part == "cross" else part))
+    for key, value in changed.items():
+        number = OF_LAYER.fullmatch(key)
+        if number and int(number[1]) > layers:
+            raise ValueError(f"{part}.{key}: the {part} has {layers} layers")
+        inner = value if number else {key: value}
+        for name, own in inner.items():
+            if name not in known and not (
+                name == "N" and part != "cross" and not number
+            ):
+                raise ValueError(
+                    f"{part}.{name} is no option of the {part} (known: {', '.join(known)})"
+                )
+            if number and name == "positions" and own.is_data and own != NoPositions():
+                raise ValueError(
+                    f"{part}.{key}.positions={own} fill the table of the whole stack, and "
+                    "not one layer"
+                )
+
+
+def _changed(changed, number):
+    """Returns what a part changes in the layer of a number."""
+    of_stack = {
+        k: v for k, v in changed.items() if k != "N" and not OF_LAYER.fullmatch(k)
+    }
+    return of_stack | dict(changed.get(f"layer_{number}", {}))

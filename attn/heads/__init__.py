@@ -1,0 +1,27 @@
+"""Heads: how the heads of an attention interact.
+
+A value says it; a user's own is a frozen dataclass, a subclass of `Heads`, in any file,
+which `attn.contract.check_heads` holds to the contract. B batch (any leading axes),
+N queries, M keys, H heads, K = d_k, V = d_v, T entries of a cache.
+"""
+
+from attn.heads.base import Heads, Separate
+from attn.heads.differential import Differential, differential
+from attn.heads.talking import TalkingHeads, talking_heads
+
+__all__ = [
+    "HEADS",
+    "Differential",
+    "Heads",
+    "Separate",
+    "TalkingHeads",
+    "differential",
+    "talking_heads",
+]
+
+HEADS = {
+    "separate": Separate,
+    "differential": Differential,
+    "talking": TalkingHeads,
+}
+"""The classes of this package by name."""

@@ -1,0 +1,344 @@
+"""Recurrence, convolution and linear attention's relatives against loops in float64, alone,
+packed, padded, and where a mask hides what is near.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attn.models.recurrence import CELLS
+from attn.models.visibility import dense_mask, neighbours
+
+from attn import (
+    Convolution,
+    DeltaHeads,
+    Design,
+    GatedDeltaHeads,
+    GatedLinearHeads,
+    LanguageModel,
+    LinearAttention,
+    LinearHeads,
+    Mask,
+    Recurrence,
+    Shape,
+)
+from tests.attn import numpy_linear, numpy_rnn
+from tests.attn.models.random_variables import random_variables
+
+D = 6
+SEGMENTS = jnp.array([1] * 5 + [2] + [3] * 3 + [0] * 2)
+PACKED = Mask.segments(SEGMENTS, SEGMENTS)
+
+
+def drawn(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def picture(visible):
+    rows = []
+    for row in visible:
+        rows.append("".join("●" if cell else "·" for cell in row))
+    return "\n".join(rows)
+
+
+@functools.cache
+def build(module):
+    """With parameters that are all random, biases too."""
+    return random_variables(module, drawn(1, 2, D), Mask(), size=0.6, seed=1)
+
+
+def exact(variables):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+
+
+def convolved(p, x, offsets):
+    total = np.zeros_like(x)
+    for i in range(len(x)):
+        for tap, offset in enumerate(offsets):
+            if 0 <= i + offset < len(x):
+                seen = x[i + offset]
+                total[i] += (
+                    seen * p["taps"][tap] @ p["kernel"]
+                    if "taps" in p
+                    else seen @ p["kernel"][tap]
+                )
+    return total + p["bias"]
+
+
+def both_ways(p, x, cell):
+    return numpy_rnn.both_ways(p, cell, x)
+
+
+def forwards(p, x, cell):
+    return numpy_rnn.run(p["forward"], cell, x)
+
+
+MIXERS = []
+for cell in CELLS:
+    oracle = functools.partial(both_ways, cell=cell)
+    MIXERS.append((Recurrence(D, cell, both_ways=True), oracle))
+    # The forward half of both ways is the same.
+    marks = () if cell == "tanh" else pytest.mark.ci
+    oracle = functools.partial(forwards, cell=cell)
+    MIXERS.append(pytest.param(Recurrence(D, cell), oracle, marks=marks))
+for separable in (True, False):
+    around = functools.partial(convolved, offsets=range(-2, 3))
+    before = functools.partial(convolved, offsets=range(-4, 1))
+    MIXERS.append((Convolution(D, 2, causal=False, separable=separable), around))
+    MIXERS.append((Convolution(D, 2, causal=True, separable=separable), before))
+HEADS = dict(d_model=D, h=2, d_k=5, d_v=3)
+BY_HEAD = functools.partial(GatedLinearHeads, decay="head")
+PRODUCT = functools.partial(DeltaHeads, beta_max=2.0, householders=3)
+GATED_PRODUCT = functools.partial(GatedDeltaHeads, beta_max=2.0, householders=2)
+for cls, oracle, marks in (
+    (LinearHeads, numpy_linear.linear, ()),
+    (GatedLinearHeads, numpy_linear.gated, ()),
+    (BY_HEAD, numpy_linear.gated, pytest.mark.ci),
+    # With decays it does all of this and more.
+    (DeltaHeads, numpy_linear.delta, pytest.mark.ci),
+    (PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), pytest.mark.ci),
+    (GatedDeltaHeads, numpy_linear.delta, pytest.mark.ci),
+    (GATED_PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), ()),
+):
+    for causal in (True, False):
+        module = cls(**HEADS, causal=causal)
+        oracle_of = functools.partial(oracle, causal=causal)
+        MIXERS.append(pytest.param(module, oracle_of, marks=marks))
+
+# The runs of each text, from and to where; what is in none is padding.
+RUNS = (
+    [(0, 5), (5, 6), (6, 9)],
+    [(0, 7)],
+    [(0, 1)],
+    [(i, i + 1) for i in range(11)],
+    [(0, 11)],
+)
+
+
+def runs_and_mask():
+    """Returns texts with NaN and Inf where nobody looks, and a mask of them all.
+
+    What other masks say of neighbours is below: a mixer asks for these alone.
+    """
+    x = np.array(drawn(len(RUNS), 11, D))
+    x[1, 7:] = np.nan
+    x[2, 1:] = np.inf
+    visible = np.zeros((len(RUNS), 1, 11, 11), bool)
+    for b, runs in enumerate(RUNS):
+        for start, end in runs:
+            visible[b, 0, start:end, start:end] = True
+    return x, Mask.dense(jnp.asarray(visible))
+
+
+@pytest.mark.parametrize(("module", "oracle"), MIXERS)
+def test_what_the_mask_puts_together_is_as_if_alone(module, oracle):
+    """Packed sentences, padding that is not seen, and a state that begins anew each time."""
+    variables = build(module)
+    x, mask = runs_and_mask()
+    actual = jax.jit(module.apply)(variables, x, mask)
+    for b, runs in enumerate(RUNS):
+        for start, end in runs:
+            expected = oracle(exact(variables), np.asarray(x[b, start:end], np.float64))
+            part = actual[b, start:end]
+            np.testing.assert_allclose(part, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "oracle"),
+    [
+        (Recurrence(D), functools.partial(forwards, cell="gru")),
+        (Recurrence(D, "lstm"), functools.partial(forwards, cell="lstm")),
+        (
+            Convolution(D, 1, causal=True),
+            functools.partial(convolved, offsets=range(-2, 1)),
+        ),
+        (
+            LinearHeads(**HEADS, causal=True),
+            functools.partial(numpy_linear.linear, causal=True),
+        ),
+        (
+            BY_HEAD(**HEADS, causal=True),
+            functools.partial(numpy_linear.gated, causal=True),
+        ),
+        (
+            GATED_PRODUCT(**HEADS, causal=True),
+            functools.partial(numpy_linear.delta, causal=True, beta_max=2),
+        ),
+    ],
+)
+def test_one_after_the_other_is_all_at_once(module, oracle):
+    """The caches of two hypotheses, side by side; that they change places is seen in
+    the tests of the search.
+    """
+    variables = build(module)
+    x = drawn(3, 2, 5, D)
+    expected = np.zeros(x.shape)
+    for at in np.ndindex(3, 2):
+        expected[at] = oracle(exact(variables), np.asarray(x[at], np.float64))
+    cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
+    # What another text has left in the cache is not seen.
+    cache = jax.tree.map(jnp.ones_like, cache)
+    step = jax.jit(functools.partial(module.apply, method="decode_step"))
+    for t in range(5):
+        own = np.arange(10)[None] % 2 == np.arange(2)[:, None]
+        own &= np.arange(10)[None] < 2 * (t + 1)
+        visible = np.broadcast_to(own, (3, 2, 10))
+        y, cache = step(variables, x[:, :, t], jnp.int32(t), cache, visible)
+        np.testing.assert_allclose(y, expected[:, :, t], rtol=2e-5, atol=2e-5)
+
+
+def test_a_state_is_kept_for_each_hypothesis_and_not_for_each_position():
+    design = Design(decoder_mixing=LinearAttention())
+    model = LanguageModel(Shape(1, D, D, 2, 5, 3), 7, 100, design)
+    tokens = jnp.ones((3, 2), jnp.int32)
+    variables = random_variables(model, tokens, tokens)
+
+    def room(hypotheses):
+        of = (3,), 2 * 100, jnp.bfloat16, hypotheses
+        return model.apply(variables, *of, method="empty_caches")
+
+    (cache,) = room(2)
+    assert cache.shape == (3, 2, 2, 5, 4) and cache.dtype == jnp.float32
+    arguments = tokens, jnp.int32(0), room(1), jnp.ones((3, 2, 200), bool)
+    step = functools.partial(model.apply, method="decode_step")
+    with pytest.raises(ValueError, match="has 1 states, and there are 2 hypotheses"):
+        jax.eval_shape(step, variables, *arguments)
+
+
+def test_halves_stay_halves():
+    """The state is kept in float32; what goes in and comes out is bfloat16."""
+    module = GatedLinearHeads(**HEADS, causal=True)
+    variables = build(module)
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+    x = drawn(9, D)
+    y = jax.jit(module.apply)(narrow, x.astype(jnp.bfloat16), Mask.causal())
+    assert y.dtype == jnp.bfloat16
+    expected = numpy_linear.gated(exact(variables), np.asarray(x, np.float64), True)
+    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("cls", [LinearHeads, GatedLinearHeads, GATED_PRODUCT])
+def test_hidden_nan_reaches_no_gradient(cls):
+    """Of both directions, of which one reads the hidden tokens first."""
+    module = cls(**HEADS, causal=False)
+    variables = build(module)
+    clean = drawn(7, D)
+    mask = Mask.padding(jnp.array(4))
+
+    @jax.jit
+    def gradients(variables, x):
+        def total(variables, x):
+            return (module.apply(variables, x, mask)[:4] ** 2).sum()
+
+        return jax.grad(total, (0, 1))(variables, x)
+
+    expected = gradients(variables, clean)
+    actual = gradients(variables, clean.at[5:].set(jnp.nan))
+    for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_comes_before_a_sentence():
+    module = Recurrence(D, "gru")
+    variables = build(module)
+    x = drawn(len(SEGMENTS), D)
+    start = drawn(len(SEGMENTS), D, seed=3)
+    actual = jax.jit(module.apply)(variables, x, PACKED, start)
+    p = exact(variables)
+    for first, length in ((0, 5), (5, 1), (6, 3)):
+        expected = numpy_rnn.run(
+            p["forward"],
+            "gru",
+            np.asarray(x[first : first + length], np.float64),
+            np.asarray(start[first], np.float64),
+        )
+        np.testing.assert_allclose(
+            actual[first : first + length], expected, rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("mask", "offsets"),
+    [
+        (PACKED, (-1, 1)),
+        (PACKED & Mask.causal(), (-2, 0, 3)),
+        (Mask(), (-1, 0, 1)),
+        (Mask.window(1, 0), (-2, -1, 1)),
+        (Mask.padding(jnp.array([7, 0, 11])), (-1, 0, 4)),
+        (
+            Mask.dense(
+                jnp.asarray(np.random.default_rng(0).random((3, 1, 11, 11)) < 0.5)
+            ),
+            (-3, 0, 10),
+        ),
+    ],
+)
+def test_neighbours_are_what_the_mask_says(mask, offsets):
+    n = len(SEGMENTS)
+
+    @jax.jit
+    def of(mask):
+        return dense_mask(mask, (3,), n, n), neighbours(mask, (3,), n, offsets)
+
+    everything, actual = map(np.asarray, of(mask))
+    assert actual.shape == (3, n, len(offsets))
+    for b in range(3):
+        one = Mask.dense(jnp.asarray(everything[b][None]))
+        assert one.picture(n, n) == picture(everything[b])
+        for i in range(n):
+            for place, offset in enumerate(offsets):
+                assert actual[b, i, place] == (
+                    0 <= i + offset < n
+                    and everything[b, i, min(max(i + offset, 0), n - 1)]
+                )
+
+
+def test_a_mask_of_the_whole_is_its_picture():
+    n = len(SEGMENTS)
+    for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
+        assert picture(dense_mask(mask, (), n, n)) == mask.picture(n, n)
+
+
+def test_heads_of_their_own_are_refused():
+    with pytest.raises(
+        ValueError, match="a mask with an axis for heads is for attention only"
+    ):
+        neighbours(Mask.dense(jnp.ones((2, 3, 3), bool)), (), 3, (0,))
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="d_model=7 must be even"):
+        Recurrence(7, both_ways=True).init(jax.random.key(0), drawn(2, 7), Mask())
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (Recurrence(D), 6 * D**2 + 4 * D),
+        (Recurrence(D, both_ways=True), 4.5 * D**2 + 4 * D),
+        (Convolution(D, 2), 5 * D**2 + D),
+        (Convolution(D, 2, separable=True), 5 * D + D**2 + D),
+        (LinearHeads(**HEADS), 2 * D * 16),
+        (
+            GatedLinearHeads(**HEADS),
+            2 * D * 16 + 16 * (D + 2 * 5) + 2 * 5 + (D + 1) * 2 * 3 + 2 * 3,
+        ),
+        (BY_HEAD(**HEADS), 2 * D * 16 + (D + 1) * 2 + (D + 1) * 2 * 3 + 2 * 3),
+        (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
+        (GatedDeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3 + (D + 2) * 2 + D * 6),
+        (PRODUCT(**HEADS), 2 * D * 16 + 3 * 2 * D + 3 + 2 * 2 * D * 8),
+    ],
+)
+def test_parameters(module, expected):
+    assert sum(x.size for x in jax.tree.leaves(build(module))) == expected
+
+
+def test_masks_that_do_not_fit_are_refused():
+    mask = Mask.dense(np.ones((4, 3), bool))
+    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
+        neighbours(mask, (2,), 3, (-1, 0))
+    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
+        dense_mask(mask, (2,), 3, 3)
