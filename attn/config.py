@@ -11,11 +11,14 @@ What lanes of one program vary, as P_drop, is no part of a description: it is am
 numbers of `attn.Context`. Sizes are in the paper's letters.
 """
 
+import contextlib
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
+import jax
 from flax.core import FrozenDict
 
 from attn.arguments import check_heads
@@ -31,11 +34,12 @@ from attn.nn.layers import (
     Post,
     ReLU,
 )
+from attn.nn.parameters import check_selected
 from attn.nn.selection import SELECTIONS
-from attn.normalisers import NORMALISERS
+from attn.normalisers import NORMALISERS, normaliser_init
 from attn.positions import POSITIONS, NoPositions, Positions, Sinusoidal
 from attn.residuals import RESIDUALS, NoResidual, Residual
-from attn.scores import SCORES
+from attn.scores import SCORES, ScoreChoice, score_init
 
 LARGEST = 2**31 - 1
 """Counts fit int32, in which a compiled program counts."""
@@ -58,7 +62,9 @@ def field(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def at_least(low: float, default: float, most: float = LARGEST) -> Any:
+def at_least(
+    low: int | float, default: int | float, most: int | float = LARGEST
+) -> Any:
     """Returns a field for a number from `low` to `most`."""
     allowed = f"at least {low} and at most {most}"
     return field(default, allowed, lambda value: low <= value <= most)
@@ -177,11 +183,12 @@ class Attention:
                 f"d_r={self.d_r} is the width of a key that positions turn, beside latents: "
                 f"it needs both, not d_c={self.d_c} with positions={self.positions}"
             )
-        self.positions.check(self)
-        self.heads.check(self)
-        self.residual.check(self)
+        for name in ("positions", "heads", "residual"):
+            with naming(name, getattr(self, name)):
+                getattr(self, name).check(self)
+        drawn(self.score, self.normaliser, self.h, self.d_k + self.d_r)
 
-    def of_memory(self) -> Self:
+    def of_memory(self) -> "Attention":
         """Returns the options of attention to another text, whose places say nothing."""
         return dataclasses.replace(
             self, positions=NoPositions(), residual=NoResidual(), d_r=0
@@ -214,7 +221,8 @@ class Block(Layer):
     def check(self) -> None:
         """Raises ValueError for options that contradict each other."""
         super().check()
-        self.mixing.check(self)
+        with naming("mixing", self.mixing):
+            self.mixing.check(self)
 
 
 def changes(of: str) -> Any:
@@ -253,6 +261,8 @@ class Stacks(Layer):
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
     numbers: ClassVar[tuple[str, ...]] = ("P_drop", "P_attention", "P_ff")
     """The numbers of the context that it reads."""
+    has_stacks: ClassVar[bool] = True
+    """Whether it has stacks of layers, for remat and scan."""
 
     def __post_init__(self):
         for part in self.parts:
@@ -273,7 +283,7 @@ class Stacks(Layer):
         """Returns the positions that fill each of the model's tables, by its name."""
         return {"target_positions": self.stack("decoder")[0].positions}
 
-    def without_tables(self) -> Self:
+    def without_tables(self) -> "Stacks":
         """Returns the model with no positions in place of those that only fill a table.
 
         Models that differ in such tables are one program: a table is data.
@@ -302,7 +312,8 @@ class Stacks(Layer):
                 blocks = self.stack(part)
                 for block in dict.fromkeys(blocks):
                     block.check()
-                    block.mixing.check_direction(block, part == "decoder")
+                    with naming(f"{part}_mixing", block.mixing):
+                        block.mixing.check_direction(block, part == "decoder")
         self._check_positions()
 
     def _check_positions(self):
@@ -367,7 +378,10 @@ class Transformer(Stacks):
         for attention in dict.fromkeys(self.cross_attentions()):
             attention.check()
         if self.selection != "soft":
-            self.cross_attentions()[-1].heads.check_selection(self.selection)
+            last = self.cross_attentions()[-1]
+            last.heads.check_selection(self.selection)
+            _, normaliser = drawn(last.score, last.normaliser, last.h, last.d_k)
+            check_selected(normaliser, self.selection)
 
     @property
     def unlike_layers(self) -> str:
@@ -393,6 +407,7 @@ class RNN:
 
     kind: ClassVar[str] = "rnn"
     numbers: ClassVar[tuple[str, ...]] = ("P_drop",)
+    has_stacks: ClassVar[bool] = False
 
     N: int = at_least(1, 6, 1000)
     """Layers in the encoder, and as many in the decoder; 1 to 1000."""
@@ -414,7 +429,7 @@ class RNN:
         """Returns none: a recurrence has no table of positions."""
         return {}
 
-    def without_tables(self) -> Self:
+    def without_tables(self) -> "RNN":
         """Returns the model itself."""
         return self
 
@@ -430,11 +445,14 @@ class RNN:
             for name, default in (("selection", "soft"), ("normaliser", "softmax")):
                 if getattr(self, name) != default:
                     raise ValueError(f"{name}={getattr(self, name)} needs a score")
+        else:
+            _, normaliser = drawn(self.score, self.normaliser, 1, self.d_model)
+            check_selected(normaliser, self.selection)
 
     @property
     def unlike_layers(self) -> str:
-        """The reason why it has no stacks of like layers."""
-        return "kind=rnn has no stacks of Transformer layers"
+        """No reason: it has no stacks."""
+        return ""
 
 
 Model = Transformer | LanguageModel | RNN
@@ -445,6 +463,42 @@ MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel)}
 def _options_of(value, cls):
     """Returns the options of `cls`, a base of value's class, as `value` has them."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
+
+
+# Cached, because the trials of a sweep share few of them.
+@functools.cache
+def drawn(
+    score: ScoreChoice, normaliser: ScoreChoice, h: int, d_k: int
+) -> tuple[Any, Any]:
+    """Returns a score and a normaliser of h heads of d_k features, by shape alone.
+
+    Raises:
+      ValueError: they cannot be drawn.
+    """
+    with naming("score", score):
+        drawn_score = _by_shape(lambda key: score_init(score)(key, h, d_k, d_k))
+    with naming("normaliser", normaliser):
+        return drawn_score, _by_shape(lambda key: normaliser_init(normaliser)(key, h))
+
+
+def _by_shape(init):
+    try:
+        return jax.eval_shape(lambda: init(jax.random.key(0)))
+    except TypeError as error:
+        if "not a valid JAX type" not in str(error):
+            raise
+        raise ValueError(
+            "it is not a score: a class with the decorator attn.score, of its own"
+        ) from error
+
+
+@contextlib.contextmanager
+def naming(option: str, value: Any) -> Iterator[None]:
+    """Adds the option and its value to what a ValueError says in this `with` block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}={value}: {error}") from error
 
 
 def check_fields(value: Any) -> None:

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from attn.masks import Mask
 from attn.pytrees import pytree
@@ -72,7 +72,7 @@ class Context:
         """Returns the context with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def places_of(self, x: Float[Array, "B N D"]) -> Int[Array, "*b N"]:
+    def places_of(self, x: Shaped[Array, "B N ..."]) -> Int[Array, "*b N"]:
         """Returns the places of the tokens of x."""
         if self.decoding is not None:
             t = jnp.expand_dims(jnp.asarray(self.decoding.t), -1)

@@ -6,6 +6,7 @@ N queries, M keys, H heads, J heads of keys, K = d_k, V = d_v.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -40,13 +41,13 @@ class Residual:
         return {}
 
     def values(
-        self, params: dict[str, Array], v: Float[Array, "B N J V"], ctx: Context
+        self, params: Mapping[str, Array], v: Float[Array, "B N J V"], ctx: Context
     ) -> tuple[Float[Array, "B N J V"], Context]:
         """Returns the values of the layer's tokens, and the context for what follows."""
         return v, ctx
 
     def scores(
-        self, params: dict[str, Array], s: Float[Array, "B H N M"], ctx: Context
+        self, params: Mapping[str, Array], s: Float[Array, "B H N M"], ctx: Context
     ) -> tuple[Float[Array, "B H N M"], Context]:
         """Returns the scores, hidden ones as 0, and the context for what follows.
 
@@ -97,7 +98,7 @@ class ValueResidual(Residual):
         return {"values": jnp.zeros((batch, n, a.heads_of_keys, a.d_v), dtype)}
 
     def values(
-        self, params: dict[str, Array], v: Float[Array, "B N J V"], ctx: Context
+        self, params: Mapping[str, Array], v: Float[Array, "B N J V"], ctx: Context
     ) -> tuple[Float[Array, "B N J V"], Context]:
         """Returns the mixed values; the first layer keeps its own for the others."""
         is_first = ctx.layer == 1
@@ -113,7 +114,7 @@ class ValueResidual(Residual):
     def check(self, a: "Attention") -> None:
         """Raises ValueError for latents, of which values are made when they are read."""
         if a.d_c:
-            raise ValueError(f"residual={self} mixes values: d_c={a.d_c} must be 0")
+            raise ValueError(f"it mixes values: d_c={a.d_c} must be 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,7 @@ class ScoreResidual(Residual):
         return {"scores": jnp.zeros((batch, a.h, n, m), at_least_float32(dtype))}
 
     def scores(
-        self, params: dict[str, Array], s: Float[Array, "B H N M"], ctx: Context
+        self, params: Mapping[str, Array], s: Float[Array, "B H N M"], ctx: Context
     ) -> tuple[Float[Array, "B H N M"], Context]:
         """Returns the sums of scores, which the next layer adds to its own."""
         s = s + ctx.shared["scores"].astype(s.dtype)
@@ -142,9 +143,9 @@ class ScoreResidual(Residual):
 
     def check(self, a: "Attention") -> None:
         """Raises ValueError for what has not one map of scores a head, or no keys."""
-        if a.d_c or not a.heads.is_separate:
+        if a.d_c or a.heads.interact:
             raise ValueError(
-                f"residual={self} sums the scores of separate heads: not with "
+                "it sums the scores of separate heads: not with "
                 f"heads={a.heads}, d_c={a.d_c}"
             )
 

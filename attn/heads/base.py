@@ -1,6 +1,7 @@
 """The base of values that say how heads interact, and heads that do not."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtyping import Array, Float
@@ -35,7 +36,7 @@ class Heads:
 
     def attend(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B M J K"],
         v: Float[Array, "*B M J V"],
@@ -47,7 +48,7 @@ class Heads:
 
     def over_cache(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B J K T"],
         v: Float[Array, "*B J T V"],
@@ -68,8 +69,8 @@ class Heads:
         """Raises ValueError where heads that interact would share keys and values."""
         if self.interact and (a.heads_of_keys != a.h or a.d_c):
             raise ValueError(
-                f"heads={self} need separate keys and values for every head: not "
-                f"h_kv={a.h_kv}, d_c={a.d_c}; Separate() may share them"
+                f"they need separate keys and values for every head: not h_kv={a.h_kv}, "
+                f"d_c={a.d_c}; Separate() may share them"
             )
 
     def check_selection(self, selection: str) -> None:

@@ -9,6 +9,7 @@ Y vocabulary, K texts side by side.
 from typing import Any
 
 import flax.linen as nn
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.context import Context
@@ -54,7 +55,7 @@ class LanguageModel(Stacked):
             self.decoder_norm = config.norm.build()
 
     def __call__(
-        self, tokens: Int[Array, "B N"], ctx: Context
+        self, tokens: Int[ArrayLike, "B N"], ctx: Context
     ) -> Float[Array, "B N D"]:
         """Computes the last hidden states.
 
@@ -63,7 +64,7 @@ class LanguageModel(Stacked):
         return self.decode(tokens, ctx)[0]
 
     def decode(
-        self, tokens: Int[Array, "B N"], ctx: Context
+        self, tokens: Int[ArrayLike, "B N"], ctx: Context
     ) -> tuple[Float[Array, "B N D"], Context]:
         """Computes the hidden states of all tokens or of a step, see `Transformer.decode`.
 

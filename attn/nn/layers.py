@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn import platforms
@@ -200,18 +201,21 @@ class ReLU(Dense):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the paper's."""
 
     activation = "relu"
+    products = Dense.products
 
 
 class GELU(Dense):
     """FFN(x) = GELU(x W_1 + b_1) W_2 + b_2 (Hendrycks and Gimpel 2016), the exact form."""
 
     activation = "gelu"
+    products = Dense.products
 
 
 class SiLU(Dense):
     """FFN(x) = SiLU(x W_1 + b_1) W_2 + b_2."""
 
     activation = "silu"
+    products = Dense.products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +276,10 @@ class PositionTable(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Int[Array, "B N"], places: Int[Array, "*B N"], ctx: Context
+        self,
+        tokens: Int[ArrayLike, "B N"],
+        places: Int[ArrayLike, "*B N"],
+        ctx: Context,
     ) -> Float[Array, "B N D"]:
         """Returns the vectors of tokens at these places."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.attention import attention
@@ -149,8 +150,8 @@ class RNN(nn.Module):
 
     def __call__(
         self,
-        source: Int[Array, "B N"],
-        target: Int[Array, "B M"],
+        source: Int[ArrayLike, "B N"],
+        target: Int[ArrayLike, "B M"],
         source_ctx: Context,
         target_ctx: Context,
     ) -> Float[Array, "B M E"]:
@@ -161,7 +162,9 @@ class RNN(nn.Module):
         memory = self.encode(source, source_ctx)
         return self.decode(target, target_ctx.replace(memory=memory))[0]
 
-    def encode(self, source: Int[Array, "B N"], ctx: Context) -> Float[Array, "B N D"]:
+    def encode(
+        self, source: Int[ArrayLike, "B N"], ctx: Context
+    ) -> Float[Array, "B N D"]:
         """Computes h, the top layer's states.
 
         The first half of D is of the cells that read forwards.
@@ -174,7 +177,7 @@ class RNN(nn.Module):
         return h
 
     def decode(
-        self, tokens: Int[Array, "B M"], ctx: Context
+        self, tokens: Int[ArrayLike, "B M"], ctx: Context
     ) -> tuple[Float[Array, "B M E"], Context]:
         """Computes [z; 1] of all target tokens or of a step, see `Transformer.decode`.
 

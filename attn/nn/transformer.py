@@ -9,6 +9,7 @@ tokens, D = d_model, Y vocabulary, K hypotheses of one sentence.
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.arithmetic import stated
@@ -67,8 +68,8 @@ class Transformer(Stacked):
 
     def __call__(
         self,
-        source: Int[Array, "B N"],
-        target: Int[Array, "B M"],
+        source: Int[ArrayLike, "B N"],
+        target: Int[ArrayLike, "B M"],
         source_ctx: Context,
         target_ctx: Context,
     ) -> Float[Array, "B M D"]:
@@ -80,7 +81,9 @@ class Transformer(Stacked):
         memory = self.encode(source, source_ctx)
         return self.decode(target, target_ctx.replace(memory=memory))[0]
 
-    def encode(self, source: Int[Array, "B N"], ctx: Context) -> Float[Array, "B N D"]:
+    def encode(
+        self, source: Int[ArrayLike, "B N"], ctx: Context
+    ) -> Float[Array, "B N D"]:
         """Computes the encoder's output, the memory of the decoder."""
         tied = self.config.embeddings == "tied"
         matrix = self.embedding if tied else self.source_embedding
@@ -90,7 +93,7 @@ class Transformer(Stacked):
         return self.encoder_norm(x) if self.config.norm.final else x
 
     def decode(
-        self, tokens: Int[Array, "B M"], ctx: Context
+        self, tokens: Int[ArrayLike, "B M"], ctx: Context
     ) -> tuple[Float[Array, "B M D"], Context]:
         """Computes the decoder's hidden states, of all target tokens or of a step.
 

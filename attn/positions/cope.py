@@ -209,7 +209,7 @@ class CoPE(Positions):
             raise ValueError(f"p_max={self.p_max} must be at least 1")
         if a.heads.interact or a.heads_of_keys != a.h or a.d_c:
             raise ValueError(
-                f"positions={self} need separate keys for every head: not with "
+                "they need separate keys for every head: not with "
                 f"heads={a.heads}, h_kv={a.h_kv}, d_c={a.d_c}"
             )
         if a.residual.takes_scores:

@@ -14,22 +14,22 @@ in sequences of 256 tokens) and what happens to longer pairs (here: dropped and 
 What the sections of the paper say, and the code that does it:
 
 3.1    N = 6 layers in each stack, d_model = 512
-       experiments/settings/model.py: `N: int`, `d_model: int`
+       attn/config.py: `N: int`, `d_model: int`
 3.1    LayerNorm(x + Sublayer(x))
-       attn/models/blocks.py: `self.norm(x)`
+       attn/nn/layers.py: `self.norm(x) if self.value.after`
 3.2.1  softmax(QKᵀ/√d_k) V
        attn/scores.py: `d_k**-0.5`
 3.2.2  h = 8 heads, d_k = d_v = 64, Concat(head_1, …) W_O, no biases
-       experiments/settings/model.py: `h: int`, `d_k: int`, `biases: bool`
-       attn/models/multihead.py: `self.w_o`
+       attn/config.py: `h: int`, `d_k: int`, `biases: bool`
+       attn/nn/attention.py: `self.w_o`
 3.2.3  the decoder does not see what follows
-       experiments/trial/step.py: `Mask.causal()`
+       experiments/trial/program.py: `Mask.causal()`
 3.3    max(0, xW_1 + b_1) W_2 + b_2, d_ff = 2048
-       experiments/settings/model.py: `d_ff: int`
-       attn/models/blocks.py: `Linear(self.d_ff`
+       attn/config.py: `d_ff: int`
+       attn/nn/layers.py: `Linear(self.d_ff`
 3.4    one matrix for both embeddings and the output; embeddings × √d_model
-       experiments/settings/model.py: `embeddings: str`
-       attn/models/blocks.py: `self.shape.d_model**0.5`
+       attn/config.py: `embeddings: str`
+       attn/config.py: `self.d_model**0.5`
 3.5    sin and cos interleaved, wavelengths to 10000 · 2π
        attn/positions/tables.py: `def sinusoidal`
 5.1    batches of about 25,000 + 25,000 tokens; 37,000 tokens in the vocabulary
@@ -43,8 +43,8 @@ What the sections of the paper say, and the code that does it:
 5.3    d_model^−0.5 · min(step^−0.5, step · 4000^−1.5)
        experiments/trial/step.py: `jnp.minimum(s**-0.5`
 5.4    dropout 0.1 on each sub-layer's output, and on embedding + position
-       experiments/settings/model.py: `P_drop: float`
-       attn/models/blocks.py: `self.drop(y)`
+       experiments/settings/schema.py: `P_drop: float`
+       attn/nn/layers.py: `self.drop(y, ctx)`
 5.4    label smoothing 0.1
        experiments/settings/schema.py: `eps_ls: float`
        experiments/trial/loss.py: `eps_ls / vocabulary`

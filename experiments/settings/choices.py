@@ -62,6 +62,9 @@ class ScoreInit:
 
     choice: Choice
 
+    def __repr__(self):
+        return self.choice.text
+
     def __call__(self, key, h: int, d_q: int, d_k: int):
         """Draws a score, as `attn.scores` says of `init`."""
         cls = self.choice.cls
@@ -76,6 +79,9 @@ class NormaliserInit:
     """Makes the normaliser of h heads; equal ones are one to a compiled program."""
 
     choice: Choice
+
+    def __repr__(self):
+        return self.choice.text
 
     def __call__(self, key, h: int):
         """Draws a normaliser, as `attn.normalisers` says of `init`."""

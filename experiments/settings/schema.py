@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -240,7 +241,9 @@ class Settings:
                 getattr(self.model, "selection", "soft"), self.rates.P_attention
             )
         except ValueError as error:
-            raise SettingsError(f"model: {error}") from error
+            # Most messages begin with an option and its value.
+            begins = re.match(r"\w+=", str(error))
+            raise SettingsError(f"model{'.' if begins else ': '}{error}") from error
 
     def _check_model_with_data(self):
         require(
@@ -257,6 +260,13 @@ class Settings:
         )
 
     def _check_model_with_training(self):
+        for key in ("remat", "scan"):
+            value = getattr(self.training, key)
+            require(
+                self.model.has_stacks or not value,
+                f"model.kind={self.model.kind} has no stacks of layers: "
+                f"training.{key}={value} must be False",
+            )
         unlike = self.model.unlike_layers
         require(
             not (unlike and self.training.scan),

@@ -15,7 +15,10 @@ from experiments.settings import Settings, SettingsError, resolve
 from experiments.sweep.points import Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
+    all_variable_shapes,
+    is_uniform,
     program_without_corpus,
+    with_one_layer,
 )
 from experiments.trial.program import State
 from experiments.trial.step import token_losses

@@ -4,9 +4,7 @@ None says how many products it takes; a setting names them as "tests.experiments
 """
 
 import dataclasses
-from typing import Any
 
-import flax.linen as nn
 import jax.numpy as jnp
 
 import attn
@@ -21,47 +19,35 @@ class Mixer(attn.Mixer):
 
     inner: str = "attention"
 
-    def build(self, shape, design, causal, P_attention=0.0):
-        return attn.SelfAttention().build(shape, design, causal, P_attention)
+    def build(self, block, causal):
+        return attn.SelfAttention().build(block, causal)
 
-    def mix(self, module, x, mask):
-        return module(x, x, mask)
+
+class TwoTimes(attn.MultiHeadAttention):
+    """Attends to what it has attended to."""
+
+    def __call__(self, x, ctx):
+        y, ctx = super().__call__(x, ctx)
+        return super().__call__(y, ctx)
 
 
 @dataclasses.dataclass(frozen=True)
 class Twice(attn.SelfAttention):
     """Inherits what self-attention says of itself, and takes twice as much."""
 
-    def mix(self, module, x, mask):
-        return module(module(x, x, mask), x, mask)
-
-
-class Gain(nn.Module):
-    """Multiplies the outputs by a number, but in the first layer."""
-
-    number: Any
-
-    @nn.compact
-    def __call__(self, q, k, v, **arguments):
-        out = attn.attention(q, k, v, **arguments)
-        if self.number == 1:
-            return out
-        return out * self.param("gain", nn.initializers.ones, ())
+    def build(self, block, causal):
+        return TwoTimes(block, causal)
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads(attn.Heads):
-    """Has parameters in all layers but the first."""
+    """Multiplies the outputs by a trained number."""
 
-    layer: Any = dataclasses.field(default=1, init=False, repr=False)
+    def parameters(self, key, a):
+        return {"gain": jnp.ones(())}
 
-    def build(self, h, d_k, d_v):
-        return Gain(self.layer)
-
-    def in_layer(self, number):
-        layered = Heads()
-        object.__setattr__(layered, "layer", number)
-        return layered
+    def attend(self, params, q, k, v, ctx, **arguments):
+        return attn.attention(q, k, v, **arguments) * params["gain"]
 
 
 @attn.score

@@ -2,10 +2,9 @@
 
 import itertools
 
-from attn.models.heads import GATES
-from attn.models.recurrence import CELLS
-
-from attn import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
+from attn import HEADS, MIXERS, NORMALISERS, POSITIONS, RESIDUALS, SCORES
+from attn.config import CELLS, GATES
+from attn.nn.layers import FEED_FORWARDS, NORMS
 from attn.positions import SCALINGS
 
 LAYERS = {"model.h": 2, "model.d_k": 4, "model.d_v": 4, "model.d_ff": 8}
@@ -19,6 +18,18 @@ PLACES += [
 PLACES += [{"model.positions": "kerple(kernel='power')"}]
 MIXED = [{"model.decoder_mixing": name} for name in MIXERS]
 MIXED += [{"model.decoder_mixing": f"recurrence(cell={cell!r})"} for cell in CELLS]
+MIXED += [
+    {"model.residual": residual, "model.norm": norm, "model.feed_forward": feed}
+    for residual, norm, feed in itertools.islice(
+        zip(
+            itertools.cycle(RESIDUALS),
+            itertools.cycle(NORMS),
+            itertools.cycle(FEED_FORWARDS),
+            strict=False,
+        ),
+        max(len(RESIDUALS), len(NORMS), len(FEED_FORWARDS)),
+    )
+]
 CHOICES = {
     "model.normaliser": NORMALISERS,
     "model.score": SCORES,

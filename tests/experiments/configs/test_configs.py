@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from attn import MIXERS, POSITIONS
+from attn import MIXERS, POSITIONS, Sinusoidal
 from experiments.configs import (
     layers,
     lengths,
@@ -112,8 +112,8 @@ def test_the_quick_table_has_what_the_readme_promises():
     module, base = config("quick")
     points = plan_trials(base, expand(sweeps_of(module), ["table", "seed"]))
     models = {
-        (p.settings.model.h, p.settings.model.d_k, p.settings.model.positions)
-        for p in points
+        (m["h"], m["d_k"], m["positions"])
+        for m in (point.settings.to_dict()["model"] for point in points)
     }
     assert models == {
         (4, 16, "sinusoidal"),
@@ -144,7 +144,8 @@ def test_wmt14_is_the_papers():
             37_000,
             32_000,
         )
-        assert french.model == dataclasses.replace(paper.model, P_drop=0.1)
+        assert french.model == paper.model
+        assert french.rates.P_drop == 0.1
 
 
 @pytest.mark.parametrize("preset", table3.PRESETS)
@@ -152,10 +153,10 @@ def test_table_3_has_the_papers_rows(preset):
     assert tuple(rows(preset)) == tuple(TABLE_3)
     base = rows(preset)["base"].settings
     assert rows(preset)["base"].point == {}
-    assert (base.model.P_drop, base.training.eps_ls, base.model.positions) == (
+    assert (base.rates.P_drop, base.training.eps_ls, base.model.positions) == (
         0.1,
         0.1,
-        "sinusoidal",
+        Sinusoidal(),
     )
     assert base.evaluation.weights == "raw"
 
@@ -164,8 +165,8 @@ def test_at_the_papers_sizes_a_label_is_the_truth():
     for label, row in rows("base").items():
         if "=" in label:
             key, value = label.split()[1].split("=")
-            group = row.settings.training if key == "eps_ls" else row.settings.model
-            assert getattr(group, key) == float(value)
+            group = "training" if key == "eps_ls" else "model"
+            assert row.settings.to_dict()[group][key] == float(value)
     heads = [
         tuple(row.point.values())
         for label, row in rows("base").items()

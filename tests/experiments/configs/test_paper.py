@@ -1,14 +1,18 @@
 """The paper's configs: its numbers, its Table 3, and what a README line says of them."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import jax
 import pytest
 
+from attn import Sinusoidal
+from attn.nn.layers import Post
 from experiments.configs import paper, table3
 from experiments.settings import Settings, resolve
-from experiments.trial.program import initial_variables, program_of, shape_of
+from experiments.settings.schema import Rates
+from experiments.trial.program import initial_variables, program_of
 
 ROOT = Path(__file__).parents[3]
 VOCABULARY = 7
@@ -45,23 +49,23 @@ def core():
     Of other widths than the base's one layer of each stack is built, and counted N times.
     """
     known = {}
-    base = shape_of(Settings().model)
+    base = Settings().model.without_tables()
 
     def count(settings):
         program = program_of(settings, VOCABULARY, length=2)
-        N = program.shape.N
-        is_deep = program.shape == base._replace(N=N)
+        N = program.model.N
+        is_deep = program.model == dataclasses.replace(base, N=N)
         built = N if is_deep else 1
-        shape = program.shape._replace(N=built)
-        if shape not in known:
-            known[shape] = of_shape(program._replace(shape=shape))
-        return known[shape] * N // built
+        model = dataclasses.replace(program.model, N=built)
+        if model not in known:
+            known[model] = of_model(program._replace(model=model))
+        return known[model] * N // built
 
-    def of_shape(program):
+    def of_model(program):
         init = jax.eval_shape(
             lambda key: initial_variables(program, key), jax.random.key(0)
         )
-        embedding = VOCABULARY * program.shape.d_model
+        embedding = VOCABULARY * program.model.d_model
         return sum(x.size for x in jax.tree.leaves(init["params"])) - embedding
 
     return count
@@ -96,14 +100,14 @@ def test_the_models_are_the_papers():
         (big, 300_000, 20, 0.3),
     ):
         m, t, e = settings.model, settings.training, settings.evaluation
-        assert (m.norm, m.embeddings, m.scale_embeddings, m.biases, m.positions) == (
-            "post",
+        assert (m.norm, m.embeddings, m.scale, m.biases, m.positions) == (
+            Post(),
             "tied",
-            True,
+            m.d_model**0.5,
             False,
-            "sinusoidal",
+            Sinusoidal(),
         )
-        assert (m.P_drop, m.P_attention, m.P_ff) == (P_drop, 0, 0)
+        assert settings.rates == Rates(P_drop)
         assert (
             t.optimizer,
             t.learning_rate,

@@ -43,8 +43,8 @@ def test_an_alias_leads_to_what_is_there(key, choices, table):
         ("model.positions", "rope(base=1e6)", "rotary"),
         ("model.positions", "rotory", "rotary"),
         ("model.heads", "mqa", "separate with model.h_kv=1"),
-        ("model.activation", "swish", "silu"),
-        ("model.norm", "pre-norm", "pre"),
+        ("model.feed_forward", "swish", "silu"),
+        ("model.norm", "prenorm", "pre"),
         ("model.kind", "gpt", "language"),
         ("model.kind", "lstm", "rnn with model.cell=lstm"),
         ("data.corpus", "mqar", "recall"),
@@ -62,8 +62,8 @@ def test_a_hint_names_what_is_meant(key, value, meant):
     ("key", "value"),
     [
         # Another published method each, of a name that is near.
-        ("model.activation", "relu2"),
-        ("model.activation", "relu²"),
+        ("model.feed_forward", "relu2"),
+        ("model.feed_forward", "relu²"),
         ("model.normaliser", "relu2"),
         ("model.normaliser", "sigsoftmax"),
         ("model.positions", "xpos"),

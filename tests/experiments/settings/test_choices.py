@@ -88,11 +88,11 @@ def test_a_score_from_outside_may_be_inside(tmp_path):
     text = f"softcap(inner=qk_norm(inner='{path}:Mine(factor=3)'))"
     settings = resolve({}, {"model.score": text})
     # The digits of its source are in the text, so that a result is of that very source.
-    assert f"{path}:Mine@" in settings.model.score
+    assert f"{path}:Mine@" in settings.to_dict()["model"]["score"]
     assert resolve(settings.to_dict()) == settings
     (outside,) = settings.outside()
     assert outside.cls.__name__ == "Mine"
-    score = settings.model.score_choice(jax.random.key(0), 2, 4, 4)
+    score = settings.model.score(jax.random.key(0), 2, 4, 4)
     assert score.inner.inner.factor == 3.0
 
 
@@ -162,13 +162,16 @@ def test_what_cannot_be_chosen_is_named(text, message):
     ("point", "message"),
     [
         ({"model.positions": "relative(reach=0)"}, "reach=0 must be at least 1"),
-        ({"model.positions": "sinusoidal(layout=x)"}, "model.positions=sinusoidal"),
+        ({"model.positions": "sinusoidal(layout=x)"}, "positions=Sinusoidal"),
         ({"model.positions": "rotary", "model.d_k": 3}, "d_k=3 must be even"),
         ({"model.encoder_mixing": "restricted(radius=-1)"}, "radius=-1 must be"),
-        ({"model.decoder_mixing": "recurrence(cell=x)"}, "model.decoder_mixing"),
+        ({"mixing=Recurrent": "recurrence(cell=x)"}, "mixing=Recurrent"),
         ({"model.heads": "differential(lambda_init=1)"}, "lambda_init=1.0 must be at"),
         ({"model.heads": "talking", "model.selection": "argmax"}, "must be separate"),
-        ({"model.positions": "cope", "model.h_kv": 1}, "count each head's own keys"),
+        (
+            {"model.positions": "cope", "model.h_kv": 1},
+            "need separate keys for every head",
+        ),
         ({"model.gate": "row"}, "must be one of none, head, element"),
     ],
 )
@@ -180,7 +183,7 @@ def test_options_that_make_no_sense_are_refused(point, message):
 def test_settings_hold_the_canonical_text():
     point = {"model.positions": "rotary( fraction=0.5 )"}
     settings = resolve({}, point)
-    assert settings.model.positions == "rotary(fraction=0.5)"
-    assert settings.model.position_encoding == attn.Rotary(fraction=0.5)
+    assert settings.to_dict()["model"]["positions"] == "rotary(fraction=0.5)"
+    assert settings.model.positions == attn.Rotary(fraction=0.5)
     assert resolve(settings.to_dict()) == settings
     assert dataclasses.replace(settings) == settings

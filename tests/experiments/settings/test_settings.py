@@ -8,6 +8,7 @@ import json
 import ml_collections
 import pytest
 
+from attn import config as models
 from experiments.settings import (
     Settings,
     SettingsError,
@@ -15,7 +16,6 @@ from experiments.settings import (
     data,
     default_config,
     known_fields,
-    model,
     override,
     resolve,
     schema,
@@ -29,7 +29,7 @@ def test_defaults_are_the_papers_base():
     settings = resolve(default_config())
     assert settings == Settings()
     m, t = settings.model, settings.training
-    assert (m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v, m.P_drop) == (
+    assert (m.N, m.d_model, m.d_ff, m.h, m.d_k, m.d_v, settings.rates.P_drop) == (
         6,
         512,
         2048,
@@ -53,8 +53,8 @@ def test_defaults_are_the_papers_base():
 def test_a_point_goes_on_top_and_leaves_the_config_alone():
     config = default_config()
     settings = resolve(config, {"model.h": 2, "seed": 3, "model.P_drop": 0})
-    assert (settings.model.h, settings.seed, settings.model.P_drop) == (2, 3, 0.0)
-    assert isinstance(settings.model.P_drop, float)
+    assert (settings.model.h, settings.seed, settings.rates.P_drop) == (2, 3, 0.0)
+    assert isinstance(settings.rates.P_drop, float)
     assert config.model.h == 8
 
 
@@ -96,12 +96,12 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "model.h_kv",
             3,
-            "model.positions=sinusoidal: 8 heads of queries cannot share 3 of keys",
+            "model: 8 heads of queries cannot share 3 of keys",
         ),
         (
             "model.d_r",
             2,
-            "model.d_r=2 and model.positions=sinusoidal: d_r=2 is the width of a key",
+            "model.d_r=2 is the width of a key",
         ),
         (
             "training.warmup",
@@ -218,8 +218,8 @@ def test_a_flag_that_does_not_apply_to_a_points_kind_is_refused():
 def test_switching_the_kind_keeps_what_both_have():
     config = default_config()
     config.model.update(h=2, d_model=64, P_drop=0.3)
-    model = resolve(config, {"model.kind": "rnn"}).model
-    assert (model.d_model, model.P_drop) == (64, 0.3)
+    settings = resolve(config, {"model.kind": "rnn"})
+    assert (settings.model.d_model, settings.rates.P_drop) == (64, 0.3)
 
 
 def test_override_gives_a_config_of_the_new_kind():
@@ -250,8 +250,8 @@ def documented(module):
 
 def test_every_setting_has_a_sentence():
     """Those that choose a kind have it in the class that all kinds share."""
-    modules = (model, data, corpora, tasks, schema)
-    names = {name for module in modules for name in documented(module)}
+    modules = (models, data, corpora, tasks, schema)
+    names = {name for module in modules for name in documented(module)} | {"kind"}
     settings = {key.rpartition(".")[2] for key, _, _ in known_fields()}
     assert settings <= names
 
@@ -260,13 +260,13 @@ def test_whole_values_have_no_weights_to_drop():
     config = {"model": {"selection": "argmax", "P_attention": 0.1}}
     with pytest.raises(
         SettingsError,
-        match=r"model.selection=argmax takes .* model.P_attention=0.1 must be 0",
+        match=r"model.selection=argmax takes .* P_attention=0.1 must be 0",
     ):
         resolve(config)
-    assert resolve({"model": {"selection": "argmax"}}).model.P_attention == 0
+    assert resolve({"model": {"selection": "argmax"}}).rates.P_attention == 0
     config = {"model": {"selection": "argmax", "normaliser": "stick_breaking"}}
     with pytest.raises(
         SettingsError,
-        match=r"key of the best score, which with model\.normaliser=stick",
+        match=r"model.selection=argmax takes the key of the best score, .* StickBreaking",
     ):
         resolve(config)

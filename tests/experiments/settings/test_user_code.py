@@ -104,7 +104,10 @@ def test_the_settings_name_the_file_and_its_source(cosine):
     resolved = tiny.resolve(model__score=f"{cosine}:Cosine(start=3)")
     (outside,) = resolved.outside()
     assert outside.source.decode() == COSINE
-    assert resolved.model.score == f"{cosine}:Cosine@{outside.sha256[:8]}(start=3)"
+    assert (
+        resolved.to_dict()["model"]["score"]
+        == f"{cosine}:Cosine@{outside.sha256[:8]}(start=3)"
+    )
     assert resolve(json.loads(json.dumps(resolved.to_dict()))) == resolved
 
 
@@ -127,7 +130,9 @@ def test_a_module_that_can_be_imported(tmp_path, monkeypatch):
     (tmp_path / "my_scores_as_module.py").write_text(COSINE)
     monkeypatch.syspath_prepend(tmp_path)
     resolved = tiny.resolve(model__score="my_scores_as_module:Cosine")
-    assert resolved.model.score.startswith("my_scores_as_module:Cosine@")
+    assert resolved.to_dict()["model"]["score"].startswith(
+        "my_scores_as_module:Cosine@"
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +195,7 @@ def test_a_class_in_the_config_file_itself(tmp_path):
     config = module.get_config()
     assert isinstance(config, ml_collections.ConfigDict)
     planned = plan_trials(config, expand(sweeps_of(module), ["scores"], config))
-    scores = [one.settings.model.score for one in planned]
+    scores = [one.settings.to_dict()["model"]["score"] for one in planned]
     assert scores[0].startswith(f"{path}:Cosine@")
     assert scores[1:] == ["dot", "additive"]
     assert planned[0].settings == resolve(config)
@@ -201,8 +206,8 @@ def test_positions_from_outside(tmp_path):
     path = tmp_path / "kerple.py"
     path.write_text(KERPLE)
     resolved = tiny.resolve(model__positions=f"{path}:Kerple(slope=2)")
-    assert resolved.model.position_encoding.slope == 2.0
-    assert resolved.model.position_encoding.in_layers
+    assert resolved.model.positions.slope == 2.0
+    assert resolved.model.positions.in_layers
 
 
 def test_a_corpus_from_outside(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from attn.nn.layers import Post
 from experiments.errors import WorkdirError
 from experiments.settings import SettingsError, default_config
 from experiments.sweep import plan
@@ -201,7 +202,8 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
         function = getattr(module, name)
 
         def counted(program, *rest):
-            calls.append((program.shape.N, program.shape.d_ff, program.design.norm))
+            model = program.model
+            calls.append((model.N, model.d_ff, model.norm))
             return function(program, *rest)
 
         monkeypatch.setattr(module, name, counted)
@@ -223,7 +225,7 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
         for w in (2, 3)
     ]
     check_all(plan_trials(tiny_config.get_config(), points))
-    assert losses == [(1, 29, "post")]
+    assert losses == [(1, 29, Post())]
     assert [d_ff for _, d_ff, _ in initialised] == [29, 31]
 
 
@@ -234,7 +236,7 @@ def test_positions_are_built_for_the_heads_own_width():
 
 def test_what_cannot_be_built_is_named(monkeypatch):
     def broken(program, *rest):
-        raise TypeError(f"no d_k={program.shape.d_k}")
+        raise TypeError(f"no d_k={program.model.d_k}")
 
     monkeypatch.setattr(cost, "initial_variables", broken)
     with pytest.raises(SettingsError, match="d_k=37 seed=1 cannot be built: no d_k=37"):

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.beam_search import BeamResult
 
+from attn.nn.beam_search import BeamResult
 from experiments.errors import WorkdirError
 from experiments.evaluation import decode
 from experiments.evaluation.decode import Search, search_batch

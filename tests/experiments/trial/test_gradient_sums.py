@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn import keys_of_rows
 from experiments.data.batches import Encoded, assemble, corpus
 from experiments.settings import default_config, resolve
 from experiments.trial.program import hyper_of, initial_state, program_of
@@ -47,8 +48,8 @@ def test_sums_are_float32(changes):
     program = program_of(settings, 60, TOKENS)
     state = jax.eval_shape(functools.partial(initial_state, program, settings))
     trainable = dict(params=state.params, positions=state.positions)
-    keys = jax.random.split(jax.random.key(0), ROWS)
-    arguments = trainable, hyper_of(settings), batch(), keys
+    keys = keys_of_rows(jax.random.key(0), jnp.arange(ROWS))
+    arguments = trainable, hyper_of(settings), batch(), keys, jnp.int32(3)
     jaxpr = jax.make_jaxpr(functools.partial(summed_gradients, program))(*arguments)
     equations = list(all_equations(jaxpr.jaxpr))
     assert [e for e in equations if e.primitive.name == "scatter-add"]

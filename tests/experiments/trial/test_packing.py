@@ -11,11 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Mask
+from attn import Context, Decoding
 from attn.nn.layers import output_matrix
 from experiments.data.batches import Encoded, assemble, corpus
 from experiments.settings import default_config, resolve
-from experiments.trial.program import build_model, initial_state, program_of
+from experiments.trial.program import (
+    build_model,
+    contexts,
+    initial_state,
+    program_of,
+)
 from experiments.trial.step import token_losses
 from tests.cases import the_rest_in_ci
 from tests.experiments.variants import (
@@ -114,19 +119,20 @@ def step_losses(program, state, texts):
 
     count, length = texts.target_in.shape
     memory = ()
-    if program.kind != "language":
-        segments = texts.source_segments
-        mask = Mask.segments(segments, segments)
-        encoded = call("encode", texts.source, texts.source_positions, mask)
-        memory = call("project_memory", encoded), (segments > 0)[:, None]
+    seen = None
+    if program.model.kind != "language":
+        seen = (texts.source_segments > 0)[:, None]
+        encoded = call("encode", texts.source, contexts(texts)[0])
+        memory = call("project_memory", encoded)
 
     def step(caches, t):
         visible = jnp.broadcast_to(jnp.arange(length) <= t, (count, 1, length))
-        arguments = [texts.target_in[:, t, None], t, caches, *memory[:1], visible]
-        hidden, caches = call("decode_step", *arguments, *memory[1:])
-        return caches, hidden[:, 0]
+        at = Decoding(t, visible, seen)
+        ctx = Context(memory=memory, decoding=at, cache=caches)
+        hidden, ctx = call("decode", texts.target_in[:, t, None], ctx)
+        return ctx.cache, hidden[:, 0]
 
-    caches = call("empty_caches", (count,), length, jnp.float32, 1)
+    caches = call("empty_caches", count, length, jnp.float32)
     _, hidden = jax.lax.scan(step, caches, jnp.arange(length))
     log_probs = jax.nn.log_softmax(hidden @ output_matrix(state.params).T)
     labels = texts.target_out.T[..., None]
