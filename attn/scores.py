@@ -51,6 +51,8 @@ def score(cls):
         is `cls()`, where all fields have defaults.
       prepare(q, k): returns (score', q', k') with score'(q', k') = score(q, k), the work
         that a kernel can do once for all tiles. The default is (self, q, k).
+      of_one_width: True states that queries and keys have the same width. The default is
+        False.
       is_product: True states that prepare returns `Dot()`, so that kernels can use a
         plain matrix product. The default is False.
       products(d_q, d_k): returns the `attn.Products` of one head. Without it the FLOPs of
@@ -83,6 +85,7 @@ class Dot:
     """score(q, k) = q · k (Luong et al. 2015, section 3.1, "dot")."""
 
     is_product = True
+    of_one_width = True
 
     def __call__(
         self,
@@ -105,6 +108,7 @@ class ScaledDot:
     """
 
     is_product = True
+    of_one_width = True
     scale: Any = None  # a number, or one for each head
 
     def __call__(

@@ -1,10 +1,10 @@
-"""Holds a part of one's own, such as a score, a mixer or a corpus, to its contract.
+"""Validates a custom part, such as a score, a mixer or a corpus, against its contract.
 
     python -m launch.check my_score.py:Cosine
     python -m launch.check 'kerple.py:Kerple(reach=8)' my_module:Mixer
     python -m launch.check reversal.py:Reversal my_metric.py:TER
 
-Scores, normalisers, positions, heads, mixers, corpora and metrics are each named as a
+Scores, normalisers, positions, heads, residuals, mixers, corpora and metrics are each named as a
 setting names them, with options in brackets. For each a table says what was tried: every
 kernel, precision and mask, gradients, a decoder's cache, layers 1 to 3 of heads; of a
 corpus all its texts, several times; of a metric small texts. The exit status is 1 where
@@ -30,6 +30,7 @@ from experiments.settings.choices import (
     MIXERS,
     NORMALISERS,
     POSITIONS,
+    RESIDUALS,
     SCORES,
     SOURCES,
     TEXT,
@@ -56,6 +57,7 @@ KINDS = (
     Kind("normaliser", NORMALISERS, contract.check_normaliser),
     Kind("positions", POSITIONS, contract.check_positions),
     Kind("heads", HEADS, contract.check_heads),
+    Kind("residual", RESIDUALS, contract.check_residual),
     Kind("mixer", MIXERS, contract.check_mixer),
     Kind("corpus", SOURCES, lambda choice: check_corpus(choice.text)),
     Kind("metric", METRICS, check_metric),

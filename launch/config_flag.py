@@ -7,6 +7,7 @@ quick.py, whatever the current folder is. What follows a colon is its get_config
 import contextlib
 import logging
 import os
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,11 @@ class ConfigParser(ConfigFileFlagParser):
             return self.config
         from experiments.settings import with_all_settings
 
-        return with_all_settings(self.config)
+        names = (argument.lstrip("-").partition("=")[0] for argument in sys.argv[1:])
+        given = [name for name in names if name.startswith("config.")]
+        return with_all_settings(
+            self.config, [name.removeprefix("config.") for name in given]
+        )
 
 
 def config_path() -> str:

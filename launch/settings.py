@@ -32,7 +32,8 @@ GROUPS = {
 PAGE = """# Settings
 
 Made by `python -m launch.settings --markdown`, which prints them too; the sources are
-[model.py](model.py), [corpora.py](corpora.py) and [schema.py](schema.py). On the command
+[attn/config.py](../../attn/config.py), [corpora.py](corpora.py) and
+[schema.py](schema.py). On the command
 line a setting is `--config.GROUP.NAME=VALUE`, such as `--config.model.h=2`, in a config file
 `config.model.h = 2`.
 """

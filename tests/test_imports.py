@@ -11,7 +11,6 @@ from tests.calls import own_flags
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
-STOREYS = ("attn", "experiments", "launch")
 
 
 def names(storey):
@@ -22,7 +21,7 @@ def names(storey):
             yield ".".join(parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("storey", STOREYS)
+@pytest.mark.parametrize("storey", ["attn", "experiments", "launch"])
 def test_every_module_can_be_imported(storey):
     found = list(names(storey))
     assert len(found) > 50

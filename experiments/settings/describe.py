@@ -145,7 +145,7 @@ def _class_of(group, kind, name):
 def _default(field):
     """Returns a setting's default as it is written."""
     if "part" in field.metadata:
-        return ""
+        return "{}"
     known = choices.choices_of(field)
     if known is None or field.default in field.metadata["others"]:
         return _shown(field.default)

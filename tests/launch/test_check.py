@@ -44,7 +44,10 @@ def test_a_name_is_of_one_kind(name, kind):
         ("nowhere.py", "nowhere.py: cannot be read (No such file or directory)"),
         (f"{OWN}:Hedas", "no class Hedas there"),
         (f"{OWN}:Hedas", "; did you mean Heads?"),
-        (f"{OWN}:Gain", "Gain is none of these: a score: a class with the decorator"),
+        (
+            f"{OWN}:TwoTimes",
+            "TwoTimes is none of these: a score: a class with the decorator",
+        ),
         (f"{OWN}:Mixer(iner=2)", "no option iner; did you mean inner?"),
         ("dot(", "dot(: name a class, as file.py:Name"),
     ],

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn import Context, Mask
 from experiments.data import dataset
 from experiments.data.batches import Batches, Encoded, scored
 from experiments.data.vocabulary import NOTHING_ID, Vocabulary, symbol_vocabulary
@@ -55,7 +56,8 @@ def trial():
 
 @functools.partial(jax.jit, static_argnums=0)
 def hidden_states(program, variables, ids):
-    return build_model(program).apply(variables, ids, jnp.arange(len(ids)))
+    ctx = Context(Mask.causal())
+    return build_model(program).apply(variables, ids[None], ctx)[0]
 
 
 def log_probabilities(state, program, ids):

@@ -121,7 +121,9 @@ def test_every_head_is_named_once(built):
     program, state = built
     heads = list(head_importance.all_heads(state.params))
     kinds = (
-        ("decoder",) if program.kind == "language" else ("encoder", "decoder", "cross")
+        ("decoder",)
+        if program.model.kind == "language"
+        else ("encoder", "decoder", "cross")
     )
     assert set(heads) == {
         Head(kind, layer, head) for kind in kinds for layer in (0, 1) for head in (0, 1)

@@ -97,17 +97,21 @@ def with_own(**changes):
 def test_what_is_not_the_librarys_is_unknown(key, name):
     own = with_own(**{key: name})
     (found,) = estimate.estimate_all([own])
-    assert [found.step, found.work, found.memory, found.seconds] == [None] * 4
+    assert [found.memory, found.seconds] == [None] * 2
+    # The products of a model are counted from its program; nobody counts unread symbols.
+    unknown = 4 if key == "data__corpus" else 2
+    assert [found.step, found.work].count(None) == unknown - 2
     assert name in "".join(found.unknown)
     (known,) = estimate.estimate_all([Trial("tiny", "tiny", {}, tiny.resolve())])
     assert not known.unknown
     console = rich.console.Console(width=160)
     with console.capture() as captured:
         console.print(estimate.table([found], 1))
-    assert captured.get().split()[-4:] == ["unknown"] * 4
+    assert captured.get().split()[-4:].count("unknown") == unknown
     totals = estimate.totals([found, known])
     assert totals.endswith("; without what is unknown of 1 of 2 groups")
-    assert estimate.totals([found]).startswith("FLOPs unknown, unknown time of")
+    flops = "FLOPs unknown, " if unknown == 4 else ""
+    assert f"{flops}unknown time of" in estimate.totals([found])
     # Nobody is refused by a number that is not known.
     cost.check_memory(own.settings, CPU._replace(memory=1))
     assert "how much training needs is not known; training.accumulate=4" in advice(
@@ -115,10 +119,13 @@ def test_what_is_not_the_librarys_is_unknown(key, name):
     )
 
 
-def test_parameters_of_heads_that_differ_from_layer_to_layer():
-    settings = tiny.resolve(model__N=3, model__heads=f"{own_parts.PLACE}:Heads")
-    # A number in each of three attentions of the second and third layer.
-    assert cost.parameters(settings) == cost.parameters(tiny.resolve(model__N=3)) + 6
+def test_parameters_of_layers_that_differ():
+    heads = f"{own_parts.PLACE}:Heads"
+    settings = resolve(
+        tiny.resolve(model__N=3).to_dict(), {"model.decoder.layer_2.heads": heads}
+    )
+    # A number in the self-attention of one layer.
+    assert cost.parameters(settings) == cost.parameters(tiny.resolve(model__N=3)) + 1
 
 
 def test_a_corpus_of_symbols_says_how_many_when_it_is_read():
@@ -127,11 +134,10 @@ def test_a_corpus_of_symbols_says_how_many_when_it_is_read():
 
 def test_a_layout_is_chosen_by_what_is_assumed():
     """Where nothing is known a trial counts as one of the library's would, or by its size."""
-    own = with_own(model__decoder_mixing="Mixer").settings
-    tokens = own.training.batch_size * own.training.sequence_length
-    assumed = cost.assumed_flops_of_a_step(own)
-    assert assumed == 6 * tokens * cost.parameters(own) > 0
-    assert cost.assumed_memory(own) > 4 * 4 * cost.parameters(own)
+    own = with_own(data__corpus="Symbols").settings
+    assert cost.flops_of_a_step(own) is None
+    assert cost.assumed_flops_of_a_step(own) > 0
+    assert cost.assumed_memory(own) > 4 * 4 * cost.assumed_parameters(own)
 
 
 def test_memory_counts_what_the_optimizer_keeps():
