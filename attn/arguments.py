@@ -15,7 +15,7 @@ from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
 from attn.random_bits import keys_of_heads
-from attn.scores import SCORES, Dot, QKNorm, ScaledDot, Softcap
+from attn.scores import SCORES, Dot, ScaledDot
 
 
 def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike, Mask]:
@@ -63,7 +63,7 @@ def check_shapes(q, k, v, score):
         )
     # Other scores may compare vectors of two widths, as a bilinear one does.
     innermost = score
-    while isinstance(innermost, (QKNorm, Softcap)):
+    while hasattr(innermost, "inner"):
         innermost = innermost.inner
     if q.shape[-1] != k.shape[-1] and isinstance(innermost, (Dot, ScaledDot)):
         raise ValueError(
@@ -180,7 +180,7 @@ def _check_score(score):
             f"score must be of a class that attn.score makes, not {_kind(score)}"
         )
     # Of a score that wraps another, both are looked at.
-    if isinstance(score, (QKNorm, Softcap)):
+    if hasattr(score, "inner"):
         _check_score(score.inner)
 
 

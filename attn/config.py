@@ -14,7 +14,7 @@ numbers of `attn.Context`. Sizes are in the paper's letters.
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from flax.core import FrozenDict
 
@@ -58,7 +58,9 @@ def field(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def at_least(low: float, default: float, most: float = LARGEST) -> Any:
+def at_least(
+    low: int | float, default: int | float, most: int | float = LARGEST
+) -> Any:
     """Returns a field for a number from `low` to `most`."""
     allowed = f"at least {low} and at most {most}"
     return field(default, allowed, lambda value: low <= value <= most)
@@ -181,7 +183,7 @@ class Attention:
         self.heads.check(self)
         self.residual.check(self)
 
-    def of_memory(self) -> Self:
+    def of_memory(self) -> "Attention":
         """Returns the options of attention to another text, whose places say nothing."""
         return dataclasses.replace(
             self, positions=NoPositions(), residual=NoResidual(), d_r=0
@@ -273,7 +275,7 @@ class Stacks(Layer):
         """Returns the positions that fill each of the model's tables, by its name."""
         return {"target_positions": self.stack("decoder")[0].positions}
 
-    def without_tables(self) -> Self:
+    def without_tables(self) -> Any:
         """Returns the model with no positions in place of those that only fill a table.
 
         Models that differ in such tables are one program: a table is data.
@@ -414,7 +416,7 @@ class RNN:
         """Returns none: a recurrence has no table of positions."""
         return {}
 
-    def without_tables(self) -> Self:
+    def without_tables(self) -> Any:
         """Returns the model itself."""
         return self
 

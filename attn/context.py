@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from attn.masks import Mask
 from attn.pytrees import pytree
@@ -72,8 +72,8 @@ class Context:
         """Returns the context with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def places_of(self, x: Float[Array, "B N D"]) -> Int[Array, "*b N"]:
-        """Returns the places of the tokens of x."""
+    def places_of(self, x: Shaped[Array, "B N ..."]) -> Int[Array, "*b N"]:
+        """Returns the places of the tokens of x, vectors or numbers."""
         if self.decoding is not None:
             t = jnp.expand_dims(jnp.asarray(self.decoding.t), -1)
             return jnp.broadcast_to(t, (*t.shape[:-1], x.shape[1]))
@@ -112,9 +112,14 @@ def keys_of_rows(key: Array, rows: ArrayLike) -> dict[str, Array]:
 def in_context(value: Any, ctx: Context) -> Any:
     """Returns a score or another value as it is at this step of training.
 
-    That is `value.in_context(ctx)` where it has such a method.
+    That is `value.in_context(ctx)` where it has such a method; a score around another, its
+    `inner`, has that one so.
     """
-    return value.in_context(ctx) if hasattr(value, "in_context") else value
+    if hasattr(value, "in_context"):
+        return value.in_context(ctx)
+    if hasattr(value, "inner"):
+        return dataclasses.replace(value, inner=in_context(value.inner, ctx))
+    return value
 
 
 def _hash(path) -> jax.Array:

@@ -6,6 +6,7 @@ N queries, M keys, H heads, J heads of keys, K = d_k, V = d_v.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -40,13 +41,13 @@ class Residual:
         return {}
 
     def values(
-        self, params: dict[str, Array], v: Float[Array, "B N J V"], ctx: Context
+        self, params: Mapping[str, Array], v: Float[Array, "B N J V"], ctx: Context
     ) -> tuple[Float[Array, "B N J V"], Context]:
         """Returns the values of the layer's tokens, and the context for what follows."""
         return v, ctx
 
     def scores(
-        self, params: dict[str, Array], s: Float[Array, "B H N M"], ctx: Context
+        self, params: Mapping[str, Array], s: Float[Array, "B H N M"], ctx: Context
     ) -> tuple[Float[Array, "B H N M"], Context]:
         """Returns the scores, hidden ones as 0, and the context for what follows.
 
@@ -97,7 +98,7 @@ class ValueResidual(Residual):
         return {"values": jnp.zeros((batch, n, a.heads_of_keys, a.d_v), dtype)}
 
     def values(
-        self, params: dict[str, Array], v: Float[Array, "B N J V"], ctx: Context
+        self, params: Mapping[str, Array], v: Float[Array, "B N J V"], ctx: Context
     ) -> tuple[Float[Array, "B N J V"], Context]:
         """Returns the mixed values; the first layer keeps its own for the others."""
         is_first = ctx.layer == 1
@@ -130,7 +131,7 @@ class ScoreResidual(Residual):
         return {"scores": jnp.zeros((batch, a.h, n, m), at_least_float32(dtype))}
 
     def scores(
-        self, params: dict[str, Array], s: Float[Array, "B H N M"], ctx: Context
+        self, params: Mapping[str, Array], s: Float[Array, "B H N M"], ctx: Context
     ) -> tuple[Float[Array, "B H N M"], Context]:
         """Returns the sums of scores, which the next layer adds to its own."""
         s = s + ctx.shared["scores"].astype(s.dtype)

@@ -1,6 +1,7 @@
 """The base of values that say how heads interact, and heads that do not."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtyping import Array, Float
@@ -35,7 +36,7 @@ class Heads:
 
     def attend(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B M J K"],
         v: Float[Array, "*B M J V"],
@@ -47,7 +48,7 @@ class Heads:
 
     def over_cache(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B J K T"],
         v: Float[Array, "*B J T V"],

@@ -5,6 +5,7 @@ N queries, M keys, H heads, K = d_k, V = d_v; E = 2·K, of both maps of a head.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -56,7 +57,7 @@ class Differential(Heads):
 
     def attend(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H E"],
         k: Float[Array, "*B M H E"],
         v: Float[Array, "*B M H V"],
@@ -71,7 +72,7 @@ class Differential(Heads):
 
     def over_cache(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H E"],
         k: Float[Array, "*B H E T"],
         v: Float[Array, "*B H T V"],

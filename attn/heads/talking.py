@@ -6,6 +6,7 @@ T entries of a cache.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ class TalkingHeads(Heads):
 
     def attend(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B M H K"],
         v: Float[Array, "*B M H V"],
@@ -59,7 +60,7 @@ class TalkingHeads(Heads):
 
     def over_cache(
         self,
-        params: dict[str, Array],
+        params: Mapping[str, Array],
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B H K T"],
         v: Float[Array, "*B H T V"],

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.visibility import dense_mask
+from attn.masks.near import dense_mask
 
 import attn
 from attn import Mask, argmax_attention, attention, inspect
