@@ -143,7 +143,7 @@ class ScoreResidual(Residual):
 
     def check(self, a: "Attention") -> None:
         """Raises ValueError for what has not one map of scores a head, or no keys."""
-        if a.d_c or not a.heads.is_separate:
+        if a.d_c or a.heads.interact:
             raise ValueError(
                 f"residual={self} sums the scores of separate heads: not with "
                 f"heads={a.heads}, d_c={a.d_c}"

@@ -323,7 +323,7 @@ def plus(x: Float[Array, "B N H F"], b: Float[Array, "H F"]) -> Float[Array, "B 
     return x + b.reshape((1,) * (x.ndim - 2) + b.shape)
 
 
-def unit(x: Float[Array, "B N H F"]) -> Float[Array, "B N H F"]:
+def unit(x: Float[Array, "*B N H F"]) -> Float[Array, "*B N H F"]:
     """Returns x / |x|, and 0 with a finite derivative for 0."""
     return x * jax.lax.rsqrt((x**2).sum(-1, keepdims=True) + 1e-6)
 

@@ -79,11 +79,11 @@ class CellLoop(nn.Module):
         _, outputs = jax.lax.scan(one, zeros, inputs, reverse=self.backwards)
         return jnp.moveaxis(outputs, 0, -2)
 
-    def one(self, state, x: Float[Array, "B D"]):
+    def one(self, state, x: Float[Array, "*B D"]):
         """Returns the state after x, and the cell's output."""
         return self.rnn(state, x)
 
-    def zeros(self, x: Float[Array, "B D"]):
+    def zeros(self, x: Float[Array, "*B D"]):
         """Returns the state before anything, one array (B, F) or, of an LSTM, two."""
         # The key is not used: carries begin at 0. Linen makes them in float32, which
         # would widen what follows from a bfloat16 x.
