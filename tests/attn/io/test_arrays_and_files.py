@@ -7,21 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import T5, Design, Relative, Shape
+from attn import RNN, T5, Context, LanguageModel, Relative, config
 from attn.io import from_arrays, load, save, to_arrays
-from tests.attn.io.random_transformer import D, F, N, assert_same, build
+from attn.nn.layers import PostFinal, Pre
+from tests.attn.io.random_transformer import SIZES, assert_same, build
+from tests.attn.nn.modules import random_variables, sentences
 
-DESIGNS = [
-    Design(),
-    Design("pre", "target", biases=True, score="additive"),
-    Design("post_final", "separate", positions=T5(), score="bilinear"),
-    Design(positions=Relative()),
+OPTIONS = [
+    dict(),
+    dict(norm=Pre(), embeddings="target", score="additive"),
+    dict(norm=PostFinal(), embeddings="separate", positions=T5(), score="bilinear"),
+    dict(positions=Relative(), biases=False),
 ]
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_any_model_through_a_file(tmp_path, design):
-    model, variables = build(design, Shape(N, D, F, 3, 5, 7))
+@pytest.mark.parametrize("options", OPTIONS)
+def test_any_transformer_through_a_file(tmp_path, options):
+    model, variables = build(**dict(h=3, d_k=5, d_v=7), **options)
     save(tmp_path / "model.safetensors", to_arrays(variables))
     arrays = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(
@@ -31,6 +33,18 @@ def test_any_model_through_a_file(tmp_path, design):
     assert_same(from_arrays(model, arrays), variables)
 
 
+def test_other_models_as_arrays():
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    language = LanguageModel(config.LanguageModel(**SIZES), 5, 3)
+    rnn = RNN(config.RNN(d_model=6, N=1), 5, 3)
+    for model, arguments in (
+        (language, (tokens, Context())),
+        (rnn, sentences(tokens, tokens)),
+    ):
+        variables = random_variables(model, *arguments)
+        assert_same(from_arrays(model, to_arrays(variables)), variables)
+
+
 def test_arrays_of_another_model_are_named():
     model, variables = build()
     arrays = to_arrays(variables)
@@ -38,7 +52,7 @@ def test_arrays_of_another_model_are_named():
     arrays["embedding"] = arrays["embedding"].T
     with pytest.raises(
         ValueError,
-        match=r"with Shape\(N=2.*Design\(norm='post'.*missing: encoder_0/self_attention/w_q"
+        match=r"of Transformer\(d_model=14.*missing: encoder_0/self_attention/w_q"
         r"; unknown: encoder_2/x; embedding has shape \(14, 29\), not \(29, 14\)$",
     ):
         from_arrays(model, arrays)
