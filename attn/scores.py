@@ -395,7 +395,7 @@ class Annealed:
     inner: Any = ScaledDot()  # another score
     start: Any = 2.0
     end: Any = 1.0
-    steps: Any = 1000
+    steps: Any = 1000.0
     step: Any = None  # Int[Array, ""], the updates of training so far
 
     @classmethod
@@ -422,7 +422,8 @@ class Annealed:
                 raise ValueError(f"{name}={value} must be finite and above 0")
         if steps < 1:
             raise ValueError(f"steps={steps} must be at least 1")
-        return cls(score_init(inner)(key, h, d_q, d_k), start, end, steps)
+        # A float, as derivatives are asked of every number.
+        return cls(score_init(inner)(key, h, d_q, d_k), start, end, float(steps))
 
     @property
     def is_product(self) -> bool:
@@ -448,7 +449,10 @@ class Annealed:
         inner, q, k = self.inner.prepare(q, k)
         if not self.is_product:
             return dataclasses.replace(self, inner=inner), q, k
-        return inner, q / jnp.asarray(self._temperature(), q.dtype), k
+        # Wide, as the temperature's derivative is a sum over all queries.
+        wide = q.astype(_at_least_float32(q))
+        divided = wide / jnp.asarray(self._temperature(), wide.dtype)
+        return inner, divided.astype(q.dtype), k
 
     def products(self, d_q: int, d_k: int) -> Products | None:
         return stated(self.inner, d_q, d_k)
