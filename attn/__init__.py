@@ -88,6 +88,7 @@ from attn.residuals import RESIDUALS, Residual, ScoreResidual, ValueResidual
 from attn.scores import (
     SCORES,
     Additive,
+    Annealed,
     Bilinear,
     Dot,
     QKNorm,
@@ -110,6 +111,7 @@ __all__ = [
     "ASEntmax",
     "AdaptiveEntmax",
     "Additive",
+    "Annealed",
     "BeamResult",
     "Bilinear",
     "BucketBias",

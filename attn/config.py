@@ -270,9 +270,11 @@ class Stacks(Layer):
 
     def stack(self, part: str) -> tuple[Block, ...]:
         """Returns the layers of the "encoder" or the "decoder"."""
-        changed = getattr(self, part)
-        count = changed.get("N", self.N)
-        return tuple(self._block(part, number) for number in range(1, count + 1))
+        return tuple(self._block(part, i + 1) for i in range(self.layers(part)))
+
+    def layers(self, part: str) -> int:
+        """Returns the number of layers of the "encoder" or the "decoder"."""
+        return getattr(self, part).get("N", self.N)
 
     def _block(self, part, number):
         options = _options_of(self, Layer)
@@ -361,8 +363,8 @@ class Transformer(Stacks):
 
     def cross_attentions(self) -> tuple[Attention, ...]:
         """Returns the options of each decoder layer's attention to the source."""
-        count = len(self.stack("decoder"))
-        return tuple(self._cross_attention(number) for number in range(1, count + 1))
+        layers = range(1, self.layers("decoder") + 1)
+        return tuple(self._cross_attention(number) for number in layers)
 
     def _cross_attention(self, number):
         options = _options_of(self.of_memory(), Attention)
@@ -528,7 +530,9 @@ def options_of_part(part: str) -> dict[str, dataclasses.Field]:
 def _check_changes(part, changed, model):
     """Raises ValueError for changes of a part that it cannot have."""
     known = options_of_part(part)
-    layers = len(model.stack("decoder" if part == "cross" else part))
+    layers = model.layers("decoder" if part == "cross" else part)
+    if layers < 1:
+        raise ValueError(f"{part}.N={layers} must be at least 1")
     for key, value in changed.items():
         number = OF_LAYER.fullmatch(key)
         if number and int(number[1]) > layers:

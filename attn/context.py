@@ -112,9 +112,14 @@ def keys_of_rows(key: Array, rows: ArrayLike) -> dict[str, Array]:
 def in_context(value: Any, ctx: Context) -> Any:
     """Returns a score or another value as it is at this step of training.
 
-    That is `value.in_context(ctx)` where it has such a method.
+    That is `value.in_context(ctx)` where it has such a method; a score around another, its
+    `inner`, has that one so.
     """
-    return value.in_context(ctx) if hasattr(value, "in_context") else value
+    if hasattr(value, "in_context"):
+        return value.in_context(ctx)
+    if hasattr(value, "inner"):
+        return dataclasses.replace(value, inner=in_context(value.inner, ctx))
+    return value
 
 
 def _hash(path) -> jax.Array:

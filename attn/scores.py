@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.arithmetic import Products, stated
+from attn.context import Context, in_context
 from attn.functions.tanh_sum import tanh_sum
 from attn.precision import at_least_float32, factors
 from attn.pytrees import pytree
@@ -387,6 +388,86 @@ class Softcap:
         return stated(self.inner, d_q, d_k)
 
 
+@score
+class Annealed:
+    """score(q, k) = inner(q, k) / T, T = end + (start − end) · max(0, 1 − step / steps).
+
+    The temperature T goes from `start` to `end` over the first `steps` updates of training;
+    where there is no step, as outside training, it is `end`.
+    """
+
+    inner: Any = ScaledDot()  # another score
+    start: Any = 2.0
+    end: Any = 1.0
+    steps: Any = 1000.0
+    step: Any = None  # Int[Array, ""], the updates of training so far
+
+    @classmethod
+    def init(
+        cls,
+        key: Array,
+        h: int,
+        d_q: int,
+        d_k: int,
+        *,
+        inner: ScoreChoice = "scaled_dot",
+        start: float = 2.0,
+        end: float = 1.0,
+        steps: int = 1000,
+    ):
+        """Makes the score of h heads around the one that `score_init(inner)` makes.
+
+        Raises:
+          ValueError: a temperature that is not finite and above 0, steps below 1, an
+            unknown inner score.
+        """
+        for name, value in (("start", start), ("end", end)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value} must be finite and above 0")
+        if steps < 1:
+            raise ValueError(f"steps={steps} must be at least 1")
+        # A float, as derivatives are asked of every number.
+        return cls(score_init(inner)(key, h, d_q, d_k), start, end, float(steps))
+
+    @property
+    def is_product(self) -> bool:
+        """Tells whether `prepare` gives `Dot()`: where it does inside."""
+        return self.inner.is_product
+
+    def in_context(self, ctx: Context) -> "Annealed":
+        """Returns the score at the context's step of training."""
+        inner = in_context(self.inner, ctx)
+        return dataclasses.replace(self, inner=inner, step=ctx.step)
+
+    def __call__(
+        self,
+        q: Float[Array, "N Q"],
+        k: Float[Array, "M K"],
+    ) -> Float[Array, "N M"]:
+        s = self.inner(q, k)
+        s = s.astype(_at_least_float32(s))
+        return s / jnp.asarray(self._temperature(), s.dtype)
+
+    def prepare(self, q, k):
+        """Does what the inner score prepares; of a product the queries are divided."""
+        inner, q, k = self.inner.prepare(q, k)
+        if not self.is_product:
+            return dataclasses.replace(self, inner=inner), q, k
+        # Wide, as the temperature's derivative is a sum over all queries.
+        wide = q.astype(_at_least_float32(q))
+        divided = wide / jnp.asarray(self._temperature(), wide.dtype)
+        return inner, divided.astype(q.dtype), k
+
+    def products(self, d_q: int, d_k: int) -> Products | None:
+        return stated(self.inner, d_q, d_k)
+
+    def _temperature(self):
+        if self.step is None:
+            return self.end
+        left = jnp.maximum(0, 1 - self.step / self.steps)
+        return self.end + (self.start - self.end) * left
+
+
 SCORES = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
@@ -394,6 +475,7 @@ SCORES = {
     "additive": Additive,
     "qk_norm": QKNorm,
     "softcap": Softcap,
+    "annealed": Annealed,
 }
 """The classes that a name stands for, as in `Design.score`."""
 

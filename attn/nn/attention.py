@@ -343,6 +343,10 @@ class CrossAttention(MultiHeadAttention):
             out, ctx = self._over_kept(q, ctx.memory, visible, None, ctx)
         return self._output(out, x), ctx
 
+    def _places(self, x, ctx):
+        # Those of the context are x's, and nothing here asks for the memory's.
+        return jnp.arange(x.shape[1])
+
     def project(self, memory: Float[Array, "B M D"]):
         """Returns the keys (B, J, K, M) and values (B, J, M, V) of a memory.
 

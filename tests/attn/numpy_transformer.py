@@ -6,6 +6,7 @@ nothing of attn. Each head, query and layer is a turn of a loop.
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -65,6 +66,36 @@ def feed_forward(p, activation):
     )
 
 
+def around(p, x, sublayer, norm, epsilon):
+    """One sub-layer with its sum and its norm."""
+    if norm == "pre":
+        return x + sublayer(layer_norm(p["norm"], x, epsilon))
+    return layer_norm(p["norm"], x + sublayer(x), epsilon)
+
+
+def stack(p, name, x, visible, memory=None, *, norm, epsilon, activation):
+    """The layers of the encoder or the decoder, with attention to `memory` if there is one."""
+    layers = [own for own in p if re.fullmatch(rf"{name}_\d+", own)]
+    for i in range(len(layers)):
+        layer = p[f"{name}_{i}"]
+        sublayers = {"self": multi_head(layer["self_attention"], visible)}
+        if memory is not None:
+            every = np.ones((len(x), len(memory)))
+            sublayers["cross"] = multi_head(layer["cross_attention"], every, memory)
+        sublayers["feed_forward"] = feed_forward(layer["feed_forward"], activation)
+        for own, sublayer in sublayers.items():
+            x = around(layer[f"{own}_norm"], x, sublayer, norm, epsilon)
+    return x if norm == "post" else layer_norm(p[f"{name}_norm"], x, epsilon)
+
+
+def language_model(p, table, tokens, *, norm="post", epsilon=1e-6, activation="relu"):
+    """Logits (M, Y) of a decoder by itself; `table` is that of positions."""
+    m = len(tokens)
+    x = p["embedding"][tokens] * p["embedding"].shape[1] ** 0.5 + table[:m]
+    options = dict(norm=norm, epsilon=epsilon, activation=activation)
+    return stack(p, "decoder", x, np.tri(m), **options) @ p["embedding"].T
+
+
 def transformer(
     p,
     tables,
@@ -80,42 +111,13 @@ def transformer(
     parameters by attn's names.
     """
     scale = p["embedding"].shape[1] ** 0.5 if scale_embeddings else 1
-
-    def around(name, layer, x, sublayer):
-        own = layer[f"{name}_norm"]["norm"]
-        if norm == "pre":
-            return x + sublayer(layer_norm(own, x, epsilon))
-        return layer_norm(own, x + sublayer(x), epsilon)
-
     n = len(source)
     m = len(target)
-    layers = (
-        sum("self_attention" in own for own in p.values() if isinstance(own, dict)) // 2
-    )
+    options = dict(norm=norm, epsilon=epsilon, activation=activation)
     x = p.get("source_embedding", p["embedding"])[source] * scale + tables[0][:n]
-    for i in range(layers):
-        layer = p[f"encoder_{i}"]
-        x = around(
-            "self", layer, x, multi_head(layer["self_attention"], np.ones((n, n)))
-        )
-        x = around(
-            "feed_forward", layer, x, feed_forward(layer["feed_forward"], activation)
-        )
-    memory = x if norm == "post" else layer_norm(p["encoder_norm"], x, epsilon)
+    memory = stack(p, "encoder", x, np.ones((n, n)), **options)
     x = p["embedding"][target] * scale + tables[1][:m]
-    for i in range(layers):
-        layer = p[f"decoder_{i}"]
-        x = around("self", layer, x, multi_head(layer["self_attention"], np.tri(m)))
-        x = around(
-            "cross",
-            layer,
-            x,
-            multi_head(layer["cross_attention"], np.ones((m, n)), memory),
-        )
-        x = around(
-            "feed_forward", layer, x, feed_forward(layer["feed_forward"], activation)
-        )
-    x = x if norm == "post" else layer_norm(p["decoder_norm"], x, epsilon)
+    x = stack(p, "decoder", x, np.tri(m), memory, **options)
     return x @ p.get("output", p["embedding"]).T
 
 

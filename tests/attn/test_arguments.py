@@ -105,54 +105,36 @@ def test_complex_and_boolean_inputs_are_refused(qkv, place, dtype):
 # masks, scores and biases
 
 
+def dense(*shape):
+    return Mask.dense(np.ones(shape, bool))
+
+
+MATRIX = "(*B, H, N, M) = (2, 2, 3, 5)"
+QUERIES = "(*B, N) = (2, 3)"
+KEYS = "(*B, M) = (2, 5)"
+BATCH = "(*B) = (2,)"
 MISFITS = {
     "too few queries": (
         Mask.segments(ints(B, 2), ints(B, M)),
-        "q_ids of shape (2, 2) does not fit (*B, N) = (2, 3)",
+        "q_ids",
+        (2, 2),
+        QUERIES,
     ),
-    "too few keys": (
-        Mask.segments(ints(B, N), ints(B, 4)),
-        "k_ids of shape (2, 4) does not fit (*B, M) = (2, 5)",
-    ),
-    "one key for all": (
-        Mask.segments(ints(B, N), ints(B, 1)),
-        "k_ids of shape (2, 1) does not fit (*B, M) = (2, 5)",
-    ),
-    "too few rows": (
-        Mask.dense(np.ones((2, M), bool)),
-        "array of shape (2, 5) does not fit (*B, H, N, M) = (2, 2, 3, 5)",
-    ),
-    "too many rows": (
-        Mask.dense(np.ones((8, M), bool)),
-        "array of shape (8, 5) does not fit (*B, H, N, M) = (2, 2, 3, 5)",
-    ),
-    "too many columns": (
-        Mask.dense(np.ones((N, 8), bool)),
-        "array of shape (3, 8) does not fit (*B, H, N, M) = (2, 2, 3, 5)",
-    ),
-    "too few columns": (
-        Mask.dense(np.ones((N, 4), bool)),
-        "array of shape (3, 4) does not fit (*B, H, N, M) = (2, 2, 3, 5)",
-    ),
-    "too many axes": (
-        Mask.dense(np.ones((1, B, H, N, M), bool)),
-        "array of shape (1, 2, 2, 3, 5) does not fit (*B, H, N, M) = (2, 2, 3, 5)",
-    ),
-    "other examples": (
-        Mask.padding(ints(3)),
-        "lengths of shape (3,) does not fit (*B) = (2,)",
-    ),
-    "lengths for heads": (
-        Mask.padding(ints(B, H)),
-        "lengths of shape (2, 2) does not fit (*B) = (2,)",
-    ),
-    "offsets for heads": (
-        Mask.causal(ints(B, H)),
-        "offset of shape (2, 2) does not fit (*B) = (2,)",
-    ),
+    "too few keys": (Mask.segments(ints(B, N), ints(B, 4)), "k_ids", (2, 4), KEYS),
+    "one key for all": (Mask.segments(ints(B, N), ints(B, 1)), "k_ids", (2, 1), KEYS),
+    "too few rows": (dense(2, M), "array", (2, 5), MATRIX),
+    "too many rows": (dense(8, M), "array", (8, 5), MATRIX),
+    "too many columns": (dense(N, 8), "array", (3, 8), MATRIX),
+    "too few columns": (dense(N, 4), "array", (3, 4), MATRIX),
+    "too many axes": (dense(1, B, H, N, M), "array", (1, 2, 2, 3, 5), MATRIX),
+    "other examples": (Mask.padding(ints(3)), "lengths", (3,), BATCH),
+    "lengths for heads": (Mask.padding(ints(B, H)), "lengths", (2, 2), BATCH),
+    "offsets for heads": (Mask.causal(ints(B, H)), "offset", (2, 2), BATCH),
     "the second part": (
         Mask.causal() & Mask.padding(ints(B, H)),
-        "lengths of shape (2, 2) does not fit (*B) = (2,)",
+        "lengths",
+        (2, 2),
+        BATCH,
     ),
 }
 
@@ -163,11 +145,12 @@ def test_masks_that_do_not_fit_are_refused(qkv, name, traced):
     def call(mask):
         return attention(*qkv, mask=mask)
 
-    mask, message = MISFITS[name]
+    mask, what, shape, fits = MISFITS[name]
     function = jax.jit(call) if traced else call
     with pytest.raises(ValueError, match="the mask's") as error:
         function(mask)
-    assert str(error.value) == f"the mask's {message}"
+    message = f"the mask's {what} of shape {shape} does not fit {fits}"
+    assert str(error.value) == message
 
 
 def test_without_a_batch_lengths_of_heads_are_refused(qkv):
@@ -193,7 +176,7 @@ def test_without_a_batch_lengths_of_heads_are_refused(qkv):
 )
 def test_relatives_of_attention_refuse_them_too(qkv, call):
     with pytest.raises(ValueError, match=r"array of shape \(8, 5\) does not fit"):
-        call(*qkv, Mask.dense(np.ones((8, M), bool)))
+        call(*qkv, dense(8, M))
 
 
 @pytest.mark.parametrize(
@@ -264,14 +247,9 @@ def test_legacy_keys_drop_like_typed_ones(qkv, kernel):
     def call(key):
         return attention(*qkv, dropout_rate=0.5, dropout_key=key, implementation=kernel)
 
-    expected = call(jax.random.key(7))
-    np.testing.assert_array_equal(call(jax.random.PRNGKey(7)), expected)
-
-
-def test_legacy_keys_sample_like_typed_ones(qkv):
-    expected = sampled_attention(*qkv, key=jax.random.key(7))
-    actual = sampled_attention(*qkv, key=jax.random.PRNGKey(7))
-    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    for function in (call, lambda key: sampled_attention(*qkv, key=key)):
+        both = function(jax.random.PRNGKey(7)), function(jax.random.key(7))
+        jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 @pytest.mark.parametrize("key", [0, np.zeros(2, np.float32), np.uint32(1)])

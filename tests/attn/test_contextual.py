@@ -7,8 +7,19 @@ import pytest
 from jax.test_util import check_grads
 
 import attn
-from attn import CoPE, Differential, Mask, MultiHeadAttention, contextual_attention
+from attn import (
+    Context,
+    CoPE,
+    Decoding,
+    Differential,
+    Mask,
+    MultiHeadAttention,
+    config,
+    contextual_attention,
+    keys_of_rows,
+)
 from attn.jax_versions import enable_x64
+from tests.attn.nn.modules import steps
 
 
 @pytest.fixture
@@ -133,89 +144,71 @@ def test_what_a_query_does_not_see_reaches_it_neither_forward_nor_backward():
     assert jnp.isfinite(seen[0, :5]).all() and jnp.isfinite(seen[1]).all()
 
 
-def test_a_module_has_a_table_a_layer_and_is_plain_attention_at_first():
-    module = MultiHeadAttention(D, H, K, V, positions=CoPE(p_max=3), causal=True)
+def build(**options):
+    """Returns a module, inputs, and variables with a table that matters."""
+    of = config.Attention(D, H, K, V, **{"positions": CoPE(p_max=3), **options})
+    module = MultiHeadAttention(of)
     x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
-    variables = module.init(jax.random.key(0), x, x, CAUSAL)
-    params = variables["params"]
-    assert params["contextual"].shape == (4, K)
-    assert not params["contextual"].any()
-    others = {name: value for name, value in params.items() if name != "contextual"}
-    plain = MultiHeadAttention(D, H, K, V, causal=True)
-    expected = plain.apply({"params": others}, x, x, CAUSAL)
-    actual = module.apply(variables, x, x, CAUSAL)
+    variables = module.init(jax.random.key(0), x, Context(CAUSAL))
+    # Plain attention at first.
+    assert not variables["params"]["contextual"]["table"].any()
+    table = {"table": jnp.asarray(DRAW(size=(4, K)), jnp.float32)}
+    return module, x, {"params": variables["params"] | {"contextual": table}}
+
+
+def test_a_module_has_a_table_a_layer():
+    module, x, variables = build()
+    p = variables["params"]
+    q, k, v = (jnp.einsum("bnd,dhk->bnhk", x, p[f"w_{y}"]) for y in "qkv")
+    heads = contextual_attention(q, k, v, p["contextual"]["table"], mask=CAUSAL)
+    expected = jnp.einsum("bnhv,hvd->bnd", heads, p["w_o"])
+    actual, _ = module.apply(variables, x, Context(CAUSAL))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-def moved(module, x):
-    """The module's variables with a table that matters."""
-    variables = module.init(jax.random.key(0), x, x, CAUSAL)
-    table = jnp.asarray(DRAW(size=(4, K)), jnp.float32)
-    return {"params": variables["params"] | {"contextual": table}}
-
-
-def test_steps_over_a_cache_equal_the_full_pass():
-    module = MultiHeadAttention(D, H, K, V, positions=CoPE(p_max=3), causal=True)
-    x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
-    variables = moved(module, x)
-    whole = module.apply(variables, x, x, CAUSAL)
-    # Each hypothesis of two has every second entry of the cache.
-    cache = module.empty_cache((B,), 2 * N, x.dtype)
-    for t in range(N):
-        entry = jnp.arange(2 * N)[None]
-        own = entry % 2 == jnp.arange(2)[:, None]
-        visible = jnp.broadcast_to(own & (entry // 2 <= t), (B, 2, 2 * N))
-        both = jnp.stack([x[:, t], x[::-1, t]], axis=1)
-        y, cache = module.apply(
-            variables, both, jnp.int32(t), cache, visible, method="decode_step"
-        )
-        for hypothesis, expected in enumerate((whole[:, t], whole[::-1, t])):
-            np.testing.assert_allclose(y[:, hypothesis], expected, rtol=1e-4, atol=1e-5)
+def test_steps_of_two_hypotheses_over_a_cache_equal_the_full_pass():
+    module, x, variables = build()
+    both = jnp.stack([x, x[::-1]], axis=1)
+    cache = module.empty_cache(B, 2 * N, x.dtype)
+    actual = steps(module, variables, both, cache)
+    for i in range(2):
+        expected, _ = module.apply(variables, both[:, i], Context(CAUSAL))
+        np.testing.assert_allclose(actual[:, i], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_can_be_watched_and_dropped():
-    module = MultiHeadAttention(
-        D, H, K, V, positions=CoPE(p_max=3), causal=True, P_drop=0.5
-    )
-    x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
-    variables = moved(module, x)
-    out, kept = module.apply(variables, x, x, CAUSAL, mutable=["weights"])
+    module, x, variables = build()
+    ctx = Context(CAUSAL)
+    (out, _), kept = module.apply(variables, x, ctx, mutable=["weights"])
     weights = kept["weights"]["weights"]
     assert weights.shape == (B, H, N, N)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    keys = {"dropout": jax.random.key(3)}
-    assert not jnp.allclose(out, module.apply(variables, x, x, CAUSAL, rngs=keys))
+    keys = keys_of_rows(jax.random.key(3), jnp.arange(B))
+    dropping = ctx.replace(keys=keys, numbers={"P_attention": 0.5})
+    assert not jnp.allclose(out, module.apply(variables, x, dropping)[0])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(h_kv=1), "count each head's own keys: not with .*h_kv=1"),
+        (dict(h_kv=1), "need separate keys for every head: not with .*h_kv=1"),
         (dict(d_c=2), "d_c=2"),
         (dict(heads=Differential()), r"not with heads=Differential"),
         (dict(positions=CoPE(p_max=0)), "p_max=0 must be at least 1"),
-        (dict(selection="argmax"), r"without heads=Separate\(\) and positions=CoPE"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):
-    module = MultiHeadAttention(D, H, K, V, **{"positions": CoPE(), **options})
-    x = jnp.zeros((B, N, D))
+    of = config.Attention(D, H, K, V, **{"positions": CoPE(), **options})
     with pytest.raises(ValueError, match=message):
-        module.init(jax.random.key(0), x, x, CAUSAL)
+        of.check()
 
 
-def test_a_ring_and_a_memory_are_refused():
-    module = MultiHeadAttention(D, H, K, V, positions=CoPE(p_max=3), causal=True)
-    x = jnp.zeros((B, N, D))
-    variables = moved(module, x)
-    cache = module.empty_cache((B,), 4, x.dtype)
-    visible = jnp.ones((B, 1, N), bool)
-    step = (x[:, :1], jnp.int32(0), cache, visible)
+def test_a_ring_is_refused():
+    module, x, variables = build()
+    at = Decoding(jnp.int32(0), jnp.ones((B, 1, N), bool))
+    ctx = Context(decoding=at, cache=module.empty_cache(B, 4, x.dtype))
     with pytest.raises(ValueError, match="a ring of 4 of 7 entries does not keep"):
-        module.apply(variables, *step, method="decode_step")
-    memory = module.apply(variables, x, method="project_memory")
-    with pytest.raises(ValueError, match="a memory is attended to without positions"):
-        module.apply(variables, x, memory, visible, method="attend_to_memory")
+        module.apply(variables, x[:, :1], ctx)
 
 
 def test_tables_that_do_not_fit_are_refused():

@@ -3,36 +3,38 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from attn.models.blocks import LanguageLayer
-from attn.models.heads import Difference
 
 import attn
 from attn import (
     HEADS,
     MIXERS,
+    NORMALISERS,
     POSITIONS,
+    RESIDUALS,
     SCORES,
     Convolutional,
     Differential,
     Heads,
     Positions,
+    Residual,
     Rotary,
+    ValueResidual,
 )
 from attn.contract import (
     check_heads,
     check_mixer,
+    check_normaliser,
     check_positions,
+    check_residual,
     check_score,
     common,
     mixers,
     normalisers,
 )
-from attn.kernels.cached import over_cache
-from tests.cases import the_rest_in_ci
+from attn.nn.blocks import Layer
 
 
 @attn.score
@@ -63,8 +65,49 @@ def failures(rows):
     return [f"{row.what}: {row.detail}" for row in rows if not row.ok]
 
 
+def cases(registry, quick, check, **more):
+    """Returns parameters (check, value) of a registry, all but the quick ones marked ci."""
+    values = {name: cls() for name, cls in registry.items()} | more
+    return [
+        pytest.param(
+            check, value, marks=() if name in quick else pytest.mark.ci, id=name
+        )
+        for name, value in values.items()
+    ]
+
+
+# Of each registry what has each hook, a cache of positions or of neighbours; the outputs
+# of heads are held to oracles in tests/attn/nn, and states in tests/attn/recurrent.
+EVERY_VALUE = [
+    *cases(
+        POSITIONS,
+        ("sinusoidal", "t5", "forget", "randomised", "half rotary"),
+        check_positions,
+        **{"half rotary": Rotary(fraction=1 / 3)},
+    ),
+    *cases(MIXERS, ("attention", "convolution"), check_mixer),
+    *cases(HEADS, (), check_heads),
+    *cases(RESIDUALS, ("values", "scores"), check_residual),
+]
+
+
+@pytest.mark.parametrize(("check", "value"), EVERY_VALUE)
+def test_values_meet_the_contract(check, value):
+    assert not failures(check(value))
+
+
+def every_score(*quick):
+    return pytest.mark.parametrize(
+        "score",
+        [
+            pytest.param(name, marks=() if name in quick else pytest.mark.ci)
+            for name in (Cosine, *SCORES)
+        ],
+    )
+
+
 # A product and a score that is none; others go the way of one of them.
-@pytest.mark.parametrize("score", the_rest_in_ci([Cosine, "additive"], first=1))
+@every_score(Cosine)
 def test_a_score_meets_the_contract(score):
     rows = check_score(score, dtypes=())
     assert len(rows) == 11
@@ -72,7 +115,7 @@ def test_a_score_meets_the_contract(score):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("score", SCORES)
+@every_score()
 def test_every_score_meets_the_contract_in_bfloat16(score):
     rows = check_score(score, dtypes=["bfloat16"])
     assert len(rows) == 12
@@ -80,50 +123,28 @@ def test_every_score_meets_the_contract_in_bfloat16(score):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("score", [Cosine, "additive"])
+@pytest.mark.parametrize("score", [Cosine, "additive", "annealed"])
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)
     assert len(rows) == 22
     assert not failures(rows)
 
 
-# One of each hook.
-SOME_POSITIONS = ("sinusoidal", "t5", "forget", "randomised", "half rotary")
-
-
 @pytest.mark.parametrize(
-    "positions",
+    "normaliser",
     [
-        pytest.param(name, marks=() if name in SOME_POSITIONS else pytest.mark.ci)
-        for name in [*POSITIONS, "half rotary"]
+        pytest.param(name, marks=() if name == "sink" else pytest.mark.ci)
+        for name in NORMALISERS
     ],
 )
-def test_positions_meet_the_contract(positions):
-    half = Rotary(fraction=1 / 3)
-    value = half if positions == "half rotary" else POSITIONS[positions]()
-    assert not failures(check_positions(value))
+def test_a_normaliser_meets_the_contract(normaliser):
+    assert not failures(check_normaliser(normaliser, ["bfloat16"]))
 
 
-# With a cache of positions, and of neighbours; tests/attn/recurrent is harder on states.
-SOME_MIXERS = ("attention", "convolution")
-
-
-@pytest.mark.parametrize(
-    "mixer",
-    [
-        pytest.param(mixer, marks=() if mixer in SOME_MIXERS else pytest.mark.ci)
-        for mixer in MIXERS
-    ],
-)
-def test_a_mixer_meets_the_contract(mixer):
-    assert not failures(check_mixer(MIXERS[mixer]()))
-
-
-# Outputs and decoding of each are held to oracles in tests/attn/models.
 @pytest.mark.ci
-@pytest.mark.parametrize("heads", HEADS)
-def test_heads_meet_the_contract(heads):
-    assert not failures(check_heads(HEADS[heads]()))
+@pytest.mark.parametrize("normaliser", ["sink", "entmax"])
+def test_a_normaliser_meets_the_contract_in_every_precision(normaliser):
+    assert not failures(check_normaliser(normaliser))
 
 
 def test_checks_have_float32_products_on_accelerators_too():
@@ -136,86 +157,94 @@ def test_checks_have_float32_products_on_accelerators_too():
     assert (row.ok, row.detail) == (True, "float32")
 
 
+@dataclasses.dataclass(frozen=True)
+class Forgetful(Differential):
+    """Heads whose cache forgets all values."""
+
+    def over_cache(self, params, q, k, v, ctx, **arguments):
+        ones = jnp.ones((*q.shape[:-1], v.shape[-1]))
+        return self._normed(params, ones, ctx)
+
+
 def test_heads_whose_cache_forgets_are_found():
-    class Forgetful(Difference):
-        def over_cache(self, q, k, v, **arguments):
-            return self._normed(jnp.ones((*q.shape[:-1], v.shape[-1])))
-
-    @dataclasses.dataclass(frozen=True)
-    class Wrong(Differential):
-        def build(self, h, d_k, d_v):
-            return Forgetful(d_k, d_v, self.initial_lambda())
-
-    kept, steps = failures(check_heads(Wrong()))
+    kept, steps = failures(check_heads(Forgetful()))
     assert "attention to a kept memory equals the full pass" in kept
     assert "steps over a cache equal the full pass" in steps
     for failure in (kept, steps):
         assert "ValueError: results differ" in failure and "in layer 1" in failure
 
 
-class Numbered(nn.Module):
+@dataclasses.dataclass(frozen=True)
+class Numbered(Heads):
     """Multiplies what a layer of a number has by it, but not over a cache."""
 
-    number: Any
-
-    def __call__(self, q, k, v, **arguments):
-        return self.number * attn.attention(q, k, v, **arguments)
-
-    def over_cache(self, q, k, v, **arguments):
-        return over_cache(q, k, v, **arguments)
+    def attend(self, params, q, k, v, ctx, **arguments):
+        out = attn.attention(q, k, v, **arguments)
+        return jax.tree.map(lambda x: x * ctx.layer, out)
 
 
-class Residual(nn.Module):
-    """Adds the first layer's values, which it finds in a variable of the module."""
+def test_decoding_that_is_wrong_from_the_second_layer_on_is_found():
+    messages = failures(check_heads(Numbered()))
+    kept, steps = (line for line in messages if "equal" in line)
+    assert kept.endswith("in layer 2") and steps.endswith("in layer 2")
 
-    number: Any
+
+@dataclasses.dataclass(frozen=True)
+class Variable(Heads):
+    """Adds the first layer's values, which it finds in a variable of the class."""
+
     kept: ClassVar[list] = []
 
-    def __call__(self, q, k, v, **arguments):
-        if self.number == 1:
+    def attend(self, params, q, k, v, ctx, **arguments):
+        if ctx.layer == 1:
             self.kept[:] = [v]
         elif self.kept:
             v = (v + self.kept[0]) / 2
         return attn.attention(q, k, v, **arguments)
 
-    def over_cache(self, q, k, v, **arguments):
-        return over_cache(q, k, v, **arguments)
-
-
-@dataclasses.dataclass(frozen=True)
-class InLayers(Heads):
-    """Heads whose module gets the number of its layer."""
-
-    module: type
-    layer: Any = 1
-
-    def build(self, h, d_k, d_v):
-        return self.module(self.layer)
-
-    def in_layer(self, number):
-        return dataclasses.replace(self, layer=number)
-
-
-def test_decoding_that_is_wrong_from_the_second_layer_on_is_found():
-    messages = failures(check_heads(InLayers(Numbered)))
-    kept, steps = (line for line in messages if "equal" in line)
-    assert kept.endswith("in layer 2") and steps.endswith("in layer 2")
-
 
 def test_heads_that_get_values_in_a_variable_are_found():
-    first, *_ = failures(check_heads(InLayers(Residual)))
+    first, *_ = failures(check_heads(Variable()))
     assert first.startswith("outputs depend on arguments and parameters alone: ")
     assert "layer 3 gave other outputs of the same inputs and parameters" in first
 
 
+@dataclasses.dataclass(frozen=True)
+class WholeMean(Residual):
+    """Adds the mean of a row's values, of other texts and of what follows too."""
+
+    def values(self, params, v, ctx):
+        return v + v.mean(1, keepdims=True), ctx
+
+
+@dataclasses.dataclass(frozen=True)
+class Unshared(ValueResidual):
+    """Writes to the context what it does not declare."""
+
+    def shared(self, a, batch, n, m, dtype):
+        return {}
+
+
+def test_residuals_that_are_wrong_are_found():
+    messages = " ".join(failures(check_residual(WholeMean())))
+    for what in ("sees none behind it", "packed row", "steps over a cache"):
+        assert what in messages
+    assert any("KeyError" in line for line in failures(check_residual(Unshared())))
+
+
 def test_a_mixer_that_keeps_what_it_has_seen_is_found():
-    @dataclasses.dataclass(frozen=True)
-    class Keeping(Convolutional):
+    class Module(attn.Convolution):
         seen: ClassVar[list] = []
 
-        def mix(self, module, x, mask):
+        def __call__(self, x, ctx):
             self.seen.append(x)
-            return module(x, mask) + self.seen[0].mean()
+            y, ctx = super().__call__(x, ctx)
+            return y + self.seen[0].mean(), ctx
+
+    @dataclasses.dataclass(frozen=True)
+    class Keeping(Convolutional):
+        def build(self, block, causal):
+            return Module(block.d_model, self.radius, causal)
 
     first, *_ = failures(check_mixer(Keeping()))
     assert first == (
@@ -233,7 +262,7 @@ def test_a_mixers_name_is_its_own_in_a_layer():
     with pytest.raises(ValueError, match=message):
         mixers.in_layer(Taken())
     # Unless a class names itself, a layer takes it.
-    assert not hasattr(LanguageLayer, attn.Mixer.name)
+    assert not hasattr(Layer, attn.Mixer.name)
 
 
 def test_an_error_says_at_which_line_of_ones_own_it_was():
@@ -354,13 +383,14 @@ def test_positions_that_count_from_the_start_of_a_row_are_found():
 
 
 def test_a_mixer_that_looks_ahead_is_found():
+    class Module(attn.Convolution):
+        def __call__(self, x, ctx):
+            return super().__call__(x, ctx.replace(mask=attn.Mask()))
+
     @dataclasses.dataclass(frozen=True)
     class Ahead(Convolutional):
-        def build(self, shape, design, causal, P_attention=0.0):
-            return attn.Convolution(shape.d_model, self.radius, causal=False)
-
-        def mix(self, module, x, mask):
-            return module(x, attn.Mask())
+        def build(self, block, causal):
+            return Module(block.d_model, self.radius, causal=False)
 
     messages = failures(check_mixer(Ahead()))
     assert any("sees none behind it" in failure for failure in messages)

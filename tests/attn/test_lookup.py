@@ -14,13 +14,13 @@ import pytest
 from attn import (
     RNN,
     Bilinear,
-    Design,
+    Context,
     LanguageModel,
     Mask,
     Recurrence,
-    Shape,
     argmax_attention,
     attention,
+    config,
     platforms,
 )
 from attn.jax_versions import enable_x64
@@ -53,16 +53,21 @@ def platform(request):
 
 def embedder(vocabulary):
     """Returns the variables of a model without layers, and what it makes of rows."""
-    shape = Shape(N=0, d_model=D, d_ff=2, h=1, d_k=2, d_v=2)
-    design = Design(positions=Learned(), scale_embeddings=False)
-    model = LanguageModel(shape, vocabulary=vocabulary, length=2, design=design)
+    sizes = dict(d_model=D, d_ff=2, h=1, d_k=2, d_v=2, N=1)
+    of = config.LanguageModel(**sizes, positions=Learned(), embedding_scale=1.0)
+    model = LanguageModel(of, vocabulary=vocabulary, length=2)
+    ctx = Context(places=NOTHING)
+    variables = model.init(jax.random.key(0), NOTHING, ctx)
+    params = {"embedding": variables["params"]["embedding"]}
 
     def hidden(variables):
-        # Mapped over rows, as in training.
-        apply = functools.partial(model.apply, variables)
-        return jax.vmap(apply)(NOTHING, NOTHING)
+        def embed(module):
+            table, drop = module.target_positions, module.drop
+            return module._embed(module.embedding, NOTHING, table, drop, ctx)
 
-    return model.init(jax.random.key(0), NOTHING[0], NOTHING[0]), hidden
+        return model.apply(variables, method=embed)
+
+    return variables | {"params": params}, hidden
 
 
 def test_4000_equal_tokens_count_4000_times(platform):
@@ -102,8 +107,8 @@ def test_rows_of_a_batch_share_one_table_of_gradients():
 
 
 def test_4000_equal_tokens_of_an_rnn():
-    model = RNN(vocabulary=3, length=2, d_model=D)
-    embed = lambda matrix: jax.vmap(lambda row: model._embed(matrix, row))(NOTHING)
+    model = RNN(config.RNN(d_model=D), vocabulary=3, length=2)
+    embed = lambda matrix: model._embed(matrix, NOTHING)
     change = gradients(embed, half(np.ones((3, D))))
     # The factor √2 is rounded.
     np.testing.assert_allclose(np.float32(change[0]), ALL * D**0.5, rtol=2**-7)
@@ -111,11 +116,12 @@ def test_4000_equal_tokens_of_an_rnn():
 
 def test_a_recurrence_counts_every_step():
     module = Recurrence(D, "tanh")
-    x = jnp.ones((ALL, D), jnp.bfloat16)
-    variables = module.init(jax.random.key(0), jnp.ones((2, D)), Mask.causal())
+    x = jnp.ones((1, ALL, D), jnp.bfloat16)
+    ctx = Context(Mask.causal())
+    variables = module.init(jax.random.key(0), jnp.ones((1, 2, D)), ctx)
     # So every state is 0, and tanh has the slope 1 there.
     variables = jax.tree.map(lambda w: half(jnp.zeros_like(w)), variables)
-    changes = gradients(lambda tree: module.apply(tree, x, Mask.causal()), variables)
+    changes = gradients(lambda tree: module.apply(tree, x, ctx)[0], variables)
     inputs = changes["params"]["forward"]["rnn"]["i"]
     np.testing.assert_array_equal(inputs["kernel"], [[ALL] * D] * D)
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.visibility import dense_mask
 
 import attn
 from attn import Mask, argmax_attention, attention, inspect
 from attn.kernels.query_blocks import BLOCK
+from attn.masks.near import dense_mask
 from tests.attn import oracle
 from tests.attn.blocks import blocks_of
 from tests.attn.cases import (

@@ -1,6 +1,6 @@
-"""QKNorm and Softcap: what they are where they do nothing, and what they refuse.
+"""QKNorm, Softcap and Annealed: what they are where they do nothing, and what they refuse.
 
-Their formulas are held to an oracle with all other scores, in tests/attn/models.
+Their formulas are held to an oracle with all other scores, in tests/attn/nn.
 """
 
 import functools
@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Additive, Bilinear, Dot, Mask, QKNorm, ScaledDot, Softcap, attention
+from attn import (
+    Additive,
+    Annealed,
+    Bilinear,
+    Context,
+    Dot,
+    Mask,
+    MultiHeadAttention,
+    QKNorm,
+    ScaledDot,
+    Softcap,
+    attention,
+    config,
+)
+from attn.context import in_context
 from attn.jax_versions import enable_x64
 
 N = 5
@@ -97,6 +111,47 @@ def test_normed_products_are_served_by_jax_nn():
         attention(q, k, v, score=Softcap(score), implementation="jax_nn")
 
 
+TEMPERATURES = {0: 3.0, 25: 2.375, 100: 0.5, 1000: 0.5, None: 0.5}
+"""From 3 to 0.5 over 100 steps."""
+
+
+@pytest.mark.parametrize("inner", ["dot", "additive"])
+@pytest.mark.parametrize("step", TEMPERATURES)
+def test_a_temperature_goes_from_one_value_to_another(step, inner):
+    """Of scores, as they are called and as kernels prepare them, and inside of others."""
+    draw = np.random.default_rng(3).normal
+    q, k, v = (jnp.asarray(draw(size=(n, 1, K)), jnp.float32) for n in (N, M, M))
+    score = Annealed.init(KEY, 1, K, K, inner=inner, start=3.0, end=0.5, steps=100)
+    ctx = Context(step=None if step is None else jnp.int32(step))
+    now = in_context(score, ctx)
+    own = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, now)
+    s = own.inner(q[:, 0], k[:, 0]) / TEMPERATURES[step]
+    np.testing.assert_allclose(own(q[:, 0], k[:, 0]), s, rtol=1e-5, atol=1e-5)
+    weights = np.exp(s - s.max(-1, keepdims=True))
+    expected = weights @ v[:, 0] / weights.sum(-1, keepdims=True)
+    for kernel in ("reference", "tiled"):
+        out = attention(q, k, v, score=now, implementation=kernel)
+        np.testing.assert_allclose(out[:, 0], expected, rtol=1e-4, atol=1e-5)
+    around = in_context(Softcap(QKNorm(score)), ctx)
+    assert around.inner.inner.step is ctx.step
+
+
+def test_a_layer_takes_the_temperature_of_its_step():
+    """By a step that is data: one program serves all."""
+    of = dict(d_model=K, h=H, d_k=K, d_v=K)
+    module = MultiHeadAttention(config.Attention(**of, score="annealed"))
+    x = jnp.asarray(np.random.default_rng(4).normal(size=(2, N, K)), jnp.float32)
+    variables = module.init(KEY, x, Context())
+    apply = jax.jit(lambda step: module.apply(variables, x, Context(step=step))[0])
+    for step, temperature in ((0, 2.0), (250, 1.75), (1000, 1.0)):
+        scaled = functools.partial(ScaledDot, K**-0.5 / temperature)
+        plain = config.Attention(**of, score=lambda *_, scaled=scaled: scaled())
+        expected, _ = MultiHeadAttention(plain).apply(variables, x, Context())
+        np.testing.assert_allclose(
+            apply(jnp.int32(step)), expected, rtol=1e-4, atol=1e-6
+        )
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -105,6 +160,9 @@ def test_normed_products_are_served_by_jax_nn():
             "cap=0.0 must be finite and above",
         ),
         (lambda: Softcap.init(KEY, H, K, K, cap=np.inf), "cap=inf must be finite"),
+        (lambda: Annealed.init(KEY, H, K, K, start=0.0), "start=0.0 must be finite"),
+        (lambda: Annealed.init(KEY, H, K, K, end=np.inf), "end=inf must be finite"),
+        (lambda: Annealed.init(KEY, H, K, K, steps=0), "steps=0 must be at least 1"),
         (lambda: QKNorm.init(KEY, H, K, K, norm="l1"), "unknown norm 'l1' .*: rms, l2"),
         (lambda: QKNorm(norm="max"), "unknown norm 'max' of queries and keys"),
         (lambda: QKNorm.init(KEY, H, K, K, inner="x"), "unknown score 'x'; known: dot"),

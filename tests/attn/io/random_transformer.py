@@ -3,10 +3,10 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from attn import Design, Learned, Mask, Shape, Transformer
+from attn import Learned, Transformer, config
+from tests.attn.nn.modules import random_variables, sentences
 
 N = 2
 D = 14
@@ -14,7 +14,7 @@ F = 17
 H = 2
 Y = 29
 L = 13
-SHAPE = Shape(N, D, F, H, D // H, D // H)
+SIZES = dict(N=N, d_model=D, d_ff=F, h=H, d_k=D // H, d_v=D // H)
 
 
 def assert_same(actual, expected):
@@ -23,23 +23,9 @@ def assert_same(actual, expected):
 
 
 @functools.cache
-def build(design=Design(biases=True, positions=Learned()), shape=SHAPE):
-    """A model, and variables at random."""
-    model = Transformer(shape, Y, L, design)
-    ids = jnp.zeros((1, 1), jnp.int32)
-    every = Mask()
-    made = jax.eval_shape(
-        lambda key: model.init(
-            key,
-            ids,
-            ids,
-            ids,
-            ids,
-            source_mask=every,
-            target_mask=every,
-            cross_mask=every,
-        ),
-        jax.random.key(0),
-    )
-    draw = np.random.default_rng(3).normal
-    return model, jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), made)
+def build(biases=True, positions=Learned(), **options):
+    """Returns a model, and variables at random."""
+    options = SIZES | dict(biases=biases, positions=positions) | options
+    model = Transformer(config.Transformer(**options), Y, L)
+    tokens = np.zeros((1, 1), np.int32)
+    return model, random_variables(model, *sentences(tokens, tokens), seed=3)

@@ -8,11 +8,14 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from attn.models.beam_search import beam_search, greedy
 
-from attn import Design, Mask, Shape, Transformer
+from attn import RNN, Transformer, beam_search, config, greedy
+from tests.attn.nn.modules import random_variables
+from tests.attn.nn.modules import sentences as whole
 
-SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
+SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
+D = SIZES["d_model"]
+BASE = config.Transformer(**SIZES)
 LENGTH = 13
 MAX_LENGTH = 7
 N = 5
@@ -20,56 +23,37 @@ PAD = 0
 BOS = 1
 EOS = 2
 LIKELY = [PAD, BOS, EOS, 3, 71, 72, 140, 200, 211]
-"""Pieces of several blocks, the last of them among them, that are chosen often, or
-would be if they might.
+"""Tokens of several blocks, the last of them among them, that are chosen often, or would
+be if they might.
 """
 VOCABULARY = 211 + 1
 ROWS = 120  # hypotheses of one full forward pass, always the same number: it is compiled once
 
 
 @functools.cache
-def build(vocabulary=VOCABULARY, design=Design(), model=None):
+def build(description=BASE, vocabulary=VOCABULARY):
     """Returns a model of random parameters, biases and norms too."""
-    model = model or Transformer(SHAPE, vocabulary, LENGTH, design, 0.0)
-    ids = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(
-        functools.partial(
-            model.init, source_mask=Mask(), target_mask=Mask(), cross_mask=Mask()
-        ),
-        jax.random.key(0),
-        ids,
-        ids,
-        ids,
-        ids,
-    )["params"]
-    draw = np.random.default_rng(
-        10
-    )  # with these weights sentences end early, late and not at all
-    params = jax.tree.map_with_path(
-        lambda path, x: jnp.asarray(
-            0.7 * draw.normal(size=x.shape) + ("scale" in str(path)), jnp.float32
-        ),
-        shapes,
-    )
-    table = design.positions.table(jax.random.key(0), LENGTH, SHAPE.d_model)
-    variables = dict(
-        params=params,
-        positions=dict(
-            source_positions={"table": table}, target_positions={"table": table}
-        ),
-    )
+    cls = RNN if isinstance(description, config.RNN) else Transformer
+    model = cls(description, vocabulary, LENGTH)
+    tokens = np.zeros((1, 2), np.int32)
+    # With these weights sentences end early, late and not at all.
+    drawn = random_variables(model, *whole(tokens, tokens), size=0.7, seed=10)
+    variables = {"params": drawn["params"], "positions": {}}
+    for name, positions in description.tables().items():
+        table = positions.table(jax.random.key(0), LENGTH, D)
+        variables["positions"][name] = {"table": table}
     return model, (
         rescaled(variables, LIKELY, 3) if vocabulary == VOCABULARY else variables
     )
 
 
-def rescaled(variables, pieces, factor):
-    """With logits of some pieces that are as many times larger."""
+def rescaled(variables, tokens, factor):
+    """Returns variables with logits of some tokens that are as many times larger."""
     params = variables["params"]
     name = "output" if "output" in params else "embedding"
     return {
         **variables,
-        "params": {**params, name: params[name].at[jnp.array(pieces)].multiply(factor)},
+        "params": {**params, name: params[name].at[jnp.array(tokens)].multiply(factor)},
     }
 
 
@@ -82,28 +66,14 @@ def sentences(count=40, vocabulary=VOCABULARY, seed=0):
 
 @functools.partial(jax.jit, static_argnums=0)
 def full(model, variables, source, lengths, target):
-    """log P of every piece after each of the pieces of `target`, from one pass over all of it."""
-    at = [
-        jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        for ids in (source, target)
-    ]
-    seen = Mask.padding(lengths)
-    hidden = model.apply(
-        variables,
-        source,
-        target,
-        *at,
-        source_mask=seen,
-        target_mask=Mask.causal(),
-        cross_mask=seen,
-    )
-    return jax.nn.log_softmax(
-        model.apply(variables, hidden, method="logits").astype(jnp.float32)
-    )
+    """log P of every token after each of those of `target`, from one pass over all of it."""
+    hidden = model.apply(variables, *whole(source, target, lengths))
+    logits = model.apply(variables, hidden, method="logits")
+    return jax.nn.log_softmax(logits.astype(jnp.float32))
 
 
 def log_probs_of(model, variables, source, lengths, targets):
-    """log P of every piece after each place of the targets (B, K, T), bos before them:
+    """log P of every token after each place of the targets (B, K, T), bos before them:
     (B, K, T, Y).
     """
     count, k, t = targets.shape
@@ -131,7 +101,7 @@ def lp(n, alpha):
 
 def slow(model, variables, source, lengths, beam, alpha, limits, prefixes):
     """Beam search by its definition: for each sentence all that finished, best first:
-    (score, log P, pieces).
+    (score, log P, tokens).
     """
     alive = [[(0.0, ())] for _ in source]
     finished = [[] for _ in source]
@@ -169,9 +139,9 @@ def check(actual, expected, n_best):
     assert actual.tokens.shape == (len(expected), n_best, MAX_LENGTH)
     for b, best in enumerate(expected):
         best = best[:n_best]
-        for k, (score, log_prob, pieces) in enumerate(best):
-            assert tuple(actual.tokens[b, k].tolist()) == pieces + (PAD,) * (
-                MAX_LENGTH - len(pieces)
+        for k, (score, log_prob, tokens) in enumerate(best):
+            assert tuple(actual.tokens[b, k].tolist()) == tokens + (PAD,) * (
+                MAX_LENGTH - len(tokens)
             )
             np.testing.assert_allclose(actual.scores[b, k], score, rtol=2e-5, atol=1e-5)
             np.testing.assert_allclose(

@@ -9,17 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.beam_search import beam_search, greedy
 
-from attn import Design, Transformer
+from attn import Transformer, beam_search, config, greedy
 from attn.jax_versions import enable_x64
-from tests.attn.models.slow_search import (
+from tests.attn.nn.slow_search import (
+    BASE,
     BOS,
     EOS,
     LENGTH,
     MAX_LENGTH,
     PAD,
-    SHAPE,
+    SIZES,
+    D,
     N,
     begun,
     build,
@@ -62,14 +63,14 @@ def test_beam_search_equals_the_slow_one(beam, n_best, alpha):
 
 
 def test_a_wide_beam_finds_everything():
-    model, variables = build(6)
+    model, variables = build(BASE, 6)
     source, lengths = sentences(3, 6)
     everything = []
     for n in range(4):
         for tokens in itertools.product([3, 4, 5], repeat=n):
             everything.append((*tokens, EOS))
     targets = np.array(
-        [(*pieces, *(PAD,) * (4 - len(pieces))) for pieces in everything]
+        [(*tokens, *(PAD,) * (4 - len(tokens))) for tokens in everything]
     )
     targets = np.broadcast_to(targets, (3, *targets.shape))
     totals = log_prob_of(model, variables, source, lengths, targets)
@@ -148,7 +149,7 @@ def test_logits_may_all_be_negative():
     """
     model, variables = build()
     table = (variables["params"]["embedding"] - 5).at[:2].set(0)
-    ones = {"norm": {"scale": jnp.ones(SHAPE.d_model), "bias": jnp.ones(SHAPE.d_model)}}
+    ones = {"norm": {"scale": jnp.ones(D), "bias": jnp.ones(D)}}
     layer = {**variables["params"]["decoder_0"], "feed_forward_norm": ones}
     variables = {
         **variables,
@@ -190,32 +191,33 @@ def test_a_sentence_is_translated_as_if_alone():
 def watched_search():
     """A compiled search of two hypotheses, and the numbers of the steps that it makes."""
     reached = []
-    step = Transformer.decode_step
+    decode = Transformer.decode
 
-    def watched(self, pieces, t, *rest):
+    def watched(self, tokens, ctx):
+        t = ctx.decoding.t
         jax.debug.callback(lambda t: reached.append(int(t) + 1), t)
-        return step(self, pieces, t, *rest)
+        return decode(self, tokens, ctx)
 
     @functools.partial(jax.jit, static_argnums=0)
     def search(model, variables, source, lengths, alpha):
         options = dict(max_length=MAX_LENGTH, bos=BOS, eos=EOS, alpha=alpha)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Transformer, "decode_step", watched)
+            patch.setattr(Transformer, "decode", watched)
             return beam_search(model, variables, source, lengths, beam=2, **options)
 
     return search, reached
 
 
 def scripted(first, later):
-    """A model whose next piece depends on its position only: eos with these
+    """A model whose next token depends on its position only: eos with these
     probabilities, else 3, seldom 4.
     """
-    model, variables = build(6, design=Design(embeddings="separate"))
+    model, variables = build(config.Transformer(**SIZES, embeddings="separate"), 6)
     params = jax.tree.map_with_path(
         lambda path, x: jnp.ones_like(x) if "scale" in str(path) else jnp.zeros_like(x),
         variables["params"],
     )
-    places = np.random.default_rng(0).normal(size=(LENGTH, SHAPE.d_model))
+    places = np.random.default_rng(0).normal(size=(LENGTH, D))
     hidden = (places - places.mean(-1, keepdims=True)) / places.std(-1, keepdims=True)
     eos = np.array([first] + [later] * (MAX_LENGTH - 1))
     never = np.full(MAX_LENGTH, 1e-6)
@@ -235,21 +237,12 @@ def scripted(first, later):
 @pytest.mark.parametrize(
     ("first", "later", "alpha", "size", "steps"),
     [
-        (
-            0.9,
-            0.5,
-            0.6,
-            1,
-            1,
-        ),  # nothing longer can be better: log 0.09 / lp(7) < log 0.9
-        (
-            0.7,
-            0.001,
-            5.0,
-            7,
-            7,
-        ),  # a translation of two pieces cannot be better than that of one, one of seven can
-        (0.3, 0.98, -3.0, 2, 2),  # one of seven cannot be better, one of two can
+        # Nothing longer can be better: log 0.09 / lp(7) < log 0.9.
+        (0.9, 0.5, 0.6, 1, 1),
+        # A translation of two tokens cannot be better than that of one, one of seven can.
+        (0.7, 0.001, 5.0, 7, 7),
+        # One of seven cannot be better, one of two can.
+        (0.3, 0.98, -3.0, 2, 2),
     ],
 )
 def test_it_stops_when_nothing_can_change_and_not_before(
@@ -273,12 +266,8 @@ def test_bfloat16():
     targets = np.asarray(hypotheses.tokens)
     np.testing.assert_array_equal((targets == EOS).sum(-1), 1)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), rounded)
-    assert (
-        np.abs(
-            hypotheses.log_probs - log_prob_of(model, exact, source, lengths, targets)
-        ).mean()
-        < 0.2
-    )  # of 5
+    expected = log_prob_of(model, exact, source, lengths, targets)
+    assert np.abs(hypotheses.log_probs - expected).mean() < 0.2  # of 5
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,16 @@
 are where they do nothing.
 """
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.blocks import LanguageLayer
-from attn.models.design import check_design
-from attn.models.heads import GATES
 
 from attn import (
-    Design,
+    Context,
+    CrossAttention,
     Differential,
     LanguageModel,
     Mask,
@@ -22,19 +19,25 @@ from attn import (
     NoPositions,
     Rotary,
     Separate,
-    Shape,
     TalkingHeads,
     attention,
+    config,
     differential,
     talking_heads,
 )
 from attn.jax_versions import enable_x64
+from attn.nn.blocks import Layer
 from tests.attn import oracle
-from tests.attn.models.multihead_cases import LENGTHS, B, D, H, M, N
-from tests.attn.models.random_variables import random_variables
+from tests.attn.nn.modules import CAUSAL, apply, count, random_variables
 
+B = 2
+N = 5
+M = 7
+H = 3
+D = 13
 K = 4
 V = 5
+LENGTHS = np.array([4, 7])
 LAMBDA = 0.6
 # The first query sees nothing, and the last keys of the first example are hidden.
 MASK = Mask.causal(-1) & Mask.padding(LENGTHS)
@@ -49,13 +52,12 @@ CASES = {
 
 
 @functools.cache
-def build(**options):
+def build(cls=CrossAttention, **options):
     """Returns a module and random parameters in float64."""
-    model = MultiHeadAttention(D, H, K, V, **options)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *single(), Mask())
-    draw = np.random.default_rng(5).normal
-    params = jax.tree.map(lambda x: 0.4 * draw(size=x.shape), shapes["params"])
-    return model, params
+    model = cls(config.Attention(D, H, K, V, **options))
+    x, memory = single()
+    variables = random_variables(model, x, Context(memory=memory), dtype=np.float32)
+    return model, jax.tree.map(np.float64, variables["params"])
 
 
 def inputs():
@@ -65,6 +67,11 @@ def inputs():
 
 def single():
     return [jnp.asarray(x, jnp.float32) for x in inputs()]
+
+
+def attended(model, params, x, memory):
+    ctx = Context(memory=memory, memory_mask=MASK)
+    return apply(model, {"params": params}, x, ctx)[0]
 
 
 def sigmoid(x):
@@ -135,7 +142,7 @@ def test_outputs_and_gradients_equal_the_oracles(name):
         return np.stack([exact(p, *example, **CASES[name]) for example in examples])
 
     def loss(p):
-        out = model.apply({"params": p}, jnp.asarray(x), jnp.asarray(memory), MASK)
+        out = attended(model, p, jnp.asarray(x), jnp.asarray(memory))
         return (out * pull).sum(), out
 
     with enable_x64(True):
@@ -163,9 +170,9 @@ def test_a_gate_of_ones_is_none():
         params, plain, x = jax.tree.map(
             jnp.asarray, ({**params, **ones}, plain, inputs())
         )
+        without = CrossAttention(config.Attention(D, H, K, V, biases=True))
         np.testing.assert_array_equal(
-            jax.jit(model.apply)({"params": params}, *x, MASK),
-            jax.jit(model.clone(gate="none").apply)({"params": plain}, *x, MASK),
+            attended(model, params, *x), attended(without, plain, *x)
         )
 
 
@@ -203,24 +210,19 @@ def test_each_map_drops_weights_of_its_own():
 
 def test_heads_that_say_nothing_are_separate():
     q, k, v = draw_qkv(K)
-    eye = jnp.eye(H)
+    own = TalkingHeads().parameters(jax.random.key(0), config.Attention(h=H))
+    eye = own["w_scores"]
+    np.testing.assert_array_equal(eye, np.eye(H))
 
     @jax.jit
     def both(q, k, v):
         options = dict(mask=MASK, return_weights=True)
-        talking = talking_heads(q, k, v, eye, eye, **options)
+        talking = talking_heads(q, k, v, *own.values(), **options)
         return talking, attention(q, k, v, **options)
 
     (out, weights), expected = both(q, k, v)
     np.testing.assert_allclose(out, expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(weights, expected[1], rtol=1e-5, atol=1e-6)
-
-
-def test_talking_heads_are_separate_at_first():
-    module = TalkingHeads().build(H, K, V)
-    variables = module.init(jax.random.key(0), method=lambda module: module.w_scores)
-    for matrix in variables["params"].values():
-        np.testing.assert_array_equal(matrix, np.eye(H))
 
 
 def draw_qkv(width):
@@ -272,114 +274,57 @@ def test_without_keys_talking_heads_give_0():
     ],
 )
 def test_parameters_are_as_many_as_the_formulas_say(options, more):
-    def count(**options):
-        return sum(x.size for x in jax.tree.leaves(build(**options)[1]))
+    def parameters(**options):
+        return count({"params": build(**options)[1]})
 
-    assert count(**options) - count(biases=options.get("biases", False)) == more
+    plain = parameters(biases=options.get("biases", False))
+    assert parameters(**options) - plain == more
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_keep_the_precision_of_the_inputs(name):
     model, params = build(**CASES[name])
-    half = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), (params, single())
-    )
-    out = jax.eval_shape(lambda p, x: model.apply({"params": p}, *x, MASK), *half)
+    half = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), (params, inputs()))
+    out = jax.eval_shape(lambda p, x: attended(model, p, *x), *half)
     assert out.dtype == jnp.bfloat16
 
 
 def test_rotation_turns_each_map_by_itself():
     """Equal maps stay equal, and are turned."""
-    model = MultiHeadAttention(D, H, K, V, heads=Differential(), positions=Rotary())
-    x, _ = single()
-    params = dict(build(heads=Differential())[1])
+    options = dict(heads=Differential(), positions=Rotary())
+    model, params = build(MultiHeadAttention, **options)
+    params = dict(params)
     for name in ("w_q", "w_k"):
         params[name] = np.concatenate([params[name][..., :K]] * 2, axis=-1)
+    x, _ = single()
 
-    @jax.jit
-    def turned(params, x):
-        def both(module, x):
-            return module._queries(x), module.keys_and_values(x)[0]
+    def both(module, x):
+        ctx = Context()
+        k, _, _ = module._keys_and_values(x, ctx)
+        return module._queries(x, ctx.places_of(x)), k
 
-        return model.apply({"params": params}, x, method=both)
-
-    q, k = map(np.asarray, turned(params, x))
-    for y in (q, k):
+    for y in model.apply({"params": params}, x, method=both):
         np.testing.assert_array_equal(y[..., :K], y[..., K:])
-        assert not np.allclose(
-            y[:, 1], np.einsum("bd,dhk->bhk", x[:, 1], params["w_q"])
-        )
+        plain = np.einsum("bd,dhk->bhk", x[:, 1], params["w_q"])
+        assert not np.allclose(y[:, 1], plain)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(gate="row"), f"unknown gate 'row'; known: {', '.join(GATES)}"),
-        (dict(heads=Differential(1.0)), "lambda_init=1.0 must be at least 0 and below"),
-        (
-            dict(heads=TalkingHeads(), selection="argmax"),
-            r"without heads=TalkingHeads\(\)",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_lambda_grows_with_the_layer(scan):
-    """As 0.8 − 0.6·exp(−0.3·(l − 1)), l from 1 (Ye et al. 2024, section 2.1)."""
-    model, variables, tokens, places, expected = layer_by_layer()
-    apply = jax.jit(model.clone(scan=scan).apply)
-    actual = apply(variables, tokens, places)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-@functools.cache
-def layer_by_layer():
-    """Returns a model with its arguments, and what its layers give one after another."""
-    shape = Shape(3, D, D, H, K, V)
-    design = Design(heads=Differential(), positions=NoPositions())
-    model = LanguageModel(shape, 7, 6, design)
+def test_lambda_grows_with_the_layer():
+    """As 0.8 − 0.6·exp(−0.3·(l − 1)), l from 1 (Ye et al. 2024, section 2.1), in a loop and
+    in a scan.
+    """
+    sizes = dict(d_model=D, d_ff=D, h=H, d_k=K, d_v=V, positions=NoPositions())
+    of = config.LanguageModel(N=3, heads=Differential(), **sizes)
+    model = LanguageModel(of, 7, 6)
     tokens = jnp.array([[3, 1, 4, 1, 5, 2]])
-    places = jnp.arange(6)[None]
-    params = random_variables(model, tokens, places)["params"]
-    variables = {"params": params, "positions": no_table()}
-
-    @jax.jit
-    def expected(params):
-        x = params["embedding"][tokens] * D**0.5
-        for number, factor in enumerate((0.2, 0.355509, 0.470713)):
-            of_layer = Design(heads=Differential(factor), positions=NoPositions())
-            layer = LanguageLayer(shape, of_layer)
-            own = {"params": params[f"decoder_{number}"]}
-            x = layer.apply(own, x, Mask.causal())
-        return x
-
-    return model, variables, tokens, places, expected(params)
-
-
-def no_table():
-    return {"target_positions": {"table": jnp.zeros((6, D))}}
-
-
-def test_heads_of_ones_own_keep_their_class_in_a_layer():
-    @dataclasses.dataclass(frozen=True)
-    class Own(Differential):
-        extra: int = 3
-
-    own = Own(extra=5).in_layer(2)
-    assert type(own) is Own
-    assert own.extra == 5
-    assert own.initial_lambda() == pytest.approx(0.355509, abs=1e-6)
-    assert Own(0.7).in_layer(2).initial_lambda() == 0.7
-    assert own == Own(extra=5).in_layer(2)
-    # A layer is no option: what names the value has none.
-    assert repr(Differential().in_layer(2)) == "Differential(lambda_init=None)"
-
-
-def test_heads_of_a_design_are_a_value():
-    shape = Shape(1, D, D, H, K, V)
-    with pytest.raises(ValueError, match="heads='talking' must be a Heads, such as"):
-        check_design(Design(heads="talking"), shape)
+    variables = random_variables(model, tokens, CAUSAL)
+    table = {"target_positions": {"table": jnp.zeros((6, D))}}
+    variables["positions"] = table
+    params = variables["params"]
+    x = params["embedding"][tokens] * D**0.5
+    for number, factor in enumerate((0.2, 0.355509, 0.470713)):
+        layer = Layer(config.Block(heads=Differential(factor), **sizes), causal=True)
+        x, _ = apply(layer, {"params": params[f"decoder_{number}"]}, x, CAUSAL)
+    for scan in (False, True):
+        actual = apply(model.clone(scan=scan), variables, tokens, CAUSAL)
+        np.testing.assert_allclose(actual, x, rtol=1e-4, atol=1e-4)

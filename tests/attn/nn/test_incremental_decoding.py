@@ -1,18 +1,14 @@
-"""Decoding from a cache equals the full forward pass, for each choice of a design."""
+"""Decoding from a cache equals the full forward pass, for each choice of a description."""
 
 import numpy as np
 import pytest
-from attn.models.design import NORMS
-from attn.models.heads import GATES
 
 from attn import (
     HEADS,
-    RNN,
     SCORES,
     ALiBi,
     Convolutional,
     CoPE,
-    Design,
     Differential,
     Forget,
     GatedDeltaNet,
@@ -24,14 +20,18 @@ from attn import (
     Relative,
     Restricted,
     Rotary,
+    ScoreResidual,
     SeparableConvolutional,
     TalkingHeads,
+    ValueResidual,
+    config,
 )
-from tests.attn.models.slow_search import (
+from attn.config import GATES
+from attn.nn.layers import FEED_FORWARDS, GELU, NORMS, Both, Gated, PostFinal, Pre, SiLU
+from tests.attn.nn.slow_search import (
     EOS,
-    LENGTH,
     MAX_LENGTH,
-    VOCABULARY,
+    SIZES,
     build,
     log_prob_of,
     rescaled,
@@ -39,78 +39,80 @@ from tests.attn.models.slow_search import (
     sentences,
 )
 
-# Each norm, score and way of heads is in one of them. Every position and mixer decodes in
-# `attn.contract`; here are those of which hypotheses that change places ask more.
-DESIGNS = [
-    Design(
+# Each norm, score, feed-forward network and way of heads is in one of them. Every position,
+# mixer and residual decodes in `attn.contract`; here are those of which hypotheses that
+# change places ask more.
+OPTIONS = [
+    dict(
         positions=Rotary(),
-        norm="post_final",
+        norm=PostFinal(),
         biases=True,
         heads=Differential(),
         gate="element",
     ),
-    Design(
+    dict(
         positions=ALiBi(),
         score="additive",
         embeddings="target",
         heads=TalkingHeads(),
         gate="head",
     ),
-    Design(
+    dict(
         positions=Relative(),
-        norm="pre",
+        norm=Pre(),
         score="bilinear",
         embeddings="separate",
-        scale_embeddings=False,
+        embedding_scale=1.0,
     ),
-    Design(
+    dict(
         positions=Learned(),
         encoder_mixing=Restricted(1),
         decoder_mixing=Recurrent("lstm"),
     ),
-    Design(
+    dict(
         positions=NoPositions(),
         score="dot",
         encoder_mixing=Convolutional(1),
         decoder_mixing=SeparableConvolutional(1),
+        feed_forward=SiLU(),
     ),
-    Design(
+    dict(
         positions=ALiBi(),
         score="softcap",
         encoder_mixing=SeparableConvolutional(1),
         decoder_mixing=Restricted(1),
+        norm=Both("rms"),
+        feed_forward=Gated(),
     ),
-]
-DESIGNS += [
-    Design(positions=Forget()),
-    Design(positions=CoPE(), encoder_mixing=LinearAttention()),
-    Design(
+    dict(positions=Forget(), residual=ValueResidual(), N=2),
+    dict(positions=CoPE(), encoder_mixing=LinearAttention()),
+    dict(
         positions=Randomised(),
         score="qk_norm",
-        activation="gelu",
+        feed_forward=GELU(),
         decoder_mixing=GatedDeltaNet(),
     ),
+    dict(residual=ScoreResidual(), decoder={"N": 2, "layer_2": {"h": 2, "d_v": 3}}),
 ]
-TRIED = {design.score for design in DESIGNS}
-DESIGNS += [Design(score=name) for name in SCORES if name not in TRIED]
-TRIED = {type(design.heads) for design in DESIGNS}
-DESIGNS += [Design(heads=cls()) for cls in HEADS.values() if cls not in TRIED]
-RECURRENT = [
-    RNN(VOCABULARY, LENGTH, 10, 2, "lstm", "additive"),
-    RNN(VOCABULARY, LENGTH, 10, 1, "gru", "none"),
+TRIED = {options.get("score") for options in OPTIONS}
+OPTIONS += [dict(score=name) for name in SCORES if name not in TRIED]
+MODELS = [config.Transformer(**SIZES | options) for options in OPTIONS]
+RNNS = [
+    config.RNN(d_model=10, N=2, cell="lstm", score="additive"),
+    config.RNN(d_model=10, N=1, cell="gru", score="none"),
 ]
-# A cache of positions, and of neighbours; .ci/run has all kinds of heads, and of states.
-BUILT = [
-    pytest.param((design, None), marks=() if place in (0, 3) else pytest.mark.ci)
-    for place, design in enumerate(DESIGNS)
+# A cache of positions, one of neighbours, and what layers share; .ci/run has all.
+QUICK = (0, 3, 6, 9)
+CASES = [
+    pytest.param(model, marks=() if place in QUICK else pytest.mark.ci)
+    for place, model in enumerate(MODELS)
 ]
-BUILT += [(Design(), model) for model in RECURRENT]
 
 
-@pytest.mark.parametrize("how", BUILT)
-def test_incremental_equals_full(how):
+@pytest.mark.parametrize("description", [*CASES, *RNNS])
+def test_incremental_equals_full(description):
     """log P of the translations from the cache is that of the full forward pass."""
-    model, variables = build(VOCABULARY, *how)
+    model, variables = build(description)
     source, lengths = sentences()
     variables = rescaled(variables, [EOS], 0)  # so that translations are long
     result = searcher(model, 2, 2)(variables, source, lengths)
@@ -121,7 +123,12 @@ def test_incremental_equals_full(how):
 
 
 def test_every_choice_has_been_tried():
-    assert {design.score for design in DESIGNS} == set(SCORES)
-    assert {design.norm for design in DESIGNS} == set(NORMS)
-    assert {type(design.heads) for design in DESIGNS} == set(HEADS.values())
-    assert {design.gate for design in DESIGNS} == set(GATES)
+    def tried(name):
+        values = [getattr(model, name) for model in MODELS]
+        return {x if isinstance(x, str) else type(x) for x in values}
+
+    assert tried("score") == set(SCORES)
+    assert tried("norm") == set(NORMS.values())
+    assert tried("feed_forward") == set(FEED_FORWARDS.values())
+    assert tried("heads") == set(HEADS.values())
+    assert tried("gate") == set(GATES)

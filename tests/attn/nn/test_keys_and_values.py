@@ -10,11 +10,22 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Design, Mask, MultiHeadAttention, Relative, Rotary, Shape, Transformer
+from attn import (
+    Context,
+    CrossAttention,
+    Decoding,
+    Mask,
+    MultiHeadAttention,
+    Relative,
+    Rotary,
+    Transformer,
+    config,
+    keys_of_rows,
+)
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
-from tests.attn.models.slow_search import LENGTH, VOCABULARY, searcher, sentences
-from tests.attn.models.slow_search import build as build_model
+from tests.attn.nn import slow_search
+from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
 B = 2
 N = 5
@@ -25,6 +36,7 @@ K = 6
 V = 3
 C = 5
 LENGTHS = np.array([4, 7])
+MASK = Mask.padding(LENGTHS)
 
 
 @attn.score
@@ -46,8 +58,8 @@ class Normed:
         return dot(q, k)
 
 
-def module(**options):
-    return MultiHeadAttention(D, H, K, V, **options)
+def module(cls=MultiHeadAttention, selection="soft", d_k=K, **options):
+    return cls(config.Attention(D, H, d_k, V, **options), selection=selection)
 
 
 def inputs(dtype=np.float32):
@@ -57,17 +69,16 @@ def inputs(dtype=np.float32):
 
 @functools.cache
 def drawn(model, dtype=np.float32):
-    """Returns random parameters, biases too."""
-    x = jax.ShapeDtypeStruct((B, N, D), jnp.float32)
-    init = functools.partial(model.init, mask=Mask())
-    shapes = jax.eval_shape(init, jax.random.key(0), x, x)["params"]
-    draw = np.random.default_rng(1).normal
-    return jax.tree.map(lambda x: jnp.asarray(0.5 * draw(size=x.shape), dtype), shapes)
+    """Returns random variables, biases too."""
+    x, memory = inputs()
+    ctx = Context(memory=memory)
+    return random_variables(model, x, ctx, size=0.5, seed=1, dtype=dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "method"))
-def apply(model, params, *args, **options):
-    return model.apply({"params": params}, *args, **options)
+def outputs(model, params, ctx=CAUSAL):
+    """Returns what a module gives of the inputs."""
+    x, memory = inputs(params["w_q"].dtype)
+    return apply(model, {"params": params}, x, ctx.replace(memory=memory))[0]
 
 
 def repeated(params, h_kv):
@@ -87,45 +98,25 @@ def without_latents(params):
     return {name: x for name, x in (params | into).items() if name != "w_c"}
 
 
-def steps(model, params, x):
-    """Returns the outputs of tokens one after another, two hypotheses a position."""
-    empty = model.empty_cache((B,), 2 * N, x.dtype)
-    # Entries that are not yet written must not count.
-    cache = jax.tree.map(lambda room: np.full(room.shape, 1e6, room.dtype), empty)
-
-    @jax.jit
-    def step(x, t, cache):
-        # Each sees the entries of its own hypothesis.
-        own = np.arange(2 * N) % 2 == np.arange(2)[:, None]
-        before = jnp.arange(2 * N)[None] // 2 <= t
-        visible = jnp.broadcast_to((own & before)[None], (B, 2, 2 * N))
-        return apply(model, params, x, t, cache, visible, method="decode_step")
-
-    outputs = []
-    for t in range(N):
-        both = np.stack([x[:, t], -x[:, t]], 1)
-        y, cache = step(both, np.int32(t), cache)
-        outputs.append(y)
-    return np.stack(outputs, 2)
-
-
 def slow(*values):
     """Marks a case of which .ci/run alone has time for all."""
     return pytest.param(*values, marks=pytest.mark.ci)
 
 
+def values_and_gradients(model, params, ctx, prepared=lambda params: params):
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        out = outputs(model, prepared(params), ctx)
+        return (out**2).sum(), out
+
+    return jax.tree.leaves(loss(params))
+
+
 def test_as_many_heads_of_keys_are_multi_head_attention_bit_for_bit():
-    plain, grouped = module(), module(h_kv=H)
-    params = drawn(plain)
-    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, drawn(grouped))
-
-    @functools.partial(jax.jit, static_argnums=0)
-    @functools.partial(jax.value_and_grad, argnums=1)
-    def loss(model, params):
-        return (apply(model, params, *inputs(), Mask()) ** 2).sum()
-
-    both = loss(plain, params), loss(grouped, params)
-    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+    params = drawn(module())["params"]
+    both = [values_and_gradients(module(h_kv=x), params, CAUSAL) for x in (0, H)]
+    for a, b in zip(*both, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -133,49 +124,39 @@ def test_as_many_heads_of_keys_are_multi_head_attention_bit_for_bit():
     ("h_kv", "options"),
     [
         slow(1, dict(score="additive", combine="mean")),
-        (2, dict(biases=True, positions=Rotary(), normaliser="sink", P_drop=0.3)),
+        (2, dict(biases=True, positions=Rotary(), normaliser="sink")),
         slow(2, dict(selection="argmax", positions=Relative())),
     ],
 )
 def test_fewer_heads_of_keys_are_repeated_ones(h_kv, options):
+    """With dropout of weights, where there are such."""
+    ctx = Context(MASK, keys=keys_of_rows(jax.random.key(2), jnp.arange(B)))
+    if "selection" not in options:
+        ctx = ctx.replace(numbers={"P_attention": 0.3})
+    # Queries and keys are the same tokens.
+    ctx = ctx.replace(mask=Mask.padding(np.array([4, 3])))
     with enable_x64():
         grouped, plain = module(h_kv=h_kv, **options), module(**options)
-        params = drawn(grouped, np.float64)
-        x, memory = inputs(np.float64)
-        rngs = {"dropout": jax.random.key(2)}
-
-        @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
-        def gradient_of_grouped(params, x):
-            out = apply(grouped, params, x, memory, Mask.padding(LENGTHS), rngs=rngs)
-            return (out**2).sum(), out
-
-        @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
-        def gradient_of_repeated(params, x):
-            params = repeated(params, h_kv)
-            out = apply(plain, params, x, memory, Mask.padding(LENGTHS), rngs=rngs)
-            return (out**2).sum(), out
-
-        @jax.jit
-        def of_both(params, x):
-            return gradient_of_grouped(params, x), gradient_of_repeated(params, x)
-
-        for a, b in zip(*map(jax.tree.leaves, of_both(params, x)), strict=True):
+        params = drawn(grouped, np.float64)["params"]
+        of_repeated = functools.partial(repeated, h_kv=h_kv)
+        actual = values_and_gradients(grouped, params, ctx)
+        expected = values_and_gradients(plain, params, ctx, of_repeated)
+        for a, b in zip(actual, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [dict(h_kv=2), dict(h_kv=1, d_c=C)])
 def test_equals_the_oracle(options):
-    model = module(biases=True, **options)
-    params = drawn(model)
-    x, memory = inputs()
-    out = apply(model, params, x, memory, Mask.padding(LENGTHS))
-    p, x, memory = jax.tree.map(np.float64, (params, x, memory))
+    model = module(CrossAttention, biases=True, **options)
+    params = drawn(model)["params"]
+    out = outputs(model, params, Context(memory_mask=MASK))
+    p, x, memory = jax.tree.map(np.float64, (params, *inputs()))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M) < LENGTHS[b], (N, M))
         source = memory[b] @ p["w_c"] if "w_c" in p else memory[b]
         heads = []
         for i in range(H):
-            j = i // (H // model.h_kv)
+            j = i // (H // options["h_kv"])
             q = x[b] @ p["w_q"][:, i] + p["b_q"][i]
             k, v = (source @ p[f"w_{y}"][:, j] + p[f"b_{y}"][j] for y in "kv")
             heads.append(oracle.attention(q, k, v, visible)[0])
@@ -183,21 +164,13 @@ def test_equals_the_oracle(options):
         np.testing.assert_allclose(out[b], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_latents_as_wide_as_the_model_are_multi_head_attention():
-    plain, latent = module(), module(d_c=D)
-    params = drawn(plain)
-    out = apply(latent, params | {"w_c": jnp.eye(D)}, *inputs(), Mask())
-    np.testing.assert_allclose(out, apply(plain, params, *inputs(), Mask()), rtol=1e-5)
-
-
 def test_latents_are_matrices_of_low_rank():
     latent = module(d_c=C)
-    params = drawn(latent)
-    sizes = D * H * (K + V) + D * C + C * H * (K + V)
-    assert sum(x.size for x in jax.tree.leaves(params)) == sizes
-    out = apply(latent, params, *inputs(), Mask())
-    expected = apply(module(), without_latents(params), *inputs(), Mask())
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
+    variables = drawn(latent)
+    assert count(variables) == D * H * (K + V) + D * C + C * H * (K + V)
+    params = variables["params"]
+    expected = outputs(module(), without_latents(params))
+    np.testing.assert_allclose(outputs(latent, params), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -216,61 +189,55 @@ def test_latents_are_matrices_of_low_rank():
     ],
 )
 def test_steps_over_a_cache_are_the_whole(options):
-    model = module(causal=True, **options)
-    params = drawn(model)
+    """Of two hypotheses that share it."""
+    model = module(**options)
+    variables = drawn(model)
     x, _ = inputs()
     both = jnp.stack([x, -x], axis=1)
-    expected = apply(model, params, both, both, Mask.causal())
-    actual = steps(model, params, np.asarray(x))
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    actual = steps(model, variables, both, model.empty_cache(B, 2 * N, x.dtype))
+    for i, own in enumerate((x, -x)):
+        expected, _ = apply(model, variables, own, CAUSAL)
+        np.testing.assert_allclose(actual[:, i], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("selection", ["soft", "argmax"])
 @pytest.mark.parametrize("options", [dict(h_kv=2), dict(d_c=C, biases=True)])
 def test_a_memory_is_attended_to_in_steps(selection, options):
-    model = module(selection=selection, **options)
-    params = drawn(model)
+    model = module(CrossAttention, selection, **options)
+    variables = drawn(model)
     x, memory = inputs()
     visible = jnp.asarray(np.arange(M) < LENGTHS[:, None, None])
-
-    @jax.jit
-    def both(params, x, memory):
-        kept = apply(model, params, memory, method="project_memory")
-        out = apply(model, params, x, kept, visible, method="attend_to_memory")
-        return out, apply(model, params, x, memory, Mask.padding(LENGTHS))
-
-    out, expected = both(params, x, memory)
+    kept = apply(model, variables, memory, method="project")
+    at = Decoding(jnp.int32(0), None, visible)
+    out, _ = apply(model, variables, x, Context(memory=kept, decoding=at))
+    expected = outputs(model, variables["params"], Context(memory_mask=MASK))
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_positions_turn_beside_latents_is_the_end_of_all_keys():
     """Without what is turned it is latents; without latents, attention of one rotary key."""
     model = module(d_c=C, d_r=4, positions=Rotary())
-    params = drawn(model)
-    x, _ = inputs()
-    names = ("w_q", "w_k", "w_v", "w_o", "w_c")
-    alone = {name: params[name] for name in names}
+    params = drawn(model)["params"]
+    alone = {name: params[name] for name in ("w_q", "w_k", "w_v", "w_o", "w_c")}
     still = params | {"w_k_r": jnp.zeros((D, 4))}
     # The scale is that of longer keys.
     scaled = alone | {"w_q": alone["w_q"] * (K / (K + 4)) ** 0.5}
-    out = apply(model, still, x, x, Mask())
-    expected = apply(module(d_c=C), scaled, x, x, Mask())
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
-    turned = MultiHeadAttention(D, H, 4, V, positions=Rotary())
+    expected = outputs(module(d_c=C), scaled)
+    np.testing.assert_allclose(outputs(model, still), expected, rtol=1e-4, atol=1e-6)
+    turned = module(d_k=4, positions=Rotary())
     shared = {
         "w_q": params["w_q_r"] * (4 / (K + 4)) ** 0.5,
         "w_k": params["w_k_r"][:, None].repeat(H, 1),
         "w_v": jnp.tensordot(params["w_c"], params["w_v"], 1),
         "w_o": params["w_o"],
     }
-    out = apply(model, params | {"w_k": 0 * params["w_k"]}, x, x, Mask())
-    expected = apply(turned, shared, x, x, Mask())
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
+    out = outputs(model, params | {"w_k": 0 * params["w_k"]})
+    np.testing.assert_allclose(out, outputs(turned, shared), rtol=1e-4, atol=1e-6)
 
 
 def test_a_cache_keeps_as_little_as_it_says():
     def numbers(**options):
-        cache = module(**options).empty_cache((B,), N, jnp.float32)
+        cache = module(**options).empty_cache(B, N, jnp.float32)
         return sum(x.size for x in jax.tree.leaves(cache)) / (B * N)
 
     assert numbers() == H * (K + V)
@@ -286,11 +253,10 @@ def test_a_step_over_latents_makes_no_keys():
 
     def largest(**options):
         model = module(d_c=C, **options)
-        cache = model.empty_cache((B,), entries, jnp.float32)
-        visible = jnp.ones((B, 1, entries), bool)
-        step = functools.partial(model.apply, method="decode_step")
-        variables, x = {"params": drawn(model)}, jnp.ones((B, 1, D))
-        made = jax.make_jaxpr(step)(variables, x, jnp.int32(0), cache, visible)
+        cache = model.empty_cache(B, entries, jnp.float32)
+        at = Decoding(jnp.int32(0), jnp.ones((B, 1, entries), bool))
+        ctx = Context(decoding=at, cache=cache)
+        made = jax.make_jaxpr(model.apply)(drawn(model), jnp.ones((B, 1, D)), ctx)
         return max(
             math.prod(x.aval.shape)
             for equation in made.jaxpr.eqns
@@ -302,15 +268,14 @@ def test_a_step_over_latents_makes_no_keys():
     assert largest(score=Normed) >= B * entries * H * K
 
 
-def test_a_beam_search_finds_the_pieces_of_the_plain_form():
+def test_a_beam_search_finds_the_tokens_of_the_plain_form():
     """Of latents, of which one head of keys is made for all."""
-    shape = Shape(N=1, d_model=10, d_ff=17, h=H, d_k=6, d_v=5)
-    design = Design()
-    model, plain = (
-        Transformer(x, VOCABULARY, LENGTH, design, 0.0)
-        for x in (shape._replace(h_kv=1, d_c=C), shape)
+    sizes = dict(N=1, d_model=10, d_ff=17, h=H, d_k=6, d_v=5)
+    vocabulary, length = slow_search.VOCABULARY, slow_search.LENGTH
+    plain, latent = (
+        config.Transformer(**sizes, **more) for more in ({}, dict(h_kv=1, d_c=C))
     )
-    _, variables = build_model(VOCABULARY, design, model)
+    model, variables = slow_search.build(latent)
 
     def of_layer(layer):
         return {
@@ -322,8 +287,10 @@ def test_a_beam_search_finds_the_pieces_of_the_plain_form():
         name: of_layer(x) if "coder_" in name and isinstance(x, dict) else x
         for name, x in variables["params"].items()
     }
-    actual = searcher(model, 2, 2)(variables, *sentences())
-    expected = searcher(plain, 2, 2)(variables | {"params": params}, *sentences())
+    sentences = slow_search.sentences()
+    actual = slow_search.searcher(model, 2, 2)(variables, *sentences)
+    search = slow_search.searcher(Transformer(plain, vocabulary, length), 2, 2)
+    expected = search(variables | {"params": params}, *sentences)
     np.testing.assert_array_equal(actual.tokens, expected.tokens)
     np.testing.assert_allclose(actual.log_probs, expected.log_probs, rtol=1e-4)
 
@@ -332,18 +299,12 @@ def test_a_beam_search_finds_the_pieces_of_the_plain_form():
     ("options", "message"),
     [
         (dict(h_kv=3), "4 heads of queries cannot share 3 of keys"),
-        (dict(h_kv=0), "4 heads of queries cannot share 0 of keys"),
-        (dict(d_c=0), "d_c=0 must be at least 1"),
+        (dict(h_kv=-1), "h_kv=-1 must be at least 0"),
         (dict(d_c=C, positions=Rotary()), "turn keys, and those of latents"),
         (dict(d_c=C, d_r=2), "d_r=2 is the width of a key that positions turn"),
-        (dict(d_r=2, positions=Rotary()), "it needs both, not d_c=None"),
+        (dict(d_r=2, positions=Rotary()), "it needs both, not d_c=0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        drawn(module(**options))
-    sizes = (options.get(name) for name in ("h_kv", "d_c", "d_r"))
-    shape = Shape(1, D, D, H, K, V, *sizes)
-    design = Design(positions=options.get("positions", Relative()))
-    with pytest.raises(ValueError, match=message):
-        attn.models.design.check_design(design, shape)
+        config.Attention(D, H, K, V, **options).check()

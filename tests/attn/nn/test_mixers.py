@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.recurrence import CELLS
-from attn.models.visibility import dense_mask, neighbours
 
 from attn import (
+    Context,
     Convolution,
+    Decoding,
     DeltaHeads,
-    Design,
     GatedDeltaHeads,
     GatedLinearHeads,
     LanguageModel,
@@ -22,13 +21,15 @@ from attn import (
     LinearHeads,
     Mask,
     Recurrence,
-    Shape,
+    config,
 )
+from attn.masks.near import dense_mask, neighbours
+from attn.mixers.recurrence import CELLS
 from tests.attn import numpy_linear, numpy_rnn
-from tests.attn.models.random_variables import random_variables
+from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
 D = 6
-SEGMENTS = jnp.array([1] * 5 + [2] + [3] * 3 + [0] * 2)
+SEGMENTS = jnp.array([[1] * 5 + [2] + [3] * 3 + [0] * 2])
 PACKED = Mask.segments(SEGMENTS, SEGMENTS)
 
 
@@ -46,7 +47,7 @@ def picture(visible):
 @functools.cache
 def build(module):
     """With parameters that are all random, biases too."""
-    return random_variables(module, drawn(1, 2, D), Mask(), size=0.6, seed=1)
+    return random_variables(module, drawn(1, 2, D), Context(), size=0.6, seed=1)
 
 
 def exact(variables):
@@ -137,7 +138,7 @@ def test_what_the_mask_puts_together_is_as_if_alone(module, oracle):
     """Packed sentences, padding that is not seen, and a state that begins anew each time."""
     variables = build(module)
     x, mask = runs_and_mask()
-    actual = jax.jit(module.apply)(variables, x, mask)
+    actual, _ = apply(module, variables, x, Context(mask))
     for b, runs in enumerate(RUNS):
         for start, end in runs:
             expected = oracle(exact(variables), np.asarray(x[b, start:end], np.float64))
@@ -177,34 +178,32 @@ def test_one_after_the_other_is_all_at_once(module, oracle):
     expected = np.zeros(x.shape)
     for at in np.ndindex(3, 2):
         expected[at] = oracle(exact(variables), np.asarray(x[at], np.float64))
-    cache = module.apply(variables, (3,), 2 * 5, jnp.float32, method="empty_cache")
-    # What another text has left in the cache is not seen.
-    cache = jax.tree.map(jnp.ones_like, cache)
-    step = jax.jit(functools.partial(module.apply, method="decode_step"))
-    for t in range(5):
-        own = np.arange(10)[None] % 2 == np.arange(2)[:, None]
-        own &= np.arange(10)[None] < 2 * (t + 1)
-        visible = np.broadcast_to(own, (3, 2, 10))
-        y, cache = step(variables, x[:, :, t], jnp.int32(t), cache, visible)
-        np.testing.assert_allclose(y, expected[:, :, t], rtol=2e-5, atol=2e-5)
+    # A cell says what room it needs, and it is bound then.
+    empty = functools.partial(type(module).empty_cache, batch=3, entries=10)
+    cache = module.apply(variables, method=lambda own: empty(own, dtype=x.dtype))
+    actual = steps(module, variables, x, cache)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
 
 
 def test_a_state_is_kept_for_each_hypothesis_and_not_for_each_position():
-    design = Design(decoder_mixing=LinearAttention())
-    model = LanguageModel(Shape(1, D, D, 2, 5, 3), 7, 100, design)
+    sizes = dict(N=1, d_model=D, d_ff=D, h=2, d_k=5, d_v=3)
+    of = config.LanguageModel(**sizes, decoder_mixing=LinearAttention())
+    model = LanguageModel(of, 7, 100)
     tokens = jnp.ones((3, 2), jnp.int32)
-    variables = random_variables(model, tokens, tokens)
+    variables = random_variables(model, tokens, CAUSAL)
 
     def room(hypotheses):
-        of = (3,), 2 * 100, jnp.bfloat16, hypotheses
+        of = 3, 100, jnp.bfloat16, hypotheses
         return model.apply(variables, *of, method="empty_caches")
 
     (cache,) = room(2)
-    assert cache.shape == (3, 2, 2, 5, 4) and cache.dtype == jnp.float32
-    arguments = tokens, jnp.int32(0), room(1), jnp.ones((3, 2, 200), bool)
-    step = functools.partial(model.apply, method="decode_step")
+    assert cache.shape[2:] == (2, 5, 4) and cache.dtype == jnp.float32
+    at = Decoding(jnp.int32(0), jnp.ones((3, 2, 200), bool))
+    step = functools.partial(model.apply, method="decode")
+    jax.eval_shape(step, variables, tokens, Context(decoding=at, cache=(cache,)))
+    ctx = Context(decoding=at, cache=(cache[:, :1],))
     with pytest.raises(ValueError, match="has 1 states, and there are 2 hypotheses"):
-        jax.eval_shape(step, variables, *arguments)
+        jax.eval_shape(step, variables, tokens, ctx)
 
 
 def test_halves_stay_halves():
@@ -212,11 +211,11 @@ def test_halves_stay_halves():
     module = GatedLinearHeads(**HEADS, causal=True)
     variables = build(module)
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
-    x = drawn(9, D)
-    y = jax.jit(module.apply)(narrow, x.astype(jnp.bfloat16), Mask.causal())
+    x = drawn(1, 9, D)
+    y, _ = apply(module, narrow, x.astype(jnp.bfloat16), CAUSAL)
     assert y.dtype == jnp.bfloat16
-    expected = numpy_linear.gated(exact(variables), np.asarray(x, np.float64), True)
-    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.1, atol=0.1)
+    expected = numpy_linear.gated(exact(variables), np.asarray(x[0], np.float64), True)
+    np.testing.assert_allclose(y[0].astype(jnp.float32), expected, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.ci
@@ -225,18 +224,18 @@ def test_hidden_nan_reaches_no_gradient(cls):
     """Of both directions, of which one reads the hidden tokens first."""
     module = cls(**HEADS, causal=False)
     variables = build(module)
-    clean = drawn(7, D)
-    mask = Mask.padding(jnp.array(4))
+    clean = drawn(1, 7, D)
+    ctx = Context(Mask.padding(jnp.array([4])))
 
     @jax.jit
     def gradients(variables, x):
         def total(variables, x):
-            return (module.apply(variables, x, mask)[:4] ** 2).sum()
+            return (module.apply(variables, x, ctx)[0][:, :4] ** 2).sum()
 
         return jax.grad(total, (0, 1))(variables, x)
 
     expected = gradients(variables, clean)
-    actual = gradients(variables, clean.at[5:].set(jnp.nan))
+    actual = gradients(variables, clean.at[:, 5:].set(jnp.nan))
     for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -244,20 +243,15 @@ def test_hidden_nan_reaches_no_gradient(cls):
 def test_what_comes_before_a_sentence():
     module = Recurrence(D, "gru")
     variables = build(module)
-    x = drawn(len(SEGMENTS), D)
-    start = drawn(len(SEGMENTS), D, seed=3)
-    actual = jax.jit(module.apply)(variables, x, PACKED, start)
+    x = drawn(*SEGMENTS.shape, D)
+    start = drawn(*SEGMENTS.shape, D, seed=3)
+    actual, _ = apply(module, variables, x, Context(PACKED), start)
     p = exact(variables)
+    x, start = (np.asarray(y[0], np.float64) for y in (x, start))
     for first, length in ((0, 5), (5, 1), (6, 3)):
-        expected = numpy_rnn.run(
-            p["forward"],
-            "gru",
-            np.asarray(x[first : first + length], np.float64),
-            np.asarray(start[first], np.float64),
-        )
-        np.testing.assert_allclose(
-            actual[first : first + length], expected, rtol=2e-5, atol=2e-5
-        )
+        part = slice(first, first + length)
+        expected = numpy_rnn.run(p["forward"], "gru", x[part], start[first])
+        np.testing.assert_allclose(actual[0, part], expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +271,7 @@ def test_what_comes_before_a_sentence():
     ],
 )
 def test_neighbours_are_what_the_mask_says(mask, offsets):
-    n = len(SEGMENTS)
+    n = SEGMENTS.shape[1]
 
     @jax.jit
     def of(mask):
@@ -297,9 +291,9 @@ def test_neighbours_are_what_the_mask_says(mask, offsets):
 
 
 def test_a_mask_of_the_whole_is_its_picture():
-    n = len(SEGMENTS)
+    n = SEGMENTS.shape[1]
     for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
-        assert picture(dense_mask(mask, (), n, n)) == mask.picture(n, n)
+        assert picture(dense_mask(mask, (1,), n, n)[0]) == mask.picture(n, n)
 
 
 def test_heads_of_their_own_are_refused():
@@ -311,7 +305,7 @@ def test_heads_of_their_own_are_refused():
 
 def test_an_odd_width_is_refused():
     with pytest.raises(ValueError, match="d_model=7 must be even"):
-        Recurrence(7, both_ways=True).init(jax.random.key(0), drawn(2, 7), Mask())
+        Recurrence(7, both_ways=True).init(jax.random.key(0), drawn(1, 2, 7), CAUSAL)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +327,7 @@ def test_an_odd_width_is_refused():
     ],
 )
 def test_parameters(module, expected):
-    assert sum(x.size for x in jax.tree.leaves(build(module))) == expected
+    assert count(build(module)) == expected
 
 
 def test_masks_that_do_not_fit_are_refused():

@@ -1,40 +1,82 @@
-"""MultiHeadAttention against the float64 oracle for every score and both ways to
-combine heads, its parameters, and its cache.
+"""Multi-head attention against the float64 oracle for every score and both ways to combine
+heads; its parameters, its cache and its options.
 """
+
+import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Additive, Bilinear, Mask, MultiHeadAttention
+import attn
+from attn import (
+    T5,
+    Additive,
+    ALiBi,
+    Bilinear,
+    Context,
+    CrossAttention,
+    Mask,
+    MultiHeadAttention,
+    Positions,
+    Relative,
+    Rotary,
+    config,
+    keys_of_rows,
+)
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
-from tests.attn.models.multihead_cases import (
-    CASES,
-    LENGTHS,
-    WIDTH,
-    A,
-    B,
-    D,
-    H,
-    K,
-    M,
-    N,
-    applied,
-    build,
-    every_score,
-    inputs,
-    shapes,
-    steps,
+from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
+from tests.attn.nn.scores import CASES, A, H, K
+
+B = 2
+N = 5
+M = 7
+D = 13
+WIDTH = {"concat": 17, "mean": D}  # d_v
+LENGTHS = np.array([4, 7])
+
+# How heads are combined and how they score have nothing to do with each other.
+every_score = pytest.mark.parametrize(
+    ("name", "combine"),
+    [*((name, "concat") for name in CASES), ("scaled dot", "mean")],
 )
+both_combinations = pytest.mark.parametrize("combine", WIDTH)
+
+
+def inputs():
+    draw = np.random.default_rng(0).normal
+    return tuple(jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
+
+
+def description(name="scaled dot", combine="concat", **options):
+    sizes = dict(d_model=D, h=H, d_k=K, d_v=WIDTH[combine])
+    of_score = dict(score=CASES[name][0], combine=combine)
+    return config.Attention(**sizes | of_score | options)
+
+
+@functools.cache
+def build(name="scaled dot", combine="concat", cls=CrossAttention, **options):
+    """Returns a module and random parameters, biases too."""
+    model = cls(description(name, combine, **options))
+    x, memory = inputs()
+    variables = random_variables(model, x, Context(memory=memory), size=0.3, seed=5)
+    return model, variables["params"]
+
+
+def attended(model, params, mask=Mask(), **context):
+    """Returns attention from the inputs to the memory."""
+    x, memory = inputs()
+    ctx = Context(memory=memory, memory_mask=mask, **context)
+    return apply(model, {"params": params}, x, ctx)[0]
 
 
 def exact(p, x, memory, visible, name, combine):
-    """One example in float64."""
-    p, x, memory = jax.tree.map(
-        lambda leaf: np.asarray(leaf, np.float64), (p, x, memory)
-    )
+    """Computes one example in float64."""
+    p, x, memory = jax.tree.map(np.float64, (p, x, memory))
     parts = [
         oracle.attention(
             x @ p["w_q"][:, i],
@@ -45,25 +87,21 @@ def exact(p, x, memory, visible, name, combine):
         )[0]
         for i in range(H)
     ]
-    return (
-        np.mean(parts, 0)
-        if combine == "mean"
-        else np.concatenate(parts, -1) @ p["w_o"].reshape(-1, D)
-    )
+    if combine == "mean":
+        return np.mean(parts, 0)
+    return np.concatenate(parts, -1) @ p["w_o"].reshape(-1, D)
 
 
 @every_score
 def test_outputs_and_gradients_equal_the_oracles(name, combine):
-    """Gradients of the score's parameters: against central differences of the oracle, each
-    in two directions.
-    """
+    """Gradients of the score's parameters against central differences of the oracle."""
     model, params = build(name, combine)
     draw = np.random.default_rng(6).normal
     x, memory, pull = (draw(size=(B, n, D)) for n in (N, M, N))
     mask = Mask.causal(1) & Mask.padding(LENGTHS)
     visible = np.tri(N, M, 1) * (np.arange(M) < LENGTHS[:, None, None])
     h = 3e-6
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    params = jax.tree.map(np.float64, params)
     others = {part: leaf for part, leaf in params.items() if part != "score"}
 
     def expected(score):
@@ -73,78 +111,59 @@ def test_outputs_and_gradients_equal_the_oracles(name, combine):
 
     def loss(score, x, memory):
         variables = {"params": others | ({"score": score} if score else {})}
-        out = model.apply(variables, x, memory, mask)
+        ctx = Context(memory=memory, memory_mask=mask)
+        out, _ = model.apply(variables, x, ctx)
         return (out * pull).sum(), out
 
     own = params.get("score", {})
     with enable_x64(True):
-        gradients, out = jax.jit(jax.grad(loss, has_aux=True))(own, x, memory)
+        wide = jnp.asarray(x), jnp.asarray(memory)
+        gradients, out = jax.jit(jax.grad(loss, has_aux=True))(own, *wide)
     np.testing.assert_allclose(np.asarray(out), expected(own), rtol=1e-9, atol=1e-9)
     assert set(gradients) == set(own)
     for leaf, gradient in jax.tree.map(np.asarray, gradients).items():
         assert (np.abs(gradient).reshape(H, -1).max(-1) > 1e-4).all()  # in every head
-        for _ in range(2):
-            way = draw(size=gradient.shape)
-            ends = [
-                (expected(own | {leaf: own[leaf] + step * way}) * pull).sum()
-                for step in (h, -h)
-            ]
-            np.testing.assert_allclose(
-                (gradient * way).sum(),
-                (ends[0] - ends[1]) / (2 * h),
-                rtol=1e-6,
-                atol=1e-8,
-            )
+        way = draw(size=gradient.shape)
+        ends = [
+            (expected(own | {leaf: own[leaf] + step * way}) * pull).sum()
+            for step in (h, -h)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * h)
+        np.testing.assert_allclose((gradient * way).sum(), slope, rtol=1e-6, atol=1e-8)
 
 
 @every_score
 def test_parameters_are_as_many_as_the_formulas_say(name, combine):
-    params = shapes(build(name, combine)[0])
-    projections = (
-        H * D * (2 * K + D)
-        if combine == "mean"
-        else H * D * (2 * K + 2 * WIDTH[combine])
-    )
-    assert sum(x.size for x in jax.tree.leaves(params)) == projections + CASES[name][2]
+    _, params = build(name, combine)
+    values = D if combine == "mean" else 2 * WIDTH[combine]
+    assert count({"params": params}) == H * D * (2 * K + values) + CASES[name][2]
     assert ("score" in params) == (CASES[name][2] > 0)
+    others = {"w_q", "w_k", "w_v"} | ({"w_o"} if combine == "concat" else set())
+    assert set(params) - {"score"} == others
 
 
 def test_values_of_a_low_rank_are_those_of_their_product():
     """A mean of heads with W_V as two matrices, against the same with their product;
     and against the paper's form.
     """
-    low = MultiHeadAttention(D, H, K, 5, combine="mean", biases=True)
-    params = jax.tree.map(
-        lambda x: jnp.asarray(
-            np.random.default_rng(x.size).normal(size=x.shape) * 0.3, x.dtype
-        ),
-        shapes(low),
-    )
-    out = applied(low, params)
+    low, params = build(combine="mean", d_v=5, biases=True)
+    out = attended(low, params)
     product = {
         "w_v": jnp.einsum("dhv,hve->dhe", params["w_v"], params["w_o"]),
         "b_v": jnp.einsum("hv,hve->he", params["b_v"], params["w_o"])
         + params["b_o"][None],
     }
-    full = MultiHeadAttention(D, H, K, D, combine="mean", biases=True)
+    full = CrossAttention(description(combine="mean", biases=True))
     both = {**{name: params[name] for name in ("w_q", "w_k", "b_q", "b_k")}, **product}
-    np.testing.assert_allclose(out, applied(full, both), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out, attended(full, both), rtol=1e-4, atol=1e-5)
     sums = {**params, "w_o": params["w_o"] / H}
-    concat = applied(low.clone(combine="concat"), sums)
-    np.testing.assert_allclose(out, concat, rtol=1e-4, atol=1e-5)
-
-
-def test_one_head_of_the_naive_form():
-    params = shapes(MultiHeadAttention(D, 1, K, D, combine="mean"))
-    assert sum(x.size for x in jax.tree.leaves(params)) == D * (2 * K + D)
+    concat = CrossAttention(description(d_v=5, biases=True))
+    np.testing.assert_allclose(out, attended(concat, sums), rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_are_plain_dictionaries_of_arrays():
-    assert {"w_q", "w_k", "w_v", "w_o"} == set(build()[1])
-    params = shapes(build("additive, wide, biased", "mean")[0])
-    assert (
-        set(params) == {"w_q", "w_k", "w_v", "score"} and type(params["score"]) is dict
-    )
+    _, params = build("additive, wide, biased", "mean")
+    assert type(params["score"]) is dict
     assert {name: x.shape for name, x in params["score"].items()} == {
         "w_q": (H, K, A),
         "w_k": (H, K, A),
@@ -162,14 +181,15 @@ def test_initial_values_are_glorot_uniform():
 
     @jax.jit
     def initial(key):
-        x = jnp.zeros((2, d))
-        concat = MultiHeadAttention(d, h, d_k, d_v).init(key, x, x, Mask())["params"]
-        mean = MultiHeadAttention(d, h, d_k, d, combine="mean").init(key, x, x, Mask())[
-            "params"
-        ]
+        x = jnp.zeros((1, 2, d))
+
+        def w_v(**options):
+            module = MultiHeadAttention(config.Attention(d, h, d_k, **options))
+            return module.init(key, x, Context())["params"]["w_v"]
+
         return (
-            concat["w_v"],
-            mean["w_v"],
+            w_v(d_v=d_v),
+            w_v(d_v=d, combine="mean"),
             Bilinear.init(key, h, d, d_k),
             Bilinear.init(key, h, d, d_k, rank=41),
             Additive.init(key, h, d, d_k, d_a=d_a, bias=True),
@@ -188,9 +208,8 @@ def test_initial_values_are_glorot_uniform():
     ]:
         limit = np.sqrt(6 / fans)
         assert 0.99 * limit < np.abs(leaf).max() <= limit, name
-        np.testing.assert_allclose(
-            np.std(leaf), limit / np.sqrt(3), rtol=0.03, err_msg=name
-        )
+        deviation = limit / np.sqrt(3)
+        np.testing.assert_allclose(np.std(leaf), deviation, rtol=0.03, err_msg=name)
         assert not np.allclose(leaf[0], leaf[1])
     assert (hidden.b == 0).all()
     # With the same key two matrices would begin with the same draws.
@@ -201,29 +220,31 @@ def test_initial_values_are_glorot_uniform():
 
 # Each kernel's product, what is made of others, and both ways to combine heads; steps of
 # each score by its name are in the contract.
-IN_STEPS = [
-    ("scaled dot", "concat"),
-    ("scaled dot", "mean"),
-    ("bilinear, low rank", "concat"),
-    ("distance", "concat"),
-    ("sum", "concat"),
-    ("softcap of qk norm of additive", "concat"),
-]
-
-
-@pytest.mark.parametrize(("name", "combine"), IN_STEPS)
+@pytest.mark.parametrize(
+    ("name", "combine"),
+    [
+        ("scaled dot", "mean"),
+        ("bilinear, low rank", "concat"),
+        ("distance", "concat"),
+        ("softcap of qk norm of additive", "concat"),
+    ],
+)
 def test_step_by_step_equals_the_whole(name, combine):
-    model, params = build(name, combine)
+    model, params = build(name, combine, MultiHeadAttention)
     x, _ = inputs()
     visible = np.tri(N)
     whole = [exact(params, row, row, visible, name, combine) for row in x]
-    np.testing.assert_allclose(steps(model, params, x), whole, rtol=1e-4, atol=1e-5)
+    cache = model.empty_cache(B, N, x.dtype)
+    actual = steps(model, {"params": params}, x[:, None], cache)[:, 0]
+    np.testing.assert_allclose(actual, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_an_empty_cache_has_room_for_keys_and_values():
-    keys, values = MultiHeadAttention(D, H, K, 17).empty_cache((2, 3), 19, jnp.bfloat16)
-    assert keys.shape == (2, 3, H, K, 19) and values.shape == (2, 3, H, 19, 17)
+    model = MultiHeadAttention(description())
+    (keys, values), of_positions = model.empty_cache(2, 19, jnp.bfloat16)
+    assert keys.shape == (2, H, K, 19) and values.shape == (2, H, 19, 17)
     assert keys.dtype == values.dtype == jnp.bfloat16
+    assert of_positions is None
 
 
 @pytest.mark.parametrize(
@@ -234,7 +255,162 @@ def test_an_empty_cache_has_room_for_keys_and_values():
     ],
 )
 def test_parameters_of_another_score_are_refused(saved, score, message):
-    model = build(score)[0]
-    params = build(saved)[1]
     with pytest.raises(ValueError, match=message):
-        jax.eval_shape(model.apply, {"params": params}, *inputs(), Mask())
+        attended(build(score)[0], build(saved)[1])
+
+
+# Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Log(Positions):
+    """One's own: −slope · log(1 + |j − i|) (Chi et al. 2022)."""
+
+    def bias(self, key, h, causal):
+        return LogBias(jnp.ones(h))
+
+
+@attn.bias
+class LogBias:
+    slopes: Any
+
+    def tile(self, i, j):
+        distance = jnp.abs(j[None] - i[:, None])
+        return -self.slopes * jnp.log1p(distance.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    "positions", [Rotary(), Relative(3), T5(8, max_distance=6), Log()], ids=repr
+)
+def test_distances_count_in_a_full_pass_and_in_steps(positions):
+    options = dict(biases=True, positions=positions, d_k=4, d_v=5)
+    model, params = build(cls=MultiHeadAttention, **options)
+    variables = {"params": params}
+    x, _ = inputs()
+    every, rolled = (
+        apply(model, variables, y, Context())[0] for y in (x, jnp.roll(x, 1, axis=1))
+    )
+    # Without distances these would be the same.
+    assert not np.allclose(jnp.roll(rolled, -1, axis=1), every, atol=1e-3)
+    whole, _ = apply(model, variables, x, CAUSAL)
+    cache = model.empty_cache(B, N, x.dtype)
+    actual = steps(model, variables, x[:, None], cache)[:, 0]
+    np.testing.assert_allclose(actual, whole, rtol=2e-5, atol=2e-6)
+
+
+def test_biases_are_added_where_they_belong():
+    model, params = build(d_k=4, d_v=5, biases=True)
+    p, x, memory = jax.tree.map(np.float64, (params, *inputs()))
+    q, k, v = (
+        np.einsum("bnd,dhk->bhnk", a, p[f"w_{c}"]) + p[f"b_{c}"][:, None]
+        for a, c in ((x, "q"), (memory, "k"), (memory, "v"))
+    )
+    heads = oracle.softmax(q @ k.swapaxes(-1, -2) / 2) @ v
+    expected = np.einsum("bhnv,hvd->bnd", heads, p["w_o"]) + p["b_o"]
+    np.testing.assert_allclose(attended(model, params), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_alibi_has_no_parameters_and_a_trained_bias_has():
+    for positions, has in ((ALiBi(), False), (Relative(3), True), (Rotary(), False)):
+        _, params = build(cls=MultiHeadAttention, positions=positions, d_k=4)
+        assert ("relative" in params) == has
+
+
+def test_weights_drop_by_the_rows_keys_alone():
+    """Not without keys, and not by the batch that a row is in."""
+    model, params = build(d_k=4, d_v=5)
+    plain = attended(model, params)
+    key = jax.random.key(0)
+    rate = {"P_attention": 0.5}
+    same = attended(model, params, numbers=rate)
+    np.testing.assert_allclose(same, plain, rtol=1e-6)
+    first, again, other = (
+        attended(model, params, numbers=rate, keys=keys_of_rows(key, np.array(rows)))
+        for rows in ([0, 1], [0, 1], [2, 1])
+    )
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first[1], other[1])
+    assert not np.allclose(first[0], other[0]) and not np.allclose(first, plain)
+
+
+@pytest.mark.parametrize(
+    ("combine", "activation", "expected"),
+    [
+        ("concat", "relu", lambda y: np.maximum(y, 0)),
+        ("mean", "silu", lambda y: y / (1 + np.exp(-y))),
+    ],
+)
+def test_the_activation_is_on_the_output(combine, activation, expected):
+    plain, params = build(combine=combine)
+    active = CrossAttention(description(combine=combine, head_activation=activation))
+    plain, active = (attended(model, params) for model in (plain, active))
+    assert (plain < 0).any() and (plain > 0).any()
+    np.testing.assert_allclose(active, expected(plain), rtol=1e-5, atol=1e-6)
+
+
+@both_combinations
+def test_weights_are_kept_when_asked(combine):
+    model, params = build("distance", combine)
+    x, memory = inputs()
+    ctx = Context(memory=memory, memory_mask=Mask.padding(LENGTHS))
+    (out, _), kept = apply(model, {"params": params}, x, ctx, mutable=("weights",))
+    weights = kept["weights"]["weights"]
+    plain = attended(model, params, Mask.padding(LENGTHS))
+    np.testing.assert_allclose(out, plain, rtol=1e-5, atol=1e-6)
+    values = np.einsum("bmd,dhv->bmhv", memory, params["w_v"])
+    parts = np.einsum("bhnm,bmhv->bnhv", weights, values)
+    expected = parts.mean(2)
+    if combine == "concat":
+        expected = np.einsum("bnhv,hvd->bnd", parts, params["w_o"])
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_sampled_attention_keeps_is_of_all_heads_together():
+    """−E[log π] is the entropy, and heads draw for themselves, so both are sums over the heads."""
+    module = CrossAttention(description(), selection="sampled")
+    x, memory = (y[:1] for y in inputs())
+    variables = random_variables(module, x, Context(memory=memory), size=0.3)
+    ctx = Context(memory=memory)
+    _, kept = apply(module, variables, x, ctx, mutable=("weights",))
+    weights = np.asarray(kept["weights"]["weights"])
+    expected = -(weights * np.log(weights)).sum((1, 3))[0]
+    draws = 4000
+    many = Context(memory=jnp.repeat(memory, draws, 0))
+    many = many.replace(keys=keys_of_rows(jax.random.key(1), jnp.arange(draws)))
+    rows = jnp.repeat(x, draws, 0)
+    _, drawn = apply(module, variables, rows, many, mutable=("policy",))
+    drawn = drawn["policy"]
+    np.testing.assert_allclose(drawn["entropy"][0], expected, rtol=1e-5)
+    log_probs = np.asarray(drawn["log_prob"], np.float64)
+    error = np.abs(log_probs.mean(0) + expected)
+    assert (error < 5 * log_probs.std(0) / draws**0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("selection", "numbers", "message"),
+    [
+        ("argmax", 0.1, "selection=argmax takes whole values.* P_attention=0.1 must"),
+        ("sampled", 0.1, "selection=sampled takes whole values"),
+        ("soft", 1.5, "P_attention=1.5 must be a probability"),
+    ],
+)
+def test_rates_that_make_no_sense_are_refused(selection, numbers, message):
+    module = CrossAttention(description(), selection=selection)
+    x, memory = inputs()
+    ctx = Context(memory=memory, numbers={"P_attention": numbers})
+    with pytest.raises(ValueError, match=message):
+        module.init(jax.random.key(1), x, ctx)
+
+
+@pytest.mark.parametrize(
+    ("selection", "normaliser", "message"),
+    [
+        ("argmax", "stick_breaking", "need not have the greatest weight of Stick"),
+        ("sampled", "sink", "those of Sink need not sum to 1"),
+    ],
+)
+def test_normalisers_that_cannot_select_are_refused(selection, normaliser, message):
+    model = CrossAttention(description(normaliser=normaliser), selection=selection)
+    x, memory = inputs()
+    with pytest.raises(ValueError, match=message):
+        model.init(jax.random.key(1), x, Context(memory=memory))

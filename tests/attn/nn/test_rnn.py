@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.recurrence import CELLS
 
-from attn import RNN, SCORES, Mask
+from attn import RNN, SCORES, Context, Mask, config, keys_of_rows
+from attn.config import CELLS
 from attn.jax_versions import enable_x64
 from attn.nn.layers import EMBEDDINGS
-from attn.random_bits import cheap_key
 from tests.attn import numpy_rnn
-from tests.attn.models.random_variables import random_variables
+from tests.attn.nn.modules import apply, count, random_variables, sentences
 
 D = 6
 VOCABULARY = 29
@@ -32,17 +31,13 @@ OTHERS = [(score, "gru", "tied", 1) for score in SCORES if score not in PAPERS]
 ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.ci) for case in OTHERS)]
 
 
-def masks(lengths=None):
-    seen = Mask() if lengths is None else Mask.padding(lengths)
-    return dict(source_mask=seen, target_mask=Mask.causal(), cross_mask=seen)
-
-
 @functools.cache
 def build(score, cell, embeddings, N):
     """Random parameters, biases too."""
-    model = RNN(VOCABULARY, LENGTH, D, N, cell, score, embeddings)
-    ids = jnp.zeros((1, 2), jnp.int32)
-    return model, random_variables(model, ids, ids, ids, ids, size=0.5, **masks())
+    of = config.RNN(d_model=D, N=N, cell=cell, score=score, embeddings=embeddings)
+    model = RNN(of, VOCABULARY, LENGTH)
+    tokens = np.zeros((1, 2), np.int32)
+    return model, random_variables(model, *sentences(tokens, tokens), size=0.5)
 
 
 def pairs():
@@ -53,10 +48,9 @@ def pairs():
     ]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def logits(model, variables, source, target, **seen):
-    hidden = model.apply(variables, source, target, source, target, **seen)
-    return model.apply(variables, hidden, method="logits")
+def logits(model, variables, *args):
+    hidden = apply(model, variables, *args)
+    return apply(model, variables, hidden, method="logits")
 
 
 def expected_logits(model, variables, source, target):
@@ -68,7 +62,7 @@ def expected_logits(model, variables, source, target):
 
     def score_by_its_class(u, h):
         with enable_x64(True):
-            arrays = SCORES[model.score](**own), u[None], h[None]
+            arrays = SCORES[model.config.score](**own), u[None], h[None]
             score, u, h = jax.tree.map(jnp.asarray, arrays)
             return np.asarray(score(u, h))[0, 0]
 
@@ -79,34 +73,33 @@ def expected_logits(model, variables, source, target):
         "bilinear": lambda u, h: u @ own["w"] @ h,
         "additive": lambda u, h: own["v"] @ np.tanh(u @ own["w_q"] + h @ own["w_k"]),
     }
-    score = formulas.get(model.score, score_by_its_class)
-    return numpy_rnn.encoder_decoder(p, source, target, cell=model.cell, score=score)
+    score = formulas.get(model.config.score, score_by_its_class)
+    return numpy_rnn.encoder_decoder(
+        p, source, target, cell=model.config.cell, score=score
+    )
 
 
 @functools.cache
 def packed():
-    """A row of all pairs, and its masks, as `logits` takes them."""
-    sides = list(zip(*pairs(), strict=True))
-    padding = np.zeros(2, int)
-    row = [jnp.asarray(np.concatenate([*side, padding])) for side in sides]
-    segments = []
-    for side in sides:
+    """Returns a row of all pairs and its contexts, as the model takes them."""
+    rows, texts = [], []
+    for side in zip(*pairs(), strict=True):
+        padding = np.zeros(2, int)
+        rows.append(jnp.asarray(np.concatenate([*side, padding])[None]))
         numbers = np.repeat(np.arange(len(side)) + 1, [len(ids) for ids in side])
-        segments.append(jnp.asarray(np.concatenate([numbers, padding])))
-    source, target = segments
-    seen = dict(
-        source_mask=Mask.segments(source, source),
-        target_mask=Mask.causal() & Mask.segments(target, target),
-        cross_mask=Mask.segments(target, source),
+        texts.append(jnp.asarray(np.concatenate([numbers, padding])[None]))
+    source, target = texts
+    of_target = Context(
+        Mask.causal() & Mask.segments(target, target),
+        memory_mask=Mask.segments(target, source),
     )
-    return row, seen
+    return *rows, Context(Mask.segments(source, source)), of_target
 
 
 @pytest.mark.parametrize("case", ALL)
 def test_logits_of_a_packed_row_equal_the_oracles_of_its_sentences(case):
     model, variables = build(*case)
-    row, seen = packed()
-    actual = logits(model, variables, *row, **seen)
+    (actual,) = logits(model, variables, *packed())
     start = 0
     for source, target in pairs():
         np.testing.assert_allclose(
@@ -122,8 +115,8 @@ def test_padding_and_batch_change_nothing():
     model, variables = build(*CASES[1])
     source, target = pairs()[0]
     padded = np.stack([np.pad(source, (0, 3), constant_values=9), np.arange(8)])
-    batch = jnp.asarray(padded), jnp.stack([target] * 2)
-    actual = logits(model, variables, *batch, **masks(jnp.array([5, 8])))
+    batch = sentences(padded, np.stack([target] * 2), jnp.array([5, 8]))
+    actual = logits(model, variables, *batch)
     for row, own in zip(actual, (source, padded[1]), strict=True):
         expected = expected_logits(model, variables, own, target)
         np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-4)
@@ -138,26 +131,19 @@ def test_every_choice_has_been_tried():
         assert set(values) == set(known)
 
 
-def test_weights_are_kept_and_without_a_key_nothing_is_dropped():
-    model, variables = build("bilinear", "lstm", "separate", 2)
+def test_weights_are_kept_when_asked():
+    model, variables = build(*CASES[1])
     source, target = pairs()[0]
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def watched(model, variables, source, target):
-        model = model.clone(P_drop=0.5)
-        options = dict(masks(), mutable=["weights"])
-        args = source, target, source, target
-        hidden, kept = model.apply(variables, *args, **options)
-        return model.apply(variables, hidden, method="logits"), kept
-
-    actual, kept = watched(model, variables, source, target)
-    expected = expected_logits(model, variables, source, target)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+    arguments = sentences(source[None], target[None])
+    hidden, kept = apply(model, variables, *arguments, mutable=("weights",))
+    np.testing.assert_allclose(
+        hidden, apply(model, variables, *arguments), rtol=1e-4, atol=1e-5
+    )
     weights = kept["weights"]["cross_attention"]["weights"]
-    assert weights.shape == (1, len(target), len(source))
+    assert weights.shape == (1, 1, len(target), len(source))
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    without = build("none", "lstm", "tied", 1)
-    _, kept = jax.eval_shape(watched, *without, source, target)
+    model, variables = build(*CASES[0])
+    _, kept = apply(model, variables, *arguments, mutable=("weights",))
     assert not kept
 
 
@@ -166,61 +152,54 @@ def test_weights_are_kept_and_without_a_key_nothing_is_dropped():
 def test_gradients_reach_every_parameter(case):
     """Without attention, by the summary alone, and with it."""
     model, variables = build(*case)
-    row, seen = packed()
 
     def total(variables):
-        return (logits(model, variables, *row, **seen) ** 2).sum()
+        return (logits(model, variables, *packed()) ** 2).sum()
 
     gradients = jax.jit(jax.grad(total))(variables)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients))
 
 
-def test_dropout_is_drawn_with_a_key():
+def test_dropout_is_drawn_with_keys():
     model, variables = build(*CASES[4])
-    source, target = map(jnp.asarray, pairs()[0])
+    source, target, *contexts = sentences(*(np.stack([x] * 2) for x in pairs()[0]))
+    numbers = {"P_drop": 0.5}
 
-    @jax.jit
-    def call(key):
-        own = model.clone(P_drop=0.5)
-        rngs = {"dropout": cheap_key(key)}
-        args = source, target, source, target
-        return own.apply(variables, *args, **masks(), rngs=rngs)
+    def call(rows):
+        keys = {} if rows is None else keys_of_rows(jax.random.key(0), np.array(rows))
+        own = [ctx.replace(keys=keys, numbers=numbers) for ctx in contexts]
+        return apply(model, variables, source, target, *own)
 
-    first, second = (call(jax.random.key(i)) for i in range(2))
-    assert (first != second).mean() > 0.5
+    first, other = call([0, 1]), call([2, 1])
+    assert (first[0] != other[0]).mean() > 0.5
+    np.testing.assert_array_equal(first[1], other[1])
     # What bears the bias is not dropped.
-    assert (first[:, -1] == 1).all()
-    assert 0.3 < (first[:, :-1] == 0).mean() < 0.7
+    assert (first[..., -1] == 1).all()
+    assert 0.3 < (first[..., :-1] == 0).mean() < 0.7
+    plain = apply(model, variables, source, target, *contexts)
+    np.testing.assert_allclose(call(None), plain, rtol=1e-5)
 
 
 def test_parameters():
     _, variables = build("none", "lstm", "tied", 1)
-    assert sum(x.size for x in jax.tree.leaves(variables)) == (
-        VOCABULARY * D
-        + 6 * D**2
-        + 4 * D
-        + 8 * D**2
-        + 4 * D
-        + D**2
-        + D
-        + 2 * D**2
-        + D
-        + VOCABULARY
-    )
+    matrices = 6 + 8 + 1 + 2
+    biases = 4 + 4 + 1 + 1
+    embedding = VOCABULARY * D
+    assert count(variables) == embedding + matrices * D**2 + biases * D + VOCABULARY
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (dict(score="nope"), "unknown score 'nope'; known: none, dot"),
-        (dict(cell="rnn"), "unknown cell 'rnn'"),
-        (dict(embeddings="shared"), "unknown embeddings 'shared'"),
+        (dict(score="nope"), "score='nope' must be one of none, dot"),
+        (dict(cell="rnn"), "cell='rnn' must be one of lstm, gru, tanh"),
+        (dict(embeddings="shared"), "embeddings='shared' must be one of tied"),
         (dict(d_model=7), "d_model=7 must be even"),
+        (dict(score="none", selection="argmax"), "selection=argmax needs a score"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong, message):
-    ids = jnp.zeros((1, 2), jnp.int32)
+    tokens = np.zeros((1, 2), np.int32)
+    model = RNN(config.RNN(**{"d_model": 6} | wrong), 5, 3)
     with pytest.raises(ValueError, match=message):
-        RNN(**{**dict(vocabulary=5, length=3, d_model=6), **wrong}).init(
-            jax.random.key(0), ids, ids, ids, ids, **masks()
-        )
+        model.init(jax.random.key(0), *sentences(tokens, tokens))

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.visibility import dense_mask, kept_positions, visible_at
 
 from attn import (
     T5,
     ALiBi,
+    Context,
     Convolutional,
-    Design,
+    Decoding,
     Fire,
     Forget,
     LanguageModel,
@@ -25,12 +25,18 @@ from attn import (
     Relative,
     Restricted,
     Rotary,
-    Shape,
+    ScoreResidual,
+    ValueResidual,
+    config,
     sample,
 )
-from tests.attn.models.random_variables import random_variables
+from attn.cache import kept_positions
+from attn.masks.near import dense_mask, visible_at
+from attn.nn.layers import Pre
+from tests.attn.nn.modules import CAUSAL, apply, random_variables
 
-SHAPE = Shape(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
+SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
+D = SIZES["d_model"]
 VOCABULARY = 23
 N = 9
 B = 3
@@ -46,10 +52,10 @@ POSITIONS = [
 
 
 @functools.cache
-def build(design=Design()):
-    model = LanguageModel(SHAPE, VOCABULARY, N, design=design)
-    ids = jnp.zeros((1, 2), jnp.int32)
-    return model, random_variables(model, ids, ids, size=0.3)
+def build(**options):
+    model = LanguageModel(config.LanguageModel(**SIZES | options), VOCABULARY, N)
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    return model, random_variables(model, tokens, CAUSAL, size=0.3)
 
 
 def text():
@@ -57,31 +63,33 @@ def text():
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def full(model, variables, mask):
-    places = jnp.broadcast_to(jnp.arange(N), (B, N))
-    return model.apply(variables, text(), places, mask)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def one_step(model, variables, *arguments):
-    return model.apply(variables, *arguments, method="step")
+def one_step(model, variables, tokens, t, caches, mask):
+    visible = visible_at(mask, (B,), t, N)
+    ctx = Context(decoding=Decoding(t, visible), cache=caches)
+    hidden, ctx = model.apply(variables, tokens[:, None], ctx, method="decode")
+    return hidden[:, 0], ctx.cache
 
 
 def in_steps(model, variables, mask, order, last=None):
     """Returns the hidden states of steps, text b at position order[s][b] in step s."""
-    caches = model.apply(
-        variables, (B,), N, jnp.float32, 1, last, method="empty_caches"
-    )
+    room = B, N, jnp.float32, 1, last
+    caches = model.apply(variables, *room, method="empty_caches")
     # What is not yet written must not count.
     caches = jax.tree.map(lambda x: np.full(x.shape, 1e6, x.dtype), caches)
     tokens = np.asarray(text())
-    out = np.full((B, N, SHAPE.d_model), np.nan)
+    out = np.full((B, N, D), np.nan)
     for t in order:
         places = np.broadcast_to(t, B)
         now = tokens[np.arange(B), places]
         hidden, caches = one_step(model, variables, now, np.int32(t), caches, mask)
         out[np.arange(B), places] = hidden
     return out
+
+
+def assert_equals_the_full_pass(model, variables, mask, order, last=None):
+    expected = apply(model, variables, text(), Context(mask & Mask.causal()))
+    actual = in_steps(model, variables, mask, order, last)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 MASKS = {
@@ -98,10 +106,7 @@ MASKS = {
 )
 def test_a_step_with_a_mask_is_a_row_of_the_full_pass(name, last):
     """At one position for all texts, over a whole cache and over a ring."""
-    model, variables = build()
-    expected = full(model, variables, MASKS[name] & Mask.causal())
-    actual = in_steps(model, variables, MASKS[name], range(N), last)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    assert_equals_the_full_pass(*build(), MASKS[name], range(N), last)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -120,76 +125,73 @@ def test_what_a_step_sees_is_a_row_of_the_mask(name):
 # Text 1 is three positions behind, and text 2 begins again before it goes on.
 APART = [[0, 0, 0], [1, 0, 1], [2, 0, 0], [3, 0, 1], [4, 1, 2], [5, 2, 3], [6, 3, 4]]
 APART += [[7, 4, 5], [8, 5, 6], [8, 6, 7], [8, 7, 8], [8, 8, 8]]
-DESIGNS = {
-    "rotary": Design(positions=Rotary()),
-    "sinusoidal, relative decoder": Design(positions=Relative(3)),
-    "forget": Design(positions=Forget()),
-    "restricted": Design(positions=ALiBi(), decoder_mixing=Restricted(2)),
-    "recurrent": Design(decoder_mixing=Recurrent("gru"), norm="pre"),
-    "convolution": Design(decoder_mixing=Convolutional(2)),
-    "linear attention": Design(decoder_mixing=LinearAttention()),
+OPTIONS = {
+    "rotary": dict(positions=Rotary()),
+    "sinusoidal, relative decoder": dict(positions=Relative(3)),
+    "forget": dict(positions=Forget()),
+    "restricted": dict(positions=ALiBi(), decoder_mixing=Restricted(2)),
+    "recurrent": dict(decoder_mixing=Recurrent("gru"), norm=Pre()),
+    "convolution": dict(decoder_mixing=Convolutional(2)),
+    "linear attention": dict(decoder_mixing=LinearAttention()),
+    "value residual": dict(residual=ValueResidual(), N=2),
+    "score residual": dict(residual=ScoreResidual(), N=2),
 }
 QUICK = ("rotary", "forget", "restricted")
-EVERY_DESIGN = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.ci)
-    for name in DESIGNS
-]
 
 
-@pytest.mark.parametrize("name", EVERY_DESIGN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.ci)
+        for name in OPTIONS
+    ],
+)
 def test_texts_may_stand_at_different_positions(name):
-    model, variables = build(DESIGNS[name])
-    expected = full(model, variables, Mask.causal())
     # A state is of one position: it cannot be asked for the same one twice.
-    order = [[t, t, t] for t in range(N)] if name in ("linear attention",) else APART
-    actual = in_steps(model, variables, Mask.causal(), order)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    order = [[t, t, t] for t in range(N)] if name == "linear attention" else APART
+    assert_equals_the_full_pass(*build(**OPTIONS[name]), Mask.causal(), order)
 
 
 @pytest.mark.parametrize("positions", POSITIONS, ids=str)
 def test_a_ring_of_the_last_positions_equals_the_full_cache(positions):
-    model, variables = build(Design(positions=positions))
-    expected = full(model, variables, WINDOW)
     apart = [[t, max(0, t - 2), t] for t in range(N)] + [[8, 7, 8], [8, 8, 8]]
-    actual = in_steps(model, variables, WINDOW, apart, last=3)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    assert_equals_the_full_pass(*build(positions=positions), WINDOW, apart, last=3)
 
 
 def test_a_ring_has_room_for_the_window_alone():
-    model, variables = build()
-
-    def entries(*args):
-        cache = model.apply(variables, (B,), *args, method="empty_caches")
-        return {keys.shape[-1] for keys, _ in cache}
+    def entries(*args, **options):
+        model, variables = build(**options)
+        caches = model.apply(variables, B, *args, method="empty_caches")
+        return {keys.shape[-1] for (keys, _), _ in caches}
 
     assert entries(N, jnp.float32) == entries(N, jnp.float32, 1) == {N}
     assert entries(N, jnp.float32, 1, 3) == {3}
-    assert entries(4 * N, jnp.float32, 4, 3) == {12}
+    assert entries(N, jnp.float32, 4, 3) == {12}
     assert entries(N, jnp.float32, 1, 99) == {N}
-    model, variables = build(Design(decoder_mixing=Restricted(2)))
-    assert entries(4 * N, jnp.float32, 4) == {12}
+    assert entries(N, jnp.float32, 4, decoder_mixing=Restricted(2)) == {12}
 
 
 def test_hypotheses_share_a_ring():
     """Two hypotheses that part and change places, over a ring and over a whole cache."""
-    module = MultiHeadAttention(10, 2, 6, 5, positions=Forget())
+    module = MultiHeadAttention(config.Attention(10, 2, 6, 5, positions=Forget()))
     draw = np.random.default_rng(0).normal
     x = jnp.asarray(draw(size=(N, 1, 2, 10)), jnp.float32)
-    params = random_variables(module, x[0], x[0], Mask(), size=0.3)
+    params = random_variables(module, x[0], Context(), size=0.3)
     # Which hypothesis each one grew from, before every step.
     parents = np.random.default_rng(1).integers(2, size=(N, 2))
-    step = jax.jit(functools.partial(module.apply, method="decode_step"))
     results = []
     for positions in (N, 4):
-        cache = module.empty_cache((1,), 2 * positions, jnp.float32)
+        cache = module.empty_cache(1, 2 * positions, jnp.float32)
         seen = np.zeros((2, 2 * N), bool)
         outputs = []
         for t in range(N):
             seen = seen[parents[t]]
             seen[[0, 1], [2 * t, 2 * t + 1]] = True
             near = seen & (np.arange(2 * N) // 2 > t - 4)
-            visible = jnp.asarray(near[None])
-            y, cache = step(params, x[t], jnp.int32(t), cache, visible)
+            at = Decoding(jnp.int32(t), jnp.asarray(near[None]))
+            ctx = Context(decoding=at, cache=cache)
+            y, ctx = apply(module, params, x[t], ctx)
+            cache = ctx.cache
             outputs.append(y)
         results.append(jnp.stack(outputs))
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
@@ -204,8 +206,7 @@ def test_a_sample_under_a_window_has_its_probability():
         options = dict(max_length=N - 1, bos=1, eos=2, mask=WINDOW)
         drawn = sample(model, variables, key, prefix, lengths, **options)
         before = jnp.concatenate([jnp.ones((B, 1), int), drawn.tokens], axis=1)
-        places = jnp.broadcast_to(jnp.arange(N), (B, N))
-        hidden = model.apply(variables, before, places, WINDOW)
+        hidden = model.apply(variables, before, Context(WINDOW))
         logits = model.apply(variables, hidden, method="logits")
         return drawn, jax.nn.log_softmax(logits)
 

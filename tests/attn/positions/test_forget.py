@@ -1,5 +1,6 @@
 """Forget gates against float64 numpy, in every kernel and in a model of attention."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from attn import (
     ALiBiBias,
+    Context,
     Forget,
     ForgetBias,
     ForgetGates,
@@ -16,6 +18,7 @@ from attn import (
     MultiHeadAttention,
     argmax_attention,
     attention,
+    config,
     inspect,
 )
 from attn.jax_versions import enable_x64
@@ -139,26 +142,28 @@ def test_statistics_and_hard_attention_take_it():
 
 
 def test_a_model_has_the_gates_of_its_tokens():
-    module = MultiHeadAttention(D, H, K, K, positions=Forget(), causal=True)
+    of = config.Attention(D, H, K, K)
+    module = MultiHeadAttention(dataclasses.replace(of, positions=Forget()))
     x = jnp.asarray(DRAW(size=(B, N, D)), jnp.float32)
-    variables = jax.jit(module.init)(jax.random.key(0), x, x, CAUSAL)
+    ctx = Context(CAUSAL)
+    variables = jax.jit(module.init)(jax.random.key(0), x, ctx)
     shapes = jax.tree.map(jnp.shape, variables["params"]["forget"])
     assert shapes == {"w": (D, H), "b": (H,)}
     assert (variables["params"]["forget"]["b"] == 0).all()
     forget = {"w": DRAW(size=(D, H)), "b": DRAW(size=H)}
     params = variables["params"] | {"forget": jax.tree.map(jnp.float32, forget)}
     logs = -np.log1p(np.exp(-(np.asarray(x, np.float64) @ forget["w"] + forget["b"])))
-    plain = MultiHeadAttention(D, H, K, K, causal=True)
-    others = {name: value for name, value in params.items() if name != "forget"}
     bias = jnp.asarray(dense(logs), jnp.float32)
-    expected = jax.jit(plain.apply)({"params": others}, x, x, CAUSAL, bias)
-    actual = jax.jit(module.apply)({"params": params}, x, x, CAUSAL)
+    q, k, v = (jnp.einsum("bnd,dhk->bnhk", x, params[f"w_{y}"]) for y in "qkv")
+    heads = attention(q, k, v, mask=CAUSAL, bias=bias)
+    expected = jnp.einsum("bnhk,hkd->bnd", heads, params["w_o"])
+    actual, _ = jax.jit(module.apply)({"params": params}, x, ctx)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_cache_keeps_the_sums():
-    module = MultiHeadAttention(D, H, K, K, positions=Forget())
-    (keys, values), sums = module.empty_cache((B,), N, jnp.bfloat16)
+    module = MultiHeadAttention(config.Attention(D, H, K, K, positions=Forget()))
+    (keys, values), sums = module.empty_cache(B, N, jnp.bfloat16)
     assert sums.shape == (B, N, H) and sums.dtype == jnp.float32
     assert keys.dtype == values.dtype == jnp.bfloat16
 
@@ -197,8 +202,8 @@ def test_memory_is_that_of_two_vectors():
 
 
 def test_tokens_of_something_else_are_refused():
-    module = MultiHeadAttention(D, H, K, K, positions=Forget())
-    x, memory = jnp.ones((B, N, D)), jnp.ones((B, N + 1, D))
+    q, k, v = qkv()
+    longer = [jnp.concatenate([x, x[:, :1]], axis=1) for x in (k, v)]
     message = r"of_keys of shape \(2, 11, 3\) must be .* = \(2, 12, 3\)"
     with pytest.raises(ValueError, match=message):
-        module.init(jax.random.key(0), x, memory, Mask())
+        attention(q, *longer, bias=bias_of(log_gates()))

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attn.models.position_table import PositionTable
 
 from attn import (
     POSITIONS,
@@ -24,10 +23,10 @@ from attn import (
     Relative,
     Rotary,
     Sinusoidal,
+    config,
     rotary,
     sinusoidal,
 )
-from attn.random_bits import cheap_key
 
 KEY = jax.random.key(0)
 
@@ -107,7 +106,7 @@ def test_the_bias_has_its_options():
 )
 def test_a_value_that_does_not_fit_is_named(value, message):
     with pytest.raises(ValueError, match=message):
-        value.check(9, 7)
+        value.check(config.Attention(d_model=9, d_k=7))
 
 
 def test_places_are_drawn_in_training_and_at_equal_distances_otherwise():
@@ -127,21 +126,6 @@ def test_places_are_drawn_in_training_and_at_equal_distances_otherwise():
     packed = jnp.array([[0, 1, 2, 0, 1]])
     (row,) = np.asarray(value.places(packed, 20, jax.random.key(1)))
     assert (row[:2] == row[3:]).all() and row[0] < row[1] < row[2]
-
-
-def test_a_model_draws_places_where_a_key_is_given():
-    table = PositionTable(Randomised(longest=64), 8, 6)
-    counted = jnp.broadcast_to(jnp.arange(8), (3, 8))
-    variables = table.init(KEY, counted)
-    whole = variables["positions"]["table"]
-    np.testing.assert_allclose(whole, sinusoidal(64, 6), atol=1e-6)
-    np.testing.assert_array_equal(table.apply(variables, counted)[0], whole[::8])
-    key = jax.random.wrap_key_data(jnp.array([1, 2], jnp.uint32))
-    rngs = {"positions": cheap_key(key)}
-    one, other, _ = table.apply(variables, counted, rngs=rngs)
-    assert (one != other).any() and (one != whole[::8]).any()
-    with pytest.raises(ValueError, match="longest=5 must be at least the 8 positions"):
-        Randomised(longest=5).table(KEY, 8, 6)
 
 
 def test_ones_own_subclass_acts_in_the_layers():

@@ -1,34 +1,18 @@
-"""Scores with their float64 oracles, and a small MultiHeadAttention of each."""
+"""Scores with their float64 oracles, of one query and one key of a head."""
 
 import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import attn
-from attn import (
-    Additive,
-    Bilinear,
-    Mask,
-    MultiHeadAttention,
-    QKNorm,
-    ScaledDot,
-    Softcap,
-)
+from attn import Additive, Annealed, Bilinear, QKNorm, ScaledDot, Softcap
 from tests.attn import oracle
 
-B = 2
-N = 5
-M = 7
 H = 3
 K = 11
-D = 13
 A = 19
-WIDTH = {"concat": 17, "mean": D}  # d_v
-LENGTHS = np.array([4, 7])
 
 
 @attn.score
@@ -135,61 +119,10 @@ CASES = {
         capped_rms_additive,
         H * (2 * K + 2 * K * K + K),
     ),
+    # Outside training the temperature is the last one.
+    "annealed": (
+        functools.partial(Annealed.init, inner="dot", start=3.0, end=0.5),
+        lambda p, i: lambda q, k: q @ k / 0.5,
+        0,
+    ),
 }
-
-# How heads are combined and how they score have nothing to do with each other.
-every_score = pytest.mark.parametrize(
-    ("name", "combine"),
-    [*((name, "concat") for name in CASES), ("scaled dot", "mean")],
-)
-both_combinations = pytest.mark.parametrize("combine", WIDTH)
-
-
-@functools.cache
-def build(name="scaled dot", combine="concat", **options):
-    model = MultiHeadAttention(
-        D, H, K, WIDTH[combine], score=CASES[name][0], combine=combine, **options
-    )
-    # The initial values would give every head the same temperature, and each bias is 0.
-    draw = np.random.default_rng(5).normal
-    return model, jax.tree.map(
-        lambda x: jnp.asarray(0.3 * draw(size=x.shape), x.dtype), shapes(model)
-    )
-
-
-def shapes(model):
-    return jax.eval_shape(model.init, jax.random.key(0), *inputs(), Mask())["params"]
-
-
-def inputs():
-    draw = np.random.default_rng(0).normal
-    return tuple(jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _applied(model, params, arguments, **options):
-    return model.apply({"params": params}, *arguments, **options)
-
-
-def applied(model, params, *arguments, **options):
-    """Returns what the module gives of the inputs, or of other arguments, compiled."""
-    return _applied(model, params, arguments or (*inputs(), Mask()), **options)
-
-
-def steps(model, params, x):
-    """Returns the outputs of the tokens, one step after another, from a cache of rubbish."""
-    # Entries that are not yet written must not count.
-    empty = model.empty_cache(x.shape[:1], N, x.dtype)
-    cache = jax.tree.map(lambda room: np.full(room.shape, 1e6, room.dtype), empty)
-
-    @jax.jit
-    def step(x, t, cache):
-        visible = jnp.broadcast_to(jnp.arange(N) <= t, (x.shape[0], 1, N))
-        variables = {"params": params}
-        return model.apply(variables, x, t, cache, visible, method="decode_step")
-
-    outputs = []
-    for t in range(N):
-        y, cache = step(np.asarray(x)[:, t : t + 1], np.int32(t), cache)
-        outputs.append(y)
-    return np.concatenate(outputs, 1)
