@@ -1,18 +1,10 @@
-"""Weights in and out: PyTorch's nn.Transformer, plain dictionaries, files of arrays.
+"""Weights in and out: plain dictionaries of arrays, and files of them.
 
-model, variables = from_torch(load("model.safetensors"), h=8)
-save("model.npz", to_torch(model, variables))
+save("model.safetensors", to_arrays(variables))
+variables = from_arrays(model, load("model.safetensors"))
 """
 
-from attn.io.safetensors import load, save
-from attn.io.torch import Names, from_arrays, from_torch, to_arrays, to_torch
+from attn.io.arrays import from_arrays, to_arrays
+from attn.io.files import load, save
 
-__all__ = [
-    "Names",
-    "from_arrays",
-    "from_torch",
-    "load",
-    "save",
-    "to_arrays",
-    "to_torch",
-]
+__all__ = ["from_arrays", "load", "save", "to_arrays"]
