@@ -1,14 +1,14 @@
 """Checkpoints of a trial on several processes, saved by a process that is none of them.
 
-Orbax lets all processes of `jax.distributed` save together, into one file system. Here the
-first process has the whole state and the directory, which the others need not see; so a
-child of it, to which JAX has one process, saves.
+Orbax saves from all processes of `jax.distributed` together, into one file system: its
+Checkpointer raises NotImplementedError for one of several, and `save` waits for all. Here
+the first process has the whole state and the directory, which the others need not see; so
+a child of it, to which JAX has one process, saves.
 """
 
 import functools
 import os
 import signal
-from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -16,7 +16,6 @@ import jax
 from experiments.system.process import Process
 from experiments.training import multihost
 from experiments.training.checkpoints import Checkpoints
-from experiments.trial.program import State
 
 
 def open_checkpoints(workdir: Path, keep: int | None, trial: str = ""):
@@ -28,8 +27,7 @@ def open_checkpoints(workdir: Path, keep: int | None, trial: str = ""):
 class CheckpointProcess:
     """Has the methods of `Checkpoints`, which run in a child process.
 
-    Arrays that they return are the host's. A save goes on while this process does; the next
-    call waits for it, and raises its error.
+    What `save` starts goes on while this process does. The next call raises its error.
     """
 
     def __init__(self, workdir: Path, keep: int | None, trial: str = ""):
@@ -45,9 +43,8 @@ class CheckpointProcess:
             self._saving = None
             saving.result()
         # The child has none of the trial's devices.
-        on_host = [jax.device_get(x) if isinstance(x, State) else x for x in arguments]
-        result: Future = self._process.submit(_do, name, *on_host)
-        if name in ("save", "save_best"):
+        result = self._process.submit(_do, name, *jax.device_get(arguments))
+        if name == "save":
             self._saving = result
             return None
         return result.result()
@@ -78,5 +75,4 @@ def _begin(workdir, keep, trial):
 
 def _do(name, *arguments):
     (checkpoints,) = _opened
-    on_device = [jax.device_put(x) if isinstance(x, State) else x for x in arguments]
-    return jax.device_get(getattr(checkpoints, name)(*on_device))
+    return getattr(checkpoints, name)(*arguments)

@@ -219,7 +219,7 @@ class _Loop:
             return self.results
         except Interrupted:
             self.log(pending)
-            self.save_between()
+            self.save_all()
             raise
         finally:
             for run in self.population.runs:
@@ -270,25 +270,25 @@ class _Loop:
             scores = self.evaluator.validation(states, losses, settings)
             for run in new:
                 with self._errors_of(run):
-                    state = self.population.state_of(run)
-                    run.log_validation(scores[run.lane], state)
+                    run.log_validation(scores[run.lane])
         return losses
 
     def save(self, runs: Sequence[TrialRun]) -> None:
         """Starts saving checkpoints of runs that are due."""
         for run in runs:
-            if run in self.population and run.saves:
+            if run in self.population and (run.saves or run.improved):
                 with self._errors_of(run):
                     run.save(self.population.state_of(run))
         for run in runs:
             run.attended = run.step
         self.pace.pause()
 
-    def save_between(self) -> None:
+    def save_all(self) -> None:
         """Saves what no checkpoint holds yet, and waits for it."""
         for run in self.population.runs:
             with self._errors_of(run):
-                run.save_between(self.population.state_of(run))
+                run.save(self.population.state_of(run))
+                run.checkpoints.wait()
 
     def finish(self, runs: Sequence[TrialRun], losses) -> None:
         """Scores the runs that have made all steps on the test set, and frees their lanes.

@@ -71,11 +71,6 @@ def _resume(workdir, fresh, settings, prepared):
     with open_checkpoints(workdir, keep=None) as checkpoints:
         restored = _restore(checkpoints, workdir, fresh)
     step = int(restored.state.step)
-    if not restored.data:
-        raise CheckpointError(
-            f"{workdir} was saved by an earlier version: "
-            "--init_from takes its weights alone"
-        )
     if step > settings.training.steps:
         raise CheckpointError(
             f"--resume={workdir} is at step {step} already; set training.steps to more "

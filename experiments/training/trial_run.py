@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
 from experiments.settings import Settings, Training
 from experiments.training.checkpoint_process import open_checkpoints
+from experiments.training.checkpoints import Best
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
@@ -81,8 +83,8 @@ class TrialRun:
     """A `Checkpoints`, or the process that has them."""
     log: Log
     step: int
-    best_perplexity: float | None
-    """The lowest on the validation set; None where the best weights are not kept."""
+    best: Best
+    """The step of the lowest validation perplexity."""
     bad_steps: int
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
@@ -123,6 +125,11 @@ class TrialRun:
     def saves(self) -> bool:
         """Whether the settings ask for a checkpoint at this step."""
         return self._is_due(self.training.save_every)
+
+    @property
+    def improved(self) -> bool:
+        """Whether this step's weights are the best, and those are kept."""
+        return self.training.keep_best and self.best.step == self.step
 
     @property
     def logs(self) -> bool:
@@ -176,23 +183,19 @@ class TrialRun:
         return dict(place, batch=place["batch"] - 1, pairs=slots[slots >= 0].tolist())
 
     def save(self, state: State) -> None:
-        """Starts saving a checkpoint of this step."""
-        self.checkpoints.save(self.step, state, self.batches.get_state(), self._noted())
-
-    def save_between(self, state: State) -> None:
-        """Saves a checkpoint for a run that is interrupted, at any step."""
-        self.checkpoints.save_between(
-            self.step, state, self.batches.get_state(), self._noted()
+        """Starts saving a checkpoint of this step, whatever the reason."""
+        perplexity = self.best.perplexity if self.improved else None
+        place = self.batches.get_state()
+        self.checkpoints.save(
+            self.step, state, place, self._noted(), self.saves, perplexity
         )
 
-    def log_validation(self, scores: dict[str, float], state: State) -> None:
-        """Logs the scores of `state`, of this step, and keeps it if it is the best."""
+    def log_validation(self, scores: dict[str, float]) -> None:
+        """Logs the scores of this step."""
         self.log.validation(self.step, scores)
         self.perplexities[self.step] = scores["perplexity"]
-        best = self.best_perplexity
-        if best is not None and scores["perplexity"] < best:
-            self.best_perplexity = scores["perplexity"]
-            self.checkpoints.save_best(self.step, state, self.best_perplexity)
+        if scores["perplexity"] < self.best.perplexity:
+            self.best = Best(self.step, scores["perplexity"])
 
     def close(self) -> None:
         """Waits for saves and closes files."""
@@ -232,7 +235,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             # Two at least: where the newest is damaged, the one before is used.
             open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
-        fresh = jax.device_put(initial_state(common.program, job.settings))
+        fresh = jax.device_get(initial_state(common.program, job.settings))
         restored, origin = find_start(
             checkpoints, job.start, fresh, job.settings, common.prepared
         )
@@ -248,8 +251,9 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         noted.pop("perplexities", None)
         if origin:
             # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save_between(step, restored.state, batches.get_state(), noted)
-        best = checkpoints.best_perplexity(fresh) if t.keep_best else None
+            checkpoints.save(step, restored.state, batches.get_state(), noted, False)
+            checkpoints.wait()
+        best = checkpoints.best() if t.keep_best else None
         run_dir.describe(
             job.name,
             dict(job.point),
@@ -271,7 +275,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             checkpoints=checkpoints,
             log=log,
             step=step,
-            best_perplexity=best,
+            best=best or Best(-1, math.inf),
             bad_steps=restored.noted.get("bad", 0),
             # An error before this closes them; from here on the run does.
             resources=resources.pop_all(),
