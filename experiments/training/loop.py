@@ -312,7 +312,7 @@ class _Loop:
                     steps=run.step,
                     **scores,
                     test_sentences=len(self.common.prepared.test.text.target),
-                    seconds=run.run_dir.last("validation")["seconds"],
+                    seconds=run.run_dir.metrics("validation")[-1]["seconds"],
                     tokens_per_second=run.run_dir.speed(),
                     training_flops=run.run_dir.flops(),
                     peak_memory=machine.peak_memory(),

@@ -20,7 +20,7 @@ from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.checkpoints import Best
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
-from experiments.training.run_dir import RunDir, training_digest
+from experiments.training.run_dir import NOTHING_LOGGED, RunDir, training_digest
 from experiments.training.same_training import copy_training
 from experiments.training.start_point import StartPoint, find_start
 from experiments.training.trackers import Tracked, Trackers, Tracking
@@ -202,7 +202,7 @@ class TrialRun:
         self.resources.close()
 
     def _noted(self):
-        logged = self.run_dir.logged(self.step)
+        logged = self.run_dir.logged()
         # Steps in a row are counted on after an interruption.
         noted = dict(self.log.noted(), bad=self.bad_steps, logged=logged)
         if self.training.until == "flat":
@@ -245,7 +245,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
         noted = dict(restored.noted)
-        logged = noted.pop("logged", {})
+        logged = noted.pop("logged", NOTHING_LOGGED)
         # Another trial's evaluations, perhaps with other settings, do not end this one.
         perplexities = {} if origin else noted.get("perplexities", {})
         noted.pop("perplexities", None)

@@ -164,7 +164,7 @@ def test_averages_of_checkpoints(finished):
         12,
         (),
         0,
-        dict(bad=0, logged=RunDir(workdir).logged(12)),
+        dict(bad=0, logged=RunDir(workdir).logged()),
     )
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
         assert averages[count][1] == steps
