@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,10 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.errors import CheckpointError
+from experiments.errors import CheckpointError, one_line
 from experiments.system import checksums
 from experiments.system.files import DamagedError, remove
 from experiments.system.machine import is_out_of_memory
+from experiments.system.process import Process
 
 FOLDER = "checkpoints"
 
@@ -72,11 +74,14 @@ class Checkpoints:
     ):
         self._workdir = Path(workdir).absolute()
         self._directory = self._workdir / FOLDER
-        self.keep = keep
+        self._keep = keep
         self._trial = trial
         self._say = say or functools.partial(print, file=sys.stderr, flush=True)
-        self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
         self._saving = None
+        # Of several processes orbax asks all to save together, into one file system. Here
+        # the first has the whole state, and the directory, which the others need not see;
+        # so a child of it, to which JAX has one process, calls orbax.
+        self._beside = Process(_begin) if jax.process_count() > 1 else Thread()
 
     def steps(self) -> list[int]:
         """Returns the steps of all checkpoints that were written whole, the newest last."""
@@ -103,9 +108,16 @@ class Checkpoints:
         self.wait()
         notes = dict(step=step, trial=self._trial, data=dict(data), noted=dict(noted))
         notes |= dict(scheduled=scheduled, perplexity=perplexity)
+        path = self._directory / str(step)
+        if old := self._sealed(step):
+            notes["layout"] = old["notes"]["layout"]
+            checksums.write_sealed(path / checksums.NAME, dict(old, notes=notes))
+            return
+        self._remove_unfinished()
+        kept = self._kept({step: notes})
         # Now, as the next step may overwrite them.
         arrays = _named(jax.device_get(state))
-        self._saving = step, self._writer.submit(self._write, step, arrays, notes)
+        self._saving = step, self._beside.submit(_write, path, arrays, notes, kept)
 
     def wait(self) -> None:
         """Waits for the save that is under way; raises CheckpointError if it failed."""
@@ -208,27 +220,21 @@ class Checkpoints:
         notes = self._whole(step)
         return notes and self._load(step, notes["layout"])
 
-    def _write(self, step, arrays, notes):
-        """Writes a checkpoint, in the one thread that does."""
-        path = self._directory / str(step)
-        if old := self._sealed(step):
-            notes["layout"] = old["notes"]["layout"]
-            checksums.write_sealed(path / checksums.NAME, dict(old, notes=notes))
-            return
-        for other in self._directory.glob("*"):
-            if other.name.isdecimal() and int(other.name) not in self.steps():
-                self._say(f"{other} was not written to its end: it is removed")
-                remove(other)
-        vectors, notes["layout"] = _joined(arrays)
-        with _orbax().training.Checkpointer(
-            self._directory,
-            preservation_policy=_Preservation(self, {step: notes}),
-            # A killed run leaves them.
-            cleanup_tmp_directories=True,
-        ) as checkpointer:
-            checkpointer.save_checkpointables(step, dict(state=vectors), force=True)
-        sums = checksums.of(path, (file for file in path.rglob("*") if file.is_file()))
-        checksums.write_sealed(path / checksums.NAME, dict(sha256=sums, notes=notes))
+    def _remove_unfinished(self):
+        whole = self.steps()
+        for path in self._directory.glob("*"):
+            if path.name.isdecimal() and int(path.name) not in whole:
+                self._say(f"{path} was not written to its end: it is removed")
+                remove(path)
+
+    def _kept(self, coming):
+        """Returns the steps to keep once those of `coming`, {step: notes}, are written."""
+        notes = {step: self.noted(step) for step in self.steps()} | coming
+        steps = sorted(notes)
+        scheduled = [step for step in steps if notes[step].get("scheduled")]
+        best = [step for step in steps if notes[step].get("perplexity") is not None]
+        # Two at least: the one before is used where the newest is damaged, or not whole yet.
+        return {*steps[-2:], *scheduled[-self._keep :], *best[-1:]}
 
     def _read(self, step, template):
         """Returns (a pytree like `template`, the notes); None if the checkpoint is damaged."""
@@ -241,7 +247,7 @@ class Checkpoints:
             arrays = self._load(step, notes["layout"], wanted)
         except Exception as error:
             # The run that writes may have removed it meanwhile.
-            if self.keep is not None or is_out_of_memory(error):
+            if self._keep is not None or is_out_of_memory(error):
                 raise
             self._set_aside(step, _cause(error))
             return None
@@ -268,14 +274,8 @@ class Checkpoints:
             for key, entries in layout.items()
             if names is None or any(name in names for name, *_ in entries)
         }
-        orbax = _orbax()
-        context = orbax.Context()
-        # Reads what is asked for, and leaves the rest on disk.
-        context.pytree.loading.partial_load = True
-        with context:
-            shapes = dict(state=dict.fromkeys(needed, np.ndarray))
-            path = self._directory / str(step)
-            vectors = orbax.load_checkpointables(path, shapes)["state"]
+        path = self._directory / str(step)
+        vectors = self._beside.submit(_load, path, list(needed)).result()
         return _separated(vectors, needed)
 
     def _sealed(self, step):
@@ -310,13 +310,13 @@ class Checkpoints:
     def _set_aside(self, step, why):
         """Moves a checkpoint into WORKDIR/damaged, unless for reading only, and says so."""
         path = self._directory / str(step)
-        if self.keep is None:
+        if self._keep is None:
             self._say(f"{path} is damaged ({why}) and left out")
             return
-        folder = self._workdir / "damaged"
-        names = (f"{step}-{i}" if i else f"{step}" for i in itertools.count())
-        target = next(folder / name for name in names if not (folder / name).exists())
-        folder.mkdir(exist_ok=True)
+        target = self._workdir / "damaged" / str(step)
+        target.parent.mkdir(exist_ok=True)
+        # One that was damaged before, at this step.
+        remove(target)
         os.rename(path, target)
         self._say(f"{path} is damaged ({why}): moved to {target}")
 
@@ -327,24 +327,54 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._writer.shutdown()
+            self._beside.stop()
 
 
-class _Preservation(NamedTuple):
-    """Orbax's policy of what to keep while the checkpoint of `coming` is written."""
+class Thread(concurrent.futures.ThreadPoolExecutor):
+    """Runs functions one at a time in a thread, as a `Process` does."""
 
-    checkpoints: Checkpoints
-    coming: dict[int, dict[str, Any]]
+    def __init__(self):
+        super().__init__(1, "checkpoints")
 
-    def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """Returns of each checkpoint whether it is kept."""
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        notes = {step: self.checkpoints.noted(step) for step in steps} | self.coming
-        scheduled = [step for step in steps if notes[step].get("scheduled")]
-        best = [step for step in steps if notes[step].get("perplexity") is not None]
-        # Two at least: the one before is used where the newest is damaged, or not whole yet.
-        kept = {*steps[-2:], *scheduled[-self.checkpoints.keep :], *best[-1:]}
-        return [step in kept for step in steps]
+    stop = concurrent.futures.ThreadPoolExecutor.shutdown
+
+
+def _begin():
+    """Prepares a child process."""
+    # The parent gets SIGTERM too, and may then ask for a save.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The trial's devices are the parent's. JAX is imported by now, and has read the variable.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _write(path, arrays, notes, kept):
+    """Writes a checkpoint, and removes those beside it whose steps are not `kept`."""
+    vectors, notes["layout"] = _joined(arrays)
+    training = _orbax().training
+    with training.Checkpointer(
+        path.parent,
+        preservation_policy=training.preservation_policies.CustomSteps(kept),
+        # A killed run leaves them.
+        cleanup_tmp_directories=True,
+    ) as checkpointer:
+        state = dict(state=vectors)
+        checkpointer.save_checkpointables(int(path.name), state, force=True)
+    sums = checksums.of(path, (file for file in path.rglob("*") if file.is_file()))
+    checksums.write_sealed(path / checksums.NAME, dict(sha256=sums, notes=notes))
+
+
+def _load(path, keys):
+    """Returns {key: vector} of these keys."""
+    if not keys:
+        return {}
+    orbax = _orbax()
+    context = orbax.Context()
+    # Reads what is asked for, and leaves the rest on disk.
+    context.pytree.loading.partial_load = True
+    with context:
+        shapes = dict(state=dict.fromkeys(keys, np.ndarray))
+        return orbax.load_checkpointables(path, shapes)["state"]
 
 
 def _weights(state):
@@ -411,19 +441,13 @@ def _orbax():
 
 
 def _cause(error):
-    """Returns the innermost error in one line: its beginning and its end.
-
-    The beginning says the kind of error, the end its reason.
-    """
+    """Returns the innermost error in one line: its beginning, and its end, with the reason."""
     # What is raised while another error is handled may lead back to itself.
     seen = set()
     while (inner := error.__cause__ or error.__context__) and id(inner) not in seen:
         seen.add(id(inner))
         error = inner
-    text = " ".join(str(error).split())
     # Tensorstore appends places in its own source.
-    text = re.sub(r" \[(os_error|source|tensorstore).*", "", text)
-    if not re.search(r"[A-Za-z]{2}", text):
-        # Such as a KeyError's, which is the key alone.
-        text = f"{type(error).__name__} {text}".rstrip()
+    text = re.sub(r" \[(os_error|source|tensorstore).*", "", one_line(error))
+    text = text or type(error).__name__
     return text if len(text) < 200 else f"{text[:60]} … {text[-120:]}"

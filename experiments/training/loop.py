@@ -264,7 +264,7 @@ class _Loop:
         states = self.population.states
         # Also where all scores are known: no file has the losses that `finish` needs.
         losses = self.evaluator.losses(states)
-        new = [run for run in due if not run.run_dir.evaluated(run.step)]
+        new = [run for run in due if run.step not in run.run_dir.perplexities()]
         if new:
             settings = {run.lane: run.settings for run in new}
             scores = self.evaluator.validation(states, losses, settings)

@@ -11,10 +11,8 @@ import json
 import platform
 import sys
 import time
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,7 +21,7 @@ from flax.traverse_util import flatten_dict
 
 from experiments.data.dataset import Dataset
 from experiments.errors import WorkdirError
-from experiments.evaluation.metric_file import ENDED, is_number, read_metrics
+from experiments.evaluation.metric_file import ENDED, read_metrics
 from experiments.settings import Settings, schema
 from experiments.system import checksums, code, machine
 from experiments.system.files import (
@@ -60,8 +58,6 @@ DATA_ORDER = (
     "data.max_length",
 )
 """The settings that the order of the data depends on, beside the data themselves."""
-
-NOTHING_LOGGED = MappingProxyType(dict(bytes=0, crc32=0))
 
 RESULT_REMEDY = (
     "restore it, or remove it, and the same command makes it again from the checkpoints"
@@ -239,36 +235,28 @@ class RunDir:
             self._keep(f"outside/{name}", outside.source, is_new)
         return hashes
 
-    def resume(
-        self, step: int, logged: Mapping[str, int] = NOTHING_LOGGED
-    ) -> Callable[[], float]:
-        """Cuts metrics.jsonl back to what `logged` returned at that step.
+    def resume(self, logged: str = "") -> Callable[[], float]:
+        """Makes metrics.jsonl what `logged` returned at the checkpoint that a run goes on from.
 
-        A killed run may have logged steps that no checkpoint holds, which come again. Where
-        lines are missing or changed since, the file is named, and the lines up to that step
-        that are whole stay. Returns a clock: seconds of work, which go on from theirs.
+        A killed run may have logged steps that no checkpoint holds, which come again. A file
+        that lacks what was logged is named. Returns a clock: seconds of work, which go on
+        from those of the last line.
         """
         path = self.path / "metrics.jsonl"
-        content = path.read_bytes() if path.is_file() else b""
-        content = content[: logged["bytes"]]
-        if _summed(content) != logged:
-            damage = read_metrics(path).damage or "lines are missing or changed"
+        if not self.logged().startswith(logged):
             self._say(
-                f"{path} is damaged ({damage}): the run goes on with its other lines"
+                f"{path} is damaged: it is written again, as the checkpoint has it"
             )
-            whole = filter(_is_whole, self.metrics())
-            kept = [json.dumps(line) + "\n" for line in whole if line["step"] <= step]
-            content = "".join(kept).encode()
-        write_bytes(path, content)
+        write_text(path, logged)
         lines = self.metrics()
         before = lines[-1]["seconds"] if lines else 0.0
         start = time.perf_counter()
         return lambda: before + time.perf_counter() - start
 
-    def logged(self) -> dict[str, int]:
-        """Returns the length of metrics.jsonl and its checksum."""
+    def logged(self) -> str:
+        """Returns the text of metrics.jsonl, which checkpoints keep."""
         path = self.path / "metrics.jsonl"
-        return _summed(path.read_bytes() if path.is_file() else b"")
+        return path.read_text(errors="replace") if path.is_file() else ""
 
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
         """Returns the lines of metrics.jsonl, or of one split: "train" or "validation"."""
@@ -279,9 +267,9 @@ class RunDir:
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def evaluated(self, step: int) -> bool:
-        """Whether the validation scores of a step are logged."""
-        return step in [line["step"] for line in self.metrics("validation")]
+    def perplexities(self) -> dict[int, float]:
+        """Returns {step: validation perplexity} of all evaluations."""
+        return {line["step"]: line["perplexity"] for line in self.metrics("validation")}
 
     def speed(self) -> float | None:
         """Returns target tokens a second: the median, for first lines include compilation.
@@ -344,30 +332,21 @@ def read_result(directory: Path) -> dict[str, Any] | None:
     return result
 
 
-def _is_whole(line):
-    """Whether a line of metrics has what each has, and numbers alone."""
-    needed = (
-        ("seconds", "tokens_per_second") if line["split"] == "train" else ("seconds",)
-    )
-    if not all(is_number(line.get(name)) for name in needed):
-        return False
-    values = (value for name, value in line.items() if name != "split")
-    return all(value is None or is_number(value) for value in values)
-
-
-def _summed(content):
-    return dict(bytes=len(content), crc32=zlib.crc32(content))
-
-
-def not_a_trial(path: Path) -> str:
-    """Explains a directory that has no record.json, with the remedy."""
+def read_trial(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a trial's config.json and record.json; raises WorkdirError where it has none."""
+    config = read_json(path / "config.json")
+    record = read_json(path / "record.json")
+    if config is not None and record is not None:
+        return config, record
     if sweep := read_json(path / "sweep.json"):
         trials = sweep.get("trials")
         first = trials[:3] if isinstance(trials, list) else []
         named = [trial.get("directory") for trial in first if isinstance(trial, dict)]
         names = ", ".join(f"{path}/{name}" for name in named)
-        return f"{path} holds a whole sweep; name one of its trials: {names}, ..."
-    return (
+        raise WorkdirError(
+            f"{path} holds a whole sweep; name one of its trials: {names}, ..."
+        )
+    raise WorkdirError(
         f"{path} holds no trained model (no record.json): "
         "train one there with python -m launch.train"
     )

@@ -16,11 +16,10 @@ from experiments.data.dataset import Dataset
 from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
 from experiments.settings import Settings, Training
-from experiments.training.checkpoint_process import open_checkpoints
-from experiments.training.checkpoints import Best
+from experiments.training.checkpoints import Best, Checkpoints
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
-from experiments.training.run_dir import NOTHING_LOGGED, RunDir, training_digest
+from experiments.training.run_dir import RunDir, training_digest
 from experiments.training.same_training import copy_training
 from experiments.training.start_point import StartPoint, find_start
 from experiments.training.trackers import Tracked, Trackers, Tracking
@@ -79,8 +78,7 @@ class TrialRun:
     lane: int
     run_dir: RunDir
     batches: Batches
-    checkpoints: Any
-    """A `Checkpoints`, or the process that has them."""
+    checkpoints: Checkpoints
     log: Log
     step: int
     best: Best
@@ -89,8 +87,6 @@ class TrialRun:
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
     """Closes the checkpoints and trackers."""
-    perplexities: dict[int, float] = dataclasses.field(default_factory=dict)
-    """{step: validation perplexity} of all evaluations up to now."""
     attended: int = -1
     """The last step at which it was evaluated and saved as its settings say."""
 
@@ -112,9 +108,10 @@ class TrialRun:
         """Whether it is to end when perplexity has stopped falling, and that has."""
         t = self.training
         # Only where it was just evaluated: a checkpoint between evaluations goes on.
-        if t.until != "flat" or self.step not in self.perplexities:
+        if t.until != "flat" or self.step < t.earliest_end:
             return False
-        return self.step >= t.earliest_end and has_stopped_falling(self.perplexities)
+        perplexities = self.run_dir.perplexities()
+        return self.step in perplexities and has_stopped_falling(perplexities)
 
     @property
     def evaluates(self) -> bool:
@@ -193,7 +190,6 @@ class TrialRun:
     def log_validation(self, scores: dict[str, float]) -> None:
         """Logs the scores of this step."""
         self.log.validation(self.step, scores)
-        self.perplexities[self.step] = scores["perplexity"]
         if scores["perplexity"] < self.best.perplexity:
             self.best = Best(self.step, scores["perplexity"])
 
@@ -204,12 +200,7 @@ class TrialRun:
     def _noted(self):
         logged = self.run_dir.logged()
         # Steps in a row are counted on after an interruption.
-        noted = dict(self.log.noted(), bad=self.bad_steps, logged=logged)
-        if self.training.until == "flat":
-            # Not from metrics.jsonl, a line of which may be lost: the same run ends at
-            # the same step. JSON's keys are texts.
-            noted["perplexities"] = {str(k): v for k, v in self.perplexities.items()}
-        return noted
+        return dict(self.log.noted(), bad=self.bad_steps, logged=logged)
 
 
 class StartedRun(NamedTuple):
@@ -233,7 +224,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
             # Two at least: where the newest is damaged, the one before is used.
-            open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
+            Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
         fresh = jax.device_get(initial_state(common.program, job.settings))
         restored, origin = find_start(
@@ -245,11 +236,10 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
         noted = dict(restored.noted)
-        logged = noted.pop("logged", NOTHING_LOGGED)
-        # Another trial's evaluations, perhaps with other settings, do not end this one.
-        perplexities = {} if origin else noted.get("perplexities", {})
-        noted.pop("perplexities", None)
+        logged = noted.pop("logged", "")
         if origin:
+            # What another trial logged is not in this one's file.
+            logged = ""
             # So that the trial goes on from there whatever becomes of the other.
             checkpoints.save(step, restored.state, batches.get_state(), noted, False)
             checkpoints.wait()
@@ -264,8 +254,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             origin or (copied if step else None),
             goes_on=step > 0 and origin is None and copied is None,
         )
-        # What another trial logged is not in this one's file.
-        clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
+        clock = run_dir.resume(logged)
         log = _open_log(job, run_dir, clock, noted, common, resources)
         run = TrialRun(
             job=job,
@@ -279,7 +268,6 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             bad_steps=restored.noted.get("bad", 0),
             # An error before this closes them; from here on the run does.
             resources=resources.pop_all(),
-            perplexities={int(k): v for k, v in perplexities.items()},
         )
     return StartedRun(run, state, hyper)
 

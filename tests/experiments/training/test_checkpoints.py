@@ -336,7 +336,6 @@ def test_a_full_disk_leaves_what_was_saved(workdir):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (KeyError(0), "KeyError 0"),
         (ValueError("no room"), "no room"),
         (OSError(), "OSError"),
     ],
