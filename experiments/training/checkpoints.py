@@ -10,6 +10,7 @@ its perplexity where that is the lowest so far.
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import logging
@@ -109,11 +110,12 @@ class Checkpoints:
         notes = dict(step=step, trial=self._trial, data=dict(data), noted=dict(noted))
         notes |= dict(scheduled=scheduled, perplexity=perplexity)
         path = self._directory / str(step)
-        if old := self._sealed(step):
-            notes["layout"] = old["notes"]["layout"]
-            checksums.write_sealed(path / checksums.NAME, dict(old, notes=notes))
-            return
-        self._remove_unfinished()
+        with self._errors_of(step):
+            if old := self._sealed(step):
+                notes["layout"] = old["notes"]["layout"]
+                checksums.write_sealed(path / checksums.NAME, dict(old, notes=notes))
+                return
+            self._remove_unfinished()
         kept = self._kept({step: notes})
         # Now, as the next step may overwrite them.
         arrays = _named(jax.device_get(state))
@@ -126,8 +128,14 @@ class Checkpoints:
         step, saving = self._saving
         # First, so that a failure is raised once and not again at the end.
         self._saving = None
-        try:
+        with self._errors_of(step):
             saving.result()
+
+    @contextlib.contextmanager
+    def _errors_of(self, step):
+        """Turns an error of writing a checkpoint into a CheckpointError."""
+        try:
+            yield
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -283,7 +291,7 @@ class Checkpoints:
         try:
             path = self._directory / str(step) / checksums.NAME
             return checksums.read_sealed(path) or {}
-        except DamagedError:
+        except (DamagedError, OSError):
             return {}
 
     def noted(self, step: int) -> dict[str, Any]:

@@ -313,6 +313,27 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
         assert_same(checkpoints.restore(state(0)).state, saved)
 
 
+@pytest.mark.ci
+def test_of_several_processes_the_first_has_a_child_that_writes(tmp_path, monkeypatch):
+    with monkeypatch.context() as several:
+        several.setattr(jax, "process_count", lambda: 2)
+        kept = Checkpoints(tmp_path / "kept", keep=2)
+        failing = Checkpoints(tmp_path / "failing", keep=2)
+    with kept:
+        for step in (4, 8, 12):
+            kept.save(step, state(step), data(step), NOTED)
+        restored = kept.restore(state(0))
+        assert_same(restored.state, state(12))
+        assert (restored.data, restored.noted) == (data(12), NOTED)
+        assert kept.weights("average", state(12), 5)[1] == [8, 12]
+    with failing:
+        (tmp_path / "failing").mkdir()
+        (tmp_path / "failing/checkpoints").write_text("no directory")
+        failing.save(4, state(4), data(4))
+        with pytest.raises(CheckpointError, match="checkpoints/4 cannot be written"):
+            failing.wait()
+
+
 def test_a_full_disk_leaves_what_was_saved(workdir):
     """With a limit on the size of files, which is an error of the system's like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
