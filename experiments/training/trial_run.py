@@ -108,7 +108,8 @@ class TrialRun:
         """Whether it is to end when perplexity has stopped falling, and that has."""
         t = self.training
         # Only where it was just evaluated: a checkpoint between evaluations goes on.
-        if t.until != "flat" or self.step < t.earliest_end:
+        evaluates = self.step % t.evaluate_every == 0
+        if t.until != "flat" or self.step < t.earliest_end or not evaluates:
             return False
         perplexities = self.run_dir.perplexities()
         return self.step in perplexities and has_stopped_falling(perplexities)

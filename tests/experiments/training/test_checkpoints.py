@@ -300,7 +300,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     join = module._joined
 
     def held_up(arrays):
-        assert go_on.wait(60)
+        assert go_on.wait(20)
         return join(arrays)
 
     monkeypatch.setattr(module, "_joined", held_up)
