@@ -18,9 +18,9 @@ from experiments.errors import WorkdirError
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
 from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system import checksums
-from experiments.system.files import DamagedError, read_json
+from experiments.system.files import DamagedError
 from experiments.training.checkpoints import Checkpoints
-from experiments.training.run_dir import not_a_trial
+from experiments.training.run_dir import read_trial
 from experiments.trial.lanes import Lanes, over_lanes
 from experiments.trial.program import (
     Program,
@@ -53,10 +53,7 @@ def load_model(
     Raises WorkdirError where there is no model, naming what is there; DamagedError and
     CheckpointError for files that are not what a trial wrote.
     """
-    record = read_json(workdir / "record.json")
-    config = read_json(workdir / "config.json")
-    if record is None or config is None:
-        raise WorkdirError(not_a_trial(workdir))
+    config, record = read_trial(workdir)
     _check_unchanged(workdir)
     _check(workdir, record, config)
     # The directory may be another person's: code that it names is not run unasked.

@@ -85,7 +85,9 @@ def test_storeys_import_downwards(path):
 @pytest.mark.parametrize("path", files("attn"), ids=str)
 def test_attn_needs_jax_flax_and_numpy_only(path):
     packages = {name.split(".")[0] for name in imported(path)}
-    assert packages - set(sys.stdlib_module_names) <= ATTN_NEEDS
+    # Imported when a file is read or written, with an error that names the extra.
+    optional = {"safetensors"} if path == ROOT / "attn/io/files.py" else set()
+    assert packages - set(sys.stdlib_module_names) <= ATTN_NEEDS | optional
 
 
 @pytest.mark.parametrize("path", files("experiments"), ids=str)

@@ -47,13 +47,15 @@ def write_checksums(
 
     Those of files that are to be written next are taken from their bytes, `coming`.
     """
-    checksums = {}
-    for name in names:
-        if (directory / name).is_file():
-            checksums[name] = sha256(directory / name)
+    sums = of(directory, filter(Path.is_file, (directory / name for name in names)))
     for name, content in coming.items():
-        checksums[name] = hashlib.sha256(content).hexdigest()
-    write_sealed(directory / NAME, dict(sha256=checksums))
+        sums[name] = hashlib.sha256(content).hexdigest()
+    write_sealed(directory / NAME, dict(sha256=sums))
+
+
+def of(directory: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Returns the checksums of files in `directory`, by their names there."""
+    return {f"{path.relative_to(directory)}": sha256(path) for path in paths}
 
 
 def changed_files(directory: Path, names: Iterable[str] = ()) -> list[str]:

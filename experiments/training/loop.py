@@ -219,7 +219,7 @@ class _Loop:
             return self.results
         except Interrupted:
             self.log(pending)
-            self.save_between()
+            self.save_all()
             raise
         finally:
             for run in self.population.runs:
@@ -264,31 +264,31 @@ class _Loop:
         states = self.population.states
         # Also where all scores are known: no file has the losses that `finish` needs.
         losses = self.evaluator.losses(states)
-        new = [run for run in due if not run.run_dir.evaluated(run.step)]
+        new = [run for run in due if run.step not in run.run_dir.perplexities()]
         if new:
             settings = {run.lane: run.settings for run in new}
             scores = self.evaluator.validation(states, losses, settings)
             for run in new:
                 with self._errors_of(run):
-                    state = self.population.state_of(run)
-                    run.log_validation(scores[run.lane], state)
+                    run.log_validation(scores[run.lane])
         return losses
 
     def save(self, runs: Sequence[TrialRun]) -> None:
         """Starts saving checkpoints of runs that are due."""
         for run in runs:
-            if run in self.population and run.saves:
+            if run in self.population and (run.saves or run.improved):
                 with self._errors_of(run):
                     run.save(self.population.state_of(run))
         for run in runs:
             run.attended = run.step
         self.pace.pause()
 
-    def save_between(self) -> None:
+    def save_all(self) -> None:
         """Saves what no checkpoint holds yet, and waits for it."""
         for run in self.population.runs:
             with self._errors_of(run):
-                run.save_between(self.population.state_of(run))
+                run.save(self.population.state_of(run))
+                run.checkpoints.wait()
 
     def finish(self, runs: Sequence[TrialRun], losses) -> None:
         """Scores the runs that have made all steps on the test set, and frees their lanes.
@@ -312,7 +312,7 @@ class _Loop:
                     steps=run.step,
                     **scores,
                     test_sentences=len(self.common.prepared.test.text.target),
-                    seconds=run.run_dir.last("validation")["seconds"],
+                    seconds=run.run_dir.metrics("validation")[-1]["seconds"],
                     tokens_per_second=run.run_dir.speed(),
                     training_flops=run.run_dir.flops(),
                     peak_memory=machine.peak_memory(),

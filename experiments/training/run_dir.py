@@ -8,23 +8,20 @@ import datetime
 import functools
 import io
 import json
-import os
 import platform
 import sys
 import time
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from experiments.data.dataset import Dataset
-from experiments.data.vocabulary import digest
 from experiments.errors import WorkdirError
-from experiments.evaluation.metric_file import ENDED, is_number, read_metrics
+from experiments.evaluation.metric_file import ENDED, read_metrics
 from experiments.settings import Settings, schema
 from experiments.system import checksums, code, machine
 from experiments.system.files import (
@@ -104,9 +101,9 @@ class RunDir:
         result = read_result(self.path)
         if result is None or result.get("status") not in ENDED:
             return None
-        if changed := self._changed():
+        if changed := checksums.changed_files(self.path):
             self._say(
-                f"{self.path}: {', '.join(changed)} changed since the trial ended: restore "
+                f"{self.path}: {', '.join(sorted(changed))} changed since the trial ended: restore "
                 "them, or remove result.json, and the same command makes again what it "
                 "can from the checkpoints"
             )
@@ -125,28 +122,18 @@ class RunDir:
             f"--workdir and give --resume={self.path}"
         )
 
-    def _changed(self):
-        """Lists the files of an ended trial that are not what it wrote."""
-        changed = checksums.changed_files(self.path)
-        record = read_json(self.path / "record.json") or {}
-        model = self.path / "vocabulary.model"
-        content = model.read_bytes() if model.is_file() else b""
-        # Trials of earlier versions have no other checksum.
-        if record.get("vocabulary", digest(content)) != digest(content):
-            changed.append("vocabulary.model")
-        return sorted(set(changed))
-
     def check_data(self, prepared: Dataset) -> None:
         """Raises WorkdirError if the trial began with other text or another vocabulary.
 
         Raises DamagedError where the record of that is not what was written.
         """
-        record = read_json(self.path / "record.json")
-        if record and "record.json" in checksums.changed_files(
-            self.path, ["record.json"]
-        ):
-            raise DamagedError(self.path / "record.json", "it is not what was written")
-        if record is not None and (changed := other_data(record, prepared)):
+        path = self.path / "record.json"
+        record = read_json(path)
+        if record is None:
+            return
+        if checksums.changed_files(self.path, [path.name]):
+            raise DamagedError(path, "it is not what was written")
+        if changed := other_data(record, prepared):
             raise WorkdirError(
                 f"{self.path} was begun with other data: {changed}. "
                 "Restore the files it was begun with, or choose another --workdir"
@@ -234,7 +221,6 @@ class RunDir:
         if not is_new:
             state = "damaged" if path.exists() else "missing"
             self._say(f"{path} is {state}: it is written again")
-        _move_away(path)
         write_bytes(path, content)
 
     def _keep_sources(self, settings: Settings, is_new: bool) -> dict[str, str]:
@@ -249,80 +235,55 @@ class RunDir:
             self._keep(f"outside/{name}", outside.source, is_new)
         return hashes
 
-    def resume(
-        self, step: int, logged: Mapping[str, int] = MappingProxyType({})
-    ) -> Callable[[], float]:
-        """Removes metrics of steps after `step`, and lines that are no metrics.
+    def resume(self, logged: str = "") -> Callable[[], float]:
+        """Makes metrics.jsonl what `logged` returned at the checkpoint that a run goes on from.
 
-        `logged` is what `logged` returned at that step, if it is known: lines that are
-        missing or changed since are named. Returns a clock: seconds of work, which go on
-        from those up to that step.
+        A killed run may have logged steps that no checkpoint holds, which come again. A file
+        that lacks what was logged is named. Returns a clock: seconds of work, which go on
+        from those of the last line.
         """
         path = self.path / "metrics.jsonl"
-        read = read_metrics(path)
-        whole = list(filter(_is_whole, read.lines))
-        # A killed run may have logged steps that no checkpoint holds: they come again.
-        kept = [line for line in whole if line["step"] <= step]
-        damage = [read.damage]
-        if lacking := len(read.lines) - len(whole):
-            damage.append(f"{lacking} of its lines lack their numbers")
-        if logged and logged["lines"] != len(kept):
-            damage.append(
-                f"of {logged['lines']} lines logged up to step {step} it has {len(kept)}"
-            )
-        elif logged and logged != _summed(kept):
-            damage.append(f"a number up to step {step} is not what was logged")
-        if any(damage):
-            why = "; ".join(filter(None, damage))
+        if not self.logged().startswith(logged):
             self._say(
-                f"{path} is damaged ({why}): the run goes on with its other lines"
+                f"{path} is damaged: it is written again, as the checkpoint has it"
             )
-        _move_away(path)
-        write_text(path, _as_text(kept))
-        before = kept[-1]["seconds"] if kept else 0.0
+        write_text(path, logged)
+        lines = self.metrics()
+        before = lines[-1]["seconds"] if lines else 0.0
         start = time.perf_counter()
         return lambda: before + time.perf_counter() - start
 
-    def logged(self, step: int) -> dict[str, int]:
-        """Returns the number of lines of metrics up to `step`, and their checksum."""
-        return _summed([line for line in self.metrics() if line["step"] <= step])
+    def logged(self) -> str:
+        """Returns the text of metrics.jsonl, which checkpoints keep."""
+        path = self.path / "metrics.jsonl"
+        return path.read_text(errors="replace") if path.is_file() else ""
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Returns the lines of metrics.jsonl that are whole."""
+    def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
+        """Returns the lines of metrics.jsonl, or of one split: "train" or "validation"."""
         lines = read_metrics(self.path / "metrics.jsonl").lines
-        return list(filter(_is_whole, lines))
+        return [line for line in lines if split in (None, line["split"])]
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def last(self, split: str) -> dict[str, Any]:
-        """Returns the last line of a split, "train" or "validation"."""
-        return [line for line in self.metrics() if line["split"] == split][-1]
-
-    def evaluated(self, step: int) -> bool:
-        """Whether the validation scores of a step are logged."""
-        steps = [
-            line["step"] for line in self.metrics() if line["split"] == "validation"
-        ]
-        return step in steps
+    def perplexities(self) -> dict[int, float]:
+        """Returns {step: validation perplexity} of all evaluations."""
+        return {line["step"]: line["perplexity"] for line in self.metrics("validation")}
 
     def speed(self) -> float | None:
         """Returns target tokens a second: the median, for first lines include compilation.
 
         None where no line of training is left.
         """
-        lines = [line for line in self.metrics() if line["split"] == "train"]
-        speeds = [line["tokens_per_second"] for line in lines]
+        speeds = [line["tokens_per_second"] for line in self.metrics("train")]
         return float(np.median(speeds)) if speeds else None
 
     def flops(self) -> int | None:
         """Returns the FLOPs of all steps of this trial; None where a line does not say."""
-        lines = [line for line in self.metrics() if line["split"] == "train"]
-        # Lines of an earlier version have none, nor those of a model that does not state it.
-        if not lines or not all("flops" in line for line in lines):
-            return None
-        return int(sum(line["flops"] for line in lines))
+        work = [line.get("flops") for line in self.metrics("train")]
+        # Lines of a model that does not state it have none.
+        return int(sum(work)) if work and None not in work else None
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
@@ -371,43 +332,21 @@ def read_result(directory: Path) -> dict[str, Any] | None:
     return result
 
 
-def _is_whole(line):
-    """Whether a line of metrics has what each has, and numbers alone."""
-    needed = (
-        ("seconds", "tokens_per_second") if line["split"] == "train" else ("seconds",)
-    )
-    if not all(is_number(line.get(name)) for name in needed):
-        return False
-    values = (value for name, value in line.items() if name != "split")
-    return all(value is None or is_number(value) for value in values)
-
-
-def _as_text(lines):
-    return "".join(json.dumps(line) + "\n" for line in lines)
-
-
-def _summed(lines):
-    return dict(lines=len(lines), crc32=zlib.crc32(_as_text(lines).encode()))
-
-
-def _move_away(path):
-    """Gives another name to a directory that is in a file's place."""
-    if path.is_dir() and not path.is_symlink():
-        i = 0
-        while (target := path.with_name(f"{path.name}.damaged-{i}")).exists():
-            i += 1
-        os.rename(path, target)
-
-
-def not_a_trial(path: Path) -> str:
-    """Explains a directory that has no record.json, with the remedy."""
+def read_trial(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a trial's config.json and record.json; raises WorkdirError where it has none."""
+    config = read_json(path / "config.json")
+    record = read_json(path / "record.json")
+    if config is not None and record is not None:
+        return config, record
     if sweep := read_json(path / "sweep.json"):
         trials = sweep.get("trials")
         first = trials[:3] if isinstance(trials, list) else []
         named = [trial.get("directory") for trial in first if isinstance(trial, dict)]
         names = ", ".join(f"{path}/{name}" for name in named)
-        return f"{path} holds a whole sweep; name one of its trials: {names}, ..."
-    return (
+        raise WorkdirError(
+            f"{path} holds a whole sweep; name one of its trials: {names}, ..."
+        )
+    raise WorkdirError(
         f"{path} holds no trained model (no record.json): "
         "train one there with python -m launch.train"
     )
@@ -434,14 +373,8 @@ def look_up(config: dict | None, key: str) -> Any:
     return config
 
 
-def differences(theirs: dict, ours: dict, path: str = "") -> str:
+def differences(theirs: dict, ours: dict) -> str:
     """Lists the settings in which two configs differ: "model.h is 4, asked for 2"."""
-    parts = []
-    for key in sorted(theirs.keys() | ours.keys()):
-        a = theirs.get(key)
-        b = ours.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            parts.append(differences(a, b, f"{path}{key}."))
-        elif a != b:
-            parts.append(f"{path}{key} is {a!r}, asked for {b!r}")
-    return ", ".join(filter(None, parts))
+    a, b = (flatten_dict(config, sep=".") for config in (theirs, ours))
+    keys = sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
+    return ", ".join(f"{k} is {a.get(k)!r}, asked for {b.get(k)!r}" for k in keys)

@@ -16,7 +16,7 @@ from experiments.settings import Settings, without_scoring
 from experiments.system import code
 from experiments.system.checksums import changed_files
 from experiments.system.files import DamagedError, read_json, remove
-from experiments.training.checkpoints import FOLDERS
+from experiments.training.checkpoints import FOLDER
 from experiments.training.run_dir import other_data, read_result
 
 UNFINISHED = "copying"
@@ -28,20 +28,20 @@ def copy_training(
 ) -> dict[str, Any] | None:
     """Copies what a trial of `alike` has trained to `path`, which has no checkpoint yet.
 
-    Returns what record.json is to say of it. Returns None where none of them has ended, with
-    the same training by this code and as it was written, or there is a
-    checkpoint already.
+    Returns what record.json is to say of it; None where there is a checkpoint already, or
+    none of them has ended with the same training by this code, unchanged since.
     """
-    if (path / UNFINISHED).exists():
-        # A process was killed while it copied: what it has moved by then is no whole.
-        for folder in (*FOLDERS, UNFINISHED):
-            remove(path / folder)
-    if any((path / folder).exists() for folder in FOLDERS):
+    # Of a process that was killed while it copied.
+    remove(path / UNFINISHED)
+    if (path / FOLDER).exists():
         return None
     for other in alike:
         # It is one of those that train as it does.
         if other != path and _has_trained(other, settings, prepared):
-            _copy(other, path)
+            shutil.copyfile(other / "metrics.jsonl", path / "metrics.jsonl")
+            shutil.copytree(other / FOLDER, path / UNFINISHED)
+            # At once, so that no part of a copy is taken for the whole.
+            os.rename(path / UNFINISHED, path / FOLDER)
             return dict(trained_as=str(other.absolute()))
     return None
 
@@ -53,26 +53,14 @@ def _has_trained(other, settings, prepared):
         record = read_json(other / "record.json")
     except DamagedError:
         return False
-    if not all(isinstance(read, dict) for read in (result, config, record)):
-        return False
     # One that has diverged, or lost a file since, is no reason not to train.
-    if result.get("status") != "finished":
-        return False
-    if without_scoring(config) != without_scoring(settings.to_dict()):
-        return False
-    if code.of(record) != code.now():
+    if None in (result, config, record) or result.get("status") != "finished":
         return False
     known = ("config.json", "record.json", "metrics.jsonl")
-    return not changed_files(other, known) and not other_data(record, prepared)
-
-
-def _copy(other, path):
-    shutil.copyfile(other / "metrics.jsonl", path / "metrics.jsonl")
-    (path / UNFINISHED).mkdir()
-    for folder in FOLDERS:
-        if (other / folder).exists():
-            shutil.copytree(other / folder, path / UNFINISHED / folder)
-    for copy in (path / UNFINISHED).iterdir():
-        os.rename(copy, path / copy.name)
-    # Last: as long as it is there, the copy is not whole.
-    remove(path / UNFINISHED)
+    return (
+        without_scoring(config) == without_scoring(settings.to_dict())
+        and code.of(record) == code.now()
+        and not changed_files(other, known)
+        and not other_data(record, prepared)
+        and (other / FOLDER).exists()
+    )

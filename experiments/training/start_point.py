@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 from experiments.data.dataset import Dataset
 from experiments.errors import CheckpointError, WorkdirError
 from experiments.settings import Settings, resolve
-from experiments.system.files import read_json
-from experiments.training.checkpoint_process import open_checkpoints
 from experiments.training.checkpoints import Checkpoints, Restored
-from experiments.training.run_dir import DATA_ORDER, look_up, not_a_trial, other_data
+from experiments.training.run_dir import DATA_ORDER, look_up, other_data, read_trial
 from experiments.trial.program import State
 
 
@@ -53,7 +51,7 @@ def find_start(
 
 
 def _resume(workdir, fresh, settings, prepared):
-    config, record = _read(workdir)
+    config, record = read_trial(workdir)
     if differences := other_data(record, prepared):
         raise WorkdirError(
             f"--resume={workdir} is of other data: {differences}. "
@@ -68,14 +66,9 @@ def _resume(workdir, fresh, settings, prepared):
                 f"there, and {ours!r} here. Make them equal, or take its weights alone "
                 "with --init_from"
             )
-    with open_checkpoints(workdir, keep=None) as checkpoints:
+    with Checkpoints(workdir, keep=None) as checkpoints:
         restored = _restore(checkpoints, workdir, fresh)
     step = int(restored.state.step)
-    if not restored.data:
-        raise CheckpointError(
-            f"{workdir} was saved by an earlier version: "
-            "--init_from takes its weights alone"
-        )
     if step > settings.training.steps:
         raise CheckpointError(
             f"--resume={workdir} is at step {step} already; set training.steps to more "
@@ -85,7 +78,7 @@ def _resume(workdir, fresh, settings, prepared):
 
 
 def _initialise(workdir, fresh, settings, prepared):
-    config, record = _read(workdir)
+    config, record = read_trial(workdir)
     theirs = record.get("vocabulary")
     ours = prepared.vocabulary().digest
     if theirs != ours:
@@ -103,7 +96,7 @@ def _initialise(workdir, fresh, settings, prepared):
     # What is empty here is not read: the optimizer and its moments may be others there.
     ema = weights if name == "ema" else ()
     template = fresh._replace(**{"positions": (), **weights, "moments": (), "ema": ema})
-    with open_checkpoints(workdir, keep=None) as checkpoints:
+    with Checkpoints(workdir, keep=None) as checkpoints:
         restored = _restore(checkpoints, workdir, template)
         chosen, steps = checkpoints.weights(
             name, restored.state, other.training.average
@@ -118,11 +111,3 @@ def _restore(checkpoints, workdir, template):
     if restored is None:
         raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
     return restored
-
-
-def _read(workdir):
-    config = read_json(workdir / "config.json")
-    record = read_json(workdir / "record.json")
-    if config is None or record is None:
-        raise WorkdirError(not_a_trial(workdir))
-    return config, record

@@ -1,6 +1,6 @@
-"""Trackers: what shows the lines of metrics.jsonl elsewhere, as TensorBoard does.
+"""Trackers: TensorBoard and Weights & Biases show the lines of metrics.jsonl elsewhere.
 
-metrics.jsonl is what counts: a tracker is told the lines that it holds when a trial begins
+metrics.jsonl is what counts: a tracker is given the lines that it holds when a trial begins
 or goes on, and each new line after that. It has each of them once, whatever ends a run. A
 tracker that fails is left out with one line on stderr; training goes on.
 """
@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from experiments.system.files import read_json, write_json
 
@@ -41,55 +41,29 @@ class Tracked(NamedTuple):
     lines: list[dict[str, Any]]
     """The lines of metrics.jsonl up to now."""
 
-    @property
-    def begun(self) -> float:
-        """The time, in seconds since 1970, from which the lines' seconds count."""
-        return time.time() - (self.lines[-1]["seconds"] if self.lines else 0)
-
-    def identity(self) -> str:
-        """Returns a name that no other trial has, which is kept in the trial's directory."""
-        path = self.path / "trackers.json"
-        kept = read_json(path)
-        if not isinstance(kept, dict) or not isinstance(kept.get("id"), str):
-            kept = dict(id=uuid.uuid4().hex[:16])
-            write_json(path, kept)
-        return kept["id"]
-
-
-class Tracker(Protocol):
-    """Shows the lines of one trial. It is made of a `Tracked`, and writes its lines itself."""
-
-    def write(self, number: int, line: Mapping[str, Any]) -> None:
-        """Shows a line, the one of that number in metrics.jsonl."""
-
-    def close(self) -> None:
-        """Ends, perhaps before the trial has."""
-
 
 class Trackers:
-    """Tells all lines to the trackers of some names."""
+    """Gives all lines to the trackers of some names."""
 
     def __init__(self, names: Sequence[str], trial: Tracked):
-        self._count = len(trial.lines)
-        self._open: dict[str, Tracker] = {}
+        self._count = 0
+        self._open = {}
         for name in names:
-            self._call(name, lambda name=name: self._start(name, trial))
+            self._call(name, self._start, name, trial)
+        for line in trial.lines:
+            self.write(line)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Tells a line that follows all before."""
+        """Gives a line that follows all before."""
         for name, tracker in list(self._open.items()):
-            self._call(name, lambda t=tracker: t.write(self._count, line))
+            self._call(name, tracker.write, self._count, line)
         self._count += 1
 
     def result(self, result: Mapping[str, Any], seconds: float) -> None:
-        """Tells the numbers of a trial's result."""
-        numbers = {
-            name: value
-            for name, value in result.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        }
-        step = numbers.pop("steps", numbers.pop("step", 0))
-        self.write(numbers | dict(step=step, split=RESULT, seconds=seconds))
+        """Gives the numbers of a trial's result."""
+        line = {k: v for k, v in result.items() if type(v) in (int, float)}
+        step = line.pop("steps", line.pop("step", 0))
+        self.write(line | dict(step=step, split=RESULT, seconds=seconds))
 
     def close(self) -> None:
         """Ends all trackers."""
@@ -97,21 +71,18 @@ class Trackers:
             self._call(name, tracker.close)
 
     def _start(self, name, trial):
-        tracker = TRACKERS[name].make(trial)
-        self._open[name] = tracker
-        for number, line in enumerate(trial.lines):
-            tracker.write(number, line)
+        self._open[name] = TRACKERS[name](trial)
 
-    def _call(self, name, function):
+    def _call(self, name, function, *arguments):
         try:
-            function()
+            function(*arguments)
         # Their errors are of many kinds, also of the network, and none may end a training.
         except Exception as error:
             self._open.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             print(
                 f"--tracker={name} is left out from here on ({reason}); metrics.jsonl has "
-                "all, and a trial that goes on tells it what is missing",
+                "all, and a trial that goes on gives it what is missing",
                 file=sys.stderr,
                 flush=True,
             )
@@ -119,6 +90,8 @@ class Trackers:
 
 class TensorBoard:
     """Writes event files into ROOT/tensorboard, for a sweep a folder each trial."""
+
+    module = "tensorboardX"
 
     def __init__(self, trial: Tracked):
         # Extras, which few install; so below.
@@ -134,7 +107,8 @@ class TensorBoard:
         # A TensorBoard that is open has what was in them, which this withdraws.
         purge = 0 if before else None
         self._writer = tensorboardX.SummaryWriter(str(folder), purge_step=purge)
-        self._begun = trial.begun
+        # The time from which the lines' seconds count.
+        self._begun = time.time() - (trial.lines[-1]["seconds"] if trial.lines else 0)
         settings = {
             key: value if isinstance(value, (bool, int, float)) else str(value)
             for key, value in trial.settings.items()
@@ -164,15 +138,21 @@ class WeightsAndBiases:
     once a trial has ended.
     """
 
+    module = "wandb"
+
     def __init__(self, trial: Tracked):
         import wandb
 
+        # A name that no other trial has.
+        path = trial.path / "trackers.json"
+        identity = read_json(path) or dict(id=uuid.uuid4().hex[:16])
+        write_json(path, identity)
         earlier = list((trial.path / "wandb").glob("offline-run-*"))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "attn"),
             group=trial.root.name,
             name=trial.name,
-            id=trial.identity(),
+            id=identity["id"],
             resume="allow",
             dir=str(trial.path),
             config=trial.settings,
@@ -195,19 +175,8 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class Kind(NamedTuple):
-    """Holds a tracker's class, the module that it needs, and the extra that installs it."""
-
-    make: type
-    module: str
-    extra: str
-
-
-TRACKERS = {
-    "tensorboard": Kind(TensorBoard, "tensorboardX", "tensorboard"),
-    "wandb": Kind(WeightsAndBiases, "wandb", "wandb"),
-}
-"""The trackers by name."""
+TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+"""The trackers by name, which is also that of the extra that installs one."""
 
 
 def mistake_in(names: Sequence[str]) -> str:
@@ -215,9 +184,9 @@ def mistake_in(names: Sequence[str]) -> str:
     for name in names:
         if name not in TRACKERS:
             return f"{name!r} is no tracker; {', '.join(TRACKERS)} are"
-        kind = TRACKERS[name]
-        if importlib.util.find_spec(kind.module) is None:
-            return f"{name} needs {kind.module}; install it with pip install '.[{kind.extra}]'"
+        module = TRACKERS[name].module
+        if importlib.util.find_spec(module) is None:
+            return f"{name} needs {module}; install it with pip install '.[{name}]'"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from experiments.data.dataset import Dataset
 from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
 from experiments.settings import Settings, Training
-from experiments.training.checkpoint_process import open_checkpoints
+from experiments.training.checkpoints import Best, Checkpoints
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
@@ -77,18 +78,15 @@ class TrialRun:
     lane: int
     run_dir: RunDir
     batches: Batches
-    checkpoints: Any
-    """A `Checkpoints`, or the process that has them."""
+    checkpoints: Checkpoints
     log: Log
     step: int
-    best_perplexity: float | None
-    """The lowest on the validation set; None where the best weights are not kept."""
+    best: Best
+    """The step of the lowest validation perplexity."""
     bad_steps: int
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
     """Closes the checkpoints and trackers."""
-    perplexities: dict[int, float] = dataclasses.field(default_factory=dict)
-    """{step: validation perplexity} of all evaluations up to now."""
     attended: int = -1
     """The last step at which it was evaluated and saved as its settings say."""
 
@@ -110,9 +108,11 @@ class TrialRun:
         """Whether it is to end when perplexity has stopped falling, and that has."""
         t = self.training
         # Only where it was just evaluated: a checkpoint between evaluations goes on.
-        if t.until != "flat" or self.step not in self.perplexities:
+        evaluates = self.step % t.evaluate_every == 0
+        if t.until != "flat" or self.step < t.earliest_end or not evaluates:
             return False
-        return self.step >= t.earliest_end and has_stopped_falling(self.perplexities)
+        perplexities = self.run_dir.perplexities()
+        return self.step in perplexities and has_stopped_falling(perplexities)
 
     @property
     def evaluates(self) -> bool:
@@ -123,6 +123,11 @@ class TrialRun:
     def saves(self) -> bool:
         """Whether the settings ask for a checkpoint at this step."""
         return self._is_due(self.training.save_every)
+
+    @property
+    def improved(self) -> bool:
+        """Whether this step's weights are the best, and those are kept."""
+        return self.training.keep_best and self.best.step == self.step
 
     @property
     def logs(self) -> bool:
@@ -176,37 +181,27 @@ class TrialRun:
         return dict(place, batch=place["batch"] - 1, pairs=slots[slots >= 0].tolist())
 
     def save(self, state: State) -> None:
-        """Starts saving a checkpoint of this step."""
-        self.checkpoints.save(self.step, state, self.batches.get_state(), self._noted())
-
-    def save_between(self, state: State) -> None:
-        """Saves a checkpoint for a run that is interrupted, at any step."""
-        self.checkpoints.save_between(
-            self.step, state, self.batches.get_state(), self._noted()
+        """Starts saving a checkpoint of this step, whatever the reason."""
+        perplexity = self.best.perplexity if self.improved else None
+        place = self.batches.get_state()
+        self.checkpoints.save(
+            self.step, state, place, self._noted(), self.saves, perplexity
         )
 
-    def log_validation(self, scores: dict[str, float], state: State) -> None:
-        """Logs the scores of `state`, of this step, and keeps it if it is the best."""
+    def log_validation(self, scores: dict[str, float]) -> None:
+        """Logs the scores of this step."""
         self.log.validation(self.step, scores)
-        self.perplexities[self.step] = scores["perplexity"]
-        best = self.best_perplexity
-        if best is not None and scores["perplexity"] < best:
-            self.best_perplexity = scores["perplexity"]
-            self.checkpoints.save_best(self.step, state, self.best_perplexity)
+        if scores["perplexity"] < self.best.perplexity:
+            self.best = Best(self.step, scores["perplexity"])
 
     def close(self) -> None:
         """Waits for saves and closes files."""
         self.resources.close()
 
     def _noted(self):
-        logged = self.run_dir.logged(self.step)
+        logged = self.run_dir.logged()
         # Steps in a row are counted on after an interruption.
-        noted = dict(self.log.noted(), bad=self.bad_steps, logged=logged)
-        if self.training.until == "flat":
-            # Not from metrics.jsonl, a line of which may be lost: the same run ends at
-            # the same step. JSON's keys are texts.
-            noted["perplexities"] = {str(k): v for k, v in self.perplexities.items()}
-        return noted
+        return dict(self.log.noted(), bad=self.bad_steps, logged=logged)
 
 
 class StartedRun(NamedTuple):
@@ -230,9 +225,9 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     with contextlib.ExitStack() as resources:
         checkpoints = resources.enter_context(
             # Two at least: where the newest is damaged, the one before is used.
-            open_checkpoints(job.path, max(2, t.average), training_digest(job.settings))
+            Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
         )
-        fresh = jax.device_put(initial_state(common.program, job.settings))
+        fresh = jax.device_get(initial_state(common.program, job.settings))
         restored, origin = find_start(
             checkpoints, job.start, fresh, job.settings, common.prepared
         )
@@ -242,14 +237,14 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
         state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
         step = int(state.step)
         noted = dict(restored.noted)
-        logged = noted.pop("logged", {})
-        # Another trial's evaluations, perhaps with other settings, do not end this one.
-        perplexities = {} if origin else noted.get("perplexities", {})
-        noted.pop("perplexities", None)
+        logged = noted.pop("logged", "")
         if origin:
+            # What another trial logged is not in this one's file.
+            logged = ""
             # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save_between(step, restored.state, batches.get_state(), noted)
-        best = checkpoints.best_perplexity(fresh) if t.keep_best else None
+            checkpoints.save(step, restored.state, batches.get_state(), noted, False)
+            checkpoints.wait()
+        best = checkpoints.best() if t.keep_best else None
         run_dir.describe(
             job.name,
             dict(job.point),
@@ -260,8 +255,7 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             origin or (copied if step else None),
             goes_on=step > 0 and origin is None and copied is None,
         )
-        # What another trial logged is not in this one's file.
-        clock = run_dir.resume(-1) if origin else run_dir.resume(step, logged)
+        clock = run_dir.resume(logged)
         log = _open_log(job, run_dir, clock, noted, common, resources)
         run = TrialRun(
             job=job,
@@ -271,11 +265,10 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
             checkpoints=checkpoints,
             log=log,
             step=step,
-            best_perplexity=best,
+            best=best or Best(-1, math.inf),
             bad_steps=restored.noted.get("bad", 0),
             # An error before this closes them; from here on the run does.
             resources=resources.pop_all(),
-            perplexities={int(k): v for k, v in perplexities.items()},
         )
     return StartedRun(run, state, hyper)
 

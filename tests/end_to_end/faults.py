@@ -224,20 +224,16 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
 
     Others may lie beside them, half deleted: a kill may come while old ones are removed.
     """
-    from experiments.training.checkpoint_store import CheckpointStore
+    from experiments.training.checkpoints import Checkpoints
 
-    by_name = {}
     beside = json.loads((workdir / "result.json").read_text())["beside"]
-    places = {
-        workdir / ("best" if name == "best" else "checkpoints") / str(step)
-        for name, scores in beside.items()
-        for step in scores["steps"]
-    }
-    for place in sorted(places):
-        saved = CheckpointStore(place.parent, None).arrays(int(place.name))
-        for name, array in saved.items():
-            by_name[f"{place.relative_to(workdir)} {name}"] = array
-    return by_name
+    steps = {step for scores in beside.values() for step in scores["steps"]}
+    with Checkpoints(workdir, keep=None) as checkpoints:
+        return {
+            f"checkpoints/{step} {name}": array
+            for step in sorted(steps)
+            for name, array in checkpoints.arrays(step).items()
+        }
 
 
 def differences_of_files(a: Path, b: Path) -> list[str]:

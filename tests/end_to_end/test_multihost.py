@@ -14,13 +14,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.errors import CheckpointError
 from experiments.system.signals import LINE, STATUS
 from experiments.training import multihost
-from experiments.training.checkpoint_process import CheckpointProcess
 from experiments.training.checkpoints import Checkpoints
 from experiments.trial.lanes import Lanes
-from experiments.trial.program import State
 from tests.end_to_end import faults
 
 ROOT = Path(__file__).parents[2]
@@ -78,46 +75,6 @@ def test_rows_go_to_the_devices_of_their_process(monkeypatch):
     np.testing.assert_array_equal(
         Lanes(devices=tuple(jax.devices())).own_rows(slots), slots[:, [2, 3, 6, 7]]
     )
-
-
-@pytest.mark.ci
-def test_a_clerk_keeps_what_checkpoints_would(tmp_path):
-    state = State(
-        np.int32(4),
-        dict(w=np.arange(5, dtype=np.float32)),
-        {},
-        dict(m=np.ones(3, np.float32)),
-    )
-    with CheckpointProcess(tmp_path, 2) as clerk:
-        clerk.save(4, state, dict(epoch=1), dict(bad=2))
-        clerk.save(6, state._replace(step=np.int32(6)), dict(epoch=3))
-        clerk.wait()
-        assert clerk.latest() == 6
-    with CheckpointProcess(tmp_path, 2) as clerk:
-        restored = clerk.restore(state)
-        assert restored.state.step == 6 and restored.data == dict(epoch=3)
-        mean, steps = clerk.weights("average", state, 5)
-        assert steps == [4, 6]
-        jax.tree.map(np.testing.assert_array_equal, mean.params, state.params)
-    with Checkpoints(tmp_path, 2) as checkpoints:
-        np.testing.assert_array_equal(
-            checkpoints.restore(jax.device_put(state)).state.params["w"], np.arange(5)
-        )
-    with (
-        pytest.raises(CheckpointError, match="does not fit"),
-        CheckpointProcess(tmp_path, 2) as clerk,
-    ):
-        clerk.restore(state._replace(params=dict(w=np.zeros(6, np.float32))))
-
-
-@pytest.mark.ci
-def test_a_save_that_failed_is_told_by_the_next_call(tmp_path):
-    (tmp_path / "checkpoints").write_text("no directory")
-    state = State(np.int32(4), dict(w=np.arange(5, dtype=np.float32)), {}, {})
-    with CheckpointProcess(tmp_path, 2) as clerk:
-        clerk.save(4, state, dict(epoch=1))
-        with pytest.raises(CheckpointError, match="checkpoints/4 cannot be written"):
-            clerk.latest()
 
 
 class Party:
@@ -267,7 +224,9 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
             tell(party.processes[which].pid, signal.SIGTERM)
             for status, said in party.end():
                 assert status == STATUS and said.strip().endswith(LINE)
-        assert list(workdir.glob("interrupted/*/notes"))
+        with Checkpoints(workdir, None) as checkpoints:
+            noted = [checkpoints.noted(step) for step in checkpoints.steps()]
+        assert not all(notes["scheduled"] for notes in noted)
     with Party(workdir, *trial) as party:
         wait_for_saves(workdir)
         first, second = party.processes

@@ -15,6 +15,7 @@ from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
 from experiments.system.signals import Interrupted
 from experiments.training import loop
+from experiments.training.checkpoints import Checkpoints
 from experiments.training.device_data import DeviceData
 from experiments.training.start_point import StartPoint
 from experiments.training.trial_run import DrawnBatches, TrialRun, batches_of
@@ -75,12 +76,8 @@ def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tm
     for n in (1, 2, 1, 3, 0, 1, 9, 15, 23):
         with pytest.raises(Interrupted):
             run(tmp_path, interruption=tiny.StopAt(n))
-        steps = [
-            int(path.name)
-            for name in ("checkpoints", "interrupted")
-            for path in tmp_path.glob(f"{name}/[0-9]*")
-        ]
-        at.append(max(steps))
+        with Checkpoints(tmp_path, None) as checkpoints:
+            at.append(checkpoints.steps()[-1])
     assert at == sorted(at) and {1, 6, 12} < set(at)
     assert_same(tmp_path, run(tmp_path), finished)
 
@@ -126,7 +123,7 @@ def test_the_best_stays_where_what_follows_is_worse(tmp_path):
 
 
 def test_a_damaged_checkpoint_costs_time_alone(finished, copied, capsys):
-    (path,) = (copied / "checkpoints/12/notes").glob("data.json")
+    path = copied / "checkpoints/12/checksums.json"
     path.write_text(path.read_text().replace('"batch": ', '"batch": 1'))
     assert_same(copied, run(copied), finished)
     said = capsys.readouterr().err

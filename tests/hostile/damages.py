@@ -43,7 +43,8 @@ POINT = {
     "training.save_every": 6,
     "evaluation.examples": 1,
 }
-STORES = ("checkpoints", "best", "interrupted")
+STEPS = ("6", "9")
+"""The steps of checkpoints: the schedule's, which is the best, and of the interruption."""
 LOOKS = 7
 """How often a trial looks whether it is to stop until step 9, between checkpoint and end."""
 
@@ -110,7 +111,7 @@ class World:
             half = folder / "half" / trial.directory
             with contextlib.suppress(Interrupted):
                 self._run(half, trial.settings, tiny.StopAt(LOOKS))
-            assert (half / "interrupted" / "9").exists()
+            assert (half / "checkpoints" / "9").exists()
             ended = folder / "ended" / trial.directory
             shutil.copytree(half, ended)
             self._run(ended, trial.settings)
@@ -125,20 +126,19 @@ class World:
         return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
 
     def cases(self) -> list[Case]:
-        """Lists all damages: each of a file, and two of each file of a checkpoint.
+        """Lists all damages: each of a file, and three of each file of a checkpoint.
 
-        A checkpoint's file has its like in the three stores, which have all damages together.
+        A checkpoint's file has its like in the other, so that both have all five.
         """
         cases = []
         for state in self.states:
             places = Counter()
             for file in self._files(state):
                 harms = list(HARMS)
-                if store := _store_of(file):
-                    # Two further ones in each store, so that three have five.
-                    first = places[store] + 2 * STORES.index(store)
-                    harms = [harms[(first + step) % len(harms)] for step in (0, 1)]
-                    places[store] += 1
+                if step := _step_of(file):
+                    first = places[step] + 3 * STEPS.index(step)
+                    harms = [harms[(first + i) % len(harms)] for i in range(3)]
+                    places[step] += 1
                 cases += [Case(state, file, harm) for harm in harms]
         return cases
 
@@ -167,7 +167,7 @@ class World:
             name = str(path.relative_to(root))
             is_top = state == "ended" and "/" not in name
             # Checkpoints of a trial that has ended are as those of one that has not.
-            is_again = state == "ended" and _store_of(name)
+            is_again = state == "ended" and "checkpoints/" in name
             if path.name == ".lock" or is_again:
                 continue
             if path.is_file() and (kept in name or is_top):
@@ -233,9 +233,9 @@ class World:
         return made.corpus_digest, made.vocabulary_model, made.counts, texts, arrays
 
 
-def _store_of(file: str) -> str | None:
-    """Returns the store of checkpoints that a file is of."""
-    return next((store for store in STORES if store in file.split("/")), None)
+def _step_of(file: str) -> str | None:
+    """Returns the step of the checkpoint that a file is of."""
+    return next((step for step in STEPS if f"checkpoints/{step}/" in file), None)
 
 
 def _unclocked(entries):

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Design, Learned, Mask, Transformer
-from attn.io.torch import Names, from_torch, to_torch
 from attn.jax_versions import enable_x64
 from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
+from launch.bench.fidelity.weights import from_torch, to_torch
 
-NAMES = Names(transformer="transformer.")
+PREFIX = "transformer."
+"""What stands before nn.Transformer's own names."""
 NORM_EPSILON = 1e-5
 """PyTorch's."""
 
@@ -20,20 +21,17 @@ def run(
     """Returns the logits of real tokens, and the gradients by PyTorch's names."""
     # JAX makes float32 of float64 otherwise, without a word.
     with enable_x64(dtype == np.float64):
-        arrays = {name: x.astype(dtype) for name, x in weights.items()}
-        # Whether there are final LayerNorms is read from the arrays.
-        design = Design(
-            norm="pre" if case.norm == "pre" else "post",
-            activation=case.activation,
-            norm_epsilon=NORM_EPSILON,
-        )
-        model, variables = from_torch(arrays, SHAPE.h, design, names=NAMES)
+        arrays = {
+            name.removeprefix(PREFIX): x.astype(dtype) for name, x in weights.items()
+        }
+        model = _model(case)
+        variables = jax.tree.map(jnp.asarray, from_torch(model, arrays))
         function = jax.jit(_logits_and_gradients, static_argnums=0)
         inputs = map(jnp.asarray, batch)
         logits, gradients = function(model, variables, *inputs)
         # A library may give anything for padding.
         real = np.asarray(logits)[batch.target_real]
-        return {"logits": real, **to_torch(model, gradients, NAMES)}
+        return {"logits": real, **_named(model, gradients)}
 
 
 def _logits_and_gradients(
@@ -69,17 +67,7 @@ def draw(case: Case, seed: int) -> dict[str, np.ndarray]:
 
     As those of `torch.draw`, they are normal with deviation 0.1, around 1 for vectors.
     """
-    design = Design(
-        norm=case.norm,
-        biases=case.biases,
-        embeddings="tied" if case.tied else "separate",
-        activation=case.activation,
-        positions=Learned(),
-        norm_epsilon=NORM_EPSILON,
-    )
-    model = Transformer(
-        shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design
-    )
+    model = _model(case)
     ids = jnp.zeros((1, 1), jnp.int32)
     masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
     key = jax.random.key(0)
@@ -91,4 +79,26 @@ def draw(case: Case, seed: int) -> dict[str, np.ndarray]:
         mean = 1.0 if leaf.ndim == 1 else 0.0
         return generator.normal(mean, 0.1, leaf.shape).astype(np.float32)
 
-    return to_torch(model, jax.tree.map(normal, shapes), NAMES)
+    return _named(model, jax.tree.map(normal, shapes))
+
+
+def _model(case):
+    design = Design(
+        norm=case.norm,
+        biases=case.biases,
+        embeddings="tied" if case.tied else "separate",
+        activation=case.activation,
+        positions=Learned(),
+        norm_epsilon=NORM_EPSILON,
+    )
+    return Transformer(shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design)
+
+
+def _named(model, variables):
+    """Returns the arrays by the names of `launch.bench.fidelity.torch.Model`."""
+    arrays = to_torch(model, variables)
+    inside = ("encoder.", "decoder.")
+    return {
+        f"{PREFIX}{name}" if name.startswith(inside) else name: x
+        for name, x in arrays.items()
+    }

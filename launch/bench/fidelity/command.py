@@ -1,7 +1,7 @@
 """Holds the Transformer to torch.nn.Transformer of the same weights.
 
 Logits and every gradient are compared, padding included. PyTorch's weights are drawn,
-go through `attn.io.torch`, and both compute in both precisions. In float64 they must
+go through `weights`, and both compute in both precisions. In float64 they must
 agree. In float32 each is held to PyTorch's float64: only rounding differs when attn's
 error is at most `SLACK` times PyTorch's own.
 

@@ -15,8 +15,7 @@ from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
 class Model(nn.Module):
     """Computes logits (B, M, Y).
 
-    The names are those that `attn.io.torch.Names` has, and "transformer." stands before
-    nn.Transformer's own.
+    `weights` has the names, with "transformer." before nn.Transformer's own.
     """
 
     def __init__(self, case: Case):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from experiments.evaluation.metrics import ACCURACY, METRICS
 from experiments.inference import Translator
 from experiments.system import machine
 from experiments.training import loop
-from experiments.training.checkpoint_store import CheckpointStore
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import RunDir
 from experiments.trial.lanes import Lanes
@@ -153,11 +151,10 @@ def test_all_weights_are_scored(finished):
 def test_averages_of_checkpoints(finished):
     """Against numpy, over all and over the last two; the state keeps the moving average."""
     workdir, _ = finished
-    store = CheckpointStore(workdir / "checkpoints", None)
-    saved = {step: store.arrays(step) for step in (4, 8, 12)}
     program = program_of(SETTINGS, 500, 48)
     blank = initial_state(program, SETTINGS)
     with Checkpoints(workdir, keep=None) as checkpoints:
+        saved = {step: checkpoints.arrays(step) for step in (4, 8, 12)}
         state, data, noted = checkpoints.restore(blank._replace(moments=()))
         averages = {
             count: checkpoints.weights("average", state, count) for count in (2, 5)
@@ -167,7 +164,7 @@ def test_averages_of_checkpoints(finished):
         12,
         (),
         0,
-        dict(bad=0, logged=RunDir(workdir).logged(12)),
+        dict(bad=0, logged=RunDir(workdir).logged()),
     )
     for count, steps in ((2, [8, 12]), (5, [4, 8, 12])):
         assert averages[count][1] == steps
@@ -348,30 +345,6 @@ def test_translator_reads_what_was_trained_before_a_setting_was_there(
         tiny.corpus().test.text.source[:1]
     )
     assert translations == (workdir / "translations.txt").read_text().split("\n")[:1]
-
-
-def test_a_state_of_fewer_fields_is_read(tmp_path):
-    class Before(NamedTuple):
-        step: jax.Array
-        params: dict
-
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(
-            3, Before(jnp.int32(3), dict(w=jnp.ones(2))), dict(epoch=1, batch=2)
-        )
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        restored = checkpoints.restore(
-            State(jnp.int32(0), dict(w=jnp.zeros(2)), {}, ())
-        )
-    assert (
-        int(restored.state.step),
-        restored.state.params["w"].tolist(),
-        restored.data,
-    ) == (
-        3,
-        [1, 1],
-        dict(epoch=1, batch=2),
-    )
 
 
 def test_translator_without_a_model(tmp_path):

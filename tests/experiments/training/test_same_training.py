@@ -19,7 +19,6 @@ SCORED = dict(
     evaluation__examples=1,
     evaluation__head_importance=True,
 )
-FOLDERS = ("checkpoints", "best")
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +64,8 @@ def test_another_score_is_that_of_a_trial_by_itself(first, tmp_path, steps):
     lines = tiny.corpus().test.text.source
     texts = (tmp_path / "alone" / "translations.txt").read_text("utf-8").split("\n")
     assert Translator(tmp_path / "copied")(lines) == texts[:-1]
-    for folder in FOLDERS:
-        names = [path.name for path in sorted((first / folder).iterdir())]
-        kept = [path.name for path in sorted((tmp_path / "copied" / folder).iterdir())]
-        assert kept == names
+    kept = [(path / "checkpoints").iterdir() for path in (first, tmp_path / "copied")]
+    assert {path.name for path in kept[0]} == {path.name for path in kept[1]}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +105,7 @@ def diverged(path):
 
 
 def without_checkpoints(path):
-    for folder in FOLDERS:
-        shutil.rmtree(path / folder)
+    shutil.rmtree(path / "checkpoints")
 
 
 def of_other_code(path):
@@ -142,28 +138,9 @@ def test_a_trial_trains_where_another_has_nothing_to_take(
     assert read_json(tmp_path / "second" / "record.json")["begun"] is None
 
 
-@pytest.mark.parametrize("moved", [0, 1, 2])
-def test_a_copy_that_was_killed_is_made_again(
-    first, tmp_path, steps, monkeypatch, moved
-):
-    """As if the power went after so many of its folders."""
+def test_a_copy_that_was_killed_is_made_again(first, tmp_path, steps):
     path = tmp_path / "second"
-    left = [moved]
-    rename = same_training.os.rename
-
-    def killed(*paths):
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        rename(*paths)
-
-    path.mkdir()
-    with monkeypatch.context() as patched:
-        patched.setattr(same_training.os, "rename", killed)
-        # It is called when all are moved.
-        patched.setattr(same_training, "remove", lambda path: killed())
-        with pytest.raises(KeyboardInterrupt):
-            copied(path, first)
+    shutil.copytree(first / "checkpoints" / "8", path / same_training.UNFINISHED / "8")
     result = train(path, alike=(path, first), evaluation__weights="average")
     assert steps == [] and result["status"] == "finished"
     assert not (path / same_training.UNFINISHED).exists()

@@ -1,19 +1,12 @@
-"""Trackers: each has every line once, although a run is killed and goes on from earlier.
+"""Trackers: each has every line once, although a run is killed and goes on from earlier."""
 
-W&B is tested offline, MLflow with a folder of files; both are skipped where they are missing.
-"""
-
-import json
 import os
-import struct
 import subprocess
 import sys
 import types
 from pathlib import Path
 
-import pytest
-
-from experiments.training.trackers import TRACKERS, Tracked, Trackers, mistake_in
+from experiments.training.trackers import Tracked, Trackers, mistake_in
 from tests.experiments.event_files import hyperparameters, scalars
 
 ROOT = Path(__file__).parents[3]
@@ -37,8 +30,8 @@ EXPECTED = sorted(
 PART = """
 import json, os, pathlib, signal, sys
 from tests.experiments.training.test_trackers import LINES, RESULT, open_trackers
-path, name, first, last = sys.argv[1:]
-trackers = open_trackers(name, pathlib.Path(path), LINES[: int(first)])
+path, first, last = sys.argv[1:]
+trackers = open_trackers("tensorboard", pathlib.Path(path), LINES[: int(first)])
 for line in LINES[int(first) : int(last)]:
     trackers.write(line)
 if int(last) < len(LINES):
@@ -54,60 +47,15 @@ def open_trackers(name, path, lines):
     return Trackers([name], trial)
 
 
-def log_records(data):
-    """Gives the records of W&B's file, which is a log of LevelDB's kind after seven bytes."""
-    place = 7
-    whole = b""
-    while place < len(data):
-        # No header stands across the border of a block of 32 KiB.
-        if (left := 2**15 - place % 2**15) < 7:
-            place += left
-        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
-        if size == kind == 0:
-            return
-        whole += data[place + 7 : place + 7 + size]
-        place += 7 + size
-        # 1 is a whole record; 2, 3 and 4 are its first, middle and last part.
-        if kind in (1, 4):
-            yield whole
-            whole = b""
-
-
-def of_wandb(path):
-    """The rows of the one offline run in a trial's directory."""
-    from wandb.proto import wandb_internal_pb2
-
-    (file,) = path.glob("wandb/offline-run-*/*.wandb")
-    shown = []
-    for data in log_records(file.read_bytes()):
-        record = wandb_internal_pb2.Record.FromString(data)
-        if record.WhichOneof("record_type") != "history":
-            continue
-        row = {
-            item.key or "/".join(item.nested_key): json.loads(item.value_json)
-            for item in record.history.item
-        }
-        shown += [(row["step"], tag, row[tag]) for tag in row if "/" in tag]
-    return sorted(shown)
-
-
-READ = {
-    "tensorboard": lambda path: sorted(scalars(path / "tensorboard")),
-    "wandb": of_wandb,
-}
-
-
-@pytest.mark.parametrize("name", TRACKERS)
-def test_a_killed_run_neither_doubles_nor_loses_a_line(name, tmp_path):
-    pytest.importorskip(TRACKERS[name].module)
-    environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(ROOT)}
+def test_a_killed_run_neither_doubles_nor_loses_a_line(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # Killed after line 5, it goes on from a checkpoint at line 3, and then from one at 5.
     for first, last, status in ((0, 5, -9), (3, 5, -9), (5, 6, 0)):
-        call = [sys.executable, "-c", PART, str(tmp_path), name, str(first), str(last)]
+        call = [sys.executable, "-c", PART, str(tmp_path), str(first), str(last)]
         done = subprocess.run(call, env=environment, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         assert "left out" not in done.stderr
-    assert READ[name](tmp_path) == EXPECTED
+    assert sorted(scalars(tmp_path / "tensorboard")) == EXPECTED
 
 
 def test_wandb_online_gets_what_its_server_lacks(tmp_path, monkeypatch):
