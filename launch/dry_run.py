@@ -7,9 +7,9 @@ from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials
 from experiments.sweep.tuning import costliest, trials_to_run
 from experiments.system import machine
+from experiments.system.compiler import check_target
 from experiments.system.console import print_line
 from experiments.trial import cost
-from launch import command
 
 SHOWN = 50
 """Points, and groups, that are printed."""
@@ -45,7 +45,7 @@ def dry_run(planned, console, later=(), target=Target()):
     Trials that are not known yet stand in `later` for what they take.
     """
     if target.device is not None:
-        _check_device(target.device)
+        check_target(target.device)
     check_all(planned)
     every = [*planned, *later]
     groups = group_trials(every)
@@ -96,20 +96,9 @@ def _too_large_here(groups):
     return found
 
 
-def _check_device(name):
-    """Ends with a usage error for a --device that nothing can compile for."""
-    # Where they are used, as compiling takes packages that few have.
-    from launch.bench.compile import worker
-    from launch.bench.harness.libraries import BenchError
-
-    try:
-        worker.library(name)
-    except BenchError as error:
-        command.mistake(f"--device={name}: {error}")
-
-
 def _print_fits(device, groups, console):
-    from launch.bench.compile.fit import fits
+    # Not at the top: few ask for it.
+    from launch.fit import fits
 
     for line in fits(device, groups[:SHOWN]):
         print_line(console, line)

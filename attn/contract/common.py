@@ -123,20 +123,34 @@ def by_arguments_alone(
 
 
 def masks():
-    """Returns masks of every kind, by name."""
+    """Returns {name: (mask, the keys that each query sees (B, H, N, M))} of every kind."""
+    i = np.arange(N)[:, None]
+    j = np.arange(M)[None]
     lengths = np.array([4, M])
+    real = j < lengths[:, None, None, None]
     q_ids = np.array([[1, 1, 2, 2, 0], [1, 2, 3, 3, 3]])
     k_ids = np.array([[1, 1, 2, 2, 2, 0, 0], [3, 3, 2, 2, 1, 1, 1]])
     dense = np.random.default_rng(1).random((B, H, N, M)) < 0.5
+    pairs = {
+        "none": (Mask(), True),
+        "causal": (Mask.causal(), j <= i),
+        "nothing is seen": (Mask.causal(offset=-N), False),
+        "window": (Mask.window(1, 2), (i - 1 <= j) & (j <= i + 2)),
+        "padding": (Mask.padding(lengths), real),
+        "segments": (
+            Mask.segments(q_ids, k_ids),
+            (q_ids[:, :, None] == k_ids[:, None])[:, None],
+        ),
+        "dense": (Mask.dense(dense), dense),
+        "causal & padding": (
+            Mask.causal(2) & Mask.padding(lengths),
+            (j <= i + 2) & real,
+        ),
+    }
+    shape = (B, H, N, M)
     return {
-        "none": Mask(),
-        "causal": Mask.causal(),
-        "nothing is seen": Mask.causal(offset=-N),
-        "window": Mask.window(1, 2),
-        "padding": Mask.padding(lengths),
-        "segments": Mask.segments(q_ids, k_ids),
-        "dense": Mask.dense(dense),
-        "causal & padding": Mask.causal(2) & Mask.padding(lengths),
+        name: (mask, np.broadcast_to(seen, shape))
+        for name, (mask, seen) in pairs.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Checks that every kernel does with a value what the reference does.
+"""Checks that every kernel does with a value what the oracle and the reference do.
 
 `make(dtype, h)` gives the arguments of `attention()` that hold the value, with parameters
 of a dtype for h heads.
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn.attention import attention
+from attn.contract import oracle
 from attn.contract.common import B, H, M, N, V, cast, close, inputs, masks, steps
 from attn.jax_versions import enable_x64
 from attn.kernels.cached import as_cached, over_cache
@@ -56,25 +57,64 @@ def form(make):
 
 
 def _kernels(make, mask, dtype):
-    """Compares kernels in a precision with the reference in float64 of the same numbers."""
-    mask = masks()[mask]
+    """Compares kernels in a precision with the oracle in float64 of the same numbers."""
+    mask, visible = masks()[mask]
     details = []
     with enable_x64(True):
         qkv = inputs(dtype)
         value = make(dtype, H)
-        wide_qkv = [x.astype(jnp.float64) for x in qkv]
-        wide_value = cast(value, jnp.float64)
-        has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
-        call = functools.partial(attention, mask=mask, return_lse=has_lse)
-        exact = call(*wide_qkv, **wide_value, implementation="reference")
+        wide = [x.astype(jnp.float64) for x in qkv]
+        exact = _exact(*wide, visible, **cast(value, jnp.float64))
+        has_lse = exact[1] is not None
+        call = functools.partial(attention, *qkv, mask=mask, return_lse=has_lse)
         for kernel in ("reference", "tiled"):
-            results = call(*qkv, **value, implementation=kernel)
-            pairs = zip(results, exact, strict=True) if has_lse else [(results, exact)]
+            results = call(**value, implementation=kernel)
+            pairs = (
+                zip(results, exact, strict=True) if has_lse else [(results, exact[0])]
+            )
             for name, (a, b) in zip(("outputs", "LSEs"), pairs, strict=False):
                 named = f"{name} of {kernel}"
                 details.append(close(a, b, TOLERANCES[dtype], named))
     # Of the tiled kernel, the output's.
     return details[len(details) // 2]
+
+
+def _exact(q, k, v, visible, *, score=ScaledDot(), normaliser=Softmax()):
+    """Returns the output and the LSE, None where the normaliser has none, by the oracle."""
+    q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
+    s = _each_head(lambda score, q, k: score(q, k), score, q, k)
+    has_lse = hasattr(normaliser, "exponents")
+    weigh = _by_exponents if has_lse else lambda one, s: (one(s), s[:, 0])
+
+    def weigh_all(s):
+        return _each_head(weigh, normaliser, s)
+
+    out, lse, _ = oracle.attention(s, v, visible, normaliser=weigh_all)
+    out, lse = (jnp.moveaxis(x, 1, 2) for x in (out, lse))
+    return out, lse if has_lse else None
+
+
+def _by_exponents(normaliser, s):
+    x, rest = normaliser.exponents(s)
+    if rest is None:
+        return oracle.softmax(x)
+    # What else is in the denominator is as a key that has no value.
+    column = jnp.full((len(x), 1), rest)
+    weights, lse = oracle.softmax(jnp.concatenate([x, column], axis=1))
+    return weights[:, :-1], lse
+
+
+def _each_head(function, value, *arrays):
+    """Maps `function(value of a head, *arrays of it)` over arrays (B, H, ...)."""
+
+    def for_each_head(leaf):
+        return jnp.broadcast_to(leaf, (H, *jnp.shape(leaf)[1:]))
+
+    def of_head(one, *arrays):
+        return jax.vmap(functools.partial(function, one))(*arrays)
+
+    axes = (0, *[1] * len(arrays))
+    return jax.vmap(of_head, axes, 1)(jax.tree.map(for_each_head, value), *arrays)
 
 
 def _long(make):

@@ -9,17 +9,7 @@ import jax.numpy as jnp
 from launch.bench.attention import jax as jax_libraries
 from launch.bench.attention.cases import Case
 from launch.bench.attention.jax import Jax
-from launch.bench.growth import curves
 from launch.bench.harness.libraries import Library
-
-CONFIG = "tests/experiments/tiny_config.py"
-
-
-def of_tiny_config(measure, size):
-    """Measures a size of growth on the tests' own config."""
-    curves.CONFIG = CONFIG
-    curves.BATCH = 4
-    return measure(size)
 
 
 def tiny(direction="forward", score="scaled_dot", mask="causal", **options):
@@ -39,12 +29,6 @@ def dying(x, call):
     return jax_libraries.textbook(x, call)
 
 
-def crooked(x, call):
-    """Computes attention with scores too large, by the more the longer the keys are."""
-    scale = 1 + 1e-3 * x["k"].shape[1]
-    return jax_libraries.textbook({**x, "q": x["q"] * scale}, call)
-
-
 def careless(x, call):
     """Computes attention as many write it, and breaks many lines of the contract."""
     dtype = x["q"].dtype
@@ -54,7 +38,7 @@ def careless(x, call):
     s = jnp.einsum("bnhd,bmhd->bhnm", q, k) * scale
     if call.causal is not None:
         call = dataclasses.replace(call, causal=0)
-    visible = jax_libraries._visible(x, call)
+    visible = call.visible(*s.shape[2:])
     if visible is not None:
         s = jnp.where(visible, s, jnp.finfo(s.dtype).min)
     weights = jax.nn.softmax(s, axis=-1)

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from launch.bench.harness.benchmark import Request
 from launch.bench.verdicts import command, simulation
 from launch.bench.verdicts.simulation import Cell, Counts, simulate
 
@@ -174,21 +173,3 @@ def test_the_table_has_a_row_for_each_cell():
 def test_cells_have_names_of_their_own():
     names = [cell.name for cell in command.CELLS]
     assert len(set(names)) == len(names) == 72
-
-
-def test_what_the_same_code_has_judged_is_kept(tmp_path, monkeypatch):
-    """A later call has its counts, in the order of the cells."""
-    first, second = command.CELLS[:2]
-    counts = {second: Counts(nulls=40, false=3, claims=7), first: Counts(nulls=40)}
-    request = Request(tmp_path, console=None)
-    command._write(request, counts)
-    kept = command._of_an_earlier_call(tmp_path, 40)
-    assert kept == counts and [*kept] == [first, second]
-    # Of other numbers of tables, and of other code, nothing is.
-    assert command._of_an_earlier_call(tmp_path, 20) == {}
-    monkeypatch.setattr(command, "_code", lambda: "another")
-    assert command._of_an_earlier_call(tmp_path, 40) == {}
-
-
-def test_there_may_be_no_earlier_call(tmp_path):
-    assert command._of_an_earlier_call(tmp_path, 40) == {}

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.bench.compile import worker
-from launch.bench.compile.command import BENCHMARK
-from launch.bench.compile.compiler import Compiler
-from launch.bench.harness.libraries import BenchError
+from experiments.errors import UserError
+from experiments.system.compiler import Compiler
+from launch.bench.compile.command import BENCHMARK, build
 
 pytestmark = pytest.mark.ci
 
@@ -24,22 +23,22 @@ RATIO = 20
 @pytest.fixture(scope="module")
 def compiled():
     """Compiles a case for a device, each once."""
-    workers = {}
+    compilers = {}
     known = {}
 
     def compile(device, name):
         if (device, name) not in known:
-            if device not in workers:
+            if device not in compilers:
                 try:
-                    workers[device] = worker.start(device)
-                except BenchError as error:
+                    compilers[device] = Compiler(device)
+                except UserError as error:
                     pytest.skip(str(error))
-            known[device, name] = workers[device].call(Compiler.compile, CASES[name])
+            known[device, name] = compilers[device].compile(build, CASES[name])
         return known[device, name]
 
     yield compile
-    for process in workers.values():
-        process.stop()
+    for compiler in compilers.values():
+        compiler.stop()
 
 
 def measured(compiled):

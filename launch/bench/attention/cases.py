@@ -1,18 +1,23 @@
 """Lists what is timed, makes the inputs, and checks the results.
 
-B batch, n queries and keys, H heads, d = d_k = d_v = A (the hidden width of an
-additive score).
+An adapter has a function `attend(x, call)` that asks its library for exactly what
+`call` says and returns (output, LSE or None). `x` is a dictionary of the arrays that
+have gradients: q (B, N, H, K), k (B, M, H, K), v (B, M, H, V); the parameters of the
+score, w (H, K, K) of "bilinear" or w_q, w_k (H, K, A) and w_v (H, A) of "additive";
+and bias (B, H, N, M) where there is one. Here n = N = M and d = K = V = A.
 """
 
 import dataclasses
+import functools
+import importlib
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
-from launch.bench.attention import normalisers, oracle
-from launch.bench.attention.call import Call
-from launch.bench.harness import device
-from launch.bench.harness.libraries import Library
+from attn.attention import IMPLEMENTATIONS
+from attn.contract import oracle
+from launch.bench.harness.libraries import CPU, Library, platform
+from launch.bench.harness.run import timing
 
 PASSES = ("forward", "gradient")
 CHECKED_ROWS = 8
@@ -25,22 +30,56 @@ WINDOW = 64
 """Keys that a window has on each side."""
 
 JAX = Library("launch.bench.attention.jax")
+TORCH = Library("launch.bench.attention.torch", needs=("torch",))
 LIBRARIES = {
     "attn": JAX,
-    "attn:tiled": JAX,
-    "attn:reference": JAX,
-    "attn:jax_nn": JAX,
+    **{f"attn:{name}": JAX for name in IMPLEMENTATIONS},
     "jax.nn": JAX,
     "flax": JAX,
     "textbook": JAX,
-    "torch": Library("launch.bench.attention.torch", needs=("torch",)),
+    "torch": TORCH,
+    "torch:flex": TORCH,
 }
 
-NORMALISERS = {
-    "attn": JAX,
-    **{f"attn:{name}": JAX for name in normalisers.NORMALISERS if name != "softmax"},
-}
-"""What --normalisers compares: softmax, and each that may stand in its place."""
+
+# Compared by identity, as its mask is an array: it is a key of caches.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """Holds what is asked of attention, beside the arrays."""
+
+    score: str = "scaled_dot"
+    """Or "bilinear", qᵀ W k, or "additive", vᵀ tanh(W_q q + W_k k)."""
+    mask: np.ndarray | None = None
+    """Boolean, broadcastable to (B, H, N, M), True = may attend."""
+    lengths: np.ndarray | None = None
+    """(B,): an example's keys are real below its length."""
+    causal: int | None = None
+    """Query i sees key j when j ≤ i + causal."""
+    window: tuple[int, int] | None = None
+    """(left, right): query i sees key j when i − left ≤ j ≤ i + right."""
+    rate: float = 0.0
+    """Dropout of the weights, drawn from `seed`. Without a seed, the library does what
+    it does when it gets none."""
+    seed: int | None = None
+    lse: bool = False
+    """Whether the logarithm of the sum of exponentials is returned too."""
+
+    def visible(self, n: int, m: int) -> np.ndarray | None:
+        """Returns what masks, lengths, causal and window show, None without any.
+
+        It is boolean and broadcasts to (B, H, n, m); some libraries take no other form.
+        """
+        i = np.arange(n)[None, None, :, None]
+        j = np.arange(m)[None, None, None]
+        parts = [] if self.mask is None else [self.mask]
+        if self.lengths is not None:
+            parts.append(j < self.lengths[:, None, None, None])
+        if self.causal is not None:
+            parts.append(j <= i + self.causal)
+        if self.window is not None:
+            parts.append((i - self.window[0] <= j) & (j <= i + self.window[1]))
+        # A single mask as it is, of whatever numbers: libraries may refuse it.
+        return functools.reduce(np.logical_and, parts) if parts else None
 
 
 # Frozen, because cases are the keys of results.
@@ -65,11 +104,29 @@ class Case:
     only: tuple[str, ...] | None = None
     """Libraries (the name up to a colon) that take part, where the n² memory or time of
     the others makes no sense."""
+    turn: float = 0.05
+    """Seconds after which the clock and the dispatch do not matter."""
+    budget: float = 20.0
+    work: int = 0
+    error_words: str = ""
 
     @property
     def name(self) -> str:
         """Returns the name by which --cases picks it."""
         return f"{self.group}-{self.direction}"
+
+    @property
+    def column(self) -> str:
+        """Returns the pass."""
+        return self.direction
+
+    @property
+    def title(self) -> str:
+        """Returns what heads the table of the group."""
+        masks = {"causal": ", causal", "window": f", window of {WINDOW} on each side"}
+        sizes = f"batch {self.b}, {self.h} heads, n {self.n}, d {self.d}, {self.dtype}"
+        score = self.score.replace("_", " ")
+        return f"{self.group}: {score}{masks.get(self.mask, '')}; {sizes}"
 
     @property
     def call(self) -> Call:
@@ -85,32 +142,24 @@ class Case:
         """Returns how factors of products are rounded, unless a library is asked otherwise."""
         if self.dtype != "float32":
             return self.dtype
-        return {"cuda": "tf32", "tpu": "bfloat16"}.get(device.platform(), "float32")
-
-    @property
-    def turn(self) -> float:
-        """Returns the seconds after which the clock and the dispatch do not matter."""
-        return 0.05
+        return {"cuda": "tf32", "tpu": "bfloat16"}.get(platform(), "float32")
 
     def check(
         self, samples: dict[str, dict[str, np.ndarray]], name: str
     ) -> tuple[float, str]:
         """Returns the error of a sample and, where it is too large, a complaint."""
-        named = name.removeprefix("attn:")
-        normaliser = named if named in normalisers.NORMALISERS else "softmax"
-        largest = error(self, samples[name], normaliser)
+        largest = oracle.error(samples[name], _expected(self))
         if largest <= TOLERANCES[self.products]:
             return largest, ""
         return largest, f"off by {largest:.1e} of the largest exact value"
 
 
-def _both(group, score, *, n, b, h, **options):
+def _both(group, score, **options):
     """Returns the cases of both passes."""
-    return tuple(
-        Case(group, direction, score, n=n, b=b, h=h, **options) for direction in PASSES
-    )
+    return tuple(Case(group, direction, score, **options) for direction in PASSES)
 
 
+_WINDOW = {"mask": "window", "only": ("attn", "jax.nn")}
 FLOAT32 = (
     *_both("dot-128", "scaled_dot", n=128, b=4, h=8),
     *_both("dot-512", "scaled_dot", n=512, b=4, h=8),
@@ -120,51 +169,46 @@ FLOAT32 = (
     *_both("additive-512", "additive", n=512, b=1, h=8),
     *_both("additive-1024", "additive", n=1024, b=1, h=8),
     *_both("bilinear-512", "bilinear", n=512, b=4, h=8),
+    *_both("window-8192", "scaled_dot", n=8192, b=1, h=8, **_WINDOW),
     *_both(
-        "window-8192",
-        "scaled_dot",
-        n=8192,
-        b=1,
-        h=8,
-        mask="window",
-        only=("attn", "jax.nn"),
-    ),
-    Case(
         "long-65536",
-        "gradient",
         "scaled_dot",
         n=65536,
         b=1,
         h=1,
         mask="causal",
         only=("attn",),
-    ),
+    )[1:],
 )
+_BFLOAT16 = {"h": 16, "dtype": "bfloat16"}
 BFLOAT16 = (
-    *_both("bfloat16-2048", "scaled_dot", n=2048, b=4, h=16, dtype="bfloat16"),
+    *_both("bfloat16-2048", "scaled_dot", n=2048, b=4, **_BFLOAT16),
     *_both(
-        "bfloat16-8192-causal",
-        "scaled_dot",
-        n=8192,
-        b=2,
-        h=16,
-        mask="causal",
-        dtype="bfloat16",
+        "bfloat16-8192-causal", "scaled_dot", n=8192, b=2, mask="causal", **_BFLOAT16
     ),
-    *_both("bfloat16-additive-2048", "additive", n=2048, b=2, h=8, dtype="bfloat16"),
+    *_both("bfloat16-additive-2048", "additive", n=2048, b=2, **_BFLOAT16 | {"h": 8}),
 )
 """Sizes of which a CPU, whose products are of float32, would say little in many minutes."""
-CASES = FLOAT32 if device.platform() == device.CPU else FLOAT32 + BFLOAT16
+CASES = FLOAT32 if platform() == CPU else FLOAT32 + BFLOAT16
 TINY = (
     *_both("tiny-dot", "scaled_dot", n=16, b=1, h=2, d=8, mask="causal"),
     *_both("tiny-additive", "additive", n=16, b=1, h=2, d=8),
+)
+
+BENCHMARK = timing(
+    "attention",
+    CASES,
+    TINY,
+    LIBRARIES,
+    compared=("attn", "jax.nn", "flax", "textbook", "torch"),
+    notes={},
 )
 
 
 def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns (x, g), the same in every process.
 
-    x holds the arrays of `call`; g (B, n, H, d) weights the output in its sum.
+    x holds the arrays that `attend` takes; g (B, n, H, d) weights the output in its sum.
     """
     # numpy draws, as every library can read its arrays without another library.
     generator = np.random.default_rng(0)
@@ -172,7 +216,11 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
     matrix_shape = (case.h, case.d, case.d)
 
     def normal(shape, scale=1.0):
-        return generator.standard_normal(shape, np.float32) * np.float32(scale)
+        x = generator.standard_normal(shape, np.float32) * np.float32(scale)
+        if case.dtype == "float32":
+            return x
+        # Now, so that the exact result is of what the libraries get.
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
     x = {name: normal(sequence_shape) for name in "qkv"}
     if case.score == "bilinear":
@@ -182,13 +230,7 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
         x["w_q"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_k"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_v"] = normal((case.h, case.d))
-    g = normal(sequence_shape)
-    # Now, so that the exact result is of what the libraries get.
-    return {name: _rounded(case, a) for name, a in x.items()}, _rounded(case, g)
-
-
-def _rounded(case, a):
-    return a.astype(jnp.dtype(case.dtype)).astype(np.float32)
+    return x, normal(sequence_shape)
 
 
 def rows(case: Case) -> np.ndarray:
@@ -213,53 +255,32 @@ def checked(case: Case, g: np.ndarray) -> np.ndarray:
 
 
 def sample(case: Case, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Cuts what `error` compares out of a program's whole results.
+    """Cuts what is checked out of a program's whole results.
 
-    That is, of the last head of the last example, "out" (rows, d) of a forward pass;
-    or, with `checked` weights, the gradients to q (rows, d), k, v (n, d) and the
-    parameters of the score.
+    That is, of the last head of the last example, "out" (1, rows, 1, d) of a forward pass;
+    or, with `checked` weights, the gradients to q (1, rows, 1, d), k, v (1, n, 1, d) and
+    the parameters of the score (1, ...).
     """
     cut = {}
     for name, array in results.items():
         has_batch = name in ("q", "k", "v", "out")
-        cut[name] = array[-1, :, -1] if has_batch else array[-1]
+        cut[name] = array[-1:, :, -1:] if has_batch else array[-1:]
         # Keys and values get gradients from the checked rows at every position.
         if name in ("q", "out"):
-            cut[name] = cut[name][rows(case)]
+            cut[name] = cut[name][:, rows(case)]
     return cut
 
 
-def error(
-    case: Case, sample: dict[str, np.ndarray], normaliser: str = "softmax"
-) -> float:
-    """Returns the largest error of a `sample` against float64.
-
-    It is in parts of the largest exact value, and inf for NaN.
-    """
-    return oracle.error(sample, _expected(case, normaliser))
-
-
-def _expected(case, normaliser):
+def _expected(case):
+    """Returns the exact values of a `sample`, of which only the checked rows are computed."""
+    # By name, as that module imports this one.
+    exact = importlib.import_module("launch.bench.attention.jax").EXACT
     x, g = inputs(case)
-    queries = rows(case)
-    # Only the checked rows are computed: all of n = 65,536 would not fit.
-    visible = np.broadcast_to(_visible(case, queries), (len(queries), case.n))
-    head = {}
-    for name, array in x.items():
-        last = array[-1, :, -1] if name in "qkv" else array[-1]
-        head[name] = last.astype(np.float64)
-    head["q"] = head["q"][queries]
-    forward = case.direction == "forward"
-    g_of_rows = g[-1, queries, -1].astype(np.float64)
-    options = dict(score=case.score, normaliser=normaliser)
-    if forward:
-        return {"out": oracle.head(head, visible, **options)[0]}
-    return oracle.gradient(head, visible, g_of_rows, **options)
-
-
-def _visible(case, queries):
-    i = queries[:, None]
-    j = np.arange(case.n)[None]
-    if case.mask == "causal":
-        return j <= i
-    return abs(i - j) <= WINDOW if case.mask == "window" else np.True_
+    visible = case.call.visible(case.n, case.n)
+    if visible is not None:
+        visible = visible[:, :, rows(case)]
+    call = Call(score=case.score, mask=visible)
+    x = sample(case, x)
+    if case.direction == "forward":
+        return {"out": exact.value(x, call, "float64")[0]}
+    return exact.gradient(x, call, sample(case, {"out": g})["out"], dtype="float64")

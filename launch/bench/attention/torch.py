@@ -1,33 +1,77 @@
-"""Adapts PyTorch's scaled_dot_product_attention, as `jax` does the JAX libraries."""
+"""Adapts PyTorch's scaled_dot_product_attention and FlexAttention, as `jax` the JAX libraries."""
 
 import contextlib
-import functools
-import warnings
+import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from launch.bench.attention import cases
-from launch.bench.attention.call import Call
-from launch.bench.harness.libraries import Unsupported
-from launch.bench.harness.program import Program
+from launch.bench.attention.cases import Call
+from launch.bench.harness.libraries import Program, Unsupported
 from launch.bench.harness.torch_device import DEVICE, growth, wait
 
 HEADS = ("q", "k", "v", "out")
 """Arrays that are (B, N, H, d) here and (B, H, N, d) in PyTorch."""
 
 
-def attend(x, call):
+def attend(x, call, **options):
     """Returns the output (B, H, N, V); `x` is laid out as PyTorch does."""
-    if call.score != "scaled_dot":
-        raise Unsupported(f"no {call.score} score")
-    return _sdpa(x, call)
+    _check_plain(call)
+    if call.rate and call.seed is None:
+        raise Unsupported("no key: dropout draws from the global generator")
+    if call.seed is not None:
+        # PyTorch has no key of one call: its global generator stands in for it.
+        torch.manual_seed(call.seed)
+    # Causality is an argument of its own, which may have a kernel of its own.
+    others = dataclasses.replace(call, causal=None)
+    mask = others.visible(x["q"].shape[2], x["k"].shape[2])
+    if mask is not None:
+        mask = torch.tensor(mask, device=DEVICE)
+    if "bias" in x:
+        # attn_mask is one argument, which a mask and a bias have to share.
+        bias = x["bias"]
+        mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+    return torch.nn.functional.scaled_dot_product_attention(
+        x["q"],
+        x["k"],
+        x["v"],
+        attn_mask=mask,
+        dropout_p=call.rate,
+        is_causal=call.causal is not None,
+        **options,
+    )
+
+
+def flex(x, call):
+    """Returns the output by FlexAttention, compiled, its mask in blocks."""
+    _check_plain(call)
+    if call.rate or "bias" in x or call.mask is not None or call.lengths is not None:
+        raise Unsupported("written here for causal masks and windows alone")
+
+    def sees(b, h, i, j):
+        if call.window is not None:
+            return (i - call.window[0] <= j) & (j <= i + call.window[1])
+        return j <= i
+
+    block_mask = None
+    if call.causal is not None or call.window is not None:
+        lengths = (x["q"].shape[2], x["k"].shape[2])
+        block_mask = create_block_mask(sees, None, None, *lengths, device=DEVICE)
+    return _compiled_flex(x["q"], x["k"], x["v"], block_mask=block_mask)
+
+
+# FlexAttention is a kernel only where it is compiled.
+_compiled_flex = torch.compile(flex_attention)
 
 
 def bilinear(x, call):
     """Writes a bilinear score around dot products."""
+    plain = dataclasses.replace(call, score="scaled_dot")
     # PyTorch divides by √d_k unless it is told otherwise.
-    return _sdpa({**x, "q": x["q"] @ x["w"]}, call, scale=1.0)
+    return attend({**x, "q": x["q"] @ x["w"]}, plain, scale=1.0)
 
 
 def additive(x, call):
@@ -39,81 +83,46 @@ def additive(x, call):
     return torch.softmax(s, -1) @ x["v"]
 
 
-def _sdpa(x, call, **options):
+def _check_plain(call):
+    if call.score != "scaled_dot":
+        raise Unsupported(f"no {call.score} score")
     if call.causal:
         raise Unsupported("no offset of a causal mask")
     if call.lse:
         raise Unsupported("no LSE")
-    if call.rate and call.seed is None:
-        raise Unsupported("no key: dropout draws from the global generator")
-    if call.seed is not None:
-        # PyTorch has no key of one call: its global generator stands in for it.
-        torch.manual_seed(call.seed)
-    return torch.nn.functional.scaled_dot_product_attention(
-        x["q"],
-        x["k"],
-        x["v"],
-        attn_mask=_mask(x, call),
-        dropout_p=call.rate,
-        is_causal=call.causal is not None,
-        **options,
-    )
 
 
-def _mask(x, call):
-    """Returns attn_mask: mask, lengths and window as one array, None without any.
-
-    It is boolean, or float where there is a bias.
-    """
-    i = torch.arange(x["q"].shape[2], device=DEVICE)[:, None]
-    j = torch.arange(x["k"].shape[2], device=DEVICE)[None]
-    parts = [] if call.mask is None else [torch.tensor(call.mask, device=DEVICE)]
-    if call.lengths is not None:
-        lengths = torch.tensor(call.lengths, device=DEVICE)
-        parts.append(j < lengths[:, None, None, None])
-    if call.window is not None:
-        parts.append((i - call.window[0] <= j) & (j <= i + call.window[1]))
-    visible = functools.reduce(torch.logical_and, parts) if parts else None
-    if "bias" not in x:
-        return visible
-    bias = x["bias"]
-    # attn_mask is one argument, which a mask and a bias have to share.
-    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-
-
+@dataclasses.dataclass(eq=False)
 class Torch:
     """Adapts PyTorch. Arrays come in and go out as numpy's, laid out (B, N, H, d).
 
     Its methods are those of `launch.bench.attention.jax.Jax`.
     """
 
-    def __init__(self):
-        self.by_hand = {"bilinear": bilinear, "additive": additive}
-        self.silent = {}
-        self.program = None
-        self.normaliser = "softmax"
+    attend: Callable
+    by_hand: dict[str, Callable] = dataclasses.field(default_factory=dict)
+    program: Program | None = None
 
     def compile(self, case: cases.Case) -> Program:
         """Builds the forward pass or the gradient of a case."""
-        function = self.by_hand.get(case.score, attend)
-        gradient = case.direction == "gradient"
+        function = self.by_hand.get(case.score, self.attend)
+        is_gradient = case.direction == "gradient"
         x, g = cases.inputs(case)
         g_checked = _tensors({"out": cases.checked(case, g)}, case.dtype)["out"]
         g = _tensors({"out": g}, case.dtype)["out"]
         x = _tensors(x, case.dtype)
         # Without gradients PyTorch keeps nothing for a backward pass.
         for a in x.values():
-            a.requires_grad_(gradient)
-
-        def call(g):
-            out = function(x, case.call)
-            return _gradients((out * g).sum(), x) if gradient else {"out": out}
+            a.requires_grad_(is_gradient)
 
         def run(g=g):
-            with contextlib.nullcontext() if gradient else torch.no_grad():
-                return call(g)
+            with contextlib.nullcontext() if is_gradient else torch.no_grad():
+                out = function(x, case.call)
+                if is_gradient:
+                    return _gradients((out * g).sum(), x)
+                return {"out": out}
 
-        results = x.values() if gradient else [x["v"]]
+        results = x.values() if is_gradient else [x["v"]]
         return Program(
             run=run,
             sample=lambda: cases.sample(case, _arrays(run(g_checked))),
@@ -125,70 +134,32 @@ class Torch:
 
     def value(self, x, call: Call, dtype="float32"):
         """Returns (output, None, the names of their dtypes)."""
-        out = attend(_tensors(x, dtype), call)
+        out = self.attend(_tensors(x, dtype), call)
         name = str(out.dtype).removeprefix("torch.")
         return _arrays({"out": out})["out"], None, (name, None)
 
     def gradient(self, x, call: Call, g=None, h=None, dtype="float32"):
         """Returns the gradient of Σ g · output, by reverse mode."""
         x = _leaves(x, dtype)
-        return _arrays(_gradients(_loss(call, g)(x), x))
-
-    def forward(self, x, dx, call: Call, dtype="float32"):
-        """Returns the output's derivative along dx, by forward mode."""
-        primals = (_tensors(x, dtype),)
-        tangents = (_tensors(dx, dtype),)
-        out = torch.func.jvp(lambda x: attend(x, call), primals, tangents)[1]
-        return _arrays({"out": out})["out"]
-
-    def second(self, x, dx, call: Call, g, dtype="float32"):
-        """Returns the gradient's derivative along dx, by reverse over reverse mode."""
-        x = _leaves(x, dtype)
-        dx = _tensors(dx, dtype)
-        # Without its graph a gradient could not be differentiated again.
-        first = _gradients(_loss(call, g)(x), x, create_graph=True)
-        along = sum((a * dx[name]).sum() for name, a in first.items())
-        return _arrays(_gradients(along, x))
-
-    def mapped(self, xs, call: Call, g, dtype="float32"):
-        """Returns `gradient` under vmap, over a leading axis of all arrays of xs."""
-        examples = []
-        for i in range(len(xs["q"])):
-            example = {name: a[i] for name, a in xs.items()}
-            examples.append(_tensors(example, dtype))
-        stacked = {}
-        for name in xs:
-            stacked[name] = torch.stack([example[name] for example in examples])
-        with warnings.catch_warnings():
-            # PyTorch warns that it works off a batch in a loop.
-            warnings.simplefilter("ignore")
-            gradients = torch.func.vmap(torch.func.grad(_loss(call, g)))(stacked)
-        parts = []
-        for i in range(len(examples)):
-            parts.append(_arrays({name: a[i] for name, a in gradients.items()}))
-        results = {}
-        for name in xs:
-            results[name] = np.stack([part[name] for part in parts])
-        return results
+        return _arrays(_gradients(self._loss(call, g)(x), x))
 
     def memory(self, x, call: Call) -> int | None:
         """Returns how far memory grows in a gradient, less the gradient itself."""
         x = _leaves(x, "float32")
         # Eager PyTorch has no compiler that could be asked.
-        peak = growth(lambda: _gradients(attend(x, call).sum(), x))
+        peak = growth(lambda: _gradients(self.attend(x, call).sum(), x))
         if peak is None:
             return None
         return max(0, peak - sum(a.nbytes for a in x.values()))
 
+    def _loss(self, call, g):
+        def loss(x):
+            out = self.attend(x, call)
+            weights = np.swapaxes(g, 1, 2).copy()
+            weights = torch.as_tensor(weights, dtype=out.dtype, device=DEVICE)
+            return (out * weights).sum()
 
-def _loss(call, g):
-    def loss(x):
-        out = attend(x, call)
-        weights = np.swapaxes(g, 1, 2).copy()
-        weights = torch.as_tensor(weights, dtype=out.dtype, device=DEVICE)
-        return (out * weights).sum()
-
-    return loss
+        return loss
 
 
 def _gradients(total, x, **options):
@@ -219,4 +190,7 @@ def _arrays(x):
     return {name: _swapped(name, a) for name, a in arrays.items()}
 
 
-ADAPTERS = {"torch": Torch()}
+ADAPTERS = {
+    "torch": Torch(attend, by_hand={"bilinear": bilinear, "additive": additive}),
+    "torch:flex": Torch(flex),
+}

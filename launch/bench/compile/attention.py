@@ -1,76 +1,90 @@
 """Builds the calls of attention that are compiled."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
-from launch.bench.compile.case import AttentionCase
 
 WINDOW = 64
 """Keys that a window has on each side."""
 
 
-def build(case: AttentionCase, devices: list[jax.Device]):
-    """Returns a jitted function and the shapes of its arguments, on the first device."""
-    sharding = jax.sharding.SingleDeviceSharding(devices[0])
+# Frozen, because cases are the keys of results.
+@dataclasses.dataclass(frozen=True)
+class AttentionCase:
+    """Describes one call of attention, of B 2, H 8, d 64 unless it says otherwise."""
 
-    def array(*shape, dtype=case.dtype):
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    score: str
+    n: int
+    mask: str = "full"
+    """Or "causal", "window" to both sides, "local" to the left, "padding", "segments"."""
+    direction: str = "forward"
+    """Or "gradient": of Σ output, to q, k, v and the parameters of the score."""
+    implementation: str | None = "tiled"
+    dtype: str = "bfloat16"
+    b: int = 2
+    h: int = 8
+    d: int = 64
 
-    qkv = [array(case.b, case.n, case.h, case.d)] * 3
-    score = _score(case, lambda *shape: array(*shape, dtype=jnp.float32))
-    mask = _mask_arguments(case, array)
+    @property
+    def name(self) -> str:
+        """Returns the name by which --cases picks it."""
+        how = self.implementation or "none"
+        words = (self.score, self.mask, self.n, self.direction, how, self.dtype)
+        return "-".join(map(str, words))
 
-    def output(score, mask, q, k, v):
-        return attention(
-            q,
-            k,
-            v,
-            score=score,
-            mask=_mask(case, mask),
-            implementation=case.implementation,
-        )
+    def build(self, devices: list[jax.Device]):
+        """Returns a jitted function and the shapes of its arguments, on one device."""
+        sharding = jax.sharding.SingleDeviceSharding(devices[0])
 
-    def total(*arguments):
-        return output(*arguments).astype(jnp.float32).sum()
+        def array(*shape, dtype=self.dtype):
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    # Of the score, q, k and v; masks have no gradient.
-    function = jax.grad(total, (0, 2, 3, 4)) if _is_gradient(case) else output
-    return jax.jit(function), (score, mask, *qkv)
+        def output(score, numbers, q, k, v):
+            mask = _masks(numbers)[self.mask]()
+            how = self.implementation
+            return attention(q, k, v, score=score, mask=mask, implementation=how)
 
+        def total(*arguments):
+            return output(*arguments).astype(jnp.float32).sum()
 
-def _is_gradient(case):
-    return case.direction == "gradient"
+        qkv = [array(self.b, self.n, self.h, self.d)] * 3
+        arguments = (_score(self, array), _mask_numbers(self, array), *qkv)
+        # Of the score, q, k and v; masks have no gradient.
+        is_gradient = self.direction == "gradient"
+        function = jax.grad(total, (0, 2, 3, 4)) if is_gradient else output
+        return jax.jit(function), arguments
 
 
 def _score(case, array):
-    h = case.h
-    d = case.d
+    h, d = case.h, case.d
+
+    def parameter(*shape):
+        return array(*shape, dtype=jnp.float32)
+
     if case.score == "additive":
-        return Additive(array(h, d, d), array(h, d, d), array(h, d), None)
+        w = parameter(h, d, d)
+        return Additive(w, w, parameter(h, d), None)
     if case.score == "bilinear":
-        return Bilinear(array(h, d, d))
+        return Bilinear(parameter(h, d, d))
     return {"dot": Dot(), "scaled_dot": ScaledDot()}[case.score]
 
 
-def _mask_arguments(case, array):
+def _mask_numbers(case, array):
     """Returns the shapes of what a mask reads: lengths, or numbers of segments."""
-    if case.mask == "padding":
-        return array(case.b, dtype=jnp.int32)
-    if case.mask == "segments":
-        return array(case.b, case.n, dtype=jnp.int32)
-    return None
+    shapes = {"padding": (case.b,), "segments": (case.b, case.n)}
+    shape = shapes.get(case.mask)
+    return None if shape is None else array(*shape, dtype=jnp.int32)
 
 
-def _mask(case, numbers):
-    if case.mask == "causal":
-        return Mask.causal()
-    if case.mask == "window":
-        return Mask.window(WINDOW, WINDOW)
-    if case.mask == "local":
-        return Mask.window(WINDOW, 0)
-    if case.mask == "padding":
-        return Mask.padding(numbers)
-    if case.mask == "segments":
-        return Mask.segments(numbers, numbers)
-    return None
+def _masks(numbers):
+    return {
+        "full": Mask,
+        "causal": Mask.causal,
+        "window": lambda: Mask.window(WINDOW, WINDOW),
+        "local": lambda: Mask.window(WINDOW, 0),
+        "padding": lambda: Mask.padding(numbers),
+        "segments": lambda: Mask.segments(numbers, numbers),
+    }

@@ -8,7 +8,7 @@ from attn import Design, NoPositions, Shape, Transformer, beam_search, greedy
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
-from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.libraries import Adapter, Program
 
 
 def transformer(case: Case) -> Transformer:

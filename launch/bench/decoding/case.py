@@ -1,11 +1,16 @@
 """States the translations that are timed: weights, sentences, and what passes."""
 
 import dataclasses
+import functools
+import importlib
 
+import jax
 import numpy as np
 
+from attn import Mask
 from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.harness.libraries import Library
+from launch.bench.harness.run import timing
 from launch.bench.training.case import Sizes
 
 # The paper's, section 6.1.
@@ -17,15 +22,19 @@ MARKS = [PAD, BOS, EOS, UNK]
 CTRANSLATE2 = Library("launch.bench.decoding.ctranslate2", needs=("ctranslate2",))
 LIBRARIES = {
     "attn": Library("launch.bench.decoding.attn"),
-    "transformers": Library(
-        "launch.bench.decoding.transformers", needs=("torch", "transformers")
-    ),
     "ctranslate2": CTRANSLATE2,
     "ctranslate2:one-thread": CTRANSLATE2,
 }
+NOTES = {
+    "attn": "attn.models.beam_search, one compiled program",
+    "ctranslate2": "compute_type float32; no end mark is forced, so it has one more token "
+    "to choose",
+    "ctranslate2:one-thread": "the same with one thread, as two may wait for each other "
+    "for longer than they save",
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Case(Sizes):
     """Holds the sizes of a batch of sentences of one length.
 
@@ -38,7 +47,8 @@ class Case(Sizes):
     tokens: int = 32
     """Tokens of a source, and of a translation, its end mark included."""
     turn: float = 0.2
-    only: None = None
+    budget: float = 20.0
+    error_words: str = "of the tokens are others than those of the first library"
 
     @property
     def group(self) -> str:
@@ -46,10 +56,25 @@ class Case(Sizes):
         return f"batch-{self.batch}"
 
     @property
+    def column(self) -> str:
+        """Returns the search."""
+        return f"beam {self.beam}" if self.beam > 1 else "greedy"
+
+    @property
     def name(self) -> str:
         """Returns the name by which --cases picks it."""
-        search = f"beam-{self.beam}" if self.beam > 1 else "greedy"
-        return f"{self.group}-{search}"
+        return f"{self.group}-{self.column.replace(' ', '-')}"
+
+    @property
+    def title(self) -> str:
+        """Returns what heads the table of the group."""
+        sizes = f"{self.tokens} tokens into {self.tokens}"
+        return f"{self.group}: {self.described}; {sizes}; float32"
+
+    @property
+    def work(self) -> int:
+        """Returns the tokens that are written."""
+        return self.batch * self.tokens
 
     def check(
         self, samples: dict[str, dict[str, np.ndarray]], name: str
@@ -74,9 +99,16 @@ class Case(Sizes):
 
 CASES = tuple(Case(batch=batch, beam=beam) for batch in (32, 1) for beam in (4, 1))
 _TINY = {"N": 1, "d_model": 12, "d_ff": 10, "h": 3, "vocabulary": 200, "tokens": 7}
-TINY = (
-    Case(batch=5, beam=3, turn=0.0, **_TINY),
-    Case(batch=5, beam=1, turn=0.0, **_TINY),
+TINY = tuple(Case(batch=5, beam=beam, turn=0.0, **_TINY) for beam in (3, 1))
+
+BENCHMARK = timing(
+    "decoding",
+    CASES,
+    TINY,
+    LIBRARIES,
+    compared=tuple(LIBRARIES),
+    notes=NOTES,
+    packages=("ctranslate2",),
 )
 
 
@@ -94,62 +126,30 @@ def weights(case: Case) -> dict:
     They are in the tree of `attn.Transformer`. The embeddings of marks are 0: so is
     their logit, which is never the largest, and no search ends early.
     """
-    weights = _Weights(case)
-    embedding = weights.normal(case.vocabulary, case.d_model, fan=case.d_model)
-    embedding[MARKS] = 0
-    tree = {"embedding": embedding}
-    for i in range(case.N):
-        tree[f"encoder_{i}"] = weights.layer("self")
-    for i in range(case.N):
-        tree[f"decoder_{i}"] = weights.layer("self", "cross")
+    # By name, as that module imports this one.
+    model = importlib.import_module("launch.bench.decoding.attn").transformer(case)
+    row = jax.ShapeDtypeStruct((1, 2), "int32")
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
+    init = functools.partial(model.init, **masks)
+    shapes = jax.eval_shape(init, key, row, row, row, row)["params"]
+    # Another seed than that of the sentences, so that nothing is drawn twice.
+    generator = np.random.default_rng(1)
+
+    def draw(path, leaf):
+        name = path[-1].key
+        if name in ("scale", "bias"):
+            return np.full(leaf.shape, name == "scale", np.float32)
+        is_wide = name in ("embedding", "w_o")
+        fan = case.d_model if is_wide else leaf.shape[0]
+        # Sharp attention: else a model that has learned nothing repeats one token, and
+        # searches agree too easily.
+        size = np.float32((6 if name == "w_q" else 1) * fan**-0.5)
+        return size * generator.standard_normal(leaf.shape, np.float32)
+
+    tree = jax.tree_util.tree_map_with_path(draw, shapes)
+    tree["embedding"][MARKS] = 0
     return tree
-
-
-class _Weights:
-    """Draws the parts of a model one after another from one generator."""
-
-    def __init__(self, case):
-        self.case = case
-        # Other seeds than that of the sentences, so that nothing is drawn twice.
-        self.generator = np.random.default_rng(1)
-
-    def normal(self, *shape, fan):
-        scale = np.float32(fan**-0.5)
-        return self.generator.standard_normal(shape, np.float32) * scale
-
-    def layer(self, *kinds):
-        tree = {}
-        for kind in kinds:
-            tree[f"{kind}_attention"] = self.attention()
-            tree[f"{kind}_norm"] = self.norm()
-        d = self.case.d_model
-        d_ff = self.case.d_ff
-        w_1 = self.dense(d, d_ff)
-        w_2 = self.dense(d_ff, d)
-        tree["feed_forward"] = {"w_1": w_1, "w_2": w_2}
-        tree["feed_forward_norm"] = self.norm()
-        return tree
-
-    def attention(self):
-        d = self.case.d_model
-        h = self.case.h
-        d_k = d // h
-        return {
-            # Sharp attention: else a model that has learned nothing repeats one
-            # token, and searches agree too easily.
-            "w_q": 6 * self.normal(d, h, d_k, fan=d),
-            "w_k": self.normal(d, h, d_k, fan=d),
-            "w_v": self.normal(d, h, d_k, fan=d),
-            "w_o": self.normal(h, d_k, d, fan=d),
-        }
-
-    def dense(self, n, m):
-        return {"kernel": self.normal(n, m, fan=n), "bias": np.zeros(m, np.float32)}
-
-    def norm(self):
-        d = self.case.d_model
-        scale = np.ones(d, np.float32)
-        return {"norm": {"scale": scale, "bias": np.zeros(d, np.float32)}}
 
 
 def positions(case: Case) -> np.ndarray:

@@ -11,7 +11,7 @@ from ctranslate2.specs import Activation, TransformerSpec
 from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
-from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.libraries import Adapter, Program
 
 _MARKS = {PAD: "<blank>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 

@@ -1,4 +1,6 @@
-"""Computes logits and gradients with attn, from weights by PyTorch's names."""
+"""Computes logits and gradients with attn, and writes them by PyTorch's names."""
+
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -7,31 +9,61 @@ import numpy as np
 from attn import Design, Learned, Mask, Transformer
 from attn.jax_versions import enable_x64
 from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
-from launch.bench.fidelity.weights import from_torch, to_torch
+from launch.bench.fidelity.weights import to_torch
 
-PREFIX = "transformer."
-"""What stands before nn.Transformer's own names."""
-NORM_EPSILON = 1e-5
-"""PyTorch's."""
+ATTENTIONS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
+"""The attentions of a layer, ours by PyTorch's names."""
+NORMS = {
+    "encoder": ("self_norm", "feed_forward_norm"),
+    "decoder": ("self_norm", "cross_norm", "feed_forward_norm"),
+}
+"""Ours of PyTorch's norm1, norm2 and norm3."""
+LINEARS = {"linear1": "w_1", "linear2": "w_2"}
 
 
-def run(
-    case: Case, weights: dict[str, np.ndarray], batch: Batch, dtype: type
-) -> dict[str, np.ndarray]:
+def model(case: Case) -> Transformer:
+    """Returns the Transformer of this form."""
+    design = Design(
+        norm=case.norm,
+        biases=case.biases,
+        embeddings="tied" if case.tied else "separate",
+        activation=case.activation,
+        positions=Learned(),
+        # PyTorch's.
+        norm_epsilon=1e-5,
+    )
+    return Transformer(shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design)
+
+
+def draw(case: Case, seed: int) -> dict:
+    """Returns random variables: initial biases of 0 and scales of 1 would hide mistakes."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
+    key = jax.random.key(0)
+    init = model(case).init
+    shapes = jax.eval_shape(lambda: init(key, ids, ids, ids, ids, **masks))
+    generator = np.random.default_rng(seed)
+
+    def normal(path, leaf):
+        if path[-1].key == "bias" and not case.biases:
+            # nn.Transformer(bias=False) has none anywhere.
+            return np.zeros(leaf.shape, np.float32)
+        mean = 1.0 if leaf.ndim == 1 else 0.0
+        return generator.normal(mean, 0.1, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(normal, shapes)
+
+
+def run(case: Case, variables: dict, batch: Batch, dtype: type) -> dict:
     """Returns the logits of real tokens, and the gradients by PyTorch's names."""
     # JAX makes float32 of float64 otherwise, without a word.
     with enable_x64(dtype == np.float64):
-        arrays = {
-            name.removeprefix(PREFIX): x.astype(dtype) for name, x in weights.items()
-        }
-        model = _model(case)
-        variables = jax.tree.map(jnp.asarray, from_torch(model, arrays))
+        cast = jax.tree.map(lambda x: jnp.asarray(x, dtype), variables)
         function = jax.jit(_logits_and_gradients, static_argnums=0)
-        inputs = map(jnp.asarray, batch)
-        logits, gradients = function(model, variables, *inputs)
+        logits, gradients = function(model(case), cast, *map(jnp.asarray, batch))
         # A library may give anything for padding.
         real = np.asarray(logits)[batch.target_real]
-        return {"logits": real, **_named(model, gradients)}
+        return {"logits": real, **to_torch(case, jax.tree.map(np.asarray, gradients))}
 
 
 def _logits_and_gradients(
@@ -40,13 +72,16 @@ def _logits_and_gradients(
     source_mask = Mask.dense(source_real[:, None, None])
     target_mask = Mask.dense(target_real[:, None, None]) & Mask.causal()
 
+    def places(ids):
+        return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+
     def loss(variables):
         hidden = model.apply(
             variables,
             source,
             target,
-            _places(source),
-            _places(target),
+            places(source),
+            places(target),
             source_mask=source_mask,
             cross_mask=source_mask,
             target_mask=target_mask,
@@ -58,47 +93,51 @@ def _logits_and_gradients(
     return logits, gradients
 
 
-def _places(ids):
-    return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-
-
-def draw(case: Case, seed: int) -> dict[str, np.ndarray]:
-    """Returns random weights by PyTorch's names, where PyTorch is not there to draw.
-
-    As those of `torch.draw`, they are normal with deviation 0.1, around 1 for vectors.
-    """
-    model = _model(case)
-    ids = jnp.zeros((1, 1), jnp.int32)
-    masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
-    key = jax.random.key(0)
-    shapes = jax.eval_shape(lambda: model.init(key, ids, ids, ids, ids, **masks))
-    # Drawn leaf by leaf: initial biases of 0 and scales of 1 would hide mistakes.
-    generator = np.random.default_rng(seed)
-
-    def normal(leaf):
-        mean = 1.0 if leaf.ndim == 1 else 0.0
-        return generator.normal(mean, 0.1, leaf.shape).astype(np.float32)
-
-    return _named(model, jax.tree.map(normal, shapes))
-
-
-def _model(case):
-    design = Design(
-        norm=case.norm,
-        biases=case.biases,
-        embeddings="tied" if case.tied else "separate",
-        activation=case.activation,
-        positions=Learned(),
-        norm_epsilon=NORM_EPSILON,
-    )
-    return Transformer(shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design)
-
-
-def _named(model, variables):
-    """Returns the arrays by the names of `launch.bench.fidelity.torch.Model`."""
-    arrays = to_torch(model, variables)
-    inside = ("encoder.", "decoder.")
-    return {
-        f"{PREFIX}{name}" if name.startswith(inside) else name: x
-        for name, x in arrays.items()
+def to_torch(case: Case, variables: dict) -> dict[str, np.ndarray]:
+    """Returns the arrays of variables, or of their gradients, by PyTorch's names."""
+    params = variables["params"]
+    embedding = params["embedding"]
+    arrays = {
+        "src_embed.weight": params.get("source_embedding", embedding),
+        "tgt_embed.weight": embedding,
+        "generator.weight": params.get("output", embedding),
+        "src_pos.weight": variables["positions"]["source_positions"]["table"],
+        "tgt_pos.weight": variables["positions"]["target_positions"]["table"],
     }
+    for stack, norms in NORMS.items():
+        prefix = f"transformer.{stack}"
+        for i in range(SHAPE.N):
+            for name, x in _layer(params[f"{stack}_{i}"], norms):
+                arrays[f"{prefix}.layers.{i}.{name}"] = x
+        if case.norm != "post":
+            arrays[f"{prefix}.norm.weight"] = params[f"{stack}_norm"]["scale"]
+            arrays[f"{prefix}.norm.bias"] = params[f"{stack}_norm"]["bias"]
+    if case.biases:
+        return arrays
+    return {name: x for name, x in arrays.items() if not name.endswith("bias")}
+
+
+def _layer(p, norms) -> Iterator[tuple[str, np.ndarray]]:
+    for theirs, ours in ATTENTIONS.items():
+        for name, x in _attention(p[ours]) if ours in p else ():
+            yield f"{theirs}.{name}", x
+    for theirs, ours in LINEARS.items():
+        # nn.Linear keeps its matrix as (out, in), Linen as (in, out).
+        yield f"{theirs}.weight", p["feed_forward"][ours]["kernel"].T
+        yield f"{theirs}.bias", p["feed_forward"][ours]["bias"]
+    for number, ours in enumerate(norms, 1):
+        yield f"norm{number}.weight", p[ours]["norm"]["scale"]
+        yield f"norm{number}.bias", p[ours]["norm"]["bias"]
+
+
+def _attention(p):
+    # PyTorch has y = x Wᵀ, the rows of W head after head, and in one matrix those of
+    # queries, keys and values.
+    d_model = SHAPE.d_model
+    weights = [p[f"w_{letter}"].reshape(d_model, -1).T for letter in "qkv"]
+    yield "in_proj_weight", np.concatenate(weights)
+    yield "out_proj.weight", p["w_o"].reshape(-1, d_model).T
+    if "b_o" in p:
+        biases = [p[f"b_{letter}"].ravel() for letter in "qkv"]
+        yield "in_proj_bias", np.concatenate(biases)
+        yield "out_proj.bias", p["b_o"]

@@ -1,12 +1,9 @@
 """Holds the Transformer to torch.nn.Transformer of the same weights.
 
-Logits and every gradient are compared, padding included. PyTorch's weights are drawn,
-go through `weights`, and both compute in both precisions. In float64 they must
-agree. In float32 each is held to PyTorch's float64: only rounding differs when attn's
-error is at most `SLACK` times PyTorch's own.
-
-Without PyTorch, attn's float32 is shown beside its own float64, and the command ends
-with status 2, as nothing was compared.
+Logits and every gradient are compared, padding included, in both precisions. In float64
+they must agree. In float32 each is held to PyTorch's float64: only rounding differs when
+attn's error is at most `SLACK` times PyTorch's own. Without PyTorch the command ends with
+status 2, as nothing was compared.
 """
 
 import importlib
@@ -17,15 +14,14 @@ import numpy as np
 
 from launch.bench.fidelity import attn
 from launch.bench.fidelity.case import CASES, Case, batch
-from launch.bench.harness import record
+from launch.bench.harness import report
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
-from launch.bench.harness.table import Table, show
+from launch.bench.harness.report import Table
 
 SLACK = 2.0
 AGREED = 1e-12
 """The most that two may differ in float64, in parts of the largest of an array."""
 MISSING = "fidelity is to PyTorch: pip install '.[bench]'"
-NOT_COMPARED = "torch is not installed: attn in float32, to itself in float64"
 
 Results = Mapping[str, np.ndarray]
 """Logits and gradients, by name."""
@@ -35,55 +31,35 @@ array with the largest error, and that error."""
 
 
 def measure(request: Request) -> Outcome:
-    """Compares all cases; shows the table and writes it.
-
-    The status is 1 where they differ, and 2 where PyTorch is not installed.
-    """
-    torch = None
-    if importlib.util.find_spec("torch") is not None:
-        # By name, as this module must load without PyTorch.
-        torch = importlib.import_module("launch.bench.fidelity.torch")
+    """Compares all cases; shows the table and writes it. The status is 1 if they differ."""
+    if importlib.util.find_spec("torch") is None:
+        return Outcome([], status=2, problem=MISSING)
+    # By name, as this module must load without PyTorch.
+    torch = importlib.import_module("launch.bench.fidelity.torch")
     errors = {}
     for case in request.cases:
         with request.console.status(case.name):
             # Each case has weights of its own, and the same in every run.
-            seed = CASES.index(case)
-            errors[case] = compare(torch, case, seed) if torch else alone(case, seed)
-    # None where nothing was compared, which is neither.
-    agree = all(map(agrees, errors.values())) if torch else None
+            errors[case] = compare(torch, case, seed=CASES.index(case))
+    agree = all(map(agrees, errors.values()))
     filled = table(errors)
-    show(filled, request.console)
+    report.show(filled, request.console)
     entries = [{**case._asdict(), "errors": errors[case]} for case in errors]
-    files = record.write(
-        request.directory,
-        "fidelity",
-        title="Fidelity",
-        tables=[filled],
-        results={"agree": agree, "cases": entries},
-        stems=("fidelity", "fidelity"),
-    )
-    if agree is None:
-        return Outcome(files, status=2, problem=MISSING)
+    numbers = {"agree": agree, "cases": entries}
+    files = report.write(request.directory, "fidelity", [filled], numbers)
     return Outcome(files, status=0 if agree else 1)
 
 
 def compare(torch, case: Case, seed: int) -> Errors:
     """Returns the errors of attn and of PyTorch's float32, to PyTorch's float64."""
-    weights = torch.draw(case, seed)
-    arguments = (case, weights, batch())
+    variables = attn.draw(case, seed)
+    weights = attn.to_torch(case, variables)
     results = {
-        "float64": attn.run(*arguments, np.float64),
-        "float32": attn.run(*arguments, np.float32),
-        "torch float32": torch.run(*arguments, np.float32),
+        "float64": attn.run(case, variables, batch(), np.float64),
+        "float32": attn.run(case, variables, batch(), np.float32),
+        "torch float32": torch.run(case, weights, batch(), np.float32),
     }
-    return largest_errors(torch.run(*arguments, np.float64), results)
-
-
-def alone(case: Case, seed: int) -> Errors:
-    """Returns the errors of attn's float32, to its own float64."""
-    arguments = (case, attn.draw(case, seed), batch())
-    results = {"float32": attn.run(*arguments, np.float32)}
-    return largest_errors(attn.run(*arguments, np.float64), results)
+    return largest_errors(torch.run(case, weights, batch(), np.float64), results)
 
 
 def largest_errors(exact: Results, results: Mapping[str, Results]) -> Errors:
@@ -97,14 +73,10 @@ def largest_errors(exact: Results, results: Mapping[str, Results]) -> Errors:
     for part, names in parts.items():
         errors[part] = {"arrays": len(names)}
         for who, arrays in results.items():
-            errors[part][who] = _worst(exact, arrays, names)
+            of = {name: _error(arrays[name], exact[name]) for name in names}
+            worst = max(of, key=of.get)
+            errors[part][who] = {"array": worst, "error": of[worst]}
     return errors
-
-
-def _worst(exact, arrays, names):
-    errors = {name: _error(arrays[name], exact[name]) for name in names}
-    name = max(errors, key=errors.get)
-    return {"array": name, "error": errors[name]}
 
 
 def _error(actual, exact):
@@ -130,28 +102,17 @@ def table(errors: dict[Case, Errors]) -> Table:
     filled = Table("Largest error, to torch.nn.Transformer in float64", headings)
     for case, parts in errors.items():
         for name, part in parts.items():
+            texts = []
+            for who in ("float64", "float32", "torch float32"):
+                text = f"{part[who]['error']:.1e}"
+                is_named = name == "gradients"
+                texts.append(
+                    filled.noted(text, part[who]["array"]) if is_named else text
+                )
             of = name if name == "logits" else f"{part['arrays']} gradients"
-            texts = [
-                _text(filled, name, part.get(who))
-                for who in ("float64", "float32", "torch float32")
-            ]
-            filled.rows.append((case.name, of, *texts, _verdict(filled, part)))
+            verdict = "yes" if _part_agrees(part) else "NO"
+            filled.rows.append((case.name, of, *texts, verdict))
     return filled
 
 
-def _text(filled, name, worst):
-    if worst is None:
-        return "—"
-    text = f"{worst['error']:.1e}"
-    return text if name == "logits" else filled.noted(text, worst["array"])
-
-
-def _verdict(filled, part):
-    if "torch float32" not in part:
-        return filled.noted("—", NOT_COMPARED)
-    return "yes" if _part_agrees(part) else "NO"
-
-
-BENCHMARK = Benchmark(
-    name="fidelity", cases=CASES, tiny=CASES[:1], run=measure, table=table
-)
+BENCHMARK = Benchmark(name="fidelity", run=measure, cases=CASES, tiny=CASES[:1])

@@ -15,7 +15,7 @@ from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
 class Model(nn.Module):
     """Computes logits (B, M, Y).
 
-    `weights` has the names, with "transformer." before nn.Transformer's own.
+    Its arrays have the names that `launch.bench.fidelity.attn.to_torch` gives.
     """
 
     def __init__(self, case: Case):
@@ -48,9 +48,6 @@ class Model(nn.Module):
         if case.tied:
             self.tgt_embed = self.src_embed
             self.generator.weight = self.src_embed.weight
-        # PyTorch begins with biases of 0 and scales of 1, which hide mistakes.
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, parameter.ndim == 1, 0.1)
 
     def forward(self, batch: Batch):
         source = torch.from_numpy(batch.source)
@@ -73,12 +70,6 @@ class Model(nn.Module):
 def _embedded(embedding, positions, ids):
     scaled = embedding(ids) * SHAPE.d_model**0.5
     return scaled + positions.weight[: ids.shape[1]]
-
-
-def draw(case: Case, seed: int) -> dict[str, np.ndarray]:
-    """Returns random weights, in float32."""
-    torch.manual_seed(seed)
-    return {name: x.numpy() for name, x in Model(case).state_dict().items()}
 
 
 def run(

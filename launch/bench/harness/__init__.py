@@ -1,4 +1,1 @@
-"""The parts that every benchmark uses: processes, turns, tables and records.
-
-Nothing here knows a benchmark, and nothing here imports a library that is compared.
-"""
+"""The parts that every benchmark uses: processes, turns, tables and records."""

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import rich.console
 
-from launch.bench.harness.libraries import BenchError, Library
+from experiments.errors import UserError
+from launch.bench.harness.libraries import Library
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +19,6 @@ class Request:
     """The folder for everything that is written."""
     console: rich.console.Console
     cases: Sequence[Any] = ()
-    """The cases to measure, of those that the benchmark has."""
     libraries: Mapping[str, Library] = dataclasses.field(default_factory=dict)
     rounds: int = 7
     """Turns of each library."""
@@ -35,44 +35,36 @@ class Outcome(NamedTuple):
     """A line for stderr, where the status is not 0 and the tables do not say why."""
 
 
-def nothing() -> None:
+def no_flags() -> None:
     """Defines no flags."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """Holds one benchmark: what it measures, how, and the table of the results.
-
-    `cases` and `tiny` say what is measured. `run` measures it, shows and writes
-    tables. `table` makes a table of what `run` has measured, so that it can be made
-    of a record too. The rest says which flags the benchmark takes.
-    """
+    """Describes one benchmark: what it measures, how, and which flags it takes."""
 
     name: str
     """The word after `python -m launch.bench`."""
-    cases: Sequence[Any]
     run: Callable[[Request], Outcome]
-    table: Callable[..., Any]
-    tiny: Sequence[Any] = ()
-    """The cases of --tiny, which take seconds; no flag --tiny where there are none."""
+    """Measures, shows and writes the tables."""
+    cases: Sequence[Any]
+    """Values with a `name`, of which --cases picks."""
+    tiny: Sequence[Any]
+    """The cases of --tiny, which take seconds."""
     libraries: Mapping[str, Library] = dataclasses.field(default_factory=dict)
     """The libraries that --peers knows."""
     compared: tuple[str, ...] = ()
     """The libraries that are compared by default."""
-    cases_flag: bool = False
-    """True where --cases picks cases by their names."""
-    rounds_flag: bool = False
-    """True where --rounds sets the number of turns."""
-    config_flag: bool = False
-    """True where the benchmark needs --config."""
-    define_flags: Callable[[], None] = nothing
+    rounds: int = 0
+    """The default of --rounds; 0 where nothing is timed."""
+    define_flags: Callable[[], None] = no_flags
     """Defines the flags that this benchmark alone has."""
 
 
 def select(names: list[str] | None, cases: Sequence[Any]) -> list[Any]:
     """Returns the cases whose names begin with one of `names`, in their own order.
 
-    None stands for all. Raises BenchError for a name with which no case begins.
+    None stands for all. Raises UserError for a name with which no case begins.
     """
     if names is None:
         return list(cases)
@@ -80,6 +72,5 @@ def select(names: list[str] | None, cases: Sequence[Any]) -> list[Any]:
     # --cases= names nothing, and is a mistake as well.
     for name in names or [""]:
         if not name or not any(case.name.startswith(name) for case in cases):
-            raise BenchError(f"no case begins with {name!r}; known: {known}")
-    # In the cases' order, as those of one table stand together.
+            raise UserError(f"no case begins with {name!r}; known: {known}")
     return [case for case in cases if case.name.startswith(tuple(names))]

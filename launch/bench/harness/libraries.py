@@ -1,18 +1,25 @@
-"""Names the libraries that a benchmark compares, and loads the adapter of each.
+"""Names the libraries that a benchmark compares, and the programs that they build.
 
 An adapter hides a library behind one method, `compile(case) -> Program`. The module of
 a library holds its adapters by name in a dictionary ADAPTERS, and is imported in the
-process of that library alone.
+process of that library alone: nothing here imports a library that is compared.
 """
 
+import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+import numpy as np
+
+from experiments.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "flax", "numpy", "torch")
 """The packages whose versions stand in every record."""
+CPU = "cpu"
 
 
 class Library(NamedTuple):
@@ -28,20 +35,43 @@ class Unsupported(Exception):
     """Raised by an adapter whose library does not offer what is asked."""
 
 
-class BenchError(Exception):
-    """Raised for a user's mistake in naming what to measure."""
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Holds a case that one library has built and compiled."""
+
+    run: Callable
+    """Calls it; a device may still be computing the result."""
+    sample: Callable[[], dict[str, np.ndarray]]
+    """Calls it and returns what the case's `check` looks at."""
+    result_bytes: int = 0
+    temporary_bytes: int | None = None
+    """The compiler's own account; None where it gives none."""
+    by_hand: bool = False
+    """Whether the library lacks such a score, which is written around it by hand."""
+    growth: Callable[[Callable], int | None] | None = None
+    """Calls its argument and returns by how many bytes memory peaks; None for the process's."""
+    wait: Callable = lambda result: None
+    """Waits for the result of `run`."""
+
+
+@dataclasses.dataclass(eq=False)
+class Adapter:
+    """Holds a library for which one function builds every case."""
+
+    compile: Callable
+    program: Program | None = None
 
 
 def select(names: list[str], known: Mapping[str, Library]) -> dict[str, Library]:
     """Returns the libraries with these names, each once.
 
-    Raises BenchError for an unknown name, and where there is no name at all.
+    Raises UserError for an unknown name, and where there is no name at all.
     """
     for name in names:
         if name not in known:
-            raise BenchError(f"unknown peer {name!r}; known: {', '.join(known)}")
+            raise UserError(f"unknown peer {name!r}; known: {', '.join(known)}")
     if not names:
-        raise BenchError(f"--peers names no library; known: {', '.join(known)}")
+        raise UserError(f"--peers names no library; known: {', '.join(known)}")
     return {name: known[name] for name in names}
 
 
@@ -53,17 +83,32 @@ def installed(library: Library) -> bool:
 
 def load(module: str, name: str):
     """Imports a library's module and returns the adapter with this name."""
-    # By name, as no module may import the libraries of all.
     return importlib.import_module(module).ADAPTERS[name]
 
 
-def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
+def versions(packages: tuple[str, ...]) -> dict[str, str | None]:
     """Returns the version of each package, None where it is not installed."""
-    return {package: _version(package) for package in packages}
+    found = {}
+    for package in (*PACKAGES, *packages):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
 
 
-def _version(package):
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def platform() -> str:
+    """Returns where libraries are compared, by JAX_PLATFORMS: "cpu", "cuda" or "tpu"."""
+    first = os.environ.get("JAX_PLATFORMS", "").partition(",")[0]
+    return {"": CPU, "gpu": "cuda"}.get(first, first)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Returns the variables of a process that computes there beside others."""
+    return {
+        "JAX_PLATFORMS": platform(),
+        # JAX would take three quarters of a GPU's memory, whatever it needs.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "NPROC": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+    }

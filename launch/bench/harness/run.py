@@ -1,4 +1,4 @@
-"""Times cases on the CPU, library against library.
+"""Times cases, library against library.
 
 Every library has a process of its own and one works at a time. For a case all are
 built, compiled, warmed and checked; then turns go A B C A B C ..., so that what slows
@@ -7,6 +7,7 @@ the machine for a while slows all of them.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import statistics
 import time
@@ -15,30 +16,45 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import rich.console
 
 from experiments.system import machine
-from launch.bench.harness import program
+from launch.bench.harness import report, worker
+from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.libraries import Library, Unsupported, installed
-from launch.bench.harness.process import Failed, Worker
-from launch.bench.harness.table import Table, show
+from launch.bench.harness.report import Table, mebibytes, number, ratio
+from launch.bench.harness.worker import Failed, Worker
 
-BUDGET = 20.0
-"""Seconds that the turns of a case may take; slow cases take fewer turns, but two."""
 PAUSE = 0.02
 """Seconds before each turn, in which the threads of the last one come to rest."""
 BASE = "attn"
 """The library that ratios are taken to."""
+BY_HAND = "no such score in the library: written around it by hand"
+GROWTH = (
+    "the growth of the process's memory in a call; for the others that or the "
+    "compiler's account, whichever is larger"
+)
 
 
 class Case(Protocol):
-    """States what a case must have to be timed."""
+    """States what a case must have to be timed; it is a frozen dataclass."""
 
     name: str
+    group: str
+    """The cases of a group share a table."""
+    title: str
+    """What the table of its group is headed."""
+    column: str
+    """What the case is called in its table, as "forward"."""
     only: tuple[str, ...] | None
     """Libraries (the name up to a colon) that take part, or None for all."""
     turn: float
     """The shortest turn, in seconds."""
+    budget: float
+    """Seconds that all turns may take; slow cases take fewer turns, but two."""
+    work: int
+    """Tokens that a call handles, for a column of tokens a second; 0 for none."""
+    error_words: str
+    """What an error above 0 is called in a note, behind a percentage; "" for no note."""
 
     def check(
         self, samples: dict[str, dict[str, np.ndarray]], name: str
@@ -85,6 +101,77 @@ class Cell:
         return max(known) if self.status == "timed" and known else None
 
 
+def timing(
+    name: str,
+    cases: Sequence,
+    tiny: Sequence,
+    libraries: Mapping[str, Library],
+    compared: tuple[str, ...],
+    notes: Mapping[str, str],
+    packages: tuple[str, ...] = (),
+) -> Benchmark:
+    """Returns the benchmark that times cases on libraries.
+
+    `notes` say of libraries how each does the work; `packages` are those whose versions
+    are recorded.
+    """
+    return Benchmark(
+        name=name,
+        cases=cases,
+        tiny=tiny,
+        run=functools.partial(_measure, name, notes, packages),
+        libraries=libraries,
+        compared=compared,
+        rounds=7,
+    )
+
+
+def _measure(name, notes, packages, request: Request) -> Outcome:
+    """Times the cases, and writes all tables so far whenever a group is done."""
+    results = {}
+    tables = []
+    files = []
+    with workers(request.libraries) as running:
+        for group in dict.fromkeys(case.group for case in request.cases):
+            timed = {}
+            for case in (case for case in request.cases if case.group == group):
+                with request.console.status(case.name) as status:
+                    arguments = (list(request.libraries), running, request.rounds)
+                    timed[case] = run_case(case, *arguments, status.update)
+            tables.append(table(timed, notes))
+            # A group counts only when it is whole, as its table has all its cases.
+            results |= timed
+            files = write(request.directory, name, results, tables, packages)
+            report.show(tables[-1], request.console)
+    return Outcome(files)
+
+
+def write(
+    directory: Path,
+    name: str,
+    results: Mapping[Case, Mapping[str, Cell]],
+    tables: Sequence[Table],
+    packages: tuple[str, ...] = (),
+) -> list[Path]:
+    """Writes the tables and every timing; returns the files."""
+    entries = []
+    for case, cells in results.items():
+        peers = {peer: _entry(cell) for peer, cell in cells.items()}
+        entries.append({"name": case.name, **dataclasses.asdict(case), "peers": peers})
+    numbers = {"cases": entries}
+    return report.write(
+        directory, name, tables, numbers, remark="Medians.", packages=packages
+    )
+
+
+def _entry(cell):
+    numbers = dataclasses.asdict(cell)
+    if cell.median:
+        least, most = min(cell.seconds), max(cell.seconds)
+        numbers |= {"median": cell.median, "min": least, "max": most}
+    return numbers
+
+
 @contextlib.contextmanager
 def workers(libraries: Mapping[str, Library]) -> Iterator[dict[str, Worker]]:
     """Yields a worker for each library that is installed, and ends them afterwards."""
@@ -96,42 +183,8 @@ def workers(libraries: Mapping[str, Library]) -> Iterator[dict[str, Worker]]:
     try:
         yield running
     finally:
-        for worker in running.values():
-            worker.stop()
-
-
-def run(
-    libraries: Mapping[str, Library],
-    cases: Sequence,
-    turns: int,
-    console: rich.console.Console,
-    *,
-    table: Callable[[str, dict], Table],
-    write: Callable[[dict, list[Table]], list[Path]],
-) -> list[Path]:
-    """Times the cases on the libraries, a table for each `group` of cases.
-
-    As soon as `table(group, {case: cells})` has made a table, `write({case: cells},
-    tables)` writes all so far and returns the files, as this does at the end, and the
-    table is shown. An interrupted run keeps the tables that were done.
-    """
-    results = {}
-    tables = []
-    files = []
-    with workers(libraries) as running:
-        for group in dict.fromkeys(case.group for case in cases):
-            group_results = {}
-            for case in (case for case in cases if case.group == group):
-                with console.status(case.name) as status:
-                    say = status.update
-                    cells = run_case(case, list(libraries), running, turns, say)
-                group_results[case] = cells
-            tables.append(table(group, group_results))
-            # A group counts only when it is whole, as its table has all its cases.
-            results |= group_results
-            files = write(results, tables)
-            show(tables[-1], console)
-    return files
+        for one in running.values():
+            one.stop()
 
 
 def run_case(
@@ -140,50 +193,47 @@ def run_case(
     running: dict[str, Worker],
     turns: int,
     say: Callable[[str], None] = lambda line: None,
-    budget: float = BUDGET,
 ) -> dict[str, Cell]:
     """Prepares and checks all libraries, then times those that are right, in turns."""
     cells = {}
     samples = {}
     for name in names:
         say(f"{case.name}: {name} compiles")
-        cells[name] = _prepared(case, name, running.get(name), samples)
+        cells[name] = prepared(case, name, running.get(name), samples)
     timed = [name for name, cell in cells.items() if cell.status == "timed"]
     # 0 where nothing is left to time: hence the 1e-9.
-    seconds_of_all = sum(cells[name].turn for name in timed)
+    seconds_of_all = max(1e-9, sum(cells[name].turn for name in timed))
     # Two turns at least, or nothing would show how far they differ.
-    affordable = math.ceil(budget / max(1e-9, seconds_of_all))
-    turns = min(turns, max(2, affordable))
+    turns = min(turns, max(2, math.ceil(case.budget / seconds_of_all)))
     for index in range(turns):
         for name in timed:
             say(f"{case.name}: round {index + 1} of {turns}, {name}")
-            _take_turn(cells[name], running[name])
+            take_turn(cells[name], running[name])
     for name in timed:
         # The next case's libraries would otherwise find this one's arrays in memory.
-        _attempt(cells[name], running[name], program.release)
+        _attempt(cells[name], running[name], worker.release)
     return cells
 
 
-def _prepared(case, name, worker, samples):
+def prepared(case: Case, name: str, running: Worker | None, samples: dict) -> Cell:
     """Returns the cell of a library, and puts its sample into `samples`."""
-    if worker is None:
-        package, _, _ = name.partition(":")
+    package, _, _ = name.partition(":")
+    if running is None:
         return Cell("left out", f"{package} is not installed")
-    if case.only is not None and name.partition(":")[0] not in case.only:
-        names = ", ".join(case.only)
-        return Cell("left out", f"timed in this case: {names} only")
+    if case.only is not None and package not in case.only:
+        return Cell("left out", f"timed in this case: {', '.join(case.only)} only")
     cell = Cell()
-    prepared = _attempt(cell, worker, program.prepare, case)
-    if prepared is None:
+    found = _attempt(cell, running, worker.prepare, case)
+    if found is None:
         return cell
     # Before the check: a case may hold a library to the first one's sample.
-    samples[name] = prepared.sample
+    samples[name] = found.sample
     # Half a call more, so that a turn is not shorter than `case.turn`.
-    cell.calls = max(1, round(case.turn / prepared.seconds + 0.5))
-    cell.turn = cell.calls * prepared.seconds
-    cell.temporary_bytes = prepared.temporary_bytes
-    cell.growth_bytes = prepared.growth_bytes
-    cell.by_hand = prepared.by_hand
+    cell.calls = max(1, round(case.turn / found.seconds + 0.5))
+    cell.turn = cell.calls * found.seconds
+    cell.temporary_bytes = found.temporary_bytes
+    cell.growth_bytes = found.growth_bytes
+    cell.by_hand = found.by_hand
     cell.error, fault = case.check(samples, name)
     if fault:
         cell.status = "wrong"
@@ -191,20 +241,20 @@ def _prepared(case, name, worker, samples):
     return cell
 
 
-def _take_turn(cell, worker):
+def take_turn(cell: Cell, running: Worker) -> None:
+    """Adds the seconds of a turn, unless the library failed in an earlier one."""
     time.sleep(PAUSE)
-    # It failed in an earlier turn; the others go on without it.
     if cell.status != "timed":
         return
-    seconds = _attempt(cell, worker, program.take_turn, cell.calls)
+    seconds = _attempt(cell, running, worker.take_turn, cell.calls)
     if seconds is not None:
         cell.seconds.append(seconds)
 
 
-def _attempt(cell, worker, function, *arguments):
+def _attempt(cell, running, function, *arguments):
     """Returns the worker's answer, or None with the reason in `cell`."""
     try:
-        return worker.call(function, *arguments)
+        return running.call(function, *arguments)
     except Unsupported as error:
         cell.status = "unsupported"
         cell.why = str(error)
@@ -214,21 +264,52 @@ def _attempt(cell, worker, function, *arguments):
     return None
 
 
-def absent(table: Table, name: str, cell: Cell) -> str:
+def table(
+    results: Mapping[Case, Mapping[str, Cell]], notes: Mapping[str, str]
+) -> Table:
+    """Returns the table of a group: a row a library, some columns for each case."""
+    headings = [""]
+    for case in results:
+        headings += [f"{case.column}, ms", f"to {BASE}"]
+        headings += ["tokens/s"] if case.work else []
+        headings += ["MiB", f"to {BASE}"]
+    first = next(iter(results))
+    filled = Table(first.title, tuple(headings))
+    # Every case has a cell of every library, also of one that was left out.
+    for name in results[first]:
+        row = [filled.noted(name, notes[name]) if name in notes else name]
+        for case, cells in results.items():
+            row += _texts(filled, case, name, cells)
+        filled.rows.append(tuple(row))
+    return filled
+
+
+def _texts(filled, case, name, cells):
+    """Returns the texts of a library in one case."""
+    cell = cells[name]
+    # --peers may leave attn out; then there are no ratios.
+    base = cells.get(BASE, Cell())
+    if cell.median is None:
+        return [_absent(filled, name, cell), *[""] * (4 if case.work else 3)]
+    time_text = number(1e3 * cell.median)
+    if cell.by_hand:
+        time_text = filled.noted(time_text, BY_HAND)
+    if case.error_words and cell.error:
+        note = f"{cell.error:.1%} {case.error_words}"
+        time_text = filled.noted(time_text, note)
+    memory_text = mebibytes(cell.memory)
+    # Such a number has one account alone, so a reader should know which.
+    if cell.temporary_bytes is None and cell.memory is not None:
+        memory_text = filled.noted(memory_text, GROWTH)
+    texts = [time_text, ratio(cell.median, base.median)]
+    texts += [number(case.work / cell.median)] if case.work else []
+    texts += [memory_text, ratio(cell.memory, base.memory)]
+    return texts
+
+
+def _absent(filled, name, cell):
     """Returns what a table says in place of a time, with the reason as a note."""
     left_out = cell.status == "left out"
     # A failure and a wrong result are findings, and are shown by name.
     shown = "—" if left_out or cell.status == "unsupported" else cell.status
-    return table.noted(shown, cell.why if left_out else f"{name}: {cell.why}")
-
-
-def entries(cells: dict[str, Cell]) -> dict[str, dict]:
-    """Returns the cells of a case as they stand in a record."""
-    return {name: {**dataclasses.asdict(c), **_spread(c)} for name, c in cells.items()}
-
-
-def _spread(cell):
-    if not cell.median:
-        return {}
-    least = min(cell.seconds)
-    return {"median": cell.median, "min": least, "max": max(cell.seconds)}
+    return filled.noted(shown, cell.why if left_out else f"{name}: {cell.why}")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import torch
 
-from launch.bench.harness import device
-from launch.bench.harness.process import peak_growth
+from launch.bench.harness.libraries import platform
+from launch.bench.harness.worker import peak_growth
 
 # A TPU is of another package, and PyTorch stays on the CPU.
-DEVICE = torch.device("cuda" if device.platform() == "cuda" else "cpu")
+DEVICE = torch.device("cuda" if platform() == "cuda" else "cpu")
 
 # PyTorch would take all cores otherwise, whatever the others have.
 torch.set_num_threads(int(os.environ["NPROC"]))

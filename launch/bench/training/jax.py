@@ -5,6 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from attn.positions import Sinusoidal
@@ -18,7 +19,7 @@ from experiments.trial.program import (
     program_of,
 )
 from experiments.trial.step import train_steps
-from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.libraries import Adapter, Program
 from launch.bench.training import case as steps
 from launch.bench.training.case import Case
 
@@ -50,37 +51,32 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
             eps_ls=steps.EPS_LS,
             # With one step of warm-up, the rate is this over √d_model at step 1.
             learning_rate=case.rate * case.d_model**0.5,
+            precision=case.precision,
         ),
     )
-
-
-def encoded(case: Case) -> Encoded:
-    """Returns the sentence pairs as attn's corpora have them."""
-    source, target = steps.sentences(case)
-    return Encoded(list(source), list(target))
 
 
 def attn_step(case: Case, everywhere: bool = False) -> Program:
     """Builds launch.train's step on packed rows, here of one sentence each."""
     machine.use_compile_cache()
-    run_settings = settings(case, everywhere)
-    flat = corpus(encoded(case))
-    lanes = Lanes()
+    own = settings(case, everywhere)
+    source, target = steps.sentences(case)
+    flat = corpus(Encoded(list(source), list(target)))
+    lanes = Lanes(case.lanes)
     batches = Batches(flat, batch_size=case.pairs, sequence_length=case.tokens, seed=0)
     # One batch for all steps: the benchmark is of the step, not of the data.
-    slots = batches.take(1)[None]
-    program = program_of(run_settings, case.vocabulary, case.tokens)
-    state = initial_state(program, run_settings)
-    states = lanes.stack([jax.device_get(state)])
-    hypers = lanes.stack([jax.device_get(hyper_of(run_settings))])
+    slots = np.repeat(batches.take(1)[None], case.lanes, axis=0)
+    program = program_of(own, case.vocabulary, case.tokens)
+    states = lanes.stack([jax.device_get(initial_state(program, own))] * case.lanes)
+    hypers = lanes.stack([jax.device_get(hyper_of(own))] * case.lanes)
     shared = lanes.share(flat)
-    step = distribute(functools.partial(train_steps, program))
+    step = distribute(functools.partial(train_steps, program), lanes)
 
     def run():
         nonlocal states
         states, metrics = step(states, hypers, shared, slots, 1)
         # As a number, for which JAX has to wait until the step is done.
-        return float(metrics["loss"][0, 0, 0])
+        return float(metrics["loss"].ravel()[0])
 
     return steps.program(run)
 
@@ -145,12 +141,15 @@ class Linen(nn.Module):
     def _embedded(self, embed, ids):
         key = jax.random.key(0)
         table = Sinusoidal().table(key, self.case.tokens, self.case.d_model)
-        x = embed(ids) * self.case.d_model**0.5 + table[None]
+        x = embed(ids) * self.case.d_model**0.5 + table[None].astype(
+            embed.embedding.dtype
+        )
         return nn.Dropout(self.case.P_drop, deterministic=False)(x)
 
 
 def flax_step(case: Case, everywhere: bool = False) -> Program:
     """Builds a step as flax's users write it, with optax.adam."""
+    steps.check_lanes(case)
     machine.use_compile_cache()
     batch = tuple(map(jnp.asarray, steps.padded(case)))
     model = Linen(case, case.P_drop * everywhere)
@@ -167,9 +166,12 @@ def flax_step(case: Case, everywhere: bool = False) -> Program:
         params, moments = state
 
         def mean_loss(params):
-            variables = {"params": params}
+            # Sums of gradients are of float32 parameters, products of the precision's.
+            cast = jax.tree.map(lambda x: x.astype(case.precision), params)
+            variables = {"params": cast}
             rngs = {"dropout": key}
             logits = model.apply(variables, source, target_in, rngs=rngs)
+            logits = logits.astype(jnp.float32)
             labels = jax.nn.one_hot(target_out, case.vocabulary)
             smooth = optax.smooth_labels(labels, steps.EPS_LS)
             return optax.softmax_cross_entropy(logits, smooth).mean()

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import nn
 
-from launch.bench.harness.program import Adapter, Program
+from launch.bench.harness.libraries import Adapter, Program
 from launch.bench.harness.torch_device import DEVICE, growth
 from launch.bench.training import case as steps
 from launch.bench.training.case import Case
@@ -75,22 +75,30 @@ def model(case: Case, as_paper: bool) -> Model:
     return built
 
 
-def torch_step(case: Case, as_paper: bool = False) -> Program:
+def torch_step(case: Case, as_paper: bool = False, compiled: bool = False) -> Program:
     """Builds a step with torch.optim.Adam."""
+    steps.check_lanes(case)
     torch.manual_seed(0)
-    tensors = [
+    batch = [
         torch.tensor(a, dtype=torch.long, device=DEVICE) for a in steps.padded(case)
     ]
-    source, target_in, target_out = tensors
     transformer = model(case, as_paper).to(DEVICE)
     loss = nn.CrossEntropyLoss(label_smoothing=steps.EPS_LS)
-    parameters = transformer.parameters()
-    adam = torch.optim.Adam(parameters, case.rate, steps.BETAS, steps.EPSILON)
+    adam = torch.optim.Adam(
+        transformer.parameters(), case.rate, steps.BETAS, steps.EPSILON, fused=compiled
+    )
+    is_half = case.precision == "bfloat16"
+
+    def mean_loss(source, target_in, target_out):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=is_half):
+            logits = transformer(source, target_in)
+            return loss(logits.flatten(0, 1), target_out.flatten())
+
+    function = torch.compile(mean_loss) if compiled else mean_loss
 
     def run():
         adam.zero_grad()
-        logits = transformer(source, target_in)
-        mean = loss(logits.flatten(0, 1), target_out.flatten())
+        mean = function(*batch)
         mean.backward()
         adam.step()
         return float(mean.detach())
@@ -101,4 +109,7 @@ def torch_step(case: Case, as_paper: bool = False) -> Program:
 ADAPTERS = {
     "torch": Adapter(torch_step),
     "torch:as-paper": Adapter(functools.partial(torch_step, as_paper=True)),
+    "torch:compiled": Adapter(
+        functools.partial(torch_step, as_paper=True, compiled=True)
+    ),
 }

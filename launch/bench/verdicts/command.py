@@ -1,28 +1,21 @@
 """Says by simulation how often a report's verdicts are false, and what they find.
 
-Cells are judged a few hundred tables at a time, in a process for each core. What results.json
-holds of the same code is not simulated again, so a call that was stopped goes on.
+Cells are judged a few hundred tables at a time, in a process for each core.
 """
 
 import concurrent.futures
 import dataclasses
-import hashlib
 import itertools
-import json
 import multiprocessing
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from absl import flags
 
-from experiments.evaluation import link_functions
-from experiments.report import columns, contrasts, fits, spreads
 from experiments.system import machine
-from launch.bench.harness import record
+from launch.bench.harness import report
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
-from launch.bench.harness.table import Table, show
-from launch.bench.verdicts import simulation
+from launch.bench.harness.report import Table
 from launch.bench.verdicts.simulation import Cell, Counts, simulate
 
 PART = 100
@@ -69,14 +62,12 @@ def define_flags() -> None:
 def measure(request: Request) -> Outcome:
     """Simulates the cells; shows and writes the table, a cell at a time."""
     tables = 20 if request.cases == TINY else request.flags.tables
-    counts = _of_an_earlier_call(request.directory, tables)
+    counts = {}
     # Each process has one thread: the tables are small.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(machine.threads(), context) as pool:
         for cell in request.cases:
-            if cell in counts:
-                continue
             with request.console.status(cell.name):
                 parts = [
                     range(tables)[start : start + PART]
@@ -88,51 +79,17 @@ def measure(request: Request) -> Outcome:
                 counts[cell] = sum(results, Counts())
             # A run that is interrupted leaves the cells that it has done.
             _write(request, counts)
-    show(table(counts), request.console)
+    report.show(table(counts), request.console)
     return Outcome(_write(request, counts))
 
 
-def _of_an_earlier_call(directory, tables):
-    """Returns {cell: counts} of so many tables each that the same code has judged."""
-    path = directory / "results.json"
-    record = json.loads(path.read_text()) if path.exists() else {}
-    if record.get("code") != _code():
-        return {}
-    names = [field.name for field in dataclasses.fields(Cell)]
-    counts = {}
-    for values in record["cells"]:
-        cell = Cell(**{name: values.pop(name) for name in names})
-        values["widths"] = tuple(values["widths"])
-        if values["nulls"] == tables:
-            counts[cell] = Counts(**values)
-    return counts
-
-
-def _in_order(counts):
-    """Returns (cell, counts) in the order of CELLS, whichever call has judged them."""
-    return [(cell, counts[cell]) for cell in CELLS if cell in counts]
-
-
-def _code():
-    """Returns a hash of the sources that decide the counts."""
-    modules = (columns, contrasts, fits, link_functions, simulation, spreads)
-    sources = [Path(module.__file__).read_bytes() for module in modules]
-    return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
-
-
 def _write(request, counts):
-    return record.write(
-        request.directory,
-        "verdicts",
-        title="Verdicts of simulated tables",
-        tables=[table(counts)],
-        results={
-            "code": _code(),
-            "cells": [
-                {**dataclasses.asdict(cell), **dataclasses.asdict(count)}
-                for cell, count in _in_order(counts)
-            ],
-        },
+    cells = [
+        {**dataclasses.asdict(cell), **dataclasses.asdict(count)}
+        for cell, count in counts.items()
+    ]
+    return report.write(
+        request.directory, "verdicts", [table(counts)], {"cells": cells}
     )
 
 
@@ -140,7 +97,7 @@ def table(counts: Mapping[Cell, Counts]) -> Table:
     """Returns the table, a row a cell."""
     filled = Table("verdicts", ())
     filled.headings = ("tables", *(filled.noted(*pair) for pair in NOTES.items()))
-    for cell, count in _in_order(counts):
+    for cell, count in counts.items():
         tables = count.nulls + count.tables
         shares = (
             (count.false, count.nulls),
@@ -171,7 +128,5 @@ BENCHMARK = Benchmark(
     cases=CELLS,
     tiny=TINY,
     run=measure,
-    table=table,
-    cases_flag=True,
     define_flags=define_flags,
 )

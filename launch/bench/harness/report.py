@@ -1,12 +1,24 @@
-"""Holds a table of text, drawn on a terminal and written as Markdown."""
+"""Draws tables, and writes them with every number and where it was measured."""
 
 import dataclasses
+import datetime
+import functools
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import rich.box
 import rich.console
 import rich.table
 import rich.text
+
+from experiments.system import machine
+from experiments.system.files import write_json, write_text
+from launch.bench.harness import libraries
 
 
 @dataclasses.dataclass
@@ -63,7 +75,7 @@ def _line(cells):
 
 
 def _escaped(text):
-    # Names such as attn:jax_nn have characters that Markdown reads as its own.
+    # Markdown reads some characters of names as its own.
     return re.sub(r"([|<>*_`\[\]])", r"\\\1", text)
 
 
@@ -85,3 +97,68 @@ def ratio(value: float | None, base: float | None) -> str:
 def mebibytes(count: int | None) -> str:
     """Returns a number of bytes in MiB, "—" where it is not known."""
     return "—" if count is None else number(count / 2**20)
+
+
+def write(
+    directory: Path,
+    command: str,
+    tables: Sequence[Table],
+    results: dict,
+    *,
+    remark: str = "",
+    packages: tuple[str, ...] = (),
+) -> list[Path]:
+    """Writes the tables as table.md and `results` as results.json; returns both paths.
+
+    Args:
+      directory: where the files go.
+      command: the name of the benchmark, which is the heading too.
+      tables: the tables, in their order.
+      results: every number, to stand beside when, where and with what it was measured.
+      remark: a sentence after the one that names the machine.
+      packages: packages whose versions are given beside those of `PACKAGES`.
+    """
+    ran = _circumstances(command, packages)
+    known = [
+        f"{name} {version}" for name, version in ran["versions"].items() if version
+    ]
+    where = f"{ran['device']}, threads: {ran['threads']}; {', '.join(known)}."
+    origin = f"`{ran['command']}`, {ran['date'][:10]}, commit {ran['git_commit']}."
+    head = [f"# {command}", "", origin, "", f"{where} {remark}".strip(), ""]
+    paths = [directory / "table.md", directory / "results.json"]
+    write_text(paths[0], "\n".join([*head, *map(markdown, tables)]))
+    write_json(paths[1], {**ran, **results})
+    return paths
+
+
+def _circumstances(command, packages):
+    now = datetime.datetime.now(datetime.UTC)
+    # The name was taken off sys.argv before the flags were parsed.
+    words = ["python", "-m", "launch.bench", command, *sys.argv[1:]]
+    return {
+        "command": shlex.join(words),
+        "date": now.isoformat(timespec="seconds"),
+        "git_commit": machine.git_commit(),
+        "device": _device(),
+        "threads": machine.threads(),
+        # Whether there were huge pages, without which large arrays take much longer.
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES"),
+        "versions": libraries.versions(packages),
+    }
+
+
+@functools.cache
+def _device():
+    """Returns the kind of the device that was measured, with a CPU's model."""
+    if libraries.platform() == libraries.CPU:
+        return machine.device()
+    # Asks another process: this one leaves accelerators to those that are measured.
+    question = "from experiments.system import machine; print(machine.device())"
+    asked = subprocess.run(
+        [sys.executable, "-c", question],
+        env={**os.environ, **libraries.environment(machine.threads())},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return asked.stdout.strip()

@@ -1,20 +1,29 @@
-"""Gives each library a process of its own.
+"""Gives each library a process of its own, which prepares cases and takes turns.
 
 The thread pools of two libraries in one process fight for the cores, and a crash takes
-one library only. Nothing here imports a library that is compared, so that the
-environment is complete before any of them starts.
+one library only.
 """
 
 import concurrent.futures as futures
 import contextlib
 import ctypes
+import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from experiments.system.process import Process
-from launch.bench.harness import device
-from launch.bench.harness.libraries import Library, Unsupported, load
+from launch.bench.harness.libraries import (
+    CPU,
+    Library,
+    Unsupported,
+    environment,
+    load,
+    platform,
+)
 
 SETTLE = 0.1
 """Seconds in which a library's own threads free what the last call left."""
@@ -33,7 +42,7 @@ class Worker(Process):
     def __init__(self, library: Library, name: str, threads: int):
         super().__init__(_start, library.module, name, threads)
 
-    def call(self, function, *arguments):
+    def call(self, function: Callable, *arguments):
         """Returns `function(adapter, *arguments)`, computed in the process.
 
         Raises Unsupported where the library does not offer it, and Failed where it
@@ -61,14 +70,11 @@ _state = {}
 def _start(module: str, name: str, threads: int):
     """Sets the environment of a worker process before any library starts."""
     # Libraries read these once, when they are imported.
-    os.environ["NPROC"] = str(threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ |= device.environment()
+    os.environ |= environment(threads)
     with contextlib.suppress(OSError):
         # If memory runs out, the kernel ends this process and not the parent.
         Path("/proc/self/oom_score_adj").write_text("1000")
-    _state["module"] = module
-    _state["name"] = name
+    _state["names"] = module, name
 
 
 def _guarded(function, arguments):
@@ -80,7 +86,7 @@ def _guarded(function, arguments):
     try:
         # Here, and not in `_start`: an error of the import is an answer as well.
         if "adapter" not in _state:
-            _state["adapter"] = load(_state["module"], _state["name"])
+            _state["adapter"] = load(*_state["names"])
         return "returned", function(_state["adapter"], *arguments)
     except Unsupported as error:
         return "unsupported", str(error)
@@ -94,19 +100,78 @@ def _guarded(function, arguments):
 def one_line(error: BaseException) -> str:
     """Returns an exception's class and message as one short line."""
     text = " ".join(str(error).split())
-    if len(text) > LONGEST_MESSAGE:
-        text = text[: LONGEST_MESSAGE - 3] + "..."
-    return f"{type(error).__name__}: {text}".removesuffix(": ")
+    return f"{type(error).__name__}: {text}"[:LONGEST_MESSAGE].removesuffix(": ")
 
 
-def peak_growth(call) -> int | None:
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Holds what the parent process learns of a `Program`."""
+
+    sample: dict[str, np.ndarray]
+    seconds: float
+    """Time of one call. It sets the number of calls in a turn and is no result."""
+    temporary_bytes: int | None
+    growth_bytes: int | None
+    """The growth of memory to its peak in a call, less the results."""
+    by_hand: bool
+
+
+def prepare(adapter, case) -> Prepared:
+    """Builds, compiles and samples the case, which also warms it."""
+    # Frees the memory of the last case before this one is built.
+    adapter.program = None
+    program = adapter.compile(case)
+    adapter.program = program
+    sample = program.sample()
+    seconds = []
+
+    def run():
+        start = time.perf_counter()
+        program.wait(program.run())
+        seconds.append(time.perf_counter() - start)
+
+    # After the sample, as the first call compiles and fills caches.
+    growth = (program.growth or peak_growth)(run)
+    if growth is not None:
+        growth = max(0, growth - program.result_bytes)
+    return Prepared(
+        sample=sample,
+        seconds=seconds[0],
+        temporary_bytes=program.temporary_bytes,
+        growth_bytes=growth,
+        by_hand=program.by_hand,
+    )
+
+
+def take_turn(adapter, calls: int) -> float:
+    """Returns the seconds of one call, the mean of `calls`."""
+    program = adapter.program
+    if calls > 1:
+        # Another library has filled the processor's caches since the last turn.
+        program.wait(program.run())
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = program.run()
+        # An accelerator gets the next call meanwhile, as it does in a program of many.
+        if platform() == CPU:
+            program.wait(result)
+    program.wait(result)
+    return (time.perf_counter() - start) / calls
+
+
+def release(adapter) -> None:
+    """Frees the memory of the adapter's program."""
+    adapter.program = None
+
+
+def peak_growth(call: Callable) -> int | None:
     """Returns by how many bytes this process's memory peaks while `call()` runs.
 
     The result is None where the system does not say, and for another device than the CPU.
     Linux does: writing 5 to clear_refs resets the peak (proc_pid_clear_refs(5)). It is
     exact to a huge page or so, 2 MiB.
     """
-    if device.platform() != device.CPU:
+    if platform() != CPU:
         call()
         return None
     time.sleep(SETTLE)
@@ -114,30 +179,14 @@ def peak_growth(call) -> int | None:
         # Memory that the allocator holds free would hide as much of the growth.
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmHWM")
+        before = _peak()
     except (AttributeError, OSError):
         before = None
     call()
-    return None if before is None else max(0, _status("VmHWM") - before)
+    return None if before is None else max(0, _peak() - before)
 
 
-def check_room(needed: int) -> None:
-    """Raises MemoryError where `needed` bytes are more than are free."""
-    try:
-        free = _field("/proc/meminfo", "MemAvailable")
-    except OSError:
-        return
-    if needed > free:
-        gibibytes = f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
-        raise MemoryError(f"needs {gibibytes}")
-
-
-def _status(name):
-    return _field("/proc/self/status", name)
-
-
-def _field(path, name):
-    """Reads one line of a file of the kernel's, in bytes."""
-    lines = Path(path).read_text().splitlines()
-    line = next(line for line in lines if line.startswith(f"{name}:"))
+def _peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024

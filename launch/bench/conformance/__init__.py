@@ -1,1 +1,0 @@
-"""Tries each line of attention's contract on each library."""

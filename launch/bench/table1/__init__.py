@@ -1,1 +1,0 @@
-"""Measures Table 1 of the paper: what mixes positions, and what it costs."""
