@@ -283,7 +283,7 @@ NORMALISERS = {
     "asentmax": ASEntmax,
     "stick_breaking": StickBreaking,
 }
-"""The classes that a name stands for, as in `Design.normaliser`."""
+"""The classes that a name stands for, as in `attn.config`."""
 
 
 def normaliser_init(choice: str | type | Callable) -> Callable:

@@ -477,7 +477,7 @@ SCORES = {
     "softcap": Softcap,
     "annealed": Annealed,
 }
-"""The classes that a name stands for, as in `Design.score`."""
+"""The classes that a name stands for, as in `attn.config`."""
 
 
 def score_init(choice: ScoreChoice) -> Callable:

@@ -38,7 +38,7 @@ def check_normaliser(
         return _one_head(make(jnp.float32, H)["normaliser"])
 
     checks = {
-        "can be a field of Design: it has a hash": lambda: hash(normaliser),
+        "can be a part of a description: it has a hash": lambda: hash(normaliser),
         "init gives each parameter a leading axis of heads": lambda: kernels.form(make),
         "weights are (n, m), in the precision of the scores": lambda: _dtypes(make),
         "hidden keys have weight 0": lambda: hidden(of_head()),

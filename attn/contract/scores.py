@@ -31,7 +31,7 @@ def check_score(
         return {"score": _make(score, dtype, h)}
 
     checks = {
-        "can be a field of Design: it has a hash": lambda: hash(score),
+        "can be a part of a description: it has a hash": lambda: hash(score),
         "init gives each parameter a leading axis of heads": lambda: kernels.form(make),
         "scores are (N, M), float32 at least": lambda: _dtypes(score),
         "prepare equals __call__": lambda: _prepare(score),

@@ -244,8 +244,8 @@ h = 2
 d_k = 4
 d_v = 3
 x = jax.random.normal(jax.random.key(2), (3, d_model))
-module = attn.MultiHeadAttention(d_model, h, d_k, d_v)
-variables = module.init(jax.random.key(3), x, x, attn.Mask())
+module = attn.MultiHeadAttention(attn.config.Attention(d_model, h, d_k, d_v))
+variables = module.init(jax.random.key(3), x[None], attn.Context())
 p = variables["params"]
 print({name: value.shape for name, value in p.items()})
 
@@ -257,9 +257,9 @@ by_hand = np.concatenate(heads, axis=-1) @ np.asarray(p["w_o"]).reshape(
     h * d_v, d_model
 )
 
-out, kept = module.apply(variables, x, x, attn.Mask(), mutable=["weights"])
-np.testing.assert_allclose(out, by_hand, rtol=1e-4, atol=1e-5)
-by_head = kept["weights"]["weights"]
+(out, _), kept = module.apply(variables, x[None], attn.Context(), mutable=["weights"])
+np.testing.assert_allclose(out[0], by_hand, rtol=1e-4, atol=1e-5)
+by_head = kept["weights"]["weights"][0]
 show(by_head, tokens, tokens, [f"head {i + 1}" for i in range(h)])
 
 # %% [markdown]
@@ -288,8 +288,8 @@ slide(look, head=range(1, h + 1), token=tokens)
 # %%
 order = np.array([2, 0, 1])
 np.testing.assert_allclose(
-    module.apply(variables, x[order], x[order], attn.Mask()),
-    out[order],
+    module.apply(variables, x[None, order], attn.Context())[0],
+    out[:, order],
     rtol=1e-4,
     atol=1e-5,
 )

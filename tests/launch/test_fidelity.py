@@ -13,7 +13,7 @@ import rich.console
 
 from launch.bench.fidelity import attn
 from launch.bench.fidelity import command as fidelity
-from launch.bench.fidelity.case import CASES, SHAPE
+from launch.bench.fidelity.case import CASES, SIZES
 from launch.bench.harness.benchmark import Request
 
 ROOT = Path(__file__).parents[2]
@@ -106,10 +106,10 @@ def test_without_pytorch_nothing_passes_for_compared(measure):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_arrays_have_pytorchs_names_and_shapes(case):
     arrays = attn.to_torch(case, attn.draw(case, seed=0))
-    d = SHAPE.d_model
+    d = SIZES["d_model"]
     layer = "transformer.decoder.layers.1."
     assert arrays[f"{layer}multihead_attn.in_proj_weight"].shape == (3 * d, d)
-    assert arrays[f"{layer}linear1.weight"].shape == (SHAPE.d_ff, d)
+    assert arrays[f"{layer}linear1.weight"].shape == (SIZES["d_ff"], d)
     assert (f"{layer}norm3.bias" in arrays) == case.biases
     assert ("transformer.encoder.norm.weight" in arrays) == (case.norm != "post")
     tied = np.array_equal(arrays["src_embed.weight"], arrays["generator.weight"])

@@ -1,10 +1,11 @@
-"""Translates with attn.models.beam_search."""
+"""Translates with attn.nn.beam_search."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn import Design, NoPositions, Shape, Transformer, beam_search, greedy
+from attn import NoPositions, Transformer, beam_search, config, greedy
+from attn.nn.layers import Post
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case
@@ -14,22 +15,18 @@ from launch.bench.harness.libraries import Adapter, Program
 def transformer(case: Case) -> Transformer:
     """Returns the model whose parameters are `weights(case)`."""
     d_head = case.d_model // case.h
-    shape = Shape(
+    description = config.Transformer(
         N=case.N,
         d_model=case.d_model,
         d_ff=case.d_ff,
         h=case.h,
         d_k=d_head,
         d_v=d_head,
+        # The tables come with the weights, so the model has no encoding of its own.
+        positions=NoPositions(),
+        norm=Post(epsilon=searches.LAYER_NORM_EPSILON),
     )
-    # The tables come with the weights, so the model has no encoding of its own.
-    design = Design(positions=NoPositions(), norm_epsilon=searches.LAYER_NORM_EPSILON)
-    return Transformer(
-        shape=shape,
-        vocabulary=case.vocabulary,
-        length=case.tokens + 1,
-        design=design,
-    )
+    return Transformer(description, case.vocabulary, case.tokens + 1)
 
 
 def search(case: Case) -> Program:

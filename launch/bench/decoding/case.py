@@ -26,7 +26,7 @@ LIBRARIES = {
     "ctranslate2:one-thread": CTRANSLATE2,
 }
 NOTES = {
-    "attn": "attn.models.beam_search, one compiled program",
+    "attn": "attn.nn.beam_search, one compiled program",
     "ctranslate2": "compute_type float32; no end mark is forced, so it has one more token "
     "to choose",
     "ctranslate2:one-thread": "the same with one thread, as two may wait for each other "

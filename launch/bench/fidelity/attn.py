@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn import Design, Learned, Mask, Transformer
+from attn import Context, Learned, Mask, Transformer, config
 from attn.jax_versions import enable_x64
-from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
-from launch.bench.fidelity.weights import to_torch
+from attn.nn.layers import FEED_FORWARDS
+from attn.nn.layers import NORMS as NORMS_BY_NAME
+from launch.bench.fidelity.case import LENGTH, SIZES, VOCABULARY, Batch, Case
 
 ATTENTIONS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
 """The attentions of a layer, ours by PyTorch's names."""
@@ -23,25 +24,24 @@ LINEARS = {"linear1": "w_1", "linear2": "w_2"}
 
 def model(case: Case) -> Transformer:
     """Returns the Transformer of this form."""
-    design = Design(
-        norm=case.norm,
+    description = config.Transformer(
+        **SIZES,
+        # PyTorch's epsilon.
+        norm=NORMS_BY_NAME[case.norm](epsilon=1e-5),
         biases=case.biases,
         embeddings="tied" if case.tied else "separate",
-        activation=case.activation,
+        feed_forward=FEED_FORWARDS[case.activation](),
         positions=Learned(),
-        # PyTorch's.
-        norm_epsilon=1e-5,
     )
-    return Transformer(shape=SHAPE, vocabulary=VOCABULARY, length=LENGTH, design=design)
+    return Transformer(description, VOCABULARY, LENGTH)
 
 
 def draw(case: Case, seed: int) -> dict:
     """Returns random variables: initial biases of 0 and scales of 1 would hide mistakes."""
     ids = jnp.zeros((1, 1), jnp.int32)
-    masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
     key = jax.random.key(0)
     init = model(case).init
-    shapes = jax.eval_shape(lambda: init(key, ids, ids, ids, ids, **masks))
+    shapes = jax.eval_shape(lambda: init(key, ids, ids, Context(), Context()))
     generator = np.random.default_rng(seed)
 
     def normal(path, leaf):
@@ -72,20 +72,10 @@ def _logits_and_gradients(
     source_mask = Mask.dense(source_real[:, None, None])
     target_mask = Mask.dense(target_real[:, None, None]) & Mask.causal()
 
-    def places(ids):
-        return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    contexts = Context(source_mask), Context(target_mask, memory_mask=source_mask)
 
     def loss(variables):
-        hidden = model.apply(
-            variables,
-            source,
-            target,
-            places(source),
-            places(target),
-            source_mask=source_mask,
-            cross_mask=source_mask,
-            target_mask=target_mask,
-        )
+        hidden = model.apply(variables, source, target, *contexts)
         logits = model.apply(variables, hidden, method=Transformer.logits)
         return (logits * logit_weights.astype(logits.dtype)).sum(), logits
 
@@ -106,7 +96,7 @@ def to_torch(case: Case, variables: dict) -> dict[str, np.ndarray]:
     }
     for stack, norms in NORMS.items():
         prefix = f"transformer.{stack}"
-        for i in range(SHAPE.N):
+        for i in range(SIZES["N"]):
             for name, x in _layer(params[f"{stack}_{i}"], norms):
                 arrays[f"{prefix}.layers.{i}.{name}"] = x
         if case.norm != "post":
@@ -133,7 +123,7 @@ def _layer(p, norms) -> Iterator[tuple[str, np.ndarray]]:
 def _attention(p):
     # PyTorch has y = x Wᵀ, the rows of W head after head, and in one matrix those of
     # queries, keys and values.
-    d_model = SHAPE.d_model
+    d_model = SIZES["d_model"]
     weights = [p[f"w_{letter}"].reshape(d_model, -1).T for letter in "qkv"]
     yield "in_proj_weight", np.concatenate(weights)
     yield "out_proj.weight", p["w_o"].reshape(-1, d_model).T

@@ -4,10 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attn import Shape
-
 # nn.Transformer has no other d_k and d_v than d_model / h.
-SHAPE = Shape(N=2, d_model=96, d_ff=160, h=4, d_k=24, d_v=24)
+SIZES = dict(N=2, d_model=96, d_ff=160, h=4, d_k=24, d_v=24)
 VOCABULARY = 211
 LENGTH = 29
 """Entries of the position tables."""

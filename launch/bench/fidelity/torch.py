@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from launch.bench.fidelity.case import LENGTH, SHAPE, VOCABULARY, Batch, Case
+from launch.bench.fidelity.case import LENGTH, SIZES, VOCABULARY, Batch, Case
 
 
 class Model(nn.Module):
@@ -20,7 +20,7 @@ class Model(nn.Module):
 
     def __init__(self, case: Case):
         super().__init__()
-        d_model = SHAPE.d_model
+        d_model = SIZES["d_model"]
         self.src_embed = nn.Embedding(VOCABULARY, d_model)
         self.tgt_embed = nn.Embedding(VOCABULARY, d_model)
         self.src_pos = nn.Embedding(LENGTH, d_model)
@@ -31,10 +31,10 @@ class Model(nn.Module):
             warnings.simplefilter("ignore", UserWarning)
             self.transformer = nn.Transformer(
                 d_model,
-                SHAPE.h,
-                SHAPE.N,
-                SHAPE.N,
-                SHAPE.d_ff,
+                SIZES["h"],
+                SIZES["N"],
+                SIZES["N"],
+                SIZES["d_ff"],
                 dropout=0.0,
                 activation=case.activation,
                 batch_first=True,
@@ -68,7 +68,7 @@ class Model(nn.Module):
 
 
 def _embedded(embedding, positions, ids):
-    scaled = embedding(ids) * SHAPE.d_model**0.5
+    scaled = embedding(ids) * SIZES["d_model"] ** 0.5
     return scaled + positions.weight[: ids.shape[1]]
 
 
