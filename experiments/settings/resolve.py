@@ -333,7 +333,8 @@ def _known_field(group, name, key):
     fields = _fields_of(group)
     prefix = group and f"{group}."
     if name not in fields:
-        near = hint(name, (), aliases.KEYS) or hint(name, fields, prefix=prefix)
+        meant = {key: text.format("…") for key, text in aliases.OPTIONS.items()}
+        near = hint(name, (), aliases.KEYS | meant) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
         raise SettingsError(f"{cut(key)}: no such setting{near} (known: {known})")
     return fields[name]
@@ -343,7 +344,7 @@ def settings_named(name: str) -> list[str]:
     """Returns the dotted keys of settings that end in `name`, or that it is an alias of."""
     keys = dict.fromkeys(key for key, _, _ in known_fields())
     found = [key for key in keys if key.rpartition(".")[2] == name]
-    alias = aliases.KEYS.get(name)
+    alias = aliases.KEYS.get(name) or aliases.OPTIONS.get(name, "").partition("=")[0]
     return found or ([alias] if alias else [])
 
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from experiments.data.batches import Batch, Corpus, Sentences
 from experiments.evaluation.decode import search_batch, search_of
+from experiments.optim import moment_shapes
 from experiments.settings import Settings
 from experiments.sweep.plan import Trial
 from experiments.training.population import LONGEST_DISPATCH
 from experiments.trial.cost import all_variable_shapes, program_without_corpus
 from experiments.trial.lanes import Lanes, on_devices, over_lanes
-from experiments.trial.program import State, hyper_of, optimizer_of
+from experiments.trial.program import State, hyper_of
 from experiments.trial.step import token_losses, train_steps
 from launch.bench.compile.case import ProgramCase
 from launch.bench.compile.configs import plan
@@ -83,7 +84,7 @@ def _state(settings, program):
     """Returns the shapes of a trial's state."""
     variables = all_variable_shapes(program)
     trainable = dict(params=variables["params"], positions=variables["positions"])
-    moments = jax.eval_shape(optimizer_of(program).init, trainable)
+    moments = moment_shapes(program.recipe, trainable)
     average = trainable if settings.training.ema else ()
     return State(step=_integers(), **trainable, moments=moments, ema=average)
 
