@@ -7,6 +7,7 @@ quick.py, whatever the current folder is. What follows a colon is its get_config
 import contextlib
 import logging
 import os
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -130,7 +131,12 @@ def check_arguments(arguments: list[str], values: flags.FlagValues) -> None:
             # It lists the keys that are known, which ml_collections leaves out.
             check_key(name.removeprefix("config."))
         elif takes_settings and name not in values and (keys := _settings_of(name)):
-            flags_of = [f"--config.{key}={value or 'VALUE'}" for key in keys]
+            from experiments.settings import aliases
+
+            form = aliases.OPTIONS.get(name, "={}").partition("=")[2]
+            given = form.format(value or "VALUE")
+            # In quotes where a shell would take brackets for its own.
+            flags_of = [shlex.quote(f"--config.{key}={given}") for key in keys]
             raise UserError(
                 f"{argument}: {name} is a setting; write {' or '.join(flags_of)}"
             )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import optim
 from experiments.data.batches import Corpus, Sentences
 from experiments.settings import Settings
 from experiments.sweep.plan import Trial
@@ -20,7 +21,7 @@ from experiments.trial.cost import (
     program_without_corpus,
 )
 from experiments.trial.lanes import Lanes, on_devices
-from experiments.trial.program import State, hyper_of, optimizer_of
+from experiments.trial.program import State, hyper_of
 from experiments.trial.step import train_steps
 
 PAIRS = 30_000
@@ -95,7 +96,7 @@ def state_shapes(settings: Settings, program) -> State:
     """Returns the shapes of a trial's state."""
     variables = all_variable_shapes(program)
     trainable = dict(params=variables["params"], positions=variables["positions"])
-    moments = jax.eval_shape(optimizer_of(program).init, trainable)
+    moments = optim.moment_shapes(program.recipe, trainable)
     average = trainable if settings.training.ema else ()
     return State(step=integers(), **trainable, moments=moments, ema=average)
 

@@ -113,8 +113,8 @@ def run(interruption):
         return
     if result["status"] == "diverged":
         print(
-            f"\n{result['error']}; a lower training.learning_rate or a longer "
-            "training.warmup may help"
+            f"\n{result['error']}; a lower training.learning_rate, a longer warmup in "
+            "training.schedule or training.clip=1 may help"
         )
         sys.exit(1)
     if settings.training.until == "flat":

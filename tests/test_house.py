@@ -26,7 +26,8 @@ ATTN_NEEDS = {"attn", "jax", "flax", "numpy", "jaxtyping"}
 
 EXPERIMENTS = {
     "errors": set(),
-    "settings": {"errors"},
+    "optim": set(),
+    "settings": {"errors", "optim"},
     "system": {"errors"},
     "data": {"settings", "system"},
     "trial": {"data"},

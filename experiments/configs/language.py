@@ -39,7 +39,7 @@ def get_config(corpus="cldr"):
         config.model.update(N=4, d_model=128, d_ff=512, h=4, d_k=32, d_v=32, P_drop=0.1)
         config.training.update(
             steps=5000,
-            warmup=1000,
+            schedule="paper(warmup=1000)",
             learning_rate=1.0,
             batch_size=32,
             sequence_length=128,

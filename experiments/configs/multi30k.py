@@ -49,7 +49,7 @@ def get_config():
     # learning_rate is a factor on the paper's schedule: 2.53 · 128^-0.5 · 2000^-0.5 peaks at 0.005.
     config.training.update(
         steps=8000,
-        warmup=2000,
+        schedule="paper(warmup=2000)",
         learning_rate=2.53,
         # 128 rows of 64 tokens are the recipe's 8,192.
         batch_size=128,

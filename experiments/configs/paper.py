@@ -39,9 +39,9 @@ What the sections of the paper say, and the code that does it:
 5.2    100,000 steps; big 300,000
        experiments/configs/paper.py: `steps=100_000`, `steps=300_000`
 5.3    Adam, β₁ = 0.9, β₂ = 0.98, ε = 10⁻⁹
-       experiments/settings/schema.py: `beta_1: float`, `beta_2: float`, `eps: float`
+       experiments/optim.py: `b1: float = 0.9, b2: float = 0.98, eps: float = 1e-9`
 5.3    d_model^−0.5 · min(step^−0.5, step · 4000^−1.5)
-       experiments/trial/step.py: `jnp.minimum(s**-0.5`
+       experiments/optim.py: `jnp.minimum(step**-0.5`
 5.4    dropout 0.1 on each sub-layer's output, and on embedding + position
        experiments/settings/schema.py: `P_drop: float`
        attn/nn/layers.py: `self.drop(y, ctx)`

@@ -12,7 +12,7 @@ def get_config():
     config.model.update(N=2, d_model=64, d_ff=256, h=4, d_k=16, d_v=16, P_drop=0.05)
     config.training.update(
         steps=600,
-        warmup=100,
+        schedule="paper(warmup=100)",
         # The best of a few on validation, see systems.py.
         learning_rate=0.35,
         log_every=25,

@@ -47,7 +47,7 @@ def get_config(corpus="cldr"):
         config.data.update(vocabulary_size=4000)
         config.training.update(
             steps=800,
-            warmup=300,
+            schedule="paper(warmup=300)",
             batch_size=24,
             evaluate_every=400,
             save_every=400,

@@ -36,7 +36,7 @@ def get_config(preset="base"):
         config.model.update(N=3, d_model=128, d_ff=512, h=8, d_k=16, d_v=16, P_drop=0.1)
         config.training.update(
             steps=3000,
-            warmup=1000,
+            schedule="paper(warmup=1000)",
             learning_rate=1.0,
             evaluate_every=500,
             save_every=500,

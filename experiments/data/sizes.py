@@ -97,7 +97,7 @@ def sizes(text: Measures) -> dict:
             steps=steps,
             until="flat",
             keep_best=True,
-            warmup=warmup,
+            schedule=f"paper(warmup={warmup})",
             # A factor on the paper's schedule, which then rises to 0.004.
             learning_rate=round(0.004 * (128 * warmup) ** 0.5, 3),
             batch_size=batch_size,

@@ -117,6 +117,25 @@ FEED_FORWARDS = {
     "swish": "silu",
 }
 
+OPTIMIZERS = {
+    "gradient_descent": "sgd",
+    "momentum": "sgd(momentum=0.9)",
+    "nadam": "adamw(weight_decay=0, nesterov=True)",
+    "nesterov": "sgd(momentum=0.9, nesterov=True)",
+}
+
+SCHEDULES = {
+    "cosine_decay": "cosine",
+    "inverse_sqrt": "paper",
+    "linear_decay": "linear",
+    "noam": "paper",
+    "none": "constant",
+    "rsqrt": "paper",
+    "transformer": "paper",
+    "trapezoidal": "warmup_stable_decay",
+    "wsd": "warmup_stable_decay",
+}
+
 VALUES = {
     "bf16": "bfloat16",
     "decoder": "language",
@@ -164,11 +183,15 @@ KEYS = {
     "grad_accum": "training.accumulate",
     "gqa": "model.h_kv",
     "heads_kv": "model.h_kv",
+    "grad_clip": "training.clip",
     "hidden_size": "model.d_model",
     "kv_heads": "model.h_kv",
     "label_smoothing": "training.eps_ls",
     "layers": "model.N",
     "lr": "training.learning_rate",
+    "lr_schedule": "training.schedule",
+    "lr_scheduler": "training.schedule",
+    "max_grad_norm": "training.clip",
     "mha": "model.h",
     "mla": "model.d_c",
     "mqa": "model.h_kv",
@@ -187,7 +210,19 @@ KEYS = {
     "train_steps": "training.steps",
     "vocab": "data.vocabulary_size",
     "vocab_size": "data.vocabulary_size",
-    "warmup_steps": "training.warmup",
     "width": "model.d_model",
 }
 """Of settings, whatever group they are looked for in."""
+
+OPTIONS = {
+    "beta_1": "training.optimizer=adam(b1={})",
+    "beta_2": "training.optimizer=adam(b2={})",
+    "beta1": "training.optimizer=adam(b1={})",
+    "beta2": "training.optimizer=adam(b2={})",
+    "eps": "training.optimizer=adam(eps={})",
+    "momentum": "training.optimizer=sgd(momentum={})",
+    "warmup": "training.schedule=paper(warmup={})",
+    "warmup_steps": "training.schedule=paper(warmup={})",
+    "weight_decay": "training.optimizer=adamw(weight_decay={})",
+}
+"""What is an option of a setting's value; {} stands for its own value."""

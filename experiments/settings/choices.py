@@ -24,6 +24,7 @@ from typing import Any
 import attn
 from attn.nn import layers
 from attn.scores import ScoreChoice
+from experiments import optim
 from experiments.errors import hint
 from experiments.settings import aliases, fields, user_code
 from experiments.settings.fields import SettingsError
@@ -98,10 +99,13 @@ class Choices:
       needed: words for such a class.
       maker: a function from a class to what takes its options.
       skip: the number of arguments that `maker` takes before the options.
+      hidden: the names of other arguments that are no options.
       build: a function from a Choice to the value that it stands for.
       nested: the annotation of options that are choices of the same kind; None where no
         option is.
       aliases: what other names stand for, for hints.
+      shown: the known names that messages and pages list; all where it is empty.
+      others: words for the rest of the known names.
     """
 
     known: Mapping[str, type]
@@ -109,9 +113,12 @@ class Choices:
     needed: str
     maker: Callable[[type], Callable] = lambda cls: cls
     skip: int = 0
+    hidden: tuple[str, ...] = ()
     build: Callable[[Choice], Any] = Choice.make
     nested: Any = None
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+    others: str = ""
 
     def value(self, text: str | type, key: str) -> Any:
         """Returns the value of a choice, equal and hashable for equal texts.
@@ -126,7 +133,9 @@ class Choices:
             # A SettingsError is a ValueError, and it names its setting already.
             raise
         except (TypeError, ValueError) as error:
-            raise SettingsError(f"{key}={parsed.text}: {error}") from error
+            # JAX's own have many lines, the first of which says what is wrong.
+            reason, *_ = str(error).splitlines() or [type(error).__name__]
+            raise SettingsError(f"{key}={parsed.text}: {reason}") from error
 
     def text_of(self, value: Any) -> str:
         """Returns the canonical text of a value of `value`.
@@ -183,8 +192,10 @@ class Choices:
     def allowed(self) -> str:
         """The known names, for messages."""
         outside = "one from outside, file.py:Name"
+        if not self.known:
+            return outside
         return (
-            f"one of {', '.join(self.known)}, or {outside}" if self.known else outside
+            f"one of {', '.join(self.shown or self.known)}{self.others}, or {outside}"
         )
 
     def _choice(self, match):
@@ -240,13 +251,19 @@ class Choices:
             hints = {}
         parameters = list(signature.parameters.values())[self.skip :]
         return {
-            parameter.name: parameter.replace(
-                annotation=hints.get(parameter.name, parameter.annotation)
-            )
+            parameter.name: parameter.replace(annotation=_annotation(parameter, hints))
             for parameter in parameters
             if parameter.kind
             in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.name not in self.hidden
         }
+
+
+def _annotation(parameter, hints):
+    annotation = hints.get(parameter.name, parameter.annotation)
+    # Optax has float or array, of which a text can have the first.
+    is_array = typing.get_origin(annotation) is typing.Union
+    return float if is_array and type(parameter.default) is float else annotation
 
 
 def _read_options(text, nested):
@@ -473,6 +490,27 @@ SOURCES = Choices(
     build=lambda choice: choice,
 )
 """Corpora from outside; the project's own have settings in place of options."""
+OPTIMIZERS = Choices(
+    optim.OPTIMIZERS,
+    inspect.isfunction,
+    "an optimizer: a function of learning_rate, and options, that returns an "
+    "optax.GradientTransformation",
+    hidden=("learning_rate", optim.MATRICES),
+    build=lambda choice: optim.choose_optimizer(choice.cls, choice.options),
+    aliases=aliases.OPTIMIZERS,
+    shown=("adam", "adamw", "lion", "muon", "sgd"),
+    others=", another optimizer of optax by its name",
+)
+SCHEDULES = Choices(
+    optim.SCHEDULES,
+    inspect.isfunction,
+    "a schedule: a function of options that returns an optax.Schedule",
+    hidden=optim.RUN,
+    build=lambda choice: optim.choose_schedule(choice.cls, choice.options),
+    aliases=aliases.SCHEDULES,
+    shown=tuple(function.__name__ for function in optim.OWN_SCHEDULES),
+    others=", a schedule of optax by its name",
+)
 METRICS = Choices(
     {},
     user_code.is_metric,

@@ -52,6 +52,8 @@ CHOICES = {
     "feed_forward": choices.FEED_FORWARDS,
     "norm": choices.NORMS,
     "mixing": choices.MIXERS,
+    "optimizer": choices.OPTIMIZERS,
+    "schedule": choices.SCHEDULES,
 }
 """The choices of the library, by the last part of the settings that hold them."""
 
@@ -87,7 +89,8 @@ def options() -> list[Option]:
     """Returns each choice of the library with its options and what its docstring says."""
     described = []
     for key, known in CHOICES.items():
-        for name, cls in known.known.items():
+        for name in known.shown or known.known:
+            cls = known.known[name]
             parameters = known.parameters(cls).values()
             written = ", ".join(f"{p.name}={_shown(p.default)}" for p in parameters)
             text = f"{name}({written})" if written else name

@@ -446,7 +446,8 @@ def _known_field(group, name, key):
         moved = aliases.MOVED.get(f"{prefix}{name}")
         if moved:
             raise SettingsError(f"{cut(key)}: this setting is {moved} now")
-        near = hint(name, (), aliases.KEYS) or hint(name, fields, prefix=prefix)
+        meant = {key: text.format("…") for key, text in aliases.OPTIONS.items()}
+        near = hint(name, (), aliases.KEYS | meant) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
         raise SettingsError(f"{cut(key)}: no such setting{near} (known: {known})")
     return fields[name]
@@ -456,7 +457,7 @@ def settings_named(name: str) -> list[str]:
     """Returns the dotted keys of settings that end in `name`, or that it is an alias of."""
     keys = dict.fromkeys(key for key, _, _ in known_fields())
     found = [key for key in keys if key.rpartition(".")[2] == name]
-    alias = aliases.KEYS.get(name)
+    alias = aliases.KEYS.get(name) or aliases.OPTIONS.get(name, "").partition("=")[0]
     return found or ([alias] if alias else [])
 
 

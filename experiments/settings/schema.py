@@ -9,13 +9,19 @@ from typing import Any
 
 from attn import config
 from attn.nn.selection import check_nothing_to_drop
+from experiments.optim import Optimizer, Schedule
 from experiments.settings import fields
-from experiments.settings.choices import METRICS, choice, choices_of
+from experiments.settings.choices import (
+    METRICS,
+    OPTIMIZERS,
+    SCHEDULES,
+    choice,
+    choices_of,
+)
 from experiments.settings.corpora import CldrData, Data
 from experiments.settings.fields import SettingsError, require
 from experiments.settings.user_code import Outside
 
-OPTIMIZERS = ("adam", "sgd")
 STRATEGIES = ("pmap", "shard_map")
 PRECISIONS = ("float32", "bfloat16")
 NONFINITE = ("stop", "skip")
@@ -54,27 +60,28 @@ class Training:
     """Updates of the parameters, with until=flat at most so many; 1 to 2,147,483,647."""
     until: str = fields.one_of(UNTIL, "steps")
     """What ends a trial. steps: all steps are made; flat: validation perplexity has
-    stopped falling, see training/early_stopping.py. No learning rate here depends on `steps`, so
-    a higher bound changes no step before it."""
+    stopped falling, see training/early_stopping.py."""
     batch_size: int = fields.at_least(1, 16, 2**20)
     """Rows of a batch, over all devices; 1 to 1,048,576. A row holds several pairs."""
     sequence_length: int = fields.at_least(2, 64, 2**20)
     """Length of a row in tokens, source and target each; 2 to 1,048,576. It holds as many
     whole pairs as fit."""
-    optimizer: str = fields.one_of(OPTIMIZERS, "adam")
-    """The optimizer: adam; sgd, plain gradient descent."""
-    # Section 5.3 has this schedule, and these values of β₁, β₂, ε and the warm-up.
+    # Section 5.3 has this optimizer with its options, and this schedule.
+    optimizer: str = choice(OPTIMIZERS, "adam")
+    """The optimizer, as adamw(weight_decay=0.1). Weight decay leaves norms and biases alone;
+    with mask=all it does not. Muon has the matrices, and Adam the rest. Of a custom one, a
+    function of learning_rate and options returns an optax.GradientTransformation."""
     learning_rate: float = fields.positive(1.0)
-    """Learning rate, above 0. For adam a factor on d_model^-0.5 · min(step^-0.5,
-    step · warmup^-1.5), without unit; for sgd the rate itself."""
-    warmup: int = fields.at_least(1, 4000)
-    """Steps until the learning rate of adam is highest; 1 to `steps`."""
-    beta_1: float = fields.rate(0.9)
-    """Decay of Adam's mean of gradients a step, in [0, 1)."""
-    beta_2: float = fields.rate(0.98)
-    """Decay of Adam's mean of squared gradients a step, in [0, 1)."""
-    eps: float = fields.positive(1e-9)
-    """Adam's ε, which is added to √v̂; above 0."""
+    """Learning rate, above 0. With schedule=paper a factor on d_model^-0.5 · min(step^-0.5,
+    step · warmup^-1.5), without unit; with the others of this project the highest rate
+    itself; of optax's and custom schedules a factor."""
+    schedule: str = choice(SCHEDULES, "paper")
+    """The learning rate over the steps, as paper(warmup=4000). constant; cosine, linear: down
+    to final times the highest rate at the end of `steps`; warmup_stable_decay: linear, over
+    the last share `decay` of `steps`. All rise over `warmup` steps first. Of a custom one, a
+    function of options returns an optax.Schedule."""
+    clip: float = fields.at_least(0, 0.0, 1e30)
+    """Largest norm of all gradients together, to which greater ones are scaled; 0 for any."""
     # Section 5.4 has this value.
     eps_ls: float = fields.rate(0.1)
     """Label smoothing: probability that is spread over the whole vocabulary, in [0, 1)."""
@@ -118,11 +125,20 @@ class Training:
     @property
     def earliest_end(self) -> int:
         """The first step at which a trial with until=flat may end."""
-        # What Adam gains while its rate still rises says nothing of how it goes on: the
+        # What is gained while the rate still rises says nothing of how it goes on: the
         # last third of the evaluations comes after the warm-up.
-        warmup = 0 if self.optimizer == "sgd" else self.warmup
-        within = -(-warmup // self.evaluate_every)
+        within = -(-self.schedule_choice.warmup // self.evaluate_every)
         return self.evaluate_every * max(FLAT_EVALUATIONS, 3 * (within - 1) // 2 + 1)
+
+    @property
+    def optimizer_choice(self) -> Optimizer:
+        """The value that `optimizer` names."""
+        return OPTIMIZERS.value(self.optimizer, "training.optimizer")
+
+    @property
+    def schedule_choice(self) -> Schedule:
+        """The value that `schedule` names."""
+        return SCHEDULES.value(self.schedule, "training.schedule")
 
     def check(self) -> None:
         """Raises SettingsError for settings that contradict each other."""
@@ -133,9 +149,9 @@ class Training:
             "int32",
         )
         require(
-            # Plain gradient descent has no warm-up.
-            self.warmup <= self.steps or self.optimizer == "sgd",
-            f"training.warmup={self.warmup} must not exceed training.steps={self.steps}",
+            self.schedule_choice.fits(self.steps),
+            f"training.schedule={self.schedule}: warmup={self.schedule_choice.warmup}, with "
+            f"the decay if any, does not fit into training.steps={self.steps}",
         )
         require(
             self.save_every % self.log_every == 0,
@@ -153,6 +169,12 @@ class Training:
 
     def _check_flat(self):
         require(
+            not self.schedule_choice.decays,
+            f"training.schedule={self.schedule} decays to the end of training.steps, which "
+            "training.until=flat does not wait for: training.schedule must be paper or "
+            "constant, or training.until=steps",
+        )
+        require(
             self.evaluate_every % self.log_every == 0,
             f"training.evaluate_every={self.evaluate_every} must be a multiple of "
             f"training.log_every={self.log_every} with training.until=flat, for the last "
@@ -162,7 +184,8 @@ class Training:
             self.earliest_end < self.steps,
             f"training.until=flat can end a trial at step {self.earliest_end} at the "
             f"earliest ({FLAT_EVALUATIONS} evaluations, the last third of them after "
-            f"training.warmup={self.warmup}), and training.steps={self.steps} does before: "
+            f"the warm-up of training.schedule={self.schedule}), and "
+            f"training.steps={self.steps} does before: "
             "raise training.steps, or lower training.evaluate_every",
         )
 
@@ -302,7 +325,7 @@ class Settings:
         )
 
     def outside(
-        self, groups: Sequence[str] = ("model", "data", "evaluation")
+        self, groups: Sequence[str] = ("model", "data", "training", "evaluation")
     ) -> list[Outside]:
         """Returns the classes from outside that `groups` name, with their sources."""
         classes = []

@@ -1,4 +1,4 @@
-"""Code from outside: classes, and metrics, that a setting names by their place.
+"""Code from outside: classes, functions and metrics that a setting names by their place.
 
 A place is a file, `path/to/file.py:Name`, or a module that can be imported, `module:Name`.
 Once loaded it is written with the first digits of its source's SHA-256 behind an @, so that
@@ -36,7 +36,7 @@ class Outside(NamedTuple):
     """The file's absolute path, or the module's name."""
     name: str
     cls: Any
-    """The class; of a metric its value."""
+    """The class, or function; of a metric its value."""
     file: Path
     source: bytes
 
@@ -63,12 +63,13 @@ def load(place: str, name: str, digits: str = "") -> Outside:
     """
     module, file, source = _load_file(place) if is_file(place) else _load_module(place)
     cls = vars(module).get(name)
-    if not isinstance(cls, type) and not is_metric(cls):
-        classes = [key for key, value in vars(module).items() if _is_own(value, module)]
-        near = hint(name, classes)
+    known = isinstance(cls, type) or inspect.isfunction(cls) or is_metric(cls)
+    if not known:
+        has = [key for key, value in vars(module).items() if _is_own(value, module)]
+        near = hint(name, has)
         raise OutsideError(
-            f"{place}:{name}: no class {name} there (it has {', '.join(classes) or 'none'})"
-            f"{near}"
+            f"{place}:{name}: no class or function {name} there (it has "
+            f"{', '.join(has) or 'none'}){near}"
         )
     outside = Outside(str(file) if is_file(place) else place, name, cls, file, source)
     if not outside.sha256.startswith(digits):
@@ -192,7 +193,8 @@ def _file_of(cls):
 
 
 def _is_own(value, module):
-    return isinstance(value, type) and value.__module__ == module.__name__
+    named = isinstance(value, type) or inspect.isfunction(value)
+    return named and value.__module__ == module.__name__
 
 
 def _load_file(place):

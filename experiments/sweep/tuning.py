@@ -15,6 +15,7 @@ is a function of the tuning trials that have ended, so a sweep may be stopped at
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,18 +38,19 @@ FIRST_SEED = 1000
 
 EXAMPLE = "--tune=training.learning_rate:0.5,1,2"
 
-Number = int | float
+Value = int | float | str
+"""A number, or an optimizer or schedule with its options."""
 
 
 class Tuning(NamedTuple):
     """Holds the values to choose from, and the seeds to choose with."""
 
-    grid: dict[str, tuple[Number, ...]]
+    grid: dict[str, tuple[Value, ...]]
     """By dotted key."""
     seeds: tuple[int, ...]
 
     @property
-    def values(self) -> list[dict[str, Number]]:
+    def values(self) -> list[dict[str, Value]]:
         """The product of the grid."""
         products = itertools.product(*self.grid.values())
         return [dict(zip(self.grid, values, strict=True)) for values in products]
@@ -61,7 +63,7 @@ class Tuning(NamedTuple):
 class Candidate(NamedTuple):
     """Holds values that a row may take."""
 
-    values: dict[str, Number]
+    values: dict[str, Value]
     """Empty for the row's own."""
     tuning: tuple[Trial, ...]
     """A trial for each tuning seed."""
@@ -85,20 +87,22 @@ class Row(NamedTuple):
 def read_tuning(texts: Sequence[str], seeds: int) -> Tuning:
     """Returns the Tuning of texts such as "training.learning_rate:0.5,1,2".
 
-    Raises SweepError for what is no number of model or training, and for fewer than two
-    values.
+    Raises SweepError for what is no number of model or training, nor an optimizer or
+    schedule, and for fewer than two values.
     """
     grid = {}
     for text in texts:
         key, colon, listed = text.partition(":")
         if not colon:
             raise SweepError(f"--tune={text} has no values: give {EXAMPLE}")
-        _check_number(text, key)
+        read = _reader(text, key)
         if key in grid:
             raise SweepError(
                 f"--tune={text}: {key} has its values already: give them in one --tune"
             )
-        values = [_number(text, value.strip()) for value in listed.split(",")]
+        # A comma between options is within brackets.
+        parts = re.split(r",(?![^(]*\))", listed)
+        values = [read(text, value.strip()) for value in parts]
         grid[key] = tuple(dict.fromkeys(values))
         if len(grid[key]) < 2:
             raise SweepError(
@@ -239,8 +243,11 @@ def _work(trials):
     return assumed_flops_of_a_step(settings) * settings.training.steps
 
 
-def _check_number(text, key):
-    """Raises SweepError unless `key` is a number that a row's perplexity may depend on."""
+def _reader(text, key):
+    """Returns the function that reads a value of `key`.
+
+    Raises SweepError unless a row's perplexity may depend on it.
+    """
     try:
         check_key(key)
     except SettingsError as error:
@@ -251,11 +258,14 @@ def _check_number(text, key):
             f"--tune={text}: {key} is chosen by perplexity, which must be on the same data: "
             "tune a setting of model or training"
         )
-    types = {field.type for known, _, field in known_fields() if known == key}
-    if not types <= {int, float}:
+    fields = [field for known, _, field in known_fields() if known == key]
+    if group == "training" and "choices" in fields[0].metadata:
+        return lambda text, value: value
+    if not {field.type for field in fields} <= {int, float}:
         raise SweepError(
             f"--tune={text}: {key} is no number; make it a sweep of its own"
         )
+    return _number
 
 
 def _number(text, value):

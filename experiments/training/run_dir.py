@@ -93,7 +93,7 @@ class RunDir:
         elif theirs != ours:
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. "
-                f"Choose another --workdir, or remove this one{self._other_way(theirs, ours)}"
+                f"Choose another --workdir, or remove this one{self._other_way(theirs, settings)}"
             )
         # Of a writer that was killed; whoever calls this has the directory locked.
         names = (*FILES, "result.json", checksums.NAME)
@@ -109,13 +109,16 @@ class RunDir:
             )
         return result
 
-    def _other_way(self, theirs, ours):
+    def _other_way(self, theirs, settings):
         """Says how to go on from this trial with these settings, where that is possible."""
+        ours = settings.to_dict()
         same = ("model", "data", *DATA_ORDER)
         if any(look_up(theirs, key) != look_up(ours, key) for key in same):
             return ""
         steps = look_up(theirs, "training.steps")
-        if not isinstance(steps, int) or steps > ours["training"]["steps"]:
+        if not isinstance(steps, int) or steps > settings.training.steps:
+            return ""
+        if settings.training.schedule_choice.decays and steps < settings.training.steps:
             return ""
         return (
             "; to go on from its newest checkpoint with these settings, name another "

@@ -74,7 +74,23 @@ def _resume(workdir, fresh, settings, prepared):
             f"--resume={workdir} is at step {step} already; set training.steps to more "
             f"than that, not {settings.training.steps}"
         )
+    _check_schedule(workdir, config, settings, step)
     return restored, dict(resume=str(workdir.absolute()), step=step)
+
+
+def _check_schedule(workdir, config, settings, step):
+    """Raises WorkdirError where more steps would change the rates of those behind it."""
+    t = settings.training
+    if look_up(config, "training.schedule") != t.schedule:
+        return
+    theirs = look_up(config, "training.steps")
+    schedule = t.schedule_choice
+    if schedule.factor(step, theirs) != schedule.factor(step, t.steps):
+        raise WorkdirError(
+            f"--resume={workdir} is at step {step} of {theirs}, where training.schedule="
+            f"{t.schedule} has decayed already: training.steps={t.steps} would give it "
+            "another rate. Take its weights alone with --init_from, or another schedule"
+        )
 
 
 def _initialise(workdir, fresh, settings, prepared):

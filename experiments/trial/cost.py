@@ -11,6 +11,7 @@ import jax
 
 from attn import config
 from attn.attention import SMALL
+from experiments.optim import moment_shapes
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
 from experiments.trial import flops
@@ -39,17 +40,25 @@ def parameters(settings: Settings) -> int | None:
 
 def assumed_parameters(settings: Settings) -> int:
     """Counts as `parameters`, with a vocabulary of the size that is set."""
+    return _over_parameters(settings, _size)
+
+
+def _over_parameters(settings, measure):
+    """Returns the sum of measure(tree) over trees that have each trained parameter once."""
     program = program_without_corpus(settings)
-    shapes = all_variable_shapes(with_one_layer(program))
-    first_layers = [x for name, x in shapes["params"].items() if name.endswith("_0")]
+    params = all_variable_shapes(with_one_layer(program))["params"]
+    first_layers = {name: x for name, x in params.items() if name.endswith("_0")}
     # The shapes have one layer a stack, because tracing all layers takes longer.
-    count = _size(shapes["params"]) + (settings.model.N - 1) * _size(first_layers)
+    total = measure(params) + (settings.model.N - 1) * measure(first_layers)
+    whole = all_variable_shapes
     if settings.outside(["model"]) or not is_uniform(settings.model):
         # Layers of such parts may differ from the first.
-        count = _size(all_variable_shapes(program)["params"])
-    tables = settings.model.tables().values()
-    trained = sum(positions.trained for positions in tables)
-    return count + trained * program.length * settings.model.d_model
+        total = measure(whole(program)["params"])
+    tables = whole(with_one_layer(program)).get("positions", {})
+    for name, positions in settings.model.tables().items():
+        if positions.trained:
+            total += measure(tables[name])
+    return total
 
 
 def is_uniform(model):
@@ -88,7 +97,7 @@ def memory(settings: Settings, devices: int = 1) -> int | None:
 
     That is its share of `activation_memory`, and with P parameters
 
-        4·P·(parameters and gradients 2, Adam's moments 2, moving average 1)
+        4·P·(parameters and gradients 2, moving average 1) + the optimizer's own state
 
     None for models that the formulas do not know.
     """
@@ -98,9 +107,16 @@ def memory(settings: Settings, devices: int = 1) -> int | None:
 def assumed_memory(settings: Settings, devices: int = 1) -> int:
     """Estimates as `memory`, with parts from outside taken for the library's own."""
     t = settings.training
-    copies = 2 + 2 * (t.optimizer == "adam") + (t.ema > 0)
+    copies = 2 + (t.ema > 0)
+    recipe = program_without_corpus(settings).recipe
+    moments = _over_parameters(settings, lambda tree: _bytes_of_moments(recipe, tree))
     kept = activation_memory(settings) // devices
-    return 4 * assumed_parameters(settings) * copies + kept
+    return 4 * assumed_parameters(settings) * copies + moments + kept
+
+
+def _bytes_of_moments(recipe, tree):
+    shapes = jax.tree.leaves(moment_shapes(recipe, tree))
+    return sum(x.size * x.dtype.itemsize for x in shapes)
 
 
 def decoding_memory(settings: Settings) -> int:

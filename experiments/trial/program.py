@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 
 import attn
 from attn import Context, Mask
 from attn.config import Model
 from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key
+from experiments import optim
 from experiments.data.batches import Batch
 from experiments.settings import Settings
 
@@ -41,9 +40,7 @@ class Program(NamedTuple):
     """The longest row that the model reads."""
     sequence_length: int
     """Tokens of a row in training."""
-    optimizer: str
-    betas: tuple[float, float]
-    eps: float
+    recipe: optim.Recipe
     precision: str
     accumulate: int
     remat: bool
@@ -59,8 +56,7 @@ class Hyper(NamedTuple):
 
     key: jax.Array
     """The data of a key, for numbers can be stacked over lanes."""
-    learning_rate: jax.Array
-    warmup: jax.Array
+    recipe: optim.Numbers
     P_drop: jax.Array
     P_attention: jax.Array
     P_ff: jax.Array
@@ -79,6 +75,7 @@ class State(NamedTuple):
     params: Any
     positions: Any
     moments: Any
+    """The optimizer's own state."""
     ema: Any = ()
     """The moving averages of params and positions, or nothing."""
 
@@ -94,9 +91,9 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         vocabulary=vocabulary,
         length=length,
         sequence_length=t.sequence_length,
-        optimizer=t.optimizer,
-        betas=(t.beta_1, t.beta_2),
-        eps=t.eps,
+        recipe=optim.Recipe(
+            t.optimizer_choice.compiled, t.schedule_choice.compiled, t.clip > 0
+        ),
         precision=t.precision,
         accumulate=t.accumulate,
         remat=t.remat,
@@ -117,9 +114,19 @@ def hyper_of(settings: Settings) -> Hyper:
     """Returns the numbers of a trial."""
     t = settings.training
     rates = settings.rates
-    numbers = dict(
+    recipe = optim.Numbers(
         learning_rate=t.learning_rate,
-        warmup=t.warmup,
+        steps=t.steps,
+        clip=t.clip,
+        optimizer=t.optimizer_choice.numbers,
+        schedule=t.schedule_choice.numbers,
+    )
+    numbers = dict(
+        recipe=recipe,
+        train_positions={
+            name: positions.trained
+            for name, positions in settings.model.tables().items()
+        },
         P_drop=rates.P_drop,
         P_attention=rates.P_attention,
         P_ff=rates.P_ff,
@@ -129,12 +136,8 @@ def hyper_of(settings: Settings) -> Hyper:
     )
     key = jax.random.key_data(trial_key(settings, DROPOUT_KEY))
     # One dtype, so that the numbers of all lanes can be stacked.
-    arrays = {name: jnp.asarray(x, jnp.float32) for name, x in numbers.items()}
-    trained = {
-        name: jnp.asarray(positions.trained, jnp.float32)
-        for name, positions in settings.model.tables().items()
-    }
-    return Hyper(key=key, train_positions=trained, **arrays)
+    arrays = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), numbers)
+    return Hyper(key=key, **arrays)
 
 
 def build_model(program: Program) -> attn.Transformer | attn.RNN | attn.LanguageModel:
@@ -209,12 +212,8 @@ def _initial_state(program, settings):
     trainable = dict(params=variables["params"], positions=positions)
     # A copy, because the state is donated, and one buffer cannot be donated twice.
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
-    # Adam starts from zeros; one by one, JAX would take longer to make them than to read a
-    # compiled step.
-    moments = jax.tree.map(
-        lambda x: np.zeros(x.shape, x.dtype),
-        jax.eval_shape(optimizer_of(program).init, trainable),
-    )
+    numbers = hyper_of(settings).recipe
+    moments = optim.initial_moments(program.recipe, numbers, trainable)
     return State(step=jnp.int32(0), **trainable, moments=moments, ema=ema)
 
 
@@ -251,10 +250,3 @@ def count_parameters(settings: Settings, state: State) -> int:
     }
     trained = (state.params, trained)
     return sum(leaf.size for leaf in jax.tree.leaves(trained))
-
-
-def optimizer_of(program: Program) -> optax.GradientTransformation:
-    """Returns the optimizer without its learning rate, which a step applies."""
-    if program.optimizer == "sgd":
-        return optax.identity()
-    return optax.scale_by_adam(*program.betas, eps=program.eps)

@@ -13,6 +13,7 @@ import optax
 
 from attn import keys_of_rows
 from attn.nn.layers import output_matrix
+from experiments import optim
 from experiments.data.batches import Batch, Corpus, assemble, scored
 from experiments.trial.lanes import AXIS
 from experiments.trial.loss import cross_entropy, negative_log_likelihood
@@ -25,7 +26,6 @@ from experiments.trial.program import (
     call_model,
     contexts,
     numbers_of,
-    optimizer_of,
 )
 
 STEP_METRICS = ("loss", "nll", "learning_rate", "tokens", "grad_norm")
@@ -74,18 +74,30 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
     # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
-    # With gradients of 0 Adam leaves a fixed table alone, so that trials with fixed and
-    # with learned tables are lanes of one program.
+    # A fixed table has no part in the gradient's norm.
     gradients["positions"] = {
         name: jax.tree.map(lambda g, name=name: g * hyper.train_positions[name], table)
         for name, table in gradients["positions"].items()
     }
 
-    # Equation (3) counts from 1: at 0 the rate would be 0.
-    rate = learning_rate_at(program, hyper, state.step + 1)
-    updates, moments = optimizer_of(program).update(gradients, state.moments)
+    recipe = program.recipe
+    rate = optim.learning_rate_at(
+        recipe, hyper.recipe, state.step + 1, program.model.d_model
+    )
     before = trainable
-    trainable = jax.tree.map(lambda p, u: p - rate * u, before, updates)
+    trainable, moments = optim.update(
+        recipe, hyper.recipe, rate, gradients, state.moments, before
+    )
+    # Optimizers move what has no gradient too, by weight decay. So trials with fixed and
+    # with learned tables are lanes of one program.
+    trainable["positions"] = {
+        name: jax.tree.map(
+            functools.partial(jnp.where, hyper.train_positions[name] > 0),
+            table,
+            before["positions"][name],
+        )
+        for name, table in trainable["positions"].items()
+    }
     metrics = dict(
         loss=loss / tokens,
         nll=nll / tokens,
@@ -160,23 +172,6 @@ def moving_average(average, new, decay, step):
     # expm1, as 1 − decay^step loses digits in float32 where decay is near 1.
     weight = (1 - decay) / -jnp.expm1(step.astype(jnp.float32) * jnp.log(decay))
     return jax.tree.map(lambda a, x: a + weight * (x - a), average, new)
-
-
-def learning_rate_at(program: Program, hyper: Hyper, step):
-    """Computes the paper's equation (3) times `learning_rate`, for step ≥ 1:
-
-        d_model^-0.5 · min(step^-0.5, step · warmup^-1.5)
-
-    With SGD, returns `learning_rate` itself.
-    """
-    if program.optimizer == "sgd":
-        return hyper.learning_rate
-    s = step.astype(jnp.float32)
-    return (
-        hyper.learning_rate
-        * program.model.d_model**-0.5
-        * jnp.minimum(s**-0.5, s * hyper.warmup**-1.5)
-    )
 
 
 def token_losses(program: Program, state: State, batch: Batch):

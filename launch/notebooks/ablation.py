@@ -67,7 +67,8 @@ from experiments.configs import quick
 
 def get_config():
     config = quick.get_config()
-    config.training.update(steps=STEPS, warmup=WARMUP, evaluate_every=STEPS, save_every=SAVE)
+    config.training.update(steps=STEPS, evaluate_every=STEPS, save_every=SAVE)
+    config.training.schedule = "paper(warmup=WARMUP)"
     config.data.update(pairs=PAIRS, heldout=HELDOUT)
     return config
 

@@ -99,7 +99,7 @@ settings = [
     f"--config.data.source={SOURCE}",
     f"--config.data.target={TARGET}",
     f"--config.training.steps={steps}",
-    f"--config.training.warmup={steps // 4}",
+    f"--config.training.schedule=paper(warmup={steps // 4})",
     f"--config.training.evaluate_every={steps // 2}",
     f"--config.training.save_every={steps // 2}",
 ]

@@ -118,12 +118,12 @@ def test_dry_run_prints_the_tuning_trials_and_says_what_depends_on_them(tmp_path
         [
             (["--tune=training.learning_rate:1"], "one value is no choice"),
             (["--tune=training.rate:1,2"], "training.rate: no such setting"),
-            (["--tune=training.warmup:1,x"], "'x' is no number"),
+            (["--tune=training.clip:1,x"], "'x' is no number"),
             (
-                ["--tune=training.warmup:1,2", "--seeds=auto", "--budget=9"],
+                ["--tune=training.clip:1,2", "--seeds=auto", "--budget=9"],
                 "--tune and --seeds=auto both choose what to train: give --seeds a number",
             ),
-            (["--tune=training.warmup:1,2", "--tune_seeds=0"], "tune_seeds"),
+            (["--tune=training.clip:1,2", "--tune_seeds=0"], "tune_seeds"),
             (["--tune_seeds=2"], "--tune_seeds=2 is for --tune: give that too"),
         ]
     ),

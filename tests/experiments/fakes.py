@@ -27,7 +27,7 @@ PAIRS = (
 
 QUICK = {
     "model": {"N": 2, "d_model": 64, "d_ff": 256, "h": 4, "d_k": 16, "d_v": 16},
-    "training": {"steps": 750, "warmup": 200},
+    "training": {"steps": 750, "schedule": "paper(warmup=200)", "clip": 2.0},
 }
 
 # A few rows of the paper's Table 3 by their labels, at the quick sweep's size.

@@ -22,7 +22,7 @@ POINT = {
     "training.batch_size": 4,
     "training.sequence_length": 48,
     "training.steps": 12,
-    "training.warmup": 4,
+    "training.schedule": "paper(warmup=4)",
     "training.log_every": 4,
     "training.evaluate_every": 6,
     "training.save_every": 4,

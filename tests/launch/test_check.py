@@ -42,7 +42,7 @@ def test_a_name_is_of_one_kind(name, kind):
         ),
         ("tests/cases.py", "nothing in it can be checked (--help says what can)"),
         ("nowhere.py", "nowhere.py: cannot be read (No such file or directory)"),
-        (f"{OWN}:Hedas", "no class Hedas there"),
+        (f"{OWN}:Hedas", "no class or function Hedas there"),
         (f"{OWN}:Hedas", "; did you mean Heads?"),
         (
             f"{OWN}:TwoTimes",

@@ -24,6 +24,8 @@ def refused(run, *arguments):
         ("--lr=0.1", "--config.training.learning_rate=0.1"),
         ("--learning_rate=0.1", "--config.training.learning_rate=0.1"),
         ("--steps=5", "--config.training.steps=5"),
+        ("--warmup=5", "'--config.training.schedule=paper(warmup=5)'"),
+        ("--weight_decay=0.1", "'--config.training.optimizer=adamw(weight_decay=0.1)'"),
         ("--n_layers", "--config.model.N=VALUE"),
         ("--h=2", "--config.model.h=2"),
         ("--heldout=9", "--config.data.heldout=9"),

@@ -31,7 +31,7 @@ CONFIG = "tests/experiments/tiny_config.py"
 def sizes(steps):
     return (
         f"--config.training.steps={steps}",
-        "--config.training.warmup=40",
+        "--config.training.schedule=paper(warmup=40)",
         f"--config.training.evaluate_every={steps // 2}",
         f"--config.training.save_every={steps // 6}",
     )

@@ -47,7 +47,7 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
         training=Training(
             batch_size=case.pairs,
             sequence_length=case.tokens,
-            warmup=1,
+            schedule="paper(warmup=1)",
             eps_ls=steps.EPS_LS,
             # With one step of warm-up, the rate is this over √d_model at step 1.
             learning_rate=case.rate * case.d_model**0.5,

@@ -111,13 +111,12 @@ def test_the_models_are_the_papers():
         assert (
             t.optimizer,
             t.learning_rate,
-            t.warmup,
-            t.beta_1,
-            t.beta_2,
-            t.eps,
+            t.schedule,
+            t.schedule_choice.warmup,
+            t.clip,
             t.eps_ls,
             t.ema,
-        ) == ("adam", 1, 4000, 0.9, 0.98, 1e-9, 0.1, 0)
+        ) == ("adam", 1, "paper", 4000, 0, 0.1, 0)
         assert (t.steps, t.average, e.weights) == (steps, average, "average")
         assert (e.beam, e.alpha, e.max_extra) == (4, 0.6, 50)
         assert 25_000 <= t.batch_size * t.sequence_length < 27_000

@@ -411,7 +411,7 @@ def test_rows_of_the_same_models_are_compared_run_by_run():
     bleus = (20.0, 22.0, 24.0), (21.5, 23.0, 19.5), (24.5, 20.0, 22.5)
     groups = []
     for i, (perplexity, bleu) in enumerate(zip(perplexities, bleus, strict=True)):
-        training = {"training.warmup": 100 * i} if i else {}
+        training = {"training.log_every": 100 * i} if i else {}
         better = [
             score + 0.5 + 0.02 * (j - 1) * (i + 1) for j, score in enumerate(bleu)
         ]

@@ -143,19 +143,19 @@ def test_nothing_is_compared_before_the_first_choice(tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_several_keys_and_seeds(tmp_path):
     """Tried values are those of both keys; their perplexity is the geometric mean."""
-    warmup = "training.warmup"
+    clip = "training.clip"
     trials = []
     for seed, score in ((1000, 2.0), (1001, 8.0)):
-        for values in ({}, {RATE: 0.5, warmup: 100}):
+        for values in ({}, {RATE: 0.5, clip: 1.0}):
             point = {**values, "seed": seed}
             trials.append(("tuning", point, result(score + len(values))))
     trials.append(("compared", {"seed": 0}, result(1.3)))
-    tuning = {"grid": {RATE: [0.5, 1], warmup: [100]}, "seeds": [1000, 1001]}
+    tuning = {"grid": {RATE: [0.5, 1], clip: [1.0]}, "seeds": [1000, 1001]}
     table = write_report(tuned(tmp_path, trials, tuning)).table
     (base,) = cells(table.tuning)
-    assert base["chosen"] == "learning_rate=1, warmup=200 (its own)"
-    assert base["validation perplexity of each"] == "0.5/100: 6.325, 1/200: 4.000"
-    assert "learning_rate, warmup of the lowest" in table.notes[-1]
+    assert base["chosen"] == "learning_rate=1, clip=2 (its own)"
+    assert base["validation perplexity of each"] == "0.5/1: 6.325, 1/2: 4.000"
+    assert "learning_rate, clip of the lowest" in table.notes[-1]
     assert "on seeds 1000, 1001," in table.notes[-1]
 
 

@@ -6,16 +6,26 @@ import pytest
 
 from experiments.errors import hint
 from experiments.settings import SettingsError, aliases, check_key, resolve
-from experiments.settings.choices import HEADS, MIXERS, NORMALISERS, POSITIONS, SCORES
+from experiments.settings.choices import (
+    HEADS,
+    MIXERS,
+    NORMALISERS,
+    OPTIMIZERS,
+    POSITIONS,
+    SCHEDULES,
+    SCORES,
+)
 
 pytestmark = pytest.mark.quick
 
 CHOICES = [
-    ("positions", POSITIONS, aliases.POSITIONS),
-    ("normaliser", NORMALISERS, aliases.NORMALISERS),
-    ("score", SCORES, aliases.SCORES),
-    ("heads", HEADS, aliases.HEADS),
-    ("decoder_mixing", MIXERS, aliases.MIXERS),
+    ("model.positions", POSITIONS, aliases.POSITIONS),
+    ("model.normaliser", NORMALISERS, aliases.NORMALISERS),
+    ("model.score", SCORES, aliases.SCORES),
+    ("model.heads", HEADS, aliases.HEADS),
+    ("model.decoder_mixing", MIXERS, aliases.MIXERS),
+    ("training.optimizer", OPTIMIZERS, aliases.OPTIMIZERS),
+    ("training.schedule", SCHEDULES, aliases.SCHEDULES),
 ]
 
 
@@ -25,13 +35,15 @@ def refused(key, value):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "choices", "table"), CHOICES, ids=lambda x: str(x)[:9])
+@pytest.mark.parametrize(
+    ("key", "choices", "table"), CHOICES, ids=lambda x: str(x)[:17]
+)
 def test_an_alias_leads_to_what_is_there(key, choices, table):
     for alias, meant in table.items():
         assert alias not in choices.known
         for name in re.split(" with .*| or ", meant):
             assert not name or choices.value(name, key)
-        assert f"did you mean {meant}?" in refused(f"model.{key}", alias)
+        assert f"did you mean {meant}?" in refused(key, alias)
     for setting in re.findall(r"(?:model)\.\w+", " ".join(table.values())):
         check_key(setting)
 
@@ -52,6 +64,11 @@ def test_an_alias_leads_to_what_is_there(key, choices, table):
         ("model.n_layers", 2, "model.N"),
         ("training.lr", 2, "training.learning_rate"),
         ("model.lr", 2, "training.learning_rate"),
+        ("training.warmup", 100, "training.schedule=paper(warmup=…)"),
+        ("training.beta_2", 0.98, "training.optimizer=adam(b2=…)"),
+        ("training.eps", 1e-9, "training.optimizer=adam(eps=…)"),
+        ("training.optimizer", "momentum", "sgd(momentum=0.9)"),
+        ("training.schedule", "wsd", "warmup_stable_decay"),
     ],
 )
 def test_a_hint_names_what_is_meant(key, value, meant):
@@ -69,13 +86,21 @@ def test_a_hint_names_what_is_meant(key, value, meant):
         ("model.positions", "xpos"),
         ("model.positions", "pope"),
         ("model.positions", "t6"),
-        ("training.optimizer", "adamw"),
+        ("training.optimizer", "adamw8"),
         ("training.optimizer", "adam8"),
     ],
 )
 def test_no_hint_leads_to_another_method(key, value):
     message = refused(key, value)
     assert "must be one of" in message and "did you mean" not in message
+
+
+def test_an_option_of_another_name_leads_to_a_setting_that_has_it():
+    for alias, meant in aliases.OPTIONS.items():
+        key, _, value = meant.format(0.8 if "warmup" not in meant else 9).partition("=")
+        config = resolve({"training": {key.removeprefix("training."): value}})
+        assert config != resolve({})
+        assert f"did you mean {meant.format('…')}?" in refused(f"training.{alias}", 1)
 
 
 def test_aliases_of_settings_are_settings():

@@ -38,14 +38,8 @@ def test_defaults_are_the_papers_base():
         64,
         0.1,
     )
-    assert (t.warmup, t.beta_1, t.beta_2, t.eps, t.eps_ls, t.steps) == (
-        4000,
-        0.9,
-        0.98,
-        1e-9,
-        0.1,
-        100_000,
-    )
+    assert (t.optimizer, t.schedule, t.clip) == ("adam", "paper", 0)
+    assert (t.eps_ls, t.steps) == (0.1, 100_000)
     e = settings.evaluation
     assert (e.beam, e.alpha, e.max_extra, e.weights) == (4, 0.6, 50, "raw")
 
@@ -104,9 +98,10 @@ def test_digest_tells_settings_apart_and_survives_json():
             "model.d_r=2 is the width of a key",
         ),
         (
-            "training.warmup",
-            200_000,
-            "training.warmup=200000 must not exceed training.steps=100000",
+            "training.schedule",
+            "paper(warmup=200000)",
+            "training.schedule=paper(warmup=200000): warmup=200000, with the decay if any, "
+            "does not fit into training.steps=100000",
         ),
         (
             "data.max_length",

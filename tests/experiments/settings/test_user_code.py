@@ -141,7 +141,7 @@ def test_a_module_that_can_be_imported(tmp_path, monkeypatch):
         ("{}/none.py:X", r"none.py: cannot be read \(No such file or directory\)"),
         ("{}/bad.py:X", r"bad.py:2: ZeroDivisionError: division by zero"),
         ("{}/syntax.py:X", r"syntax.py:1: SyntaxError"),
-        ("{}/good.py:X", r"no class X there \(it has Good\)"),
+        ("{}/good.py:X", r"no class or function X there \(it has Good\)"),
         (
             "{}/good.py:Good",
             "Good is not a score: a class with the decorator attn.score",

@@ -216,7 +216,7 @@ def test_each_size_and_each_design_is_built_once(monkeypatch):
             "model.d_ff": d_ff,
             "model.N": N,
             "model.P_drop": P,
-            "training.warmup": w,
+            "training.schedule": f"paper(warmup={w})",
             "data.vocabulary_size": 507,
         }
         for d_ff in (29, 31)

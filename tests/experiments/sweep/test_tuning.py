@@ -41,11 +41,11 @@ def rows_of(*names, texts=RATES, tune_seeds=1, overrides=None, seeds=2):
 
 def test_values_are_read_as_numbers():
     tuning = read_tuning(
-        ["training.learning_rate:0.5, 1,1.0,2e0", "training.warmup:2,4"], 3
+        ["training.learning_rate:0.5, 1,1.0,2e0", "training.clip:2,4"], 3
     )
     assert tuning.grid == {
         "training.learning_rate": (0.5, 1, 2),
-        "training.warmup": (2, 4),
+        "training.clip": (2, 4),
     }
     assert [type(x) for x in tuning.grid["training.learning_rate"]] == [
         float,
@@ -54,9 +54,9 @@ def test_values_are_read_as_numbers():
     ]
     assert tuning.seeds == (1000, 1001, 1002)
     assert len(tuning.values) == 6
-    assert tuning.values[1] == {"training.learning_rate": 0.5, "training.warmup": 4}
+    assert tuning.values[1] == {"training.learning_rate": 0.5, "training.clip": 4}
     assert json.loads(json.dumps(tuning.to_json())) == dict(
-        grid={"training.learning_rate": [0.5, 1, 2.0], "training.warmup": [2, 4]},
+        grid={"training.learning_rate": [0.5, 1, 2.0], "training.clip": [2, 4]},
         seeds=[1000, 1001, 1002],
     )
 
@@ -75,12 +75,12 @@ def test_values_are_read_as_numbers():
         (["data.pairs:1,2"], "must be on the same data"),
         (["evaluation.beam:1,2"], "tune a setting of model or training"),
         (["seed:1,2"], "tune a setting of model or training"),
-        (["training.warmup:1,fast"], "'fast' is no number"),
-        (["training.warmup:1,"], "'' is no number"),
+        (["training.clip:1,fast"], "'fast' is no number"),
+        (["training.clip:1,"], "'' is no number"),
         (["training.learning_rate:1,inf"], "'inf' is no number"),
-        (["training.warmup:4"], "one value is no choice: give two or more"),
-        (["training.warmup:4,4"], "one value is no choice"),
-        (["training.warmup:1,2", "training.warmup:3,4"], "has its values already"),
+        (["training.clip:4"], "one value is no choice: give two or more"),
+        (["training.clip:4,4"], "one value is no choice"),
+        (["training.clip:1,2", "training.clip:3,4"], "has its values already"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_in_one_line(texts, message):
@@ -114,17 +114,29 @@ def test_a_tuning_seed_is_none_of_the_comparison():
 
 def test_values_that_a_row_cannot_take_name_the_point():
     with pytest.raises(
-        SettingsError, match=r"training\.warmup=50 must not exceed .*h=1"
+        SettingsError, match=r"schedule=paper\(warmup=50\): .* does not fit .*h=1"
     ):
-        rows_of("heads", texts=["training.warmup:2,50"])
-    with pytest.raises(SettingsError, match=r"training\.warmup=2\.5 must be int"):
-        rows_of("heads", texts=["training.warmup:2,2.5"])
+        rows_of("heads", texts=["training.schedule:paper(warmup=2),paper(warmup=50)"])
+    with pytest.raises(SettingsError, match=r"training\.batch_size=2\.5 must be int"):
+        rows_of("heads", texts=["training.batch_size:2,2.5"])
+
+
+def test_an_optimizer_and_a_schedule_are_tuned_with_their_options():
+    texts = ["training.optimizer:lion,sgd(momentum=0.9, nesterov=True), adamw(b1=0.8)"]
+    (one, _) = rows_of("heads", texts=texts)
+    assert [c.tuning[0].settings.training.optimizer for c in one.candidates] == [
+        "adam",
+        "lion",
+        "sgd(momentum=0.9, nesterov=True)",
+        "adamw(b1=0.8)",
+    ]
+    assert one.candidates[1].compared[0].name == "h=1 d_k=16 optimizer=lion seed=0"
 
 
 def test_too_many_trials_are_refused():
     many = ",".join(map(str, range(1, 1000)))
     with pytest.raises(SweepError, match=r"--tune takes 400,400 trials, more than"):
-        rows_of("heads", texts=[f"training.beta_1:0,{many}"], tune_seeds=200)
+        rows_of("heads", texts=[f"training.clip:0,{many}"], tune_seeds=200)
 
 
 def test_a_row_is_tried_at_its_own_values_and_at_the_others():

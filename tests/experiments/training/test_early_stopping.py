@@ -91,15 +91,17 @@ def test_a_curve_says_the_same_however_often_it_is_evaluated():
 def test_the_earliest_end_leaves_the_last_third_after_the_warm_up():
     for every, warmup in itertools.product((1, 7, 25, 250), (1, 4, 40, 100, 4000)):
         training = Training(
-            evaluate_every=every, warmup=warmup, log_every=1, steps=100_000
+            evaluate_every=every,
+            schedule=f"paper(warmup={warmup})",
+            log_every=1,
+            steps=100_000,
         )
         # By trying: the evaluation before the last third must not precede the warm-up.
         evaluations = 6
         while (evaluations - evaluations // 3) * every < warmup:
             evaluations += 1
         assert training.earliest_end == every * evaluations
-    sgd = Training(optimizer="sgd", evaluate_every=25, warmup=4000)
-    assert sgd.earliest_end == 150
+    assert Training(schedule="constant", evaluate_every=25).earliest_end == 150
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,18 @@ def test_the_earliest_end_leaves_the_last_third_after_the_warm_up():
         (
             {"training.steps": 24},
             "training.until=flat can end a trial at step 24 at the earliest (6 evaluations, "
-            "the last third of them after training.warmup=4), and training.steps=24 does "
-            "before: raise training.steps, or lower training.evaluate_every",
+            "the last third of them after the warm-up of training.schedule="
+            "paper(warmup=4)), and training.steps=24 does before: raise training.steps, or "
+            "lower training.evaluate_every",
         ),
-        ({"training.warmup": 60}, "can end a trial at step 88 at the earliest"),
+        (
+            {"training.schedule": "paper(warmup=60)"},
+            "can end a trial at step 88 at the earliest",
+        ),
+        (
+            {"training.schedule": "cosine(warmup=4)"},
+            "training.schedule=cosine(warmup=4) decays to the end of training.steps",
+        ),
         ({"training.until": "never"}, "must be one of steps, flat"),
     ],
 )

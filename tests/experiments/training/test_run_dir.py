@@ -179,7 +179,7 @@ def test_what_a_killed_writer_left_is_removed(trial):
     ],
 )
 def test_another_config_names_resume_where_that_goes_on(tmp_path, changes, can_resume):
-    RunDir(tmp_path).open(tiny.resolve(training__warmup=2))
+    RunDir(tmp_path).open(tiny.resolve(training__clip=2))
     with pytest.raises(WorkdirError, match="belongs to another config") as refused:
-        RunDir(tmp_path).open(tiny.resolve(**dict(training__warmup=2) | changes))
+        RunDir(tmp_path).open(tiny.resolve(**dict(training__clip=2) | changes))
     assert (f"--resume={tmp_path}" in str(refused.value)) == can_resume
