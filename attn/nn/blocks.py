@@ -97,6 +97,8 @@ class Stacked(nn.Module):
 
     def _embed(self, matrix, tokens, table, drop, ctx):
         """Returns embeddings and positions of tokens (B, N)."""
+        # Also of numpy, which tokens may be where nothing is compiled.
+        tokens = jnp.asarray(tokens)
         x = rows(matrix, tokens) * self.config.scale
         places = ctx.places_of(tokens)
         return drop(x + table(tokens, places, ctx), ctx)

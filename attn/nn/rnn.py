@@ -237,7 +237,7 @@ class RNN(nn.Module):
         return tuple(layer.empty_cache(batch, entries, dtype) for layer in self.decoder)
 
     def _embed(self, matrix, tokens):
-        return rows(matrix, tokens) * self.config.d_model**0.5
+        return rows(matrix, jnp.asarray(tokens)) * self.config.d_model**0.5
 
     def _start(self, i, summary):
         """Computes the state of decoder layer i before the first token.

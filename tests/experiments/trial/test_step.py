@@ -260,7 +260,7 @@ def test_lanes_may_differ_in_all_numbers_of_their_recipe():
             jax.tree.leaves(state.positions)[0]
             for state in (program_and_state(settings)[1], states[lane])
         )
-        assert np.array_equal(before, after) == (settings.model.positions != "learned")
+        assert np.array_equal(before, after) == (not settings.model.positions.trained)
     assert len({tuple(lane) for lane in metrics["learning_rate"].tolist()}) == 4
     # The norm is logged as it was before clipping.
     assert (metrics["grad_norm"] > 0.5).all()
