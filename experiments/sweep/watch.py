@@ -3,16 +3,31 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from experiments.sweep.claims import list_claims, read_claim
-from experiments.sweep.executors import Executor
 from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import Trial
 from experiments.sweep.progress import Progress
 
 SHARE = 0.02
 """The most of this process's time that goes to looking."""
+
+
+class Executor(Protocol):
+    """Starts processes that join a sweep: here, on SLURM, or leaves that to a person.
+
+    A new kind of cluster is one class with these three methods.
+    """
+
+    def submit(self, trials: list[Trial]) -> None:
+        """Starts what is to train these trials, as far as it does not run already."""
+
+    def poll(self) -> bool:
+        """Goes on for a moment; returns whether anything still trains, or waits to."""
+
+    def leave(self) -> None:
+        """Is called at the end, also after an error or a stop signal."""
 
 
 class Seen(NamedTuple):

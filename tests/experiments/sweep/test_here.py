@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.sweep.executors import here
+from experiments.sweep import here
 from experiments.sweep.plan import plan_trials
 from experiments.system.machine import Machine
 from experiments.system.signals import Interruption
@@ -25,18 +25,11 @@ def submit(tmp_path, monkeypatch):
         measure = lambda trial, layout: Measured(1.0, 1.0 / layout.workers)
         pools = SimpleNamespace(machine=machine, measure=measure, stop=lambda: None)
         monkeypatch.setattr(here, "Pools", lambda *_: pools)
-        asked = []
-
-        def run(pools, workdir, trials, choose, *_, **__):
-            asked.extend(choose(trials))
-            yield
-
-        monkeypatch.setattr(here, "run_trials", run)
         one = here.Here(tmp_path, {}, here.Wishes(), print, Interruption(), **options)
         one.submit(trials)
-        one.poll()
+        chosen = one._chosen or one._choose_some(trials)
         one.leave()
-        return [schedule.layout.workers for _, schedule in asked]
+        return [schedule.layout.workers for _, schedule in chosen]
 
     return submitted
 

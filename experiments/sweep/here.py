@@ -1,6 +1,8 @@
 """Trains trials in worker processes of this machine."""
 
+import concurrent.futures as futures
 import random
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +11,7 @@ from experiments.data.dataset import Dataset
 from experiments.settings import Data
 from experiments.sweep import estimate
 from experiments.sweep.claims import SILENCE
-from experiments.sweep.joiner import Chosen, run_trials, write_schedule
+from experiments.sweep.joiner import TICK, check, run_trials
 from experiments.sweep.plan import Trial, group_trials, trained_once
 from experiments.sweep.schedule import (
     Schedule,
@@ -17,10 +19,18 @@ from experiments.sweep.schedule import (
     choose,
     without_measuring,
 )
-from experiments.sweep.workers import Pools
-from experiments.system.signals import Interruption
+from experiments.sweep.workdir import is_cancelled
+from experiments.sweep.workers import Group, Pools
+from experiments.system.files import write_json
+from experiments.system.signals import STATUS, Interrupted, Interruption
 from experiments.trial import cost
 from experiments.trial.lanes import check_batch_size
+
+PATIENCE = 120.0
+"""Seconds that workers have to save and leave; more than a compilation takes."""
+
+Chosen = list[tuple[list[Trial], Schedule]]
+"""Groups of trials, and how each is run."""
 
 
 class Wishes(NamedTuple):
@@ -58,6 +68,7 @@ class Here:
         self._is_guest = is_guest
         self._job = job
         self._pools = None
+        self._chosen = None
         self._training = (nothing for nothing in ())
 
     def submit(self, trials: list[Trial]) -> None:
@@ -66,17 +77,14 @@ class Here:
         for group in group_trials(trials):
             # Before speeds are measured: what does not fit alone fits in no layout.
             cost.check_memory(group[0].settings, self._pools.machine)
-        choose_for = self._choose_some
         if not self._is_guest:
-            chosen = self._choose(group_trials(trials), len(trials))
-            write_schedule(self._workdir, chosen)
-            choose_for = lambda free: _of(chosen, free)
+            self._chosen = self._choose(group_trials(trials), len(trials))
+            write_schedule(self._workdir, self._chosen)
         self._interruption.unsaved = True  # the workers have it
         self._training = run_trials(
-            self._pools,
             self._workdir,
             trials,
-            choose_for,
+            self._run,
             self._interruption,
             stays=not self._is_guest,
             silence=self._wishes.silence,
@@ -89,10 +97,70 @@ class Here:
 
     def leave(self) -> None:
         """Kills all workers."""
-        self._training.close()
         if self._pools:
             self._pools.stop()
+        self._training.close()
         self._interruption.unsaved = False
+
+    def _run(self, board, free):
+        """Runs free trials, those of one layout after those of another."""
+        chosen = _of(self._chosen, free) if self._chosen else self._choose_some(free)
+        for layout in dict.fromkeys(schedule.layout for _, schedule in chosen):
+            groups = [
+                Group(trials, schedule.layout.lanes)
+                for trials, schedule in chosen
+                if schedule.layout == layout
+            ]
+            workers = self._pools.workers(layout)
+            yield from self._run_groups(board, workers, groups)
+
+    def _run_groups(self, board, workers, groups):
+        """Has workers train groups until none of their trials is free."""
+        trials = [trial for group in groups for trial in group.trials]
+        # {future: (number, worker)}
+        running = {}
+        while True:
+            if self._interruption.asked:
+                self._interrupt(running)
+            idle = {number for number, _ in running.values()} ^ {*range(len(workers))}
+            if any(map(board.is_free, trials)):
+                for i in idle:
+                    arguments = self._workdir, groups, board.claims.joiner, i
+                    running[workers[i].train(*arguments)] = i, workers[i]
+            if not running:
+                return
+            some_done = futures.FIRST_COMPLETED
+            futures.wait(running, timeout=TICK, return_when=some_done)
+            if is_cancelled(self._workdir):
+                self._interruption.asked = True
+            # The workers may have got the signal too, so their errors mean nothing.
+            if not self._interruption.asked:
+                self._look_after(board, running)
+            yield
+
+    def _look_after(self, board, running):
+        """Takes note of workers that have ended, or died."""
+        for future, (number, worker) in list(running.items()):
+            if not future.done():
+                continue
+            del running[future]
+            error = future.exception()
+            if _is_interruption(worker, error):
+                # Another process than this one has stopped the worker.
+                self._interruption.asked = True
+                return
+            if error is not None:
+                board.fail_for(number, _cause_of_death(worker, error))
+                worker.restart()
+            # What the worker has taken shows in a list that is made now.
+            board.listing(now=True)
+
+    def _interrupt(self, running):
+        """Has the workers save their checkpoints and leave; then raises."""
+        for _, worker in running.values():
+            worker.terminate()
+        futures.wait(running, timeout=PATIENCE)
+        check(self._workdir, self._interruption)
 
     def _choose(self, groups: Sequence[list[Trial]], trials: int) -> Chosen:
         """Chooses how groups are to be run, and checks that they can be.
@@ -172,3 +240,35 @@ def _of(chosen, free: Sequence[Trial]) -> Chosen:
         if trials:
             left.append((trials, schedule))
     return left
+
+
+def write_schedule(workdir: Path, chosen: Chosen) -> None:
+    """Keeps how groups are run, and why, in schedule.json."""
+    entries = []
+    for group, schedule in chosen:
+        directories = [trial.directory for trial in group]
+        layout = schedule.layout._asdict()
+        entries.append(dict(trials=directories, layout=layout, why=schedule.why))
+    write_json(workdir / "schedule.json", entries)
+
+
+def _is_interruption(worker, error):
+    """Whether a call ended because its process was asked to stop.
+
+    With nothing to save it leaves at once, even in the middle of a compilation.
+    """
+    if isinstance(error, futures.BrokenExecutor):
+        return worker.exit_status() == STATUS
+    return isinstance(error, Interrupted)
+
+
+def _cause_of_death(worker, error):
+    """Returns what to say of a call that its process did not survive."""
+    is_dead = isinstance(error, futures.BrokenExecutor)
+    status = (worker.exit_status() or 0) if is_dead else 0
+    if status == -signal.SIGKILL:
+        return "the worker process was killed; the machine may have run out of memory"
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"the worker process crashed with {name}, in compiled code most likely"
+    return f"the worker process died ({error})"
