@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Data
-from experiments.sweep import estimate
 from experiments.sweep.claims import SILENCE
 from experiments.sweep.joiner import TICK, check, run_trials
 from experiments.sweep.plan import Trial, group_trials, trained_once
@@ -17,7 +16,7 @@ from experiments.sweep.schedule import (
     Schedule,
     asked_by_user,
     choose,
-    without_measuring,
+    layouts,
 )
 from experiments.sweep.workdir import is_cancelled
 from experiments.sweep.workers import Group, Pools
@@ -170,7 +169,7 @@ class Here:
         chosen = []
         machine = self._pools.machine
         for group in groups:
-            schedule = self._unmeasured(group, trials) or self._measured(group, trials)
+            schedule = self._schedule(group, trials)
             cost.check_memory(
                 group[0].settings,
                 machine,
@@ -185,45 +184,29 @@ class Here:
             chosen.append((group, schedule))
         return chosen
 
-    def _unmeasured(self, group, trials):
-        """Returns how a group is run where that needs no measuring; None elsewhere."""
+    def _schedule(self, group, trials):
         machine = self._pools.machine
         wish = asked_by_user(machine, self._wishes.workers, self._wishes.lanes)
         if wish:
             return Schedule(wish, "as asked")
-        processes = self._processes(group, trials)
-        return without_measuring(machine, _steps(group), self._guess(group), processes)
-
-    def _measured(self, group, trials):
+        # As many trials at a time as there is memory for.
+        processes = min(trials, cost.most_at_once(group[0].settings, machine))
         measure = lambda layout: self._pools.measure(group[0], layout)
-        schedule = choose(
-            self._pools.machine,
-            _steps(group),
-            self._guess(group),
-            measure,
-            self._processes(group, trials),
-        )
+        schedule = choose(machine, _steps(group), measure, processes)
         if schedule.why.startswith("measured"):
             layout = schedule.layout.name
             self._say(f"{group[0].name}: {layout} ({schedule.why})")
         return schedule
 
-    def _processes(self, group, trials):
-        """Returns how many of the trials could be trained at a time, for their memory."""
-        settings = group[0].settings
-        return min(trials, cost.most_at_once(settings, self._pools.machine))
-
-    def _guess(self, group):
-        """Returns the seconds that a group takes; None on an accelerator."""
-        if self._pools.machine.backend != "cpu":
-            return None
-        return sum(_steps(group)) * estimate.seconds_of_a_step(group[0].settings)
-
     def _choose_some(self, free: list[Trial]) -> Chosen:
-        """Chooses for groups that need no measuring, else for one: others take the rest."""
+        """Chooses for all groups, for one where it is measured: others take the rest."""
         groups = group_trials(free)
-        quick = [group for group in groups if self._unmeasured(group, len(free))]
-        return self._choose(quick or [random.choice(groups)], len(free))
+        is_measured = any(
+            len(layouts(self._pools.machine, len(group))) > 1 for group in groups
+        )
+        if is_measured and not (self._wishes.workers or self._wishes.lanes):
+            groups = [random.choice(groups)]
+        return self._choose(groups, len(free))
 
 
 def _steps(group):

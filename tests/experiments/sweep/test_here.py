@@ -49,11 +49,13 @@ def test_a_guest_shares_them_too(submit):
     assert submit(Machine("cpu", 1, 64), trials, is_guest=True) == [3, 3, 3]
 
 
-def test_a_guest_measures_one_group_and_leaves_the_rest_to_others(submit):
-    config = tiny.config()
-    config.training.steps = 10**8
-    trials = plan_trials(config, POINTS)
-    assert submit(Machine("cpu", 1, 64), trials, is_guest=True) == [3]
+@pytest.mark.parametrize(("backend", "groups"), [("gpu", 1), ("cpu", 2)])
+def test_a_guest_measures_one_group_and_leaves_the_rest_to_others(
+    submit, backend, groups
+):
+    points = [point | {"seed": seed} for point in POINTS[:2] for seed in range(2)]
+    trials = plan_trials(tiny.config(), points)
+    assert len(submit(Machine(backend, 1, 64), trials, is_guest=True)) == groups
 
 
 def test_a_trial_alone_has_all_cores(submit):
