@@ -13,7 +13,7 @@ from experiments.sweep import slurm
 from experiments.sweep.claims import SILENCE
 from experiments.sweep.here import Here, Wishes
 from experiments.sweep.nodes import Nodes
-from experiments.sweep.watch import Executor
+from experiments.sweep.progress import Executor
 from experiments.system.signals import Interruption
 from launch import command
 

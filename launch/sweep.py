@@ -48,7 +48,6 @@ from experiments.sweep.tuning import (
     read_tuning,
     trials_to_run,
 )
-from experiments.sweep.watch import Watch, follow
 from experiments.sweep.workdir import (
     adopt_directories,
     check_one_code,
@@ -412,7 +411,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
     progress = Progress(workdir, todo, already, console, _metrics(todo))
     try:
         executor.submit(todo)
-        follow(executor, Watch(workdir, todo), progress)
+        progress.follow(executor)
     finally:
         executor.leave()
 
