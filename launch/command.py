@@ -81,7 +81,7 @@ def run_as_one_of(hosts: str | None, run) -> None:
     if hosts is None:
         with interruption.listening():
             return run(interruption)
-    supervise()
+    supervise(alone=hosts != "auto")
     try:
         with interruption.listening([signal.SIGTERM], alone=False):
             run(interruption)

@@ -13,7 +13,6 @@ if __name__ == "__main__":
     # Before the imports that take time, which would otherwise be done twice.
     huge_pages.restart_with_huge_pages()
 
-import signal
 from pathlib import Path
 
 from absl import flags
@@ -31,8 +30,6 @@ _OUTSIDE = command.define_outside()
 
 
 def main():
-    # By it SLURM tells the process that started this one of the end of its time.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     command.run_as_one_of(_HOSTS.value, run)
 
 

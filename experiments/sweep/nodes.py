@@ -81,7 +81,8 @@ class Nodes:
                 self._interruption.asked = True
             if self._interruption.asked and not was_told:
                 was_told = True
-                process.send_signal(signal.SIGTERM)
+                # srun passes it on, and at SIGTERM would kill its tasks.
+                process.send_signal(signal.SIGUSR2)
             time.sleep(TICK)
             yield
 

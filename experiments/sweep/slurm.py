@@ -38,17 +38,18 @@ SCRIPT = """\
 # A task of {workdir}: it trains what is free there.
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-}}
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
+name=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
 # As a step, because SLURM signals those alone when a job is preempted.
 srun --overlap --nodes=1 --ntasks=1 {command} &
 step=$!
-trap 'kill -TERM "$step"' TERM
+# Not by srun, which kills its tasks at SIGTERM.
+trap 'scancel --signal=TERM "$name"' TERM
 wait "$step"
 # The signal ends `wait` too, while the sweep still saves.
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 # Bash keeps the status of a process that has ended.
 wait "$step"
 status=$?
-name=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
 # 143: stopped before it could say that it saves.
 if [ "$status" = {again} ] || [ "$status" = 143 ]; then
   # SLURM ends this script then; without the pause it might end by itself, and be done.

@@ -31,21 +31,24 @@ TICK = 0.1
 """Seconds between two looks at the child."""
 
 
-def supervise() -> None:
+def supervise(alone: bool = True) -> None:
     """Starts this command again in a child, in which it returns; the parent ends as that does.
 
-    The parent passes signals on. It ends with a line and STATUS where another process was lost
-    or did not come.
+    The parent passes stop signals on, SIGUSR2 too, and a second one ends both at once where it
+    is `alone`: a scheduler and its parent may send one each. It ends with a line and STATUS
+    where another process was lost or did not come.
     """
     if pipe := os.environ.pop(CHILD, None):
         threading.Thread(target=_end_with_parent, args=[int(pipe)], daemon=True).start()
-        # A terminal sends Ctrl-C to both, and the parent passes it on as SIGTERM.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # They come to both, and the parent passes them on as SIGTERM.
+        for number in (signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         return
     interruption = Interruption()
-    # Until the child has ended; a second signal ends both at once.
+    # Until the child has ended.
     interruption.unsaved = True
-    with interruption.listening():
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+    with interruption.listening(signals, alone):
         status, said = _run(interruption)
     if status == LOST or NOISE in said:
         _say(

@@ -1,9 +1,11 @@
 """A process joins others by what it is told; its parent makes a line of what JAX aborts."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -99,14 +101,15 @@ def supervised(tmp_path):
     """A function that starts a command whose child does what a text of Python says."""
     with contextlib.ExitStack() as processes:
 
-        def start(text):
+        def start(text, how=""):
             begin = "import os, signal, sys, time\nfrom experiments.training import supervisor"
-            lines = f"{begin}\nsupervisor.supervise()\n{text}"
+            lines = f"{begin}\nsupervisor.supervise({how})\n{text}"
             process = subprocess.Popen(
                 [sys.executable, "-c", lines],
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                start_new_session=True,
             )
             processes.enter_context(process)
             processes.callback(process.kill)
@@ -191,3 +194,14 @@ def test_a_child_ends_with_its_parent(supervised, number):
     process.send_signal(number)
     # The child would write to the same pipes for a minute.
     process.communicate(timeout=20)
+
+
+def test_a_scheduler_and_its_parent_may_both_tell_it_to_stop(supervised):
+    told = f"(time.sleep(1), sys.exit({STATUS}))"
+    process = supervised(TRAINS.format(told=told), "alone=False")
+    process.stdout.readline()
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        os.killpg(process.pid, number)
+        time.sleep(0.3)
+    assert process.communicate(timeout=60)[1] == f"{LINE}\n"
+    assert process.returncode == STATUS
