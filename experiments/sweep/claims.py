@@ -116,7 +116,9 @@ class Presence:
 
     def _is_one_of_many(self):
         all_say = (_read(path) for path in self._path.parent.glob("*.json"))
-        return any(not self._identity.items() <= says.items() for says in all_say)
+        # It has two files itself where it plans.
+        others = (x for x in all_say if not self._identity.items() <= x.items())
+        return not all(map(is_gone, others))
 
     def _write(self, beats):
         write_json(self._path, self._says | dict(beats=beats))

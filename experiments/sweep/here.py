@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.data.dataset import Dataset
+from experiments.errors import UserError
 from experiments.settings import Data
 from experiments.sweep.claims import SILENCE
 from experiments.sweep.joiner import TICK, check, run_trials
@@ -122,7 +123,7 @@ class Here:
             if self._interruption.asked:
                 self._interrupt(running)
             idle = {number for number, _ in running.values()} ^ {*range(len(workers))}
-            if any(map(board.is_free, trials)):
+            if idle and any(map(board.is_free, trials)):
                 for i in idle:
                     arguments = self._workdir, groups, board.claims.joiner, i
                     running[workers[i].train(*arguments)] = i, workers[i]
@@ -149,7 +150,10 @@ class Here:
                 self._interruption.asked = True
                 return
             if error is not None:
-                board.fail_for(number, _cause_of_death(worker, error))
+                cause = _cause_of_death(worker, error)
+                if not board.fail_for(number, cause):
+                    # No trial's fault: another worker would die as well.
+                    raise UserError(f"{cause}, before it took a trial") from error
                 worker.restart()
             # What the worker has taken shows in a list that is made now.
             board.listing(now=True)

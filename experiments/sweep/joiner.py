@@ -118,11 +118,16 @@ class Board:
         return {lane_key(trial.settings) for trial in running if trial}
 
     def take(self, trials: list[Trial]) -> Trial | None:
-        """Takes the first of `trials` that is free, and removes it there; None without any."""
-        for trial in trials:
+        """Takes the first of `trials` that is free; None where there is none.
+
+        It is removed there, and so are those that have ended.
+        """
+        for trial in list(trials):
             if self.is_free(trial) and self._claim(trial):
                 trials.remove(trial)
                 return trial
+            if name_of(trial) in self.listing().ended:
+                trials.remove(trial)
         return None
 
     def _claim(self, trial):
@@ -156,11 +161,13 @@ class Board:
             record_failure(self.workdir, trial, error, trace)
         self.settle(trial)
 
-    def fail_for(self, worker: int, error: str) -> None:
-        """Fails the trials of a worker that has died."""
-        for name, owner in self.claims.of_all_workers().items():
-            if owner == worker:
-                self.fail(self.by_name[name], error)
+    def fail_for(self, worker: int, error: str) -> int:
+        """Fails the trials of a worker that has died; returns how many it had."""
+        owners = self.claims.of_all_workers()
+        had = [name for name, owner in owners.items() if owner == worker]
+        for name in had:
+            self.fail(self.by_name[name], error)
+        return len(had)
 
     def leave(self) -> None:
         """Gives back what this process, or any of its workers, still has."""

@@ -3,11 +3,13 @@
 No trial is trained here: what stands in a worker's place writes the result.
 """
 
+import concurrent.futures as futures
 import signal
 import time
 
 import pytest
 
+from experiments.errors import UserError
 from experiments.sweep import here, joiner
 from experiments.sweep.claims import (
     JOINERS,
@@ -114,6 +116,15 @@ def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(
     assert name_of(ended) in listing.ended
     assert listing.is_running(name_of(other.ran[0]))
     process.leave()
+
+
+def test_a_worker_that_dies_before_it_takes_a_trial_ends_the_sweep(tmp_path):
+    worker = Worker()
+    worker.train = lambda *_: dead
+    dead = futures.Future()
+    dead.set_exception(futures.BrokenExecutor("by a test"))
+    with pytest.raises(UserError, match=r"died \(by a test\), before it took a trial"):
+        train(tmp_path, planned(1), worker)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
