@@ -66,9 +66,12 @@ def supervise(alone: bool = True) -> None:
 def _run(interruption):
     """Runs this command in a child. Returns its status, and what it said of other processes."""
     reading, writing = os.pipe()
+    # Of a process that ends at once, Python would list what its children shared with it.
+    warnings = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
+    own = {CHILD: str(reading), "PYTHONWARNINGS": ",".join(filter(None, warnings))}
     child = subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
-        env=os.environ | {CHILD: str(reading)},
+        env=os.environ | own,
         pass_fds=[reading],
         stderr=subprocess.PIPE,
         text=True,
