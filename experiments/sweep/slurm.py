@@ -39,16 +39,14 @@ SCRIPT = """\
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-}}
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
 name=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
-# As a step, because SLURM signals those alone when a job is preempted.
-srun --overlap --nodes=1 --ntasks=1 {command} &
-step=$!
-# Not by srun, which kills its tasks at SIGTERM.
-trap 'scancel --signal=TERM "$name"' TERM
-wait "$step"
+{start} &
+joiner=$!
+trap '{stop}' TERM
+wait "$joiner"
 # The signal ends `wait` too, while the sweep still saves.
-while kill -0 "$step" 2>/dev/null; do wait "$step"; done
+while kill -0 "$joiner" 2>/dev/null; do wait "$joiner"; done
 # Bash keeps the status of a process that has ended.
-wait "$step"
+wait "$joiner"
 status=$?
 # 143: stopped before it could say that it saves.
 if [ "$status" = {again} ] || [ "$status" = 143 ]; then
@@ -59,6 +57,16 @@ elif [ "$status" != 0 ]; then
 fi
 exit "$status"
 """
+
+
+AS_STEP = "srun --overlap --nodes=1 --ntasks=1 "
+"""How a joiner is started: SLURM signals steps alone when a job is preempted."""
+
+STOP_STEP = 'scancel --signal=TERM "$name"'
+"""How it is stopped: srun would kill it at SIGTERM."""
+
+STOP = 'kill -TERM "$joiner"'
+"""How one is stopped whose trials are steps, each by an srun that must not get the signal."""
 
 
 class SlurmError(UserError):
@@ -103,6 +111,7 @@ class Slurm(Joined):
         """
         super().__init__(workdir)
         self._jobs = jobs
+        self._nodes = nodes
         self._flags = sbatch_flags(flags, nodes)
         self._join = join
         self._say = say
@@ -147,7 +156,8 @@ class Slurm(Joined):
         jobs = self._workdir.absolute() / JOBS
         script = SCRIPT.format(
             workdir=one_line(self._workdir),
-            command=shlex.join(self._join),
+            start=("" if self._nodes > 1 else AS_STEP) + shlex.join(self._join),
+            stop=STOP if self._nodes > 1 else STOP_STEP,
             again=STATUS,
             jobs=shlex.quote(str(jobs)),
         )
