@@ -122,7 +122,8 @@ class Here:
         while True:
             if self._interruption.asked:
                 self._interrupt(running)
-            idle = {number for number, _ in running.values()} ^ {*range(len(workers))}
+            busy = {number for number, _ in running.values()}
+            idle = {*range(len(workers))} - busy
             if idle and any(map(board.is_free, trials)):
                 for i in idle:
                     arguments = self._workdir, groups, board.claims.joiner, i

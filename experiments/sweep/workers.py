@@ -152,10 +152,14 @@ def _train(workdir, groups, joiner, number, trackers=()):
     trials = [trial for group in groups for trial in group.trials]
     board = Board(workdir, trials, joiner, number)
     left = [Group(list(group.trials), group.lanes) for group in groups]
+    left.sort(key=lambda group: len(group.trials), reverse=True)
+    place = number
     while left:
         taken = board.programs()
-        apart = [group for group in left if _program(group) not in taken]
-        group = max(apart or left, key=lambda group: len(group.trials))
+        apart = [group for group in left if _program(group) not in taken] or left
+        # Workers that begin at the same time begin with different programs.
+        group = apart[place % len(apart)]
+        place = 0
         # What is given back later is found by the parent's next look at all trials.
         left.remove(group)
         _train_group(board, group, trackers)

@@ -70,9 +70,9 @@ class Here:
     directory = "."
 
 
-def start(workdir, trials, lanes=1):
+def start(workdir, trials, lanes=1, number=0):
     groups = [workers.Group(group, lanes) for group in group_trials(trials)]
-    workers._train(workdir, groups, "me", 0)
+    workers._train(workdir, groups, "me", number)
 
 
 def test_a_worker_locks_what_it_trains_and_unlocks_it(trained, tmp_path):
@@ -145,6 +145,15 @@ def test_a_worker_begins_with_a_program_that_no_other_is_at(trained, tmp_path):
     assert Claims(tmp_path, "other").take(name_of(ones[0]), 0)
     start(tmp_path, [*ones, *twos])
     assert trained.done == [name_of(trial) for trial in (*twos, *ones[1:])]
+
+
+def test_workers_that_begin_together_begin_with_different_programs(trained, tmp_path):
+    for number in range(3):
+        trained.done.clear()
+        trials = plan_trials({}, [tiny.POINT | {"model.N": N} for N in (1, 2)])
+        start(tmp_path / f"{number}", trials, number=number)
+        first = trials[number % 2]
+        assert trained.done[0] == name_of(first) and len(trained.done) == 2
 
 
 def test_workers_that_share_a_machine_take_what_they_need():
