@@ -57,6 +57,9 @@ def begin(workdir: Path, todo: Sequence[Trial]) -> None:
     listing = list_claims(workdir)
     claims = Claims(workdir, "launch.sweep")
     for trial in todo:
+        # Another process may have ended it since.
+        if is_finished(workdir, trial):
+            continue
         name = name_of(trial)
         number = listing.numbers.get(name, -1)
         has_failed = number % 2 and claims.failures(name, number)

@@ -189,7 +189,6 @@ def _train_group(board, group, trackers):
             failed=jobs.fail,
             interruption=_interruption,
         )
-        jobs.settle_ended()
     # An error of no trial alone, as of memory; trials that ended keep their results.
     except Exception as error:
         for trial in board.held():
@@ -245,6 +244,7 @@ class _Jobs:
 
     def leave(self):
         """Gives back what was interrupted."""
+        self.settle_ended()
         for trial in self.board.held():
             self.board.claims.give_back(name_of(trial), "its process left")
             self._unlock(trial)

@@ -198,6 +198,17 @@ def test_a_guest_leaves_what_the_living_train_and_the_host_waits(tmp_path, is_gu
         assert not process.poll()
 
 
+def test_what_has_ended_since_is_not_asked_for_again(tmp_path):
+    trials = planned(1)
+    train(tmp_path, trials, Worker())
+    # Planned a while ago.
+    begin(tmp_path, trials)
+    assert list_claims(tmp_path).ended == names(trials)
+    (tmp_path / trials[0].directory / "result.json").unlink()
+    begin(tmp_path, trials)
+    assert list_claims(tmp_path).ended == names(trials[1:])
+
+
 def test_results_from_before_there_were_claims_are_kept(tmp_path):
     trials = planned(2)
     finish(tmp_path, trials[0])
