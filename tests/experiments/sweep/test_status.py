@@ -7,7 +7,6 @@ import time
 import pytest
 
 from experiments.errors import UserError
-from experiments.sweep import slurm
 from experiments.sweep.claims import JOINERS, Claims
 from experiments.sweep.joiner import begin, name_of
 from experiments.sweep.plan import plan_trials
@@ -141,23 +140,3 @@ def test_who_joins_with_other_code_is_told(tmp_path):
     path.write_text(json.dumps(text))
     with pytest.raises(UserError, match="use the same version of the code"):
         read_trials(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("time", "grace"), [("1", 20), ("5", 100), ("240", 120), ("4:00:00", 120)]
-)
-def test_a_short_time_leaves_most_of_it_to_train(time, grace):
-    flags = slurm.sbatch_flags(dict(time=time, gres="gpu:1"), nodes=1)
-    assert {f"--time={time}", f"--signal=B:TERM@{grace}", "--gres=gpu:1"} <= {*flags}
-
-
-def test_flags_of_sbatch_are_those_of_the_user_first():
-    flags = slurm.sbatch_flags({"job-name": "mine", "nodes": "3"}, nodes=4)
-    assert "--job-name=mine" in flags and "--time=60" in flags
-    assert "--nodes=4" in flags and "--nodes=3" not in flags
-
-
-def test_without_slurm_it_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="there is no squeue here"):
-        slurm.Slurm(tmp_path, 2, {}, [], print).submit([])
