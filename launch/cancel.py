@@ -11,7 +11,7 @@ import platform
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.sweep.executors import slurm
+from experiments.sweep import slurm
 from experiments.sweep.workdir import cancel
 from launch import command
 

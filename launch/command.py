@@ -12,13 +12,15 @@ import logging
 import math
 import os
 import select
+import signal
 import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
 from experiments.errors import UserError, hint, one_line
-from experiments.system.signals import LINE, STATUS, Interrupted
+from experiments.system.signals import LINE, STATUS, Interrupted, Interruption
+from experiments.training.supervisor import supervise
 from experiments.training.trackers import mistake_in
 from launch import config_flag
 from launch.config_flag import shortened
@@ -71,6 +73,21 @@ def start(main, required: Sequence[str] = (), unless: str | None = None) -> None
         return without_traceback(lambda: print(_help(module, required)))
     parse = functools.partial(_parse, required=required, unless=unless)
     app.run(lambda _: without_traceback(main), flags_parser=parse)
+
+
+def run_as_one_of(hosts: str | None, run) -> None:
+    """Calls `run(interruption)`; with `hosts` in a child, as one of several processes."""
+    interruption = Interruption()
+    if hosts is None:
+        with interruption.listening():
+            return run(interruption)
+    supervise(alone=hosts != "auto")
+    try:
+        with interruption.listening([signal.SIGTERM], alone=False):
+            run(interruption)
+    except Interrupted:
+        # The parent prints the line.
+        sys.exit(STATUS)
 
 
 def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -9,11 +9,11 @@ from absl import flags
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Data
+from experiments.sweep import slurm
 from experiments.sweep.claims import SILENCE
-from experiments.sweep.executors import Executor, slurm
-from experiments.sweep.executors.here import Here, Wishes
-from experiments.sweep.executors.joined import Joined
-from experiments.sweep.executors.nodes import Nodes
+from experiments.sweep.here import Here, Wishes
+from experiments.sweep.nodes import Nodes
+from experiments.sweep.progress import Executor
 from experiments.system.signals import Interruption
 from launch import command
 
@@ -101,7 +101,7 @@ def executor_for(
     `outside` is the code from outside that the trials name, which other processes are told.
     """
     if value("on") == "join":
-        return Joined(workdir)
+        return slurm.Joined(workdir)
     if value("on") == "slurm":
         join = [*_python("sweep"), "--join", *_flags_to_join(workdir, outside)]
         return slurm.Slurm(

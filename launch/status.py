@@ -10,7 +10,7 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments.sweep.executors import slurm
+from experiments.sweep import slurm
 from experiments.sweep.status import describe, read_status, to_json
 from launch import command
 

@@ -25,6 +25,7 @@ compared; then its three seeds at the one of the lowest validation perplexity. S
 give the product of their values. The report has the rows at their own values beside it.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -47,7 +48,6 @@ from experiments.sweep.tuning import (
     read_tuning,
     trials_to_run,
 )
-from experiments.sweep.watch import Watch, follow
 from experiments.sweep.workdir import (
     adopt_directories,
     check_one_code,
@@ -134,23 +134,19 @@ def main():
     planned, overrides, keys = plan(console)
     tuning = read_tune()
     if _SEEDS.value == AUTO:
-        return run_auto(planned, overrides, keys, console)
-    rows = []
-    if tuning:
+        plans = plan_auto(planned, overrides, keys, console)
+    elif tuning:
         rows = plan_rows(_CONFIG.value, planned, overrides, tuning)
-    if _DRY_RUN.value:
-        if rows:
+        if _DRY_RUN.value:
             return dry_run_tuned(rows, console, target())
+        plans = plan_tuned(rows, read_workdir())
+    elif _DRY_RUN.value:
         return dry_run(planned, console, target=target())
-    workdir = read_workdir()
-    interruption = Interruption()
-    # Before this nothing is lost when a signal ends the process.
-    with interruption.listening():
-        if rows:
-            failed = run_tuned(rows, tuning, workdir, console, interruption)
-        else:
-            failed = run(planned, workdir, console, interruption)
-    sys.exit(1 if failed else 0)
+    else:
+        plans = iter([planned])
+    # None after a dry run.
+    if plans is not None:
+        sys.exit(1 if run(plans, read_workdir(), console, tuning) else 0)
 
 
 def plan(console):
@@ -272,8 +268,8 @@ def read_tune() -> Tuning | None:
     return read_tuning(_TUNE.value, _TUNE_SEEDS.value or 1)
 
 
-def run_auto(planned, overrides, keys, console):
-    """Gives seeds to rows until they are decided, or the budget is spent."""
+def plan_auto(planned, overrides, keys, console):
+    """Returns the trials of each look, more and more until rows are decided or budget is spent."""
     from launch import auto_seeds
 
     if "seed" in keys | {*overrides}:
@@ -287,47 +283,45 @@ def run_auto(planned, overrides, keys, console):
     if _DRY_RUN.value:
         dry_run(rows.trials(rows.first), console, target=target())
         return auto_seeds.say_what_to_expect(rows, budget, metrics, console)
-    workdir = read_workdir()
-    interruption = Interruption()
-    # Who joins waits for what is planned after a look.
-    with (
-        interruption.listening(),
-        lock(workdir),
-        Presence(workdir, plans=True),
-    ):
+    question = auto_seeds.Question(budget, metrics, interest)
+
+    def looks(workdir):
         seeds = rows.first
-        new = 0
         while seeds:
-            trained, already = train(rows.trials(seeds), workdir, console, interruption)
-            new += len(trained) - already
-            question = auto_seeds.Question(budget, metrics, interest)
+            yield rows.trials(seeds)
             seeds = auto_seeds.next_seeds(rows, seeds, workdir, question, console)
-        failed = report(trained, len(trained) - new, workdir, console)
-    sys.exit(1 if failed else 0)
+
+    return looks(read_workdir())
 
 
-def run(planned, workdir, console, interruption):
-    """Runs what has not ended and reports. Returns how many trials failed."""
-    with lock(workdir):
-        planned, already = train(planned, workdir, console, interruption)
-        return report(planned, already, workdir, console)
+def plan_tuned(rows, workdir):
+    """Yields the tuning trials, then with them what they choose."""
+    planned = None
+    # A row's choice is known when its tuning trials have ended, perhaps in an earlier call;
+    # without new choices nothing is left.
+    while (now := trials_to_run(rows, choices(rows, workdir))) != planned:
+        planned = now
+        yield planned
 
 
-def run_tuned(rows, tuning, workdir, console, interruption):
-    """Runs tuning trials, then what they choose. Returns how many trials failed."""
-    with lock(workdir), Presence(workdir, plans=True):
-        planned = None
+def run(plans, workdir, console, tuning):
+    """Runs what has not ended, plan after plan, and reports. Returns how many trials failed."""
+    interruption = Interruption()
+    with contextlib.ExitStack() as stack:
+        # Before this nothing is lost when a signal ends the process.
+        stack.enter_context(interruption.listening())
+        stack.enter_context(lock(workdir))
+        if tuning or _SEEDS.value == AUTO:
+            # Who joins waits for what is planned later.
+            stack.enter_context(Presence(workdir, plans=True))
         new = 0
-        # A row's choice is known when its tuning trials have ended, perhaps in an earlier
-        # call; without new choices nothing is left.
-        while (now := trials_to_run(rows, choices(rows, workdir))) != planned:
-            planned = now
+        for planned in plans:
             trained, already = train(planned, workdir, console, interruption, tuning)
             new += len(trained) - already
         return report(trained, len(trained) - new, workdir, console)
 
 
-def train(planned, workdir, console, interruption, tuning=None):
+def train(planned, workdir, console, interruption, tuning):
     """Runs what has not ended. Returns the trials, and how many had ended before."""
     planned = adopt_directories(workdir, planned)
     todo = [trial for trial in planned if not is_finished(workdir, trial)]
@@ -417,7 +411,7 @@ def _run(todo, already, prepared, workdir, console, interruption):
     progress = Progress(workdir, todo, already, console, _metrics(todo))
     try:
         executor.submit(todo)
-        follow(executor, Watch(workdir, todo), progress)
+        progress.follow(executor)
     finally:
         executor.leave()
 

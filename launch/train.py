@@ -29,7 +29,6 @@ import sys
 
 from absl import flags
 
-from experiments.system.signals import Interruption
 from launch import command, config_flag
 
 SPLITS = ("validation", "test")
@@ -60,16 +59,14 @@ flags.register_validator(
 
 
 def main():
-    interruption = Interruption()
-    with interruption.listening():
-        run(interruption)
-
-
-def run(interruption):
     if _RESUME.value and _INIT_FROM.value:
         command.mistake(
             "--resume and --init_from are both given: a trial begins from one other, or none"
         )
+    command.run_as_one_of(_HOSTS.value, run)
+
+
+def run(interruption):
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.settings import resolve
 
@@ -83,7 +80,7 @@ def run(interruption):
     from experiments.trial import cost
 
     # First, because the backend that the next lines start knows the devices of all.
-    multihost.join(_HOSTS.value, dict(config=settings.digest()))
+    multihost.join(_HOSTS.value)
     machine.check_platform()
     with multihost.together():
         machine.use_compile_cache()

@@ -13,13 +13,11 @@ if __name__ == "__main__":
     # Before the imports that take time, which would otherwise be done twice.
     huge_pages.restart_with_huge_pages()
 
-import signal
 from pathlib import Path
 
 from absl import flags
 
 from experiments.errors import UserError
-from experiments.system.signals import Interruption
 from launch import command
 
 _WORKDIR = command.define_workdir("The directory of the sweep")
@@ -32,11 +30,7 @@ _OUTSIDE = command.define_outside()
 
 
 def main():
-    # By it SLURM tells the process that started this one of the end of its time.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    interruption = Interruption()
-    with interruption.listening():
-        run(interruption)
+    command.run_as_one_of(_HOSTS.value, run)
 
 
 def run(interruption):
@@ -56,7 +50,7 @@ def run(interruption):
     trial = by_name[_TRIAL.value]
     alike = trained_alike(workdir).get(trial.directory, ())
     # First, because the backend that the next lines start knows the devices of all.
-    multihost.join(_HOSTS.value, dict(config=trial.settings.digest()))
+    multihost.join(_HOSTS.value)
     machine.check_platform()
     with multihost.together():
         machine.use_compile_cache()

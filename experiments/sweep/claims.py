@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from experiments.system.files import write_json
 from experiments.system.identity import is_gone, this_process
+from experiments.system.signals import STATUS
 
 CLAIMS = "claims"
 JOINERS = "joiners"
@@ -77,18 +78,14 @@ class Presence:
         plans: bool = False,
     ):
         """Begins to show it for a process of a scheduler's `job`, or for one that plans."""
-        identity = this_process()
-        self.name = f"{identity['host']}-{identity['process']}-{secrets.token_hex(3)}"
+        self._identity = this_process()
+        host, process = self._identity["host"], self._identity["process"]
+        self.name = f"{host}-{process}-{secrets.token_hex(3)}"
         self._path = workdir / JOINERS / f"{self.name}.json"
-        self._says = dict(identity, since=time_of_day(), plans=plans)
-        if job:
-            self._says["job"] = job
+        self._says = dict(self._identity, since=time_of_day(), plans=plans, job=job)
         self._silence = silence
-        self._beat = min(BEAT, silence / 4)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
-        self._last = _clock()
-        self._was_silent = False
 
     def __enter__(self):
         # Before the first claim: who claims has shown a sign of life.
@@ -102,27 +99,29 @@ class Presence:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
-    def was_silent(self) -> bool:
-        """Whether others may have taken it for dead since the last call."""
-        # Also before the thread has come to its next beat.
-        silent = self._was_silent or _clock() - self._last > self._silence / 2
-        self._was_silent = False
-        return silent
-
     def _go_on(self):
         beats = 0
-        while not self._ended.wait(self._beat):
+        last = _clock()
+        while not self._ended.wait(min(BEAT, self._silence / 4)):
+            if _clock() - last > self._silence / 2 and self._is_one_of_many():
+                # On a laptop that slept: no two processes may train a trial.
+                line = "this process stood still, and others may train what it had: start it again"
+                os.write(2, f"{line}\n".encode())
+                os._exit(STATUS)
             beats += 1
             # A full disk, or a server that is away, does not end the training.
             with contextlib.suppress(OSError):
                 self._write(beats)
+                last = _clock()
+
+    def _is_one_of_many(self):
+        all_say = (_read(path) for path in self._path.parent.glob("*.json"))
+        # It has two files itself where it plans.
+        others = (x for x in all_say if not self._identity.items() <= x.items())
+        return not all(map(is_gone, others))
 
     def _write(self, beats):
         write_json(self._path, self._says | dict(beats=beats))
-        now = _clock()
-        if now - self._last > self._silence / 2:
-            self._was_silent = True
-        self._last = now
 
 
 class Others:
@@ -166,33 +165,48 @@ def planner_lives(workdir: Path, others: Others) -> bool:
 
 
 class Claims:
-    """Takes trials for one process, and gives them back."""
+    """Takes trials for a worker of one process, and gives them back."""
 
-    def __init__(self, workdir: Path, joiner: str):
+    def __init__(self, workdir: Path, joiner: str, worker: int = 0):
+        self.joiner = joiner
         self._workdir = workdir
-        self._joiner = joiner
+        self._worker = worker
         # {trial: the number of our claim}
         self._held = {}
 
     @property
     def held(self) -> list[str]:
-        """The trials that this process has."""
+        """The trials that this worker has."""
         return list(self._held)
+
+    def of_all_workers(self) -> dict[str, int]:
+        """Returns {trial: worker} of the trials that this process has."""
+        listing = list_claims(self._workdir)
+        found = {}
+        for name in listing.running():
+            says = read_claim(self._workdir, name, listing.numbers[name])
+            if says.get("joiner") == self.joiner:
+                found[name] = says.get("worker", 0)
+        return found
 
     def take(self, name: str, number: int) -> bool:
         """Takes a trial by the claim of this number; False where another was first."""
-        if not self._make(name, number):
+        if not self._make(name, number, worker=self._worker):
             return False
         self._held[name] = number
         return True
 
     def give_back(self, name: str, why: str, failed: bool = False) -> None:
         """Lets others take a trial of this process."""
-        self._make(name, self._held.pop(name) + 1, why=why, failed=failed)
+        number = self._held.pop(name, None)
+        if number is None:
+            # Another worker's.
+            number = list_claims(self._workdir).numbers[name]
+        self._make(name, number + 1, why=why, failed=failed)
 
     def end(self, name: str) -> None:
         """Says that a trial of this process has its result."""
-        del self._held[name]
+        self._held.pop(name, None)
         self._make(name, ENDED)
 
     def give_back_for(self, name: str, number: int, why: str) -> None:
@@ -211,22 +225,6 @@ class Claims:
             number += 1
         self._make(name, number, why="asked for again", failed=False, anew=True)
 
-    def renew(self) -> list[str]:
-        """Claims all trials of this process again; returns those that others have now.
-
-        For a process that was silent, as on a laptop that slept.
-        """
-        lost = []
-        for name, number in list(self._held.items()):
-            # Not by a look, which over a network may be old. Others may have given it back.
-            self._make(name, number + 1, why="it was silent", failed=False)
-            if self._make(name, number + 2):
-                self._held[name] = number + 2
-            else:
-                del self._held[name]
-                lost.append(name)
-        return lost
-
     def failures(self, name: str, number: int) -> list[str]:
         """Returns the processes in whose hands a trial failed, up to this claim."""
         failed = []
@@ -240,7 +238,7 @@ class Claims:
 
     def _make(self, name, number, **says):
         path = self._workdir / CLAIMS / f"{name}.{number}"
-        content = dict(joiner=self._joiner, at=time_of_day(), **says)
+        content = dict(joiner=self.joiner, at=time_of_day(), **says)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(path, "x", encoding="utf-8") as file:

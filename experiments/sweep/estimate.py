@@ -115,7 +115,7 @@ def _reasons(settings, step):
 def seconds_of_a_step(settings: Settings) -> float:
     """Estimates the seconds of a training step on this machine.
 
-    It is of no use where FLOPs or memory are unknown, but for choosing a layout.
+    It is of no use where FLOPs or memory are unknown.
 
     FLOPs over the speed of products + PASSES · `cost.activation_memory` over the speed of
     passes, both measured here in a moment. PASSES is fitted to four steps of quick.py on one

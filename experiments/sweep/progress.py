@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import rich.console
 import rich.live
@@ -12,19 +12,40 @@ import rich.progress
 import rich.text
 
 from experiments.evaluation.metrics import METRICS, Metric, summary
+from experiments.sweep.claims import list_claims, read_claim
+from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import Trial
 from experiments.system.console import print_line
 from experiments.system.files import read_json
 from experiments.trial.cost import assumed_flops_of_a_step
 
+SHARE = 0.02
+"""The most of this process's time that goes to looking."""
+
 LINE_EVERY = 20.0
 """Seconds between status lines where the output is no terminal."""
 
 
-class Progress:
-    """Counts trials and steps, and shows them while its `with` block runs.
+class Executor(Protocol):
+    """Starts processes that join a sweep: here, on SLURM, or leaves that to a person.
 
-    `update` and `ended` tell it what happens. A trial's line has each of `metrics`.
+    A new kind of cluster is one class with these three methods.
+    """
+
+    def submit(self, trials: list[Trial]) -> None:
+        """Starts what is to train these trials, as far as it does not run already."""
+
+    def poll(self) -> bool:
+        """Goes on for a moment; returns whether anything still trains, or waits to."""
+
+    def leave(self) -> None:
+        """Is called at the end, also after an error or a stop signal."""
+
+
+class Progress:
+    """Shows what becomes of a sweep's trials, whichever processes train them.
+
+    A trial's line has each of `metrics`.
     """
 
     def __init__(
@@ -40,6 +61,12 @@ class Progress:
         self._already = already
         self._console = console
         self._metrics = metrics
+        self._by_name = {name_of(trial): trial for trial in todo}
+        # Failures of earlier calls are no news.
+        self._numbers = list_claims(workdir).numbers
+        # Trials that have ended by the claims.
+        self._seen = set()
+        self._next_look = 0.0
         # By directory: a trial that failed may be tried again elsewhere.
         self._ended = set()
         self._failed = set()
@@ -73,6 +100,38 @@ class Progress:
             # The lines of ended trials stay, the view of running ones goes.
             self._live.update("")
             self._live.stop()
+
+    def follow(self, executor: Executor) -> None:
+        """Shows the trials until nothing of the executor trains any more."""
+        with self:
+            while executor.poll():
+                if time.monotonic() >= self._next_look:
+                    start = time.monotonic()
+                    self.look()
+                    end = time.monotonic()
+                    self._next_look = end + (end - start) / SHARE
+            # The last trials may have ended just now.
+            self.look()
+
+    def look(self) -> None:
+        """Shows what the claims say has changed since the last look."""
+        listing = list_claims(self._workdir)
+        for name, trial in self._by_name.items():
+            number = listing.numbers.get(name, -1)
+            is_new = number != self._numbers.get(name, -1)
+            if name in listing.ended:
+                if name not in self._seen:
+                    self._seen.add(name)
+                    self.ended(trial)
+            elif is_new and self._has_failed(name, number):
+                self.ended(trial)
+        self._numbers = listing.numbers
+        running = map(self._by_name.get, listing.running())
+        self.update(list(filter(None, running)))
+
+    def _has_failed(self, name, number):
+        is_back = number % 2 == 1
+        return is_back and read_claim(self._workdir, name, number).get("failed", False)
 
     def update(self, running: list[Trial]) -> None:
         """Shows the state of the running trials, as their metrics.jsonl has it."""

@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.errors import UserError, one_line
 from experiments.evaluation.metric_file import ENDED, is_number
@@ -38,7 +38,7 @@ class TrialStatus(NamedTuple):
     """The scheduler's name for the process that trains it."""
     since: str | None = None
     silent: float | None = None
-    """Seconds since that process's last sign of life, by this machine's clock."""
+    """Seconds since that process's last sign of life, by this machine's clock; None for none."""
     loss: float | None = None
     speed: float | None = None
     """Steps a second."""
@@ -69,16 +69,6 @@ class Status(NamedTuple):
             return 0.0
         return sum(steps) / speed if speed else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns all of it as JSON has it."""
-        return dict(
-            counts=self.counts,
-            processes=self.processes,
-            cancelled=self.cancelled,
-            seconds_left=self.seconds_left,
-            trials=[trial._asdict() for trial in self.trials],
-        )
-
 
 def read_status(workdir: Path) -> Status:
     """Returns how the sweep of a workdir stands.
@@ -95,7 +85,8 @@ def read_status(workdir: Path) -> Status:
         steps = _steps(entry.get("settings", {}), base)
         trials.append(_trial_status(workdir, entry, listing)._replace(steps=steps))
     silences = [_silence(path) for path in (workdir / JOINERS).glob("*.json")]
-    alive = sum(seconds < SILENCE for seconds in silences)
+    # A process may have left since.
+    alive = sum(seconds < SILENCE for seconds in silences if seconds is not None)
     return Status(trials, alive, is_cancelled(workdir))
 
 
@@ -154,11 +145,11 @@ def _number(value):
 
 
 def _silence(path):
-    """Returns the seconds since a file was written, infinite where there is none."""
+    """Returns the seconds since a file was written, None where there is none."""
     try:
         return max(0.0, time.time() - path.stat().st_mtime)
     except OSError:
-        return float("inf")
+        return None
 
 
 def describe(status: Status, shown: int = 50) -> str:
@@ -185,10 +176,10 @@ def _say_running(trial):
     at = f"step {trial.step}/{trial.steps}"
     loss = "" if trial.loss is None else f" loss {trial.loss:.3f}"
     silent = ""
-    if trial.silent > SILENCE:
+    if trial.silent is None:
         silent = "; no sign of life"
-        if trial.silent < float("inf"):
-            silent += f" for {format_minutes(trial.silent)}"
+    elif trial.silent > SILENCE:
+        silent = f"; no sign of life for {format_minutes(trial.silent)}"
     return f"running  {trial.name}  {at}{loss}  on {where}, since {trial.since}{silent}"
 
 
@@ -197,9 +188,12 @@ def _say_failed(trial):
 
 
 def to_json(status: Status) -> str:
-    """Returns `Status.to_json` as text; what is infinite becomes null."""
-    values = status.to_json()
-    for trial in values["trials"]:
-        if trial["silent"] == float("inf"):
-            trial["silent"] = None
+    """Returns all of a status as JSON."""
+    values = dict(
+        counts=status.counts,
+        processes=status.processes,
+        cancelled=status.cancelled,
+        seconds_left=status.seconds_left,
+        trials=[trial._asdict() for trial in status.trials],
+    )
     return json.dumps(values, indent=1, ensure_ascii=False)

@@ -1,17 +1,20 @@
-"""Worker processes, each of which trains trials of one program at a time."""
+"""Worker processes, each of which takes trials and trains those of one program at a time."""
 
 import concurrent.futures as futures
 import contextlib
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Data
+from experiments.sweep.joiner import Board, name_of
 from experiments.sweep.plan import Trial, lane_key
 from experiments.sweep.schedule import Layout
-from experiments.sweep.workdir import is_finished, record_failure, trained_alike
+from experiments.sweep.workdir import is_finished, trained_alike
 from experiments.system import machine
 from experiments.system.files import LockedError, lock
 from experiments.system.machine import Machine
@@ -25,8 +28,15 @@ _interruption = Interruption()
 _listening = contextlib.ExitStack()
 
 
+class Group(NamedTuple):
+    """Trials of one program, and how many a worker trains at a time."""
+
+    trials: list[Trial]
+    lanes: int
+
+
 class Worker(Process):
-    """Runs some trials at a time in a process that keeps what it compiled for the next."""
+    """Trains in a process that keeps what it compiled for the next trials."""
 
     def __init__(
         self,
@@ -36,8 +46,6 @@ class Worker(Process):
     ):
         super().__init__(_start, threads, prepared)
         self._trackers = trackers
-        # The program that it has compiled last, None before the first.
-        self.program = None
 
     def machine(self) -> Machine:
         """Returns what the process runs on."""
@@ -56,10 +64,11 @@ class Worker(Process):
         """Starts to measure a trial; the future gives `Measured`, or None for a failure."""
         return self.submit(_measure, trial.settings, lanes)
 
-    def run(self, workdir: Path, trials: list[Trial], lanes: int) -> futures.Future:
-        """Starts to run trials of one program, `lanes` at a time."""
-        self.program = lane_key(trials[0].settings)
-        return self.submit(_run, workdir, trials, lanes, self._trackers)
+    def train(
+        self, workdir: Path, groups: Sequence[Group], joiner: str, number: int
+    ) -> futures.Future:
+        """Starts to take and train trials as the worker of this number, until none is free."""
+        return self.submit(_train, workdir, groups, joiner, number, self._trackers)
 
 
 class Pools:
@@ -134,49 +143,111 @@ def _measure(settings, lanes):
         return None
 
 
-def _run(workdir, trials, lanes, trackers=()):
-    """Runs trials of one program; a failure is written to the result.json of its trials.
+def _train(workdir, groups, joiner, number, trackers=()):
+    """Trains what is free of some groups, one group after another.
 
-    No failure goes further: the other trials of a sweep run on. The directories are locked,
-    so that no other process trains one of them at the same time.
+    The next is the one that has most trials, preferably of a program that no other worker is
+    at, here or elsewhere.
+    """
+    trials = [trial for group in groups for trial in group.trials]
+    board = Board(workdir, trials, joiner, number)
+    left = [Group(list(group.trials), group.lanes) for group in groups]
+    left.sort(key=lambda group: len(group.trials), reverse=True)
+    place = number
+    while left:
+        taken = board.programs()
+        apart = [group for group in left if _program(group) not in taken] or left
+        # Workers that begin at the same time begin with different programs.
+        group = apart[place % len(apart)]
+        place = 0
+        # What is given back later is found by the parent's next look at all trials.
+        left.remove(group)
+        _train_group(board, group, trackers)
+
+
+def _program(group):
+    return lane_key(group.trials[0].settings)
+
+
+def _train_group(board, group, trackers):
+    """Trains what is free of a group; a failure is written to the result.json of its trials.
+
+    No failure goes further: the other trials of a sweep run on.
     """
     from experiments.training import loop
     from experiments.training.trackers import Tracking
     from experiments.trial.lanes import Lanes
 
-    by_path = {workdir / trial.directory: trial for trial in trials}
+    settings = group.trials[0].settings
+    jobs = _Jobs(board, group.trials)
+    try:
+        loop.run_all(
+            jobs.take,
+            _prepared[settings.data],
+            Lanes(group.lanes, settings.training.strategy),
+            tracking=Tracking(trackers, board.workdir),
+            failed=jobs.fail,
+            interruption=_interruption,
+        )
+    # An error of no trial alone, as of memory; trials that ended keep their results.
+    except Exception as error:
+        for trial in board.held():
+            jobs.fail(jobs.job_of(trial), error)
+    finally:
+        jobs.leave()
 
-    def failed(job, error):
-        trace = "".join(traceback.format_exception(error))
-        message = f"{type(error).__name__}: {error}"
-        record_failure(workdir, by_path[job.path], message, trace)
 
-    settings = trials[0].settings
-    alike = trained_alike(workdir)
-    with contextlib.ExitStack() as locks:
-        jobs = []
-        for path, trial in by_path.items():
-            others = tuple(workdir / name for name in alike.get(trial.directory, ()))
-            job = loop.Job(trial.settings, path, trial.name, trial.point, alike=others)
+class _Jobs:
+    """Takes trials for lanes, with their directories locked, and settles them."""
+
+    def __init__(self, board: Board, trials: list[Trial]):
+        self.board = board
+        self.trials = trials
+        self.alike = trained_alike(board.workdir)
+        # {trial: what unlocks its directory}
+        self.locks = {}
+
+    def take(self):
+        """Returns a job, None where no trial is free."""
+        self.settle_ended()
+        while trial := self.board.take(self.trials):
+            locked = contextlib.ExitStack()
             try:
-                locks.enter_context(lock(path))
+                locked.enter_context(lock(self.board.workdir / trial.directory))
             except LockedError as error:
-                failed(job, error)
+                self.fail(self.job_of(trial), error)
             else:
-                jobs.append(job)
-        if not jobs:
-            return
-        try:
-            loop.run_all(
-                jobs,
-                _prepared[settings.data],
-                Lanes(lanes, settings.training.strategy),
-                tracking=Tracking(trackers, workdir),
-                failed=failed,
-                interruption=_interruption,
-            )
-        # An error of no trial alone, as of memory; trials that ended keep their results.
-        except Exception as error:
-            for job in jobs:
-                if not is_finished(workdir, by_path[job.path]):
-                    failed(job, error)
+                self.locks[name_of(trial)] = locked
+                return self.job_of(trial)
+        return None
+
+    def job_of(self, trial):
+        from experiments.training.trial_run import Job
+
+        workdir = self.board.workdir
+        others = [workdir / name for name in self.alike.get(trial.directory, ())]
+        path = workdir / trial.directory
+        return Job(trial.settings, path, trial.name, trial.point, alike=tuple(others))
+
+    def settle_ended(self):
+        """Settles trials that have ended: lanes do so one by one."""
+        for trial in self.board.held():
+            if is_finished(self.board.workdir, trial):
+                self.board.settle(trial)
+                self._unlock(trial)
+
+    def fail(self, job, error):
+        trial = self.board.by_name[job.path.name]
+        trace = "".join(traceback.format_exception(error))
+        self.board.fail(trial, f"{type(error).__name__}: {error}", trace)
+        self._unlock(trial)
+
+    def leave(self):
+        """Gives back what was interrupted."""
+        self.settle_ended()
+        for trial in self.board.held():
+            self.board.claims.give_back(name_of(trial), "its process left")
+            self._unlock(trial)
+
+    def _unlock(self, trial):
+        self.locks.pop(name_of(trial), contextlib.ExitStack()).close()

@@ -8,6 +8,7 @@ settings is refused.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ def run(
 
 
 def run_all(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job] | Callable[[], Job | None],
     prepared: Dataset,
     lanes: Lanes = Lanes(),
     *,
@@ -114,21 +115,26 @@ def run_all(
 ) -> list[dict[str, Any]]:
     """Trains jobs of one program, as many at a time as there are lanes.
 
+    Where `jobs` is a function it gives a job whenever a lane is free, None while there is none.
+
     Returns the results in the order in which the trials end. An error of one trial's own,
     such as a directory that cannot be written, goes to `failed` and leaves the others
     alone; without `failed` it is raised. Raises what `run` does.
     """
-    jobs = list(jobs)
-    settings = jobs[0].settings
+    next_job = jobs if callable(jobs) else functools.partial(next, iter(jobs), None)
+    first = next_job()
+    if first is None:
+        return []
+    settings = first.settings
     machine.reset_peak_memory()
-    for t in (job.settings.training for job in jobs):
-        # A single trial's rows are split over the devices, a lane's are not.
-        devices = lanes.mesh.size if lanes.count == 1 else 1
-        check_batch_size(t.batch_size, devices, t.accumulate)
+    t = settings.training
+    # A single trial's rows are split over the devices, a lane's are not.
+    devices = lanes.mesh.size if lanes.count == 1 else 1
+    check_batch_size(t.batch_size, devices, t.accumulate)
     with explained(settings, lanes.count, lanes.mesh.size):
         program = program_for(settings, prepared)
         common = Common(prepared, program, lanes, say, tracking)
-        loop = _Loop(jobs, common, failed, interruption or Interruption())
+        loop = _Loop(first, next_job, common, failed, interruption or Interruption())
         return loop.train()
 
 
@@ -173,16 +179,19 @@ class _Pace:
 
 
 class _Loop:
-    """Trains jobs in the lanes of a population."""
+    """Trains the `first` job, and those of `next_job`, in the lanes of a population."""
 
-    def __init__(self, jobs, common: Common, failed, interruption: Interruption):
-        self.jobs = jobs
+    def __init__(
+        self, first: Job, next_job, common: Common, failed, interruption: Interruption
+    ):
+        self.first = first
+        self.next_job = next_job
         self.common = common
         self.failed = failed
         self.interruption = interruption
         self.population = Population(common.program, common.prepared, common.lanes)
         self.evaluator = Evaluator.of(
-            jobs[0].settings.evaluation,
+            first.settings.evaluation,
             common.prepared,
             common.lanes,
             common.program,
@@ -240,9 +249,9 @@ class _Loop:
         return bool(self.population.runs)
 
     def _start_next(self, lane):
-        """Starts the next trial that has not ended and can start; None where none is left."""
-        while self.jobs:
-            job = self.jobs.pop(0)
+        """Starts the next trial that has not ended and can start; None where there is none."""
+        while job := self.first or self.next_job():
+            self.first = None
             # An error goes to `failed`, and the next trial gets the lane.
             with _errors_of(job, self.failed):
                 run_dir = RunDir(job.path)

@@ -1,17 +1,18 @@
-"""One trial on the devices of several processes, which `jax.distributed` joins.
+"""Trains one trial on the devices of several processes, which `jax.distributed` joins.
 
 They are on several hosts, or on one. The first process is the trial: it has the directory,
 logs, evaluates and saves, as it would alone. The others follow (`follower`): each draws the
 same batches by itself, feeds its devices their rows of them (`Lanes.own_rows`), and takes
 part in the sums of a step. Before each dispatch all meet: the first says how many steps
 come, and any may say that it is asked to stop, or that it failed.
+
+JAX's heartbeats decide which process is lost; what becomes of the others is in `supervisor`.
 """
 
 import contextlib
 import os
 import re
 import signal
-import time
 import zlib
 from collections.abc import Iterator
 
@@ -19,103 +20,58 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.errors import UserError
+from experiments.errors import UserError, one_line
 from experiments.system.signals import Interrupted, Interruption
-from experiments.training.rendezvous import PATIENCE, HostError, Rendezvous, relay
+from experiments.training.supervisor import HEARTBEAT, LOST, NOISE
 
-# What the first process says in place of a number of steps.
 END = 0
 STOPPED = -1
+"""What the first process says in place of a number of steps."""
 
 
-SETTLING = 3.0
-"""Seconds in which a lost process is noticed, if that is what an error came from."""
-
-_joined: list[Rendezvous] = []
-"""This process's part of the meeting, where it is one of several."""
+class HostError(UserError):
+    """Raised where processes cannot work together; the message says why, and the remedy."""
 
 
-def join(how: str | None, same: dict[str, str] | None = None) -> None:
-    """Makes this process one of several, which have the `same` texts, such as a config's.
+def join(how: str | None) -> None:
+    """Makes this process one of several; None leaves it alone.
 
     `how` is "auto" where SLURM, Open MPI, Kubernetes or a TPU pod says which, otherwise
-    HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first;
-    None leaves it alone. Comes before anything that starts JAX's backend. From then on this
-    process ends, with a line and status 75, where another is lost. Raises LostError where
-    others do not come, HostError where they do not fit together or `how` is none of these.
+    HOST:PORT,I/N for the I-th of N, counted from 0, which meet at that address of the first.
+    Comes before anything that starts JAX's backend. Raises HostError for other texts and
+    where JAX cannot begin; JAX aborts this process where others do not come.
     """
     if how is None:
         return
-    # It would take SIGTERM for itself. JAX 0.7 has no such option: see `_initialize`.
+    place = {} if how == "auto" else _place(how)
+    # It would take SIGTERM for itself. JAX 0.7 has no such option.
     with contextlib.suppress(AttributeError):
         jax.config.update("jax_enable_preemption_service", False)
-    if not (place := _detected() if how == "auto" else _named(how)):
-        _initialize(how)
-        return
-    address, number, count = place
-    rendezvous = Rendezvous(
-        address, number, count, {**(same or {}), "JAX": jax.__version__}
-    )
-    port = rendezvous.meet()
-    # Of a process that ends at once, Python would list what its children shared with it.
-    warnings = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, warnings))
-    _joined.append(rendezvous)
-    _initialize(
-        how,
-        coordinator_address=f"127.0.0.1:{relay(rendezvous.host, port) if number else port}",
-        num_processes=count,
-        process_id=number,
-        coordinator_bind_address=f"[::]:{port}",
-        # Longer than any silence that the rendezvous allows: JAX would abort.
-        heartbeat_timeout_seconds=24 * 3600,
-    )
+    try:
+        jax.distributed.initialize(**place, heartbeat_timeout_seconds=HEARTBEAT)
+    except (ValueError, RuntimeError) as error:
+        raise HostError(
+            f"--hosts={how}: {one_line(error)[:200]}; start as many processes as N says, "
+            "all with the address of the first and a port that is free there, or where auto "
+            "finds what started them"
+        ) from error
+    # Where JAX took SIGTERM, Python takes it back.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
-def leave() -> None:
-    """Ends this process's part, when all others end theirs."""
-    if _joined:
-        # It waits for the others, which may be lost even now.
-        jax.distributed.shutdown()
-        _joined.pop().leave()
-
-
-def _named(how):
-    """Returns the address of the first, this process's number, and the count."""
+def _place(how):
+    """Returns which process HOST:PORT,I/N says this is, as JAX names it."""
     named = re.fullmatch(r"(.+:\d+),(\d+)/(\d+)", how)
     if not (named and int(named[2]) < int(named[3])):
         raise HostError(
             f"--hosts={how}: give auto, or HOST:PORT,I/N such as node0:4567,0/2 for the "
             "first of two"
         )
-    return named[1], int(named[2]), int(named[3])
-
-
-def _detected():
-    """Returns what `_named` does, as JAX detects it, None where it does not say so."""
-    try:
-        from jax._src.clusters import ClusterEnv
-
-        address, count, number, _ = ClusterEnv.auto_detect_unset_distributed_params(
-            os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, PATIENCE
-        )
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
-        # It is no public interface. JAX finds out by itself, without a watch.
-        return None
-    return None if None in (address, number, count) else (address, number, count)
-
-
-def _initialize(how, **place):
-    try:
-        jax.distributed.initialize(**place)
-    except (ValueError, RuntimeError) as error:
-        raise HostError(
-            f"--hosts={how}: {' '.join(str(error).split())[:200]}; start as many processes "
-            "as N says, all with the address of the first, or where auto finds what "
-            "started them"
-        ) from error
-    # Where JAX took SIGTERM, Python takes it back.
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    return dict(
+        coordinator_address=named[1],
+        num_processes=int(named[3]),
+        process_id=int(named[2]),
+    )
 
 
 def several() -> bool:
@@ -145,26 +101,33 @@ def meet(steps: int = END, interruption: Interruption | None = None) -> int:
 def together() -> Iterator[None]:
     """Brings an error in this `with` block to the others where they next meet.
 
-    They must meet once more. At its end all leave.
+    They must meet once more. At its end all leave. Where another process is lost, this one
+    ends with status LOST.
     """
     try:
         yield
-    # All have met to find it out, so all know.
-    except HostError:
-        leave()
+        # Not at this process's own end: others would wait while the first writes a report.
+        jax.distributed.shutdown()
+    # All have met to find these out, so all know.
+    except (HostError, Interrupted):
         raise
     except Exception as error:
         if several():
-            if not isinstance(error, UserError):
-                # It may come of the loss of a process, with which this one soon ends.
-                time.sleep(SETTLING)
+            if _is_of_another(error):
+                os.write(2, f"{NOISE} {one_line(error)[:200]}\n".encode())
+                # Without JAX's own end, which would wait for the process that is lost.
+                os._exit(LOST)
             _gather(failed=True)
-        leave()
         raise
-    except Interrupted:
-        leave()
-        raise
-    leave()
+
+
+def _is_of_another(error):
+    """Returns whether an error is one that the loss of another process causes.
+
+    On a GPU it has the class of most of JAX's errors; on a CPU it may be a ValueError.
+    """
+    is_of_jax = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
+    return is_of_jax and not isinstance(error, UserError)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import inference
 from experiments.settings import OutsideError
-from experiments.sweep.executors.here import Here, Wishes
+from experiments.sweep.here import Here, Wishes
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.workdir import adopt_directories, is_finished, open_workdir
 from experiments.system.signals import Interruption

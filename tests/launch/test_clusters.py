@@ -1,10 +1,5 @@
-"""The templates of launch/clusters: scripts do what they say with programs that stand in for
-launch.sweep and scontrol; the Kubernetes file has the fields of its API."""
+"""The templates of launch/clusters: the Kubernetes file has the fields of its API."""
 
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -141,84 +136,3 @@ def test_kubernetes_files_fit_its_schemas(path):
     for document in documents(path):
         # The version in which backoffLimitPerIndex left its trial.
         validate.validate(document, "1.33", strict=True)
-
-
-SWEEP = """#!/bin/bash
-echo "$@" >> "$LOG"
-if [ "${MODE:-}" = wait ]; then
-  trap 'sleep 1; exit 75' TERM
-  touch "$LOG.ready"
-  while true; do sleep 0.05; done
-fi
-for word in "$@"; do
-  case $word in --workdir=*) mkdir -p "${word#*=}" && echo done >> "${word#*=}/result";; esac
-done
-exit "${STATUS:-0}"
-"""
-SCONTROL = """#!/bin/bash
-echo "scontrol $*" >> "$LOG"
-exit 1
-"""
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts a script with stand-ins for the programs that it calls."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in (("python", SWEEP), ("scontrol", SCONTROL)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-
-    def call(script, *arguments, **variables):
-        env = {
-            **os.environ,
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "LOG": str(tmp_path / "log"),
-            **variables,
-        }
-        if "WORKDIR" not in variables:
-            env.pop("WORKDIR", None)
-        return subprocess.Popen(
-            ["bash", CLUSTERS / script, *arguments], env=env, cwd=tmp_path
-        )
-
-    return call
-
-
-def terminated(process, tmp_path):
-    """Sends SIGTERM twice once the sweep runs; returns the script's status."""
-    for _ in range(200):
-        if (tmp_path / "log.ready").exists():
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    # As SLURM does when the time is over.
-    time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    return process.wait(20)
-
-
-def logged(tmp_path):
-    return (tmp_path / "log").read_text().splitlines()
-
-
-ARRAY = dict(SLURM_ARRAY_JOB_ID="17", SLURM_ARRAY_TASK_ID="4")
-
-
-@pytest.mark.parametrize("status", [0, 1, 2, 75])
-def test_the_slurm_script_has_the_status_of_the_sweep(start, tmp_path, status):
-    process = start("slurm.sh", WORKDIR="/w", STATUS=str(status), **ARRAY)
-    assert process.wait(20) == status
-    requeued = ["scontrol requeue 17_4"] if status == 75 else []
-    assert logged(tmp_path) == ["-m launch.sweep --join --workdir=/w", *requeued]
-
-
-def test_the_slurm_script_waits_until_the_sweep_has_saved(start, tmp_path):
-    process = start("slurm.sh", WORKDIR="/w", MODE="wait", **ARRAY)
-    assert terminated(process, tmp_path) == 75
-    assert logged(tmp_path)[-1] == "scontrol requeue 17_4"
-
-
-def test_the_slurm_script_needs_a_workdir(start):
-    assert start("slurm.sh").wait(20) != 0

@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from experiments.sweep.executors.here import Here, Wishes
+from experiments.sweep.here import Here, Wishes
 from experiments.sweep.workers import Worker
 from experiments.system import machine
 from experiments.system.machine import PlatformError

@@ -1,8 +1,7 @@
 """A real SLURM of two nodes on this machine, with all of its state in one directory.
 
     with Cluster() as cluster:
-        job = cluster.sbatch("--wrap=hostname", "--output=out-%j")
-        cluster.wait(job)
+        cluster.run("sbatch", "--wrap=hostname", "--output=out-%j")
 
 Nothing is written outside of the directory, and no daemon is left behind: the daemons are
 children of this process, in the foreground, and end with it.
@@ -28,19 +27,6 @@ INSTALL = (
 )
 NODES = ("127.0.0.1", "127.0.0.2")
 """Names of nodes that resolve on every Linux without a line in /etc/hosts."""
-ENDED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
-}
-"""States that a job does not leave by itself."""
-
 STARTING = 60.0
 STOPPING = 10.0
 """Seconds that daemons have."""
@@ -131,12 +117,7 @@ class Cluster:
     def __exit__(self, *_):
         self.stop()
 
-    def sbatch(self, *arguments: str | Path, **env: str) -> str:
-        """Submits a job; returns its number. `env` is added to its environment."""
-        output = self.run("sbatch", "--parsable", *arguments, env=env)
-        return output.strip().partition(";")[0]
-
-    def squeue(self, *arguments: str) -> list[list[str]]:
+    def squeue(self) -> list[list[str]]:
         """Lists [job or job_task, state, node] of all jobs, those that ended last 5 minutes."""
         formatted = "--format=%i|%T|%N"
         lines = self.run(
@@ -146,29 +127,13 @@ class Cluster:
             "--states=all",
             "--array",
             formatted,
-            *arguments,
         )
         return [line.split("|") for line in lines.splitlines()]
-
-    def state(self, job: str) -> str:
-        """Returns a job's state, as RUNNING; of an array, name one task, as 12_0."""
-        (row,) = self.squeue(f"--jobs={job}")
-        return row[1]
 
     def states(self) -> list[str]:
         """Returns each node's state, as idle."""
         lines = self.run("sinfo", "--noheader", "--Node", "--format=%T").splitlines()
         return [line.strip() for line in lines]
-
-    def wait(self, job: str, seconds: float = 90.0) -> dict[str, str]:
-        """Waits until a job, or each task of an array, has ended; returns their states."""
-
-        def has_ended():
-            rows = self.squeue(f"--jobs={job}")
-            return rows and all(state in ENDED for _, state, _ in rows)
-
-        self.wait_for(has_ended, f"the end of job {job}", seconds)
-        return {name: state for name, state, _ in self.squeue(f"--jobs={job}")}
 
     def wait_for(
         self, holds: Callable[[], object], what: str, seconds: float = 60.0
@@ -221,11 +186,11 @@ class Cluster:
                     self.resume(node)
         self.wait_for(lambda: set(self.states()) == {"idle"}, "idle nodes", STARTING)
 
-    def run(self, *command: str | Path, env: Mapping[str, str] | None = None) -> str:
+    def run(self, *command: str | Path) -> str:
         """Runs a command of SLURM; returns its output, or raises RuntimeError with it."""
         ended = subprocess.run(
             [*map(str, command)],
-            env={**self.env, **(env or {})},
+            env=self.env,
             capture_output=True,
             text=True,
         )

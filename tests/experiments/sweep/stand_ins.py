@@ -1,61 +1,16 @@
 """Workers that end their trials as a test says, and a sweep of such trials."""
 
 import concurrent.futures as futures
+from types import SimpleNamespace
 
-from experiments.sweep.joiner import Share, run_trials
-from experiments.sweep.plan import group_trials, lane_key, plan_trials
-from experiments.sweep.schedule import Layout, Schedule
+from experiments.sweep import here
+from experiments.sweep.joiner import Board, name_of
+from experiments.sweep.plan import plan_trials
 from experiments.sweep.workdir import record_failure
 from experiments.system.files import write_json
-from experiments.system.signals import Interrupted
+from experiments.system.machine import Machine
+from experiments.system.signals import Interrupted, Interruption
 from tests.experiments import tiny
-
-
-class Worker:
-    """Ends its trials when it is told to, with a result or an error."""
-
-    program = None
-
-    def __init__(self, end=lambda workdir, trial: finish(workdir, trial)):
-        self.end = end
-        self.shares = []
-        self.restarts = 0
-        self.waiting = None
-
-    def run(self, workdir, trials, lanes):
-        self.program = lane_key(trials[0].settings)
-        self.shares.append(Share(list(trials), lanes))
-        future = futures.Future()
-        self.waiting = workdir, trials, future
-        return future
-
-    def go_on(self):
-        if self.waiting is None:
-            return
-        workdir, trials, future = self.waiting
-        self.waiting = None
-        try:
-            for trial in list(trials):
-                self.end(workdir, trial)
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    def terminate(self):
-        if self.waiting is not None:
-            self.waiting[-1].set_exception(Interrupted())
-
-    def restart(self):
-        self.restarts += 1
-
-
-class FakePools:
-    def __init__(self, *workers):
-        self.all = workers
-
-    def workers(self, layout):
-        return self.all[: layout.workers]
 
 
 def finish(workdir, trial):
@@ -70,6 +25,91 @@ def die(workdir, trial):
     raise futures.BrokenExecutor("by a test")
 
 
+class Worker:
+    """Takes trials as a worker process does, and ends one when it is told to go on."""
+
+    def __init__(self, end=finish, status=None):
+        self.end = end
+        self.exit_status = lambda: status
+        self.ran = []
+        self.restarts = 0
+        self.trial = None
+
+    def train(self, workdir, groups, joiner, number):
+        self.left = [trial for group in groups for trial in group.trials]
+        self.board = Board(workdir, self.left, joiner, number)
+        self.future = futures.Future()
+        self._take()
+        return self.future
+
+    def go_on(self):
+        if self.trial is None:
+            return
+        trial, self.trial = self.trial, None
+        try:
+            self.end(self.board.workdir, trial)
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            self.board.settle(trial)
+            self._take()
+
+    def terminate(self):
+        if self.trial is not None:
+            self.board.claims.give_back(name_of(self.trial), "its process left")
+        self.future.set_exception(Interrupted())
+
+    def restart(self):
+        self.restarts += 1
+
+    def _take(self):
+        self.trial = self.board.take(self.left)
+        if self.trial is None:
+            self.future.set_result(None)
+        else:
+            self.ran.append(self.trial)
+
+
+class Joiner(here.Here):
+    """A process that joins a sweep with these workers, which go on at every look."""
+
+    def __init__(self, workdir, *workers, silence=120.0, is_guest=False):
+        wishes = here.Wishes(workers=len(workers), silence=silence)
+        self.stop = Interruption()
+        super().__init__(workdir, {}, wishes, print, self.stop, is_guest=is_guest)
+        self.all = workers
+
+    def submit(self, trials):
+        pools = SimpleNamespace(
+            machine=Machine("cpu", 1, 2),
+            workers=lambda layout: self.all[: layout.workers],
+            stop=lambda: None,
+        )
+        before, here.Pools = here.Pools, lambda *_: pools
+        try:
+            super().submit(trials)
+        finally:
+            here.Pools = before
+
+    def poll(self):
+        for worker in self.all:
+            worker.go_on()
+        return super().poll()
+
+
+def train(workdir, trials, *workers, **options):
+    """Trains to the end with these workers."""
+    joiner = Joiner(workdir, *workers, **options)
+    joiner.submit(trials)
+    run_to_end(joiner)
+    joiner.leave()
+
+
+def run_to_end(joiner):
+    while joiner.poll():
+        pass
+
+
 def planned(seeds):
     points = [
         tiny.POINT | {"seed": seed, "model.N": layers}
@@ -79,20 +119,5 @@ def planned(seeds):
     return plan_trials({}, points)
 
 
-def as_layout(workers=1, lanes=1):
-    schedule = Schedule(Layout("as asked", workers, lanes), "as asked")
-    return lambda free: [(group, schedule) for group in group_trials(free)]
-
-
-def train(workdir, trials, *workers, choose=None, **options):
-    """Trains to the end with these workers; each goes on at every look."""
-    choose = choose or as_layout(len(workers))
-    for _ in run_trials(FakePools(*workers), workdir, trials, choose, **options):
-        for worker in workers:
-            worker.go_on()
-
-
 def ran(*workers):
-    return [
-        trial for worker in workers for share in worker.shares for trial in share[0]
-    ]
+    return [trial for worker in workers for trial in worker.ran]

@@ -175,25 +175,36 @@ def test_a_process_that_plans_is_waited_for_while_it_lives(tmp_path):
     assert not planner_lives(tmp_path, others)
 
 
-def test_a_process_that_slept_claims_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("others", [False, True])
+def test_a_process_that_slept_ends_where_others_may_train(
+    tmp_path, monkeypatch, others
+):
     now = [0.0]
+    ended = threading.Event()
     monkeypatch.setattr(module, "_clock", lambda: now[0])
-    with Presence(tmp_path, silence=1000) as presence:
-        claims = Claims(tmp_path, presence.name)
-        for name in "abc":
-            claims.take(name, 0)
-        assert not presence.was_silent()
-        now[0] += 501
-        assert presence.was_silent()
-        # Meanwhile another has taken one for its own.
-        other = Claims(tmp_path, "other")
-        other.give_back_for("b", 0, "silent")
-        assert other.take("b", 2)
-        assert claims.renew() == ["b"]
-        assert claims.held == ["a", "c"]
-        claims.end("a")
-        claims.give_back("c", "left")
-    assert list_claims(tmp_path).numbers == {"a": 2, "b": 2, "c": 3}
+    monkeypatch.setattr(module.os, "_exit", lambda status: ended.set())
+    if others:
+        write_joiner(tmp_path, "elsewhere", beats=1)
+    # Those who plan are of the same process.
+    with Presence(tmp_path, plans=True), Presence(tmp_path, silence=0.4) as presence:
+        assert not ended.wait(0.5)
+        now[0] += 0.3
+        assert ended.wait(2) == others
+        # It is the last that it does; here it goes on.
+        assert read_joiner(tmp_path, presence.name)["beats"] > 0
+
+
+def test_what_a_process_has_is_that_of_all_its_workers(tmp_path):
+    one, two, other = (Claims(tmp_path, *who) for who in (("a", 0), ("a", 1), ("b", 0)))
+    for claims, names in ((one, "xy"), (two, "z"), (other, "w")):
+        for name in names:
+            assert claims.take(name, 0)
+    one.end("x")
+    assert (one.held, two.held) == (["y"], ["z"])
+    assert one.of_all_workers() == two.of_all_workers() == {"y": 0, "z": 1}
+    # As for a worker that has died.
+    one.give_back("z", "killed", failed=True)
+    assert list_claims(tmp_path).numbers == {"x": 0, "y": 0, "z": 1, "w": 0}
 
 
 def test_a_process_of_this_machine_that_has_ended_is_known_at_once(tmp_path):

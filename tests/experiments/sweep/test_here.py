@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.sweep.executors import here
+from experiments.sweep import here
 from experiments.sweep.plan import plan_trials
 from experiments.system.machine import Machine
 from experiments.system.signals import Interruption
@@ -25,18 +25,11 @@ def submit(tmp_path, monkeypatch):
         measure = lambda trial, layout: Measured(1.0, 1.0 / layout.workers)
         pools = SimpleNamespace(machine=machine, measure=measure, stop=lambda: None)
         monkeypatch.setattr(here, "Pools", lambda *_: pools)
-        asked = []
-
-        def run(pools, workdir, trials, choose, *_, **__):
-            asked.extend(choose(trials))
-            yield
-
-        monkeypatch.setattr(here, "run_trials", run)
         one = here.Here(tmp_path, {}, here.Wishes(), print, Interruption(), **options)
         one.submit(trials)
-        one.poll()
+        chosen = one._chosen or one._choose_some(trials)
         one.leave()
-        return [schedule.layout.workers for _, schedule in asked]
+        return [schedule.layout.workers for _, schedule in chosen]
 
     return submitted
 
@@ -56,11 +49,13 @@ def test_a_guest_shares_them_too(submit):
     assert submit(Machine("cpu", 1, 64), trials, is_guest=True) == [3, 3, 3]
 
 
-def test_a_guest_measures_one_group_and_leaves_the_rest_to_others(submit):
-    config = tiny.config()
-    config.training.steps = 10**8
-    trials = plan_trials(config, POINTS)
-    assert submit(Machine("cpu", 1, 64), trials, is_guest=True) == [3]
+@pytest.mark.parametrize(("backend", "groups"), [("gpu", 1), ("cpu", 2)])
+def test_a_guest_measures_one_group_and_leaves_the_rest_to_others(
+    submit, backend, groups
+):
+    points = [point | {"seed": seed} for point in POINTS[:2] for seed in range(2)]
+    trials = plan_trials(tiny.config(), points)
+    assert len(submit(Machine(backend, 1, 64), trials, is_guest=True)) == groups
 
 
 def test_a_trial_alone_has_all_cores(submit):

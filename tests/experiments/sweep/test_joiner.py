@@ -3,17 +3,14 @@
 No trial is trained here: what stands in a worker's place writes the result.
 """
 
-import bisect
-import heapq
-import itertools
+import concurrent.futures as futures
 import signal
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from experiments.sweep import joiner
+from experiments.errors import UserError
+from experiments.sweep import here, joiner
 from experiments.sweep.claims import (
     JOINERS,
     Claims,
@@ -21,82 +18,59 @@ from experiments.sweep.claims import (
     list_claims,
     read_claim,
 )
-from experiments.sweep.joiner import CancelledError, begin, name_of, run_trials
-from experiments.sweep.plan import group_trials
-from experiments.sweep.schedule import Layout
-from experiments.sweep.workdir import cancel
+from experiments.sweep.joiner import CancelledError, begin, name_of
+from experiments.sweep.plan import plan_trials
+from experiments.sweep.workdir import cancel, open_workdir
 from experiments.system.files import write_json
-from experiments.system.signals import Interrupted, Interruption
+from experiments.system.signals import STATUS, Interrupted
 from tests.cases import the_rest_in_ci
+from tests.experiments import tiny
 from tests.experiments.sweep.stand_ins import (
-    FakePools,
+    Joiner,
     Worker,
-    as_layout,
     die,
     fail,
     finish,
     planned,
     ran,
+    run_to_end,
     train,
 )
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(joiner, "TICK", 0.001)
+    for module in (joiner, here):
+        monkeypatch.setattr(module, "TICK", 0.001)
     monkeypatch.setattr(joiner, "AGE", 0.0)
 
 
-def test_each_trial_runs_once_and_a_worker_keeps_to_its_program(tmp_path):
+def names(trials):
+    return {name_of(trial) for trial in trials}
+
+
+def test_each_trial_runs_once(tmp_path):
     trials = planned(4)
-    first, second = Worker(), Worker()
-    train(tmp_path, trials, first, second)
-    assert sorted(ran(first, second)) == sorted(trials)
-    for worker in (first, second):
-        programs = [share.program for share in worker.shares]
-        # It compiled no program twice.
-        changes = sum(a != b for a, b in itertools.pairwise(programs))
-        assert changes == len(set(programs)) - 1
-    assert first.shares[0].program != second.shares[0].program
-    listing = list_claims(tmp_path)
-    assert listing.ended == {name_of(trial) for trial in trials}
+    workers = [Worker(), Worker()]
+    train(tmp_path, trials, *workers)
+    assert sorted(ran(*workers)) == sorted(trials)
+    assert all(worker.ran for worker in workers)
+    assert list_claims(tmp_path).ended == names(trials)
     # Nobody is left who could be taken for alive.
     assert list((tmp_path / JOINERS).iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("count", "workers", "lanes", "sizes"),
-    [(5, 1, 2, [5]), (9, 1, 2, [8, 1]), (5, 2, 2, [3, 2]), (3, 2, 2, [2, 1])],
-)
-def test_lanes_have_trials_to_go_on_with(tmp_path, count, workers, lanes, sizes):
-    """A lane that ends takes the next of its call, so calls have more than lanes."""
-    trials = planned(count)[:count]
-    several = [Worker() for _ in range(workers)]
-    train(tmp_path, trials, *several, choose=as_layout(workers, lanes))
-    shares = [share for worker in several for share in worker.shares]
-    assert [len(share.trials) for share in shares] == sizes
-    assert {share.lanes for share in shares} == {lanes}
-
-
 def test_two_processes_share_the_trials(tmp_path):
-    # Of the second program there are fewer than are left of the first.
     trials = planned(6)[:9]
     workers = [Worker(), Worker()]
-    both = [
-        run_trials(FakePools(worker), tmp_path, trials, as_layout(), stays=False)
-        for worker in workers
-    ]
+    both = [Joiner(tmp_path, worker, is_guest=True) for worker in workers]
+    for process in both:
+        process.submit(trials)
     # They go on in turn, each until it finds nothing free.
     while both:
-        for process in list(both):
-            for worker in workers:
-                worker.go_on()
-            if next(process, None) is None and process.gi_frame is None:
-                both.remove(process)
+        both = [process for process in both if process.poll()]
     assert sorted(ran(*workers)) == sorted(trials)
-    assert all(worker.shares for worker in workers)
-    # Each began with a program of its own.
-    assert workers[0].shares[0].program != workers[1].shares[0].program
+    assert all(worker.ran for worker in workers)
 
 
 def test_what_failed_is_tried_by_others_and_three_times_at_most(tmp_path):
@@ -104,13 +78,13 @@ def test_what_failed_is_tried_by_others_and_three_times_at_most(tmp_path):
     for count in range(1, 5):
         worker = Worker(fail)
         train(tmp_path, trials, worker)
-        assert len(worker.shares) == (1 if count <= 3 else 0)
+        assert len(worker.ran) == (1 if count <= 3 else 0)
     name = name_of(trials[0])
     assert read_claim(tmp_path, name, 1)["why"] == "no memory"
     begin(tmp_path, trials)
     worker = Worker()
     train(tmp_path, trials, worker)
-    assert len(worker.shares) == 1 and list_claims(tmp_path).ended == {name}
+    assert worker.ran == trials and list_claims(tmp_path).ended == {name}
 
 
 @pytest.mark.parametrize(
@@ -125,42 +99,46 @@ def test_what_failed_is_tried_by_others_and_three_times_at_most(tmp_path):
 def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(
     tmp_path, status, words
 ):
-    trials = planned(1)
     ends = iter([die, finish])
-    worker = Worker(lambda *arguments: next(ends)(*arguments))
-    worker.exit_status = lambda: status
-    train(tmp_path, trials, worker)
+    worker = Worker(lambda *arguments: next(ends)(*arguments), status)
+    other = Worker()
+    # The other's trial is no failure of the one that dies.
+    other.go_on = lambda: None
+    process = Joiner(tmp_path, worker, other)
+    process.submit(planned(2)[:3])
+    for _ in range(4):
+        process.poll()
     assert worker.restarts == 1
-    failed, ended = ran(worker)
+    failed, ended = worker.ran
     result = (tmp_path / failed.directory / "result.json").read_text()
     assert words in result
-    assert list_claims(tmp_path).ended == {name_of(ended)}
-
-
-def test_a_lane_that_ends_early_is_given_up_before_its_share(tmp_path):
-    trials = planned(2)[:2]
-    worker = Worker()
-    process = run_trials(FakePools(worker), tmp_path, trials, as_layout(lanes=2))
-    next(process)
-    finish(tmp_path, trials[0])
-    next(process)
-    assert list_claims(tmp_path).ended == {name_of(trials[0])}
-    for _ in process:
-        worker.go_on()
-    assert len(list_claims(tmp_path).ended) == 2
-
-
-def test_an_interrupted_process_gives_back_what_it_has(tmp_path):
-    trials = planned(1)
-    interruption = Interruption()
-    worker = Worker()
-    process = run_trials(FakePools(worker), tmp_path, trials, as_layout(), interruption)
-    next(process)
-    interruption.asked = True
-    with pytest.raises(Interrupted):
-        next(process)
     listing = list_claims(tmp_path)
-    assert listing.running() == [] and len(listing.numbers) == 1
+    assert name_of(ended) in listing.ended
+    assert listing.is_running(name_of(other.ran[0]))
+    process.leave()
+
+
+def test_a_worker_that_dies_before_it_takes_a_trial_ends_the_sweep(tmp_path):
+    worker = Worker()
+    worker.train = lambda *_: dead
+    dead = futures.Future()
+    dead.set_exception(futures.BrokenExecutor("by a test"))
+    with pytest.raises(UserError, match=r"died \(by a test\), before it took a trial"):
+        train(tmp_path, planned(1), worker)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_interrupted_process_gives_back_what_it_has(tmp_path, is_told):
+    """It is told to stop, or another process has told its worker, which leaves at once."""
+    trials = planned(1)
+    process = Joiner(tmp_path, Worker(die, STATUS))
+    process.submit(trials)
+    process.stop.asked = is_told
+    with pytest.raises(Interrupted):
+        run_to_end(process)
+    listing = list_claims(tmp_path)
+    assert listing.running() == []
+    assert len(listing.numbers) == (0 if is_told else 1)
     other = Worker()
     train(tmp_path, trials, other)
     assert sorted(ran(other)) == sorted(trials)
@@ -168,11 +146,15 @@ def test_an_interrupted_process_gives_back_what_it_has(tmp_path):
 
 def test_a_cancelled_sweep_ends_everywhere_until_it_is_begun_again(tmp_path):
     trials = planned(1)
-    process = run_trials(FakePools(Worker()), tmp_path, trials, as_layout())
-    next(process)
+    worker = Worker()
+    process = Joiner(tmp_path, worker)
+    process.submit(trials)
+    process.poll()
     cancel(tmp_path, "me")
+    worker.go_on = lambda: None
     with pytest.raises(CancelledError, match="was cancelled"):
-        list(process)
+        run_to_end(process)
+    assert list_claims(tmp_path).running() == []
     with pytest.raises(CancelledError):
         train(tmp_path, trials, Worker())
     begin(tmp_path, trials)
@@ -197,54 +179,34 @@ def test_the_trials_of_a_dead_process_are_taken_over(tmp_path):
     assert why == "elsewhere-1 shows no sign of life"
 
 
-@pytest.mark.parametrize("stays", the_rest_in_ci([True, False], first=1))
-def test_a_guest_leaves_what_the_living_train_and_the_host_waits(tmp_path, stays):
+@pytest.mark.parametrize("is_guest", the_rest_in_ci([False, True], first=1))
+def test_a_guest_leaves_what_the_living_train_and_the_host_waits(tmp_path, is_guest):
     trials = planned(1)
     with Presence(tmp_path, silence=0.4) as other:
         claims = Claims(tmp_path, other.name)
         claims.take(name_of(trials[0]), 0)
         worker = Worker()
-        process = run_trials(
-            FakePools(worker),
-            tmp_path,
-            trials,
-            as_layout(),
-            stays=stays,
-            silence=30.0,
-        )
+        process = Joiner(tmp_path, worker, silence=30.0, is_guest=is_guest)
+        process.submit(trials)
         deadline = time.monotonic() + 5
-        for _ in process:
-            worker.go_on()
-            if time.monotonic() > deadline:
-                break
-        assert (time.monotonic() > deadline) == stays
+        while process.poll() and time.monotonic() < deadline:
+            pass
+        assert (time.monotonic() > deadline) != is_guest
         assert ran(worker) == trials[1:]
         finish(tmp_path, trials[0])
         claims.end(name_of(trials[0]))
-        assert list(process) == []
+        assert not process.poll()
 
 
-def test_a_process_that_slept_leaves_what_others_have_taken(tmp_path, monkeypatch):
+def test_what_has_ended_since_is_not_asked_for_again(tmp_path):
     trials = planned(1)
-    worker = Worker()
-    process = run_trials(FakePools(worker), tmp_path, trials, as_layout())
-    next(process)
-    (mine,) = ran(worker)
-    name = name_of(mine)
-    other = Claims(tmp_path, "other")
-    other.give_back_for(name, 0, "silent")
-    other.take(name, 2)
-    monkeypatch.setattr(Presence, "was_silent", lambda presence: True)
-    next(process)
-    assert worker.restarts == 1
-    monkeypatch.undo()
-    finish(tmp_path, mine)
-    other.end(name)
-    worker.waiting = None
-    for _ in process:
-        worker.go_on()
-    assert list_claims(tmp_path).ended == {name_of(trial) for trial in trials}
-    assert len(ran(worker)) == 2
+    train(tmp_path, trials, Worker())
+    # Planned a while ago.
+    begin(tmp_path, trials)
+    assert list_claims(tmp_path).ended == names(trials)
+    (tmp_path / trials[0].directory / "result.json").unlink()
+    begin(tmp_path, trials)
+    assert list_claims(tmp_path).ended == names(trials[1:])
 
 
 def test_results_from_before_there_were_claims_are_kept(tmp_path):
@@ -255,98 +217,33 @@ def test_results_from_before_there_were_claims_are_kept(tmp_path):
     assert sorted(ran(worker)) == sorted(trials[1:])
 
 
-class Network:
-    """Fifty processes over a slow file system, in a time of their own.
-
-    A list of a directory is up to 30 s old, as NFS clients cache it; each file that is made
-    takes 2 ms, a list 0.1 s.
-    """
-
-    MADE = 0.002
-    LISTED = 0.1
-    OLDEST = 30.0
-
-    def __init__(self, rng):
-        self.rng = rng
-        self.now = 0.0
-        self.claiming = 0.0
-        self.numbers = {}
-        # [(time, trial, number of a claim, or -1 for its end)]
-        self.events = []
-
-    def make(self, claims, name, number):
-        self.spend(self.MADE)
-        if (name, number) in self.numbers:
-            return False
-        self.numbers[name, number] = claims._joiner
-        bisect.insort(self.events, (self.now, name, number))
-        return True
-
-    def list(self, view):
-        self.spend(self.LISTED)
-        seen = self.now - self.rng.uniform(0, self.OLDEST)
-        while view.place < len(self.events) and self.events[view.place][0] <= seen:
-            _, name, number = self.events[view.place]
-            view.place += 1
-            if number < 0:
-                view.listing.ended.add(name)
-            else:
-                view.listing.numbers[name] = number
-        return view.listing
-
-    def spend(self, seconds):
-        self.now += seconds
-        self.claiming += seconds
+def scored(workdir, seeds=3):
+    """Trials of rows that differ in their scores; the first and last share a program."""
+    rows = ({}, {"evaluation.beam": 2}, {"evaluation.alpha": 0.0})
+    points = [row | {"seed": seed} for row in rows for seed in range(seeds)]
+    trials = plan_trials(tiny.config(), points)
+    open_workdir(workdir, "config.py", tiny.config(), [], trials)
+    return trials
 
 
-class View:
-    def __init__(self):
-        self.place = 0
-        self.listing = joiner.Listing({}, set())
+@pytest.mark.parametrize("age", [0.0, 60.0])
+def test_a_trial_waits_for_the_one_that_it_is_to_copy(tmp_path, monkeypatch, age):
+    monkeypatch.setattr(joiner, "AGE", age)
+    trials = scored(tmp_path)
+    workers = [Worker(), Worker()]
+    both = [Joiner(tmp_path, worker) for worker in workers]
+    for process in both:
+        process.submit(trials)
+    while both:
+        both = [process for process in both if process.poll()]
+        keys = [w.trial.settings.training_key() for w in workers if w.trial]
+        assert len({*keys}) == len(keys)
+    assert sorted(ran(*workers)) == sorted(trials)
 
 
-@pytest.mark.ci
-def test_fifty_processes_and_ten_thousand_trials_over_a_slow_network(monkeypatch):
-    rng = np.random.default_rng(0)
-    network = Network(rng)
-    monkeypatch.setattr(joiner, "AGE", 2.0)
-    monkeypatch.setattr(joiner.time, "monotonic", lambda: network.now)
-    make = lambda claims, name, number, **says: network.make(claims, name, number)
-    monkeypatch.setattr(Claims, "_make", make)
-    monkeypatch.setattr(joiner, "is_finished", lambda workdir, trial: False)
-    trials = [
-        row._replace(directory=f"trials/{row.settings.model.N}-{i}")
-        for row in planned(1)
-        for i in range(5_000)
-    ]
-    by_program = group_trials(trials)
-    processes = []
-    for i in range(50):
-        presence = type("Named", (), dict(name=f"process-{i}"))
-        crew = joiner._Crew(Path("nowhere"), trials, presence, Interruption(), 120.0)
-        groups = [joiner._Group(group, Layout("", 1, 1)) for group in by_program]
-        processes.append((crew, groups, View(), Worker()))
-    trained = []
-    training = 0.0
-    # (when it is free, process)
-    free = [(0.0, i) for i in range(50)]
-    while free:
-        now, i = heapq.heappop(free)
-        crew, groups, view, worker = processes[i]
-        monkeypatch.setattr(joiner, "list_claims", lambda _, v=view: network.list(v))
-        network.now = now
-        share = crew._take(worker, [], groups)
-        if share is None:
-            continue
-        (trial,) = share.trials
-        worker.program = share.program
-        trained.append(trial.directory)
-        seconds = rng.lognormal(np.log(30), 0.5)
-        training += seconds
-        started = network.now
-        network.now += seconds
-        bisect.insort(network.events, (network.now, name_of(trial), -1))
-        heapq.heappush(free, (started + seconds, i))
-        del crew.claims._held[name_of(trial)]
-    assert len(trained) == len(set(trained)) == 10_000
-    assert network.claiming < 0.01 * training
+def test_the_copy_of_a_trial_that_fails_is_trained(tmp_path):
+    first, *_ = trials = scored(tmp_path, seeds=1)
+    ends = {name_of(first): fail}
+    worker = Worker(lambda path, trial: ends.get(name_of(trial), finish)(path, trial))
+    train(tmp_path, trials, worker)
+    assert sorted(ran(worker)) == sorted(trials)

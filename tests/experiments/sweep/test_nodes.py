@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from experiments.sweep.claims import list_claims
-from experiments.sweep.executors.nodes import LOG, Nodes
 from experiments.sweep.joiner import name_of
+from experiments.sweep.nodes import LOG, Nodes
 from experiments.sweep.plan import plan_trials
 from experiments.system.files import read_json
 from experiments.system.signals import STATUS, Interrupted, Interruption

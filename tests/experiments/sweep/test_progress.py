@@ -6,8 +6,12 @@ import time
 
 import rich.console
 
+from experiments.sweep.claims import Claims
+from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.progress import Progress
+from experiments.sweep.workdir import record_failure
+from experiments.system.files import write_json
 from tests.experiments import fakes, tiny
 
 
@@ -94,3 +98,36 @@ def test_a_terminal_shows_a_bar_for_each_running_trial(tmp_path):
     assert "2 running, 0 to come, 100 tokens/s" in shown
     assert "step 6/12 loss 2.500" in shown and "compiling" in shown
     assert "seed=1" in shown
+
+
+def test_what_becomes_of_trials_is_said_once(tmp_path):
+    """One ends, one diverges, and one fails, as it did in an earlier call."""
+    points = [{"seed": seed} for seed in range(3)]
+    ended, diverged, failed = plan_trials(tiny.config(), points)
+    before = Claims(tmp_path, "before")
+    before.take(name_of(failed), 0)
+    before.give_back(name_of(failed), "no memory", failed=True)
+    printed = io.StringIO()
+    console = rich.console.Console(file=printed, width=200)
+    progress = Progress(tmp_path, [ended, diverged, failed], 0, console)
+    progress.look()
+    assert printed.getvalue() == ""
+    claims = Claims(tmp_path, "now")
+    results = (fakes.finished(steps=12), dict(status="diverged", error="loss nan"))
+    for trial, result in zip((ended, diverged), results, strict=True):
+        claims.take(name_of(trial), 0)
+        write_json(tmp_path / trial.directory / "result.json", result)
+        claims.end(name_of(trial))
+    claims.take(name_of(failed), 2)
+    record_failure(tmp_path, failed, "no memory")
+    claims.give_back(name_of(failed), "no memory", failed=True)
+    for _ in range(2):
+        progress.look()
+    lines = printed.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "[1/3] seed=0",
+        "[2/3] seed=1",
+        "[3/3] seed=2",
+    ]
+    assert lines[1].endswith("FAILED: loss nan")
+    assert lines[2].endswith("FAILED: no memory")

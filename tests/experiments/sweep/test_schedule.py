@@ -25,9 +25,9 @@ LAPTOP, SERVER, GPU, TPU = (
     ("machine", "trials", "expected"),
     [
         (LAPTOP, 1, [(1, 1)]),
-        (LAPTOP, 3, [(2, 1), (1, 1), (1, 3)]),
-        (SERVER, 5, [(5, 1), (1, 1), (1, 4)]),
-        (Machine("cpu", 1, 1), 9, [(1, 1), (1, 4)]),
+        (LAPTOP, 3, [(2, 1)]),
+        (SERVER, 5, [(5, 1)]),
+        (Machine("cpu", 1, 1), 9, [(1, 1)]),
         (GPU, 1, [(1, 1)]),
         (GPU, 15, [(1, 15), (1, 4), (1, 1)]),
         (GPU, 500, [(1, 64), (1, 16), (1, 1)]),
@@ -46,11 +46,11 @@ def test_layouts(machine, trials, expected):
     ("machine", "trials", "processes", "expected"),
     [
         # A group of one trial, beside others.
-        (LAPTOP, 1, 9, [(2, 1), (1, 1)]),
-        (SERVER, 3, 60, [(60, 1), (1, 1), (1, 3)]),
+        (LAPTOP, 1, 9, [(2, 1)]),
+        (SERVER, 3, 60, [(60, 1)]),
         # Memory has room for fewer than there are.
-        (SERVER, 5, 4, [(4, 1), (1, 1), (1, 4)]),
-        (SERVER, 5, 1, [(1, 1), (1, 4)]),
+        (SERVER, 5, 4, [(4, 1)]),
+        (SERVER, 5, 1, [(1, 1)]),
         (GPU, 1, 9, [(1, 1)]),
     ],
 )
@@ -65,75 +65,40 @@ def test_threads_share_the_cores():
     assert Layout("", 1, 8).threads(GPU) == GPU.cores > 1
 
 
-def test_what_ends_first_is_chosen():
-    steps = [100] * 3
-    speeds = {
-        (2, 1): Measured(10, 1.0),
-        (1, 1): Measured(10, 0.6),
-        (1, 3): Measured(20, 1.8),
-    }
-    asked = []
+@pytest.mark.parametrize(
+    ("steps", "speeds", "chosen", "asked"),
+    [
+        # 20 seconds with 8 lanes: nothing else is tried.
+        (100, {8: 0.1, 2: 0.05, 1: 0.001}, 8, [8]),
+        # 1,010, 2,010 and 90 seconds.
+        (10_000, {8: 0.1, 2: 0.05, 1: 0.001}, 1, [8, 2, 1]),
+        # Without memory for 8, 12 and 15 minutes.
+        (10_000, {8: None, 2: 0.018, 1: 0.011}, 2, [8, 2, 1]),
+    ],
+)
+def test_what_ends_first_is_chosen(steps, speeds, chosen, asked):
+    tried = []
 
     def measure(layout):
-        asked.append(layout.name)
-        return speeds[layout.workers, layout.lanes]
+        tried.append(layout.lanes)
+        step = speeds[layout.lanes]
+        return step and Measured(10, step)
 
-    chosen = choose(LAPTOP, steps, 1e4, measure)  # 210, 190 and 200 seconds
-    assert chosen.layout == Layout("one after another", 1, 1) and asked == [
-        "processes",
-        "one after another",
-        "lanes",
-    ]
-    assert (
-        "processes (2 × 1) 210 s" in chosen.why and "lanes (1 × 3) 200 s" in chosen.why
-    )
-    speeds[1, 3] = Measured(20, 1.6)
-    assert choose(LAPTOP, steps, 1e4, measure).layout.name == "lanes"
-    speeds[1, 3] = None
-    assert choose(LAPTOP, steps, 1e4, measure).layout.name == "one after another"
-    asked.clear()
-    assert choose(LAPTOP, steps, 30, measure).layout.name == "processes" and not asked
-    assert (
-        choose(LAPTOP, [100], 1e4, measure).layout.name == "one after another"
-        and not asked
-    )
+    schedule = choose(GPU, [steps] * 8, measure)
+    assert schedule.layout.lanes == chosen
+    assert tried == asked
+    assert ("measured: lanes (8) " in schedule.why) == (len(asked) > 1)
 
 
-def test_without_a_guess_the_likely_best_way_gives_it():
-    asked = []
-
-    def measure(layout):
-        asked.append(layout.lanes)
-        return Measured(10, {8: 0.1, 2: 0.05, 1: 0.001}[layout.lanes]) if fits else None
-
-    fits = True
-    assert choose(GPU, [100] * 8, None, measure).layout.lanes == 8 and asked == [
-        8
-    ]  # 20 seconds
-    asked.clear()
-    assert choose(GPU, [10_000] * 8, None, measure).layout.lanes == 1 and asked == [
-        8,
-        2,
-        1,
-    ]  # 1010 and more, 90
-    fits = False
-    assert "inf" in choose(GPU, [100] * 8, None, measure).why
+def test_nothing_is_measured_without_a_choice():
+    assert choose(LAPTOP, [100] * 3, measure=None).layout.workers == 2
+    assert choose(GPU, [100], measure=None).layout.lanes == 1
 
 
 def test_trials_go_where_it_is_free_first():
-    """100 on one place, 60 + 50 on the other."""
-    assert seconds(Layout("", 2, 1), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110
+    """100 on one lane, 60 + 50 on the other."""
+    assert seconds(Layout("", 1, 2), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 110
     assert seconds(Layout("", 1, 3), [100, 60, 50], Measured(5, 2)) == 5 + 2 * 100
-
-
-def test_processes_that_others_fill_cost_their_share():
-    assert seconds(Layout("", 4, 1), [100, 60], Measured(5, 2)) == (205 + 125) / 4
-    # 0.6 seconds a step with both cores, 1 with one of them.
-    speeds = {2: Measured(10, 1.0), 1: Measured(10, 0.6)}
-    measure = lambda layout: speeds[layout.workers]
-    assert choose(LAPTOP, [100], 1e4, measure, 9).layout.workers == 2
-    speeds[1] = Measured(10, 0.4)
-    assert choose(LAPTOP, [100], 1e4, measure, 9).layout.workers == 1
 
 
 def test_a_persons_wish():

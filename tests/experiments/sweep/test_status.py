@@ -8,7 +8,6 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.sweep.claims import JOINERS, Claims
-from experiments.sweep.executors import slurm
 from experiments.sweep.joiner import begin, name_of
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.status import describe, read_status, to_json
@@ -141,41 +140,3 @@ def test_who_joins_with_other_code_is_told(tmp_path):
     path.write_text(json.dumps(text))
     with pytest.raises(UserError, match="use the same version of the code"):
         read_trials(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("240", 240),
-        ("4:30", 4),
-        ("4:00:00", 240),
-        ("1-12", 36 * 60),
-        ("1-12:30", 36 * 60 + 30),
-        ("0", 1),
-    ],
-)
-def test_times_are_those_of_sbatch(text, minutes):
-    assert slurm._minutes(text) == minutes
-
-
-@pytest.mark.parametrize("text", ["", "a", "4h", "1-", "-1"])
-def test_another_time_is_refused(text):
-    with pytest.raises(UserError, match=f"--slurm.time={text} is no time"):
-        slurm._minutes(text)
-
-
-def test_a_short_time_leaves_most_of_it_to_train():
-    given, additional = slurm._parameters(dict(time="1", gres="gpu:1"), nodes=1)
-    assert (given["time"], given["signal_delay_s"]) == (1, 20)
-    assert additional == {"gres": "gpu:1", "requeue": True}
-    given, _ = slurm._parameters(dict(time="4:00:00"), nodes=1)
-    assert given["signal_delay_s"] == slurm.GRACE
-    _, additional = slurm._parameters({}, nodes=4)
-    assert additional["nodes"] == 4
-
-
-def test_without_slurm_it_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    pytest.importorskip("submitit")
-    with pytest.raises(UserError, match="there is no squeue here"):
-        slurm.Slurm(tmp_path, 2, {}, [], print).submit([])

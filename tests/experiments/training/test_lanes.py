@@ -54,6 +54,31 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
 
 
 @pytest.mark.ci
+def test_a_lane_takes_what_comes_later(tmp_path):
+    """Of two lanes one is empty until the trial in the other has logged a line."""
+    first, second = (
+        loop.Job(tiny.shared(seed=seed), tmp_path / f"{seed}") for seed in range(2)
+    )
+    waiting = [first]
+    seen = []
+
+    def say(line):
+        if not seen:
+            waiting.append(second)
+        seen.append(line)
+
+    take = lambda: waiting.pop() if waiting else None
+    results = loop.run_all(take, tiny.corpus(), ONE_DEVICE, say=say)
+    assert len(results) == 2
+    alone = second._replace(path=tmp_path / "alone")
+    assert (
+        loop.run_all([alone], tiny.corpus(), ONE_DEVICE)[0]["bleu"]
+        == results[1]["bleu"]
+    )
+    assert metrics(alone.path) == metrics(second.path)
+
+
+@pytest.mark.ci
 def test_lanes_are_resumed_each_from_its_own_step(tmp_path):
     """One at its end and one half way, killed; a third never begun."""
     jobs = [

@@ -1,0 +1,256 @@
+"""Trains trials in the tasks of a SLURM array, each of which joins the sweep.
+
+A task is `launch.sweep --join`, which takes trials until none is free. It saves and goes back
+to the queue when SLURM's time is over, when it is preempted, and at SIGTERM; no administrator
+has to set anything for that.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.errors import UserError, one_line
+from experiments.sweep.claims import list_claims
+from experiments.sweep.joiner import name_of
+from experiments.sweep.plan import Trial
+from experiments.system.checksums import read_sealed, write_sealed
+from experiments.system.files import write_text
+from experiments.system.signals import STATUS
+
+JOBS = "jobs"
+"""The folder of the script and of logs."""
+
+ASK_EVERY = 15.0
+"""Seconds between two questions to SLURM."""
+
+PAUSE = 1.0
+"""Seconds between two looks at the claims."""
+
+GRACE = 120
+"""Seconds before the end of a task's time at which it is asked to save."""
+
+SCRIPT = """\
+#!/bin/bash
+# A task of {workdir}: it trains what is free there.
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-}}
+[ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
+name=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+{start} &
+joiner=$!
+trap '{stop}' TERM
+wait "$joiner"
+# The signal ends `wait` too, while the sweep still saves.
+while kill -0 "$joiner" 2>/dev/null; do wait "$joiner"; done
+# Bash keeps the status of a process that has ended.
+wait "$joiner"
+status=$?
+# 143: stopped before it could say that it saves.
+if [ "$status" = {again} ] || [ "$status" = 143 ]; then
+  # SLURM ends this script then; without the pause it might end by itself, and be done.
+  scontrol requeue "$name" && sleep 600
+elif [ "$status" != 0 ]; then
+  {{ tail -n 20 {jobs}/"$name.out"; echo "(exit status $status)"; }} > {jobs}/"$name.failed"
+fi
+exit "$status"
+"""
+
+
+AS_STEP = "srun --overlap --nodes=1 --ntasks=1 "
+"""How a joiner is started: SLURM signals steps alone when a job is preempted."""
+
+STOP_STEP = 'scancel --signal=TERM "$name"'
+"""How it is stopped: srun would kill it at SIGTERM."""
+
+STOP = 'kill -TERM "$joiner"'
+"""How one is stopped whose trials are steps, each by an srun that must not get the signal."""
+
+
+class SlurmError(UserError):
+    """Raised for what SLURM refuses, in its own words."""
+
+
+class Joined:
+    """Waits until others have trained all trials: whoever joins, by `launch.sweep --join`."""
+
+    def __init__(self, workdir: Path):
+        self._workdir = workdir
+        self._names = set()
+
+    def submit(self, trials: list[Trial]) -> None:
+        """Notes what is waited for."""
+        self._names = {name_of(trial) for trial in trials}
+
+    def poll(self) -> bool:
+        """Waits a moment; returns whether a trial has no result yet."""
+        time.sleep(PAUSE)
+        return not self._names <= list_claims(self._workdir).ended
+
+    def leave(self) -> None:
+        """Leaves the others alone."""
+
+
+class Slurm(Joined):
+    """Submits an array of tasks, and asks what has become of them."""
+
+    def __init__(
+        self,
+        workdir: Path,
+        jobs: int,
+        flags: Mapping[str, str],
+        join: Sequence[str],
+        say: Callable[[str], None],
+        nodes: int = 1,
+    ):
+        """Submits at most `jobs` tasks, each with so many nodes, that run the command `join`.
+
+        `flags` are sbatch's, such as {"partition": "gpu"}.
+        """
+        super().__init__(workdir)
+        self._jobs = jobs
+        self._nodes = nodes
+        self._flags = sbatch_flags(flags, nodes)
+        self._join = join
+        self._say = say
+        self._asked = -ASK_EVERY
+        self._are_left = True
+        self._reported = set()
+
+    def submit(self, trials: list[Trial]) -> None:
+        """Submits a task for each trial, up to the limit, less those that are there still."""
+        super().submit(trials)
+        tasks = tasks_of(self._workdir, always=True)
+        there = [task for task, state in tasks.items() if state != "COMPLETING"]
+        # Failures of tasks before this call are no news.
+        self._reported = set(failures(self._workdir))
+        if there:
+            self._say(f"{len(there)} tasks of an earlier call are there: {_few(there)}")
+        count = min(self._jobs, len(trials)) - len(there)
+        if count > 0:
+            number = self._sbatch(count)
+            self._say(
+                f"SLURM job {number}: {count} tasks, logs in {self._workdir / JOBS}. Ctrl-C "
+                f"leaves them; launch.cancel --workdir={self._workdir} ends them"
+            )
+        self._asked = -ASK_EVERY
+        self._are_left = True
+
+    def poll(self) -> bool:
+        """Waits a second; returns whether there is work, and tasks that run or wait."""
+        if not super().poll():
+            return False
+        if time.monotonic() - self._asked > ASK_EVERY:
+            self._are_left = bool(tasks_of(self._workdir))
+            self._asked = time.monotonic()
+            for task, lines in failures(self._workdir).items():
+                if task not in self._reported:
+                    self._reported.add(task)
+                    self._say(f"task {task} ended without its work:\n{lines}")
+        return self._are_left
+
+    def _sbatch(self, count):
+        """Submits tasks; returns their job's number, which the workdir keeps."""
+        jobs = self._workdir.absolute() / JOBS
+        script = SCRIPT.format(
+            workdir=one_line(self._workdir),
+            start=("" if self._nodes > 1 else AS_STEP) + shlex.join(self._join),
+            stop=STOP if self._nodes > 1 else STOP_STEP,
+            again=STATUS,
+            jobs=shlex.quote(str(jobs)),
+        )
+        write_text(jobs / "join.sh", script)
+        # A percent sign would begin one of sbatch's own names.
+        output = f"{jobs}/".replace("%", "%%") + "%A_%a.out"
+        array = (f"--array=0-{count - 1}", f"--output={output}")
+        said = _run("sbatch", "--parsable", *array, *self._flags, f"{jobs}/join.sh")
+        number = said.strip().partition(";")[0]
+        numbers = [*job_numbers(self._workdir), number]
+        write_sealed(jobs / "jobs.json", dict(jobs=numbers))
+        return number
+
+
+def task_name() -> str | None:
+    """Returns the name of the SLURM task that this process is in, None for none."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    if array:
+        return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return os.environ.get("SLURM_JOB_ID")
+
+
+def tasks_of(workdir: Path, always: bool = False) -> dict[str, str]:
+    """Returns {task: state} of all tasks of a workdir's jobs that SLURM has still.
+
+    A task that is COMPLETING may have ended for good, or be about to start again. Without
+    jobs SLURM is asked only if `always`: whether it is there.
+    """
+    numbers = job_numbers(workdir)
+    if not numbers and not always:
+        return {}
+    # All of the user's: for a job that has left the queue squeue has but an error.
+    asked = _run("squeue", "--me", "--noheader", "--array", "--format=%i %T")
+    states = dict(line.split() for line in asked.splitlines())
+    return {
+        task: state for task, state in states.items() if task.split("_")[0] in numbers
+    }
+
+
+def failures(workdir: Path) -> dict[str, str]:
+    """Returns {task: the last lines of its log} of tasks that ended with an error."""
+    paths = sorted((workdir / JOBS).glob("*.failed"))
+    return {path.stem: path.read_text(errors="replace") for path in paths}
+
+
+def cancel(workdir: Path) -> list[str]:
+    """Cancels tasks that wait; those that run save first, and leave. Returns both."""
+    tasks = list(tasks_of(workdir))
+    if tasks:
+        _run("scancel", "--state=PENDING", *job_numbers(workdir))
+    return tasks
+
+
+def job_numbers(workdir: Path) -> list[str]:
+    """Returns the jobs that were submitted for a workdir."""
+    return (read_sealed(workdir / JOBS / "jobs.json") or {}).get("jobs", [])
+
+
+def on_nodes(nodes: int, command: Sequence[str]) -> list[str]:
+    """Returns how a task of several nodes starts a process on each of them."""
+    each = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    return ["srun", "--overlap", "--kill-on-bad-exit=0", *each, *command]
+
+
+def sbatch_flags(flags: Mapping[str, str], nodes: int) -> list[str]:
+    """Returns all flags of sbatch for tasks of so many nodes: a user's, and what they lack."""
+    # An hour, as there may be no default.
+    minutes = flags.get("time", "60")
+    # Of a short time a third is left to save.
+    grace = min(GRACE, 20 * int(minutes)) if minutes.isdecimal() else GRACE
+    signal = f"B:TERM@{grace}"
+    own = {"job-name": "attn-sweep", "time": minutes, "signal": signal}
+    given = own | {"open-mode": "append"} | dict(flags)
+    if nodes > 1:
+        # The joiner is one process, which starts those of a trial beside itself.
+        given |= {"nodes": nodes, "ntasks-per-node": 1}
+    return ["--requeue", *(f"--{name}={value}" for name, value in given.items())]
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise SlurmError(
+            f"there is no {command[0]} here: --on=slurm is for a machine that submits jobs"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        match = re.search(r"sbatch: error: (.*)", error.stderr)
+        said = match[1] if match else error.stderr
+        raise SlurmError(f"{command[0]} refuses: {one_line(said)}") from None
+    return done.stdout
+
+
+def _few(tasks):
+    shown = ", ".join(tasks[:5])
+    return shown if len(tasks) <= 5 else f"{shown} and {len(tasks) - 5} more"
