@@ -23,11 +23,12 @@ ATTN_NEEDS = {"attn", "jax", "flax", "numpy", "jaxtyping"}
 
 EXPERIMENTS = {
     "errors": set(),
+    "stats": {"errors"},
     "settings": {"errors"},
     "system": {"errors"},
     "data": {"settings", "system"},
     "trial": {"data"},
-    "evaluation": {"trial"},
+    "evaluation": {"trial", "stats"},
     "training": {"evaluation"},
     "sweep": {"training"},
     "inference": {"training"},

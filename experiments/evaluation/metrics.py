@@ -21,7 +21,7 @@ from experiments.evaluation.bleu import (
     sacrebleu,
     signature,
 )
-from experiments.evaluation.link_functions import (
+from experiments.stats.variance_stabilising import (
     IDENTITY,
     PERCENT,
     ROOT_CROSS_ENTROPY,
@@ -104,6 +104,15 @@ class Metric:
     def unit(self) -> str:
         """The unit in the heading, "%" or ""."""
         return self.heading.partition(",")[2].strip()
+
+    @property
+    def spaced_unit(self) -> str:
+        """The unit behind a number, with a space: " %" or ""."""
+        return f" {self.unit}" if self.unit else ""
+
+    def amount(self, value: float, form: str) -> str:
+        """Formats a value with its unit, as it is shown: "97.5 %"."""
+        return f"{self.scale * value:{form}}{self.spaced_unit}"
 
     def statistics(self, stored: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Returns the (S, k) numbers of the sentences in a sentences.npz.

@@ -15,8 +15,8 @@ from attn import Mask, attention
 from experiments import settings
 from experiments.data.dataset import prepare
 from experiments.report.comparison import compare
-from experiments.report.results import TrialResult
-from experiments.report.statistics import groups
+from experiments.report.rows import rows_of
+from experiments.report.trial_files import Results, TrialResult
 from experiments.sweep.plan import plan_trials
 from experiments.system import machine
 from experiments.training import speed
@@ -107,7 +107,7 @@ def measure_verdicts(trials: int) -> Cost:
         for row in range(trials // SEEDS)
         for seed in range(SEEDS)
     ]
-    rows = groups(finished, lambda trial: trial.point)
+    rows = rows_of(Results(Path(), tuple(finished)))
     return _called(lambda: compare(rows, lambda trial: {}))
 
 

@@ -17,7 +17,8 @@ from experiments.evaluation.evaluator import metrics_of
 from experiments.evaluation.metrics import ACCURACY, corpus_scores
 from experiments.evaluation.perplexity import sentence_losses
 from experiments.inference import Sampler
-from experiments.report.results import read_results, read_sentences
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import write_report
 from experiments.settings import resolve
 from experiments.training import loop

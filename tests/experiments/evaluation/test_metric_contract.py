@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.contract import check_metric
-from experiments.evaluation.link_functions import PERCENT
 from experiments.evaluation.metrics import BLEU, CHRF, EXACT_MATCH, Metric
+from experiments.stats.variance_stabilising import PERCENT
 
 pytestmark = pytest.mark.quick
 

@@ -11,12 +11,14 @@ from experiments.evaluation.metrics import (
     METRICS,
     PERPLEXITY,
 )
-from experiments.report import columns, comparison, statistics
-from experiments.report.contrasts import contrast
-from experiments.report.fits import Column
+from experiments.report import comparison
 from experiments.report.published import TABLE_3, Published
-from experiments.report.results import TrialResult
-from experiments.report.statistics import Group
+from experiments.report.rows import Row, base_of
+from experiments.report.table import paper_order
+from experiments.report.trial_files import TrialResult
+from experiments.stats import resampling
+from experiments.stats.contrasts import contrast
+from experiments.stats.least_squares import Column
 
 pytestmark = pytest.mark.quick
 
@@ -49,7 +51,8 @@ def row(label, perplexities, bleus, point=None, **more):
         trial(label, seed, perplexity=perplexity, bleu=bleu, **more)
         for seed, (perplexity, bleu) in enumerate(zip(perplexities, bleus, strict=True))
     )
-    return Group({"model.h": label} if point is None else point, trials, label)
+    point = {"model.h": label} if point is None else point
+    return Row(point, trials, label, label)
 
 
 def nothing_kept(trial):
@@ -96,7 +99,7 @@ def words(row):
 
 def test_rows_stand_against_the_group_labelled_base():
     rows = comparison.compare(GROUPS, nothing_kept)
-    assert [row.group for row in rows] == GROUPS
+    assert [row.trials for row in rows] == [row.trials for row in GROUPS]
     first, base, _, mine, _ = rows
     # Differences of means of roots of cross-entropies, shown as perplexities.
     roots = lambda group: [
@@ -116,14 +119,13 @@ def test_rows_stand_against_the_group_labelled_base():
 def test_the_base_is_the_one_labelled_so_or_else_the_unchanged_one():
     unchanged = row("", (1,), (1,), point={})
     labelled = row("base", (1,), (1,))
-    assert comparison.base_of([GROUPS[0], unchanged, labelled]) is labelled
-    assert comparison.base_of([GROUPS[0], unchanged]) is unchanged
-    assert comparison.base_of([GROUPS[0]]) is None
-    assert comparison.base_of([]) is None
+    assert base_of([GROUPS[0], unchanged, labelled]) == 2
+    assert base_of([GROUPS[0], unchanged]) == 1
+    assert base_of([GROUPS[0]]) is None
+    assert base_of([]) is None
     # Without a base no sentence is read.
     without = comparison.compare([GROUPS[0], GROUPS[2]], pytest.fail)
     assert [row.differences for row in without] == [{}, {}]
-    assert without[0].ordering == {"perplexity": "", "bleu": ""}
     assert comparison.compare([], nothing_kept) == []
 
 
@@ -195,7 +197,11 @@ def test_the_seeds_that_are_proposed_decide():
 
 
 def test_the_papers_orderings():
-    orderings = {label: row.ordering for label, row in compared(GROUPS).items()}
+    rows = comparison.compare(GROUPS, nothing_kept)
+    orderings = {}
+    for row in rows:
+        metrics = (PERPLEXITY, BLEU)
+        orderings[row.label] = {m.key: paper_order(m, rows, row) for m in metrics}
     assert orderings == {
         "(A) h=1": {"perplexity": "supported", "bleu": "supported"},
         "base": {"perplexity": "", "bleu": ""},
@@ -207,9 +213,7 @@ def test_the_papers_orderings():
 
 
 def test_a_row_of_one_seed_is_judged_by_the_spread_of_the_others():
-    one = Group(
-        {"x": 1}, (trial("(A) h=4", 0), trial("(A) h=4", 1, "failed")), "(A) h=4"
-    )
+    one = Row({"x": 1}, (trial("(A) h=4", 0), trial("(A) h=4", 1, "failed")), "(A) h=4")
     rows = compared([*GROUPS, one, row("none", (), ())])
     assert rows["(A) h=4"].differences["bleu"].runs == 1
     many = rows["mine"].differences["bleu"]
@@ -254,7 +258,7 @@ def test_sentences_count_where_both_sides_kept_them(metric):
         )
     ]
     rows = [
-        Group(
+        Row(
             group.point,
             tuple(
                 dataclasses.replace(
@@ -299,59 +303,12 @@ def test_sentences_of_all_seeds_alike_are_not_averaged_away():
             )
             for t in trials
         ]
-        groups.append(Group({} if label == "base" else {"x": 1}, tuple(trials), label))
+        groups.append(Row({} if label == "base" else {"x": 1}, tuple(trials), label))
     difference = compared(groups, fixed, [EXACT_MATCH])["x"].differences["exact_match"]
     gap = right["x"].astype(float) - right["base"]
     expected = 1.96 * gap.std() / math.sqrt(size)
     half = (difference.high - difference.low) / 2
     assert half == pytest.approx(expected, rel=0.1)
-
-
-@pytest.mark.parametrize("why", ["one not kept", "other sentences", "one sentence"])
-def test_else_chance_is_the_seeds_alone(why):
-    good = row("good", (6.0, 6.2, 6.1), (24.0, 24.3, 24.1))
-
-    def sentences(trial):
-        is_good = trial in good.trials
-        if is_good and why == "one not kept" and trial.seed == 1:
-            return {}
-        size = (
-            1 if why == "one sentence" else S - (why == "other sentences" and is_good)
-        )
-        arrays = kept(trial)
-        return {
-            key: array[:size] for key, array in arrays.items() if key == "test_bleu"
-        }
-
-    seeds_alone = compared([BASE, good], nothing_kept, [BLEU])["good"].differences[
-        "bleu"
-    ]
-    difference = compared([BASE, good], sentences, [BLEU])["good"].differences["bleu"]
-    # A row's own sentences are a floor to its spread, and no more.
-    assert difference.mean == pytest.approx(seeds_alone.mean)
-    everything = compared([BASE, good], kept, [BLEU])["good"].differences["bleu"]
-    assert difference.high - difference.low < everything.high - everything.low
-
-
-def test_test_sets_are_resampled_once_for_each_size_and_groups_scored_once(monkeypatch):
-    scored = []
-    resampled_scores = statistics.resampled_scores
-
-    def counted_scores(metric, tables, weights):
-        scored.append((metric.key, len(tables)))
-        # The same array for all scores of one test set, so that they can be paired.
-        drawn.setdefault(weights.shape[1], weights)
-        assert drawn[weights.shape[1]] is weights
-        return resampled_scores(metric, tables, weights)
-
-    drawn = {}
-
-    monkeypatch.setattr(statistics, "resampled_scores", counted_scores)
-    good = row("good", (1, 2), (1, 2))
-    bad = row("bad", (1, 2, 3), (1, 2, 3))
-    comparison.compare([BASE, good, bad], kept)
-    assert [count for key, count in scored if key == "bleu"] == [3, 2, 3]
-    assert sorted(drawn) == [S, V]
 
 
 def test_a_difference_that_cannot_be_is_not_spoken_of():
@@ -367,7 +324,7 @@ def test_a_difference_that_cannot_be_is_not_spoken_of():
 def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
     odd = row("odd", (5.0, math.inf, 5.2), (25.0, 24.9, 25.1))
     two = row("y", (5.0, 5.1), (25.0, 25.2)).trials
-    ended = Group(
+    ended = Row(
         {"y": 1},
         (*two, trial("y", 2, "diverged")),
         "y",
@@ -393,10 +350,14 @@ def test_a_runs_own_sentences_are_the_least_of_its_spread():
         return {"test_exact": np.random.default_rng(seed).permutation(exact)}
 
     runs = [
-        columns._runs(group, {t.seed: sentences(t) for t in group.trials}, EXACT_MATCH)
+        comparison.runs_of(
+            group, {t.seed: sentences(t) for t in group.trials}, EXACT_MATCH
+        )
         for group in groups
     ]
-    own = columns._sentence_noise(runs, 0, EXACT_MATCH, [0, 1]).own
+    own = resampling.column_of(
+        runs, 0, EXACT_MATCH.link, [0, 1], EXACT_MATCH.of_sums
+    ).own
     # That of the angle of a share of 100 answers.
     np.testing.assert_allclose(own, 1 / 400, rtol=0.4)
     lucky = compared(groups, nothing_kept, [EXACT_MATCH])["x"]
@@ -419,7 +380,7 @@ def test_rows_of_the_same_models_are_compared_run_by_run():
         # The base is the second of its models.
         groups.insert(2 * i, row(f"{i}, beam 4", perplexity, better, point=scored))
         groups.insert(2 * i + 1, row(f"{i}", perplexity, bleu, point=training))
-    assert comparison._originals(groups, 1) == [1, 1, 2, 2, 4, 4]
+    assert comparison.originals_of(groups, 1) == [1, 1, 2, 2, 4, 4]
     rows = compared(groups)
     difference = rows["0, beam 4"].differences["bleu"]
     assert difference.mean == pytest.approx(0.5, abs=0.01)
@@ -432,38 +393,9 @@ def test_rows_of_the_same_models_are_compared_run_by_run():
         assert words(rows[name])["bleu"] == "undecided"
 
 
-@pytest.mark.parametrize("is_alike", [False, True])
-def test_sentences_of_the_same_models_are_paired_run_by_run(is_alike):
-    """One sentence in twenty is answered otherwise: by chance, or in all runs and rightly."""
-    rng = np.random.default_rng(0)
-    base = rng.random((4, 1000)) < rng.random((4, 1)) * 0.4 + 0.3
-    changed = rng.random((4, 1000)) < 0.05
-    if is_alike:
-        changed[:] = changed[0]
-        base[changed] = False
-    exact = dict(base=base, x=base ^ changed)
-    runs = []
-    for name, point in (("base", {}), ("x", {"evaluation.beam": 4})):
-        group = row(name, (5,) * 4, (25,) * 4, point=point, exact_match=0.5)
-        tables = {}
-        for trial in group.trials:
-            answers = exact[name][trial.seed]
-            tables[trial.seed] = {"test_exact": answers}
-            trial.result["exact_match"] = float(answers.mean())
-        runs.append(columns._runs(group, tables, EXACT_MATCH))
-    _, shared = columns._sentence_noise(runs, 0, EXACT_MATCH, [0, 0]).shared
-    # Of a share, and of its angle where it is near a half.
-    of_one = 0.05 / 1000
-    if is_alike:
-        assert shared == pytest.approx(of_one, rel=0.4)
-    else:
-        # What runs do not share falls with their number, and is their own.
-        assert shared < 0.5 * of_one / 4
-
-
 def test_a_run_without_a_seed_is_one_of_its_row():
     first = dataclasses.replace(BASE.trials[0], seed=None)
-    base = Group({}, (first, *BASE.trials[1:]), "base")
+    base = Row({}, (first, *BASE.trials[1:]), "base")
     rows = compared([base, *GROUPS[2:], GROUPS[0]])
     assert rows["(A) h=1"].differences["bleu"].runs == 3
     assert words(rows["(A) h=1"])["bleu"] == "worse"

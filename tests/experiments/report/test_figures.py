@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
-from experiments.report.comparison import Difference
-from experiments.report.figures import (
-    curves,
-    differences,
-    heat_maps,
-    lengths,
-    products,
-    scatter,
-    style,
-)
-from experiments.report.results import Example
-from experiments.report.statistics import Summary
+from experiments.report.figures import heat_maps, lines, points, style
+from experiments.report.trial_outputs import Example
+from experiments.stats.differences import Difference
+from experiments.stats.summary import Summary
 from tests.experiments import fakes
 
 
@@ -24,7 +16,7 @@ def texts(picture):
 
 
 def of_size(rows):
-    return scatter.scatter([scatter.Panel("perplexity", "parameters", rows, 1.0)], "a")
+    return points.scatter([points.Panel("perplexity", "parameters", rows, 1.0)], "a")
 
 
 def test_line_styles_are_all_different_and_begin_with_ink():
@@ -38,7 +30,7 @@ def test_a_band_goes_from_the_lowest_seed_to_the_highest_at_each_step():
         (np.array([1, 2, 3]), np.array([5.0, 4.0, 3.0])),
         (np.array([1, 3, 4]), np.array([7.0, 2.0, 1.0])),
     ]
-    steps, mean, low, high = curves.over_seeds(logged)
+    steps, mean, low, high = lines.over_seeds(logged)
     assert [side.tolist() for side in (steps, mean, low, high)] == [
         [1, 2, 3, 4],
         [6, 4, 2.5, 1],
@@ -71,7 +63,7 @@ def test_mean_entropy():
     ],
 )
 def test_length_buckets(tokens, most, buckets):
-    assert lengths.length_buckets(np.array(tokens, int), most) == buckets
+    assert lines.length_buckets(np.array(tokens, int), most) == buckets
 
 
 @pytest.mark.parametrize(
@@ -88,7 +80,7 @@ def test_length_buckets(tokens, most, buckets):
     ],
 )
 def test_buckets_beyond_training_are_parts_of_its_longest(tokens, trained, buckets):
-    assert lengths.length_buckets(np.array(tokens, int), trained=trained) == buckets
+    assert lines.length_buckets(np.array(tokens, int), trained=trained) == buckets
 
 
 def test_exact_match_by_length():
@@ -100,13 +92,11 @@ def test_exact_match_by_length():
         "test_exact": np.array([True, False, True, True, False]),
     }
     np.testing.assert_allclose(
-        lengths.bucket_values(
-            EXACT_MATCH, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
-        ),
+        lines.bucket_values(EXACT_MATCH, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]),
         [50, 100, np.nan, 0],
     )
     within, beyond = (
-        lengths.by_length([("a", [sentences])], trained) for trained in (9, 4)
+        lines.by_length([("a", [sentences])], trained) for trained in (9, 4)
     )
     assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
         texts(beyond)
@@ -121,9 +111,9 @@ def test_every_metric_that_all_trials_kept_has_a_panel():
     without_chrf = {name: kept[name] for name in kept if name != "test_chrf"}
     shown = [metric for metric in METRICS if metric.statistics(kept) is not None]
     titles = [f"{metric.name} on the" for metric in shown]
-    drawn = " ".join(texts(lengths.by_length([("a", [kept])])))
+    drawn = " ".join(texts(lines.by_length([("a", [kept])])))
     assert all(title in drawn for title in titles)
-    drawn = " ".join(texts(lengths.by_length([("a", [kept]), ("b", [without_chrf])])))
+    drawn = " ".join(texts(lines.by_length([("a", [kept]), ("b", [without_chrf])])))
     assert "chrF" not in drawn and "BLEU on the test set" in drawn
 
 
@@ -133,15 +123,15 @@ def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
         "validation_tokens": np.array([1, 3, 2, 4, 5]),
         "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
     }
-    values = lengths.bucket_values(
+    values = lines.bucket_values(
         PERPLEXITY, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
     )
     np.testing.assert_allclose(
         values, [2, 3, np.nan, 2]
     )  # 30 counts to the last bucket
-    svg = lengths.by_length([("a", [sentences]), ("b", []), ("c", [{}])])
+    svg = lines.by_length([("a", [sentences]), ("b", []), ("c", [{}])])
     assert {"a", "b", "c", "tokens of the source, end mark included"} <= set(texts(svg))
-    assert lengths.by_length([("b", []), ("c", [{}])]) is None
+    assert lines.by_length([("b", []), ("c", [{}])]) is None
 
 
 def difference(low, mean, high):
@@ -155,7 +145,7 @@ def test_a_forest_has_every_row_and_its_numbers():
         ("far", difference(-2.0, -1.5, -1.0), "better", "[3]"),
         ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
     ]
-    svg = differences.forest(rows, "BLEU", 100)
+    svg = points.forest(rows, "BLEU", 100)
     assert [text for text in texts(svg) if "[" in text] == [
         "[1]  worse",
         "[2]  none",
@@ -170,7 +160,7 @@ def test_a_forest_has_every_row_and_its_numbers():
         if re.fullmatch(r"−?[\d.]+", text)
     ]
     assert max(map(abs, ticks)) < 1  # the far row does not set the scale
-    assert differences.forest(rows[3:], "BLEU") is None
+    assert points.forest(rows[3:], "BLEU") is None
 
 
 def test_size_and_perplexity_labels_do_not_lie_on_each_other():
@@ -273,9 +263,9 @@ def test_rows_of_about_one_size_have_no_figure():
 
 
 def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
-    points = [products.Point(4, 30.0, 28.0, 31.0), products.Point(16, 40.0, 40.0, 40.0)]
-    lines = {BLEU: [("score=dot", points), ("score=additive", points[1:])]}
-    picture = products.over_setting(lines, "d_k", "d_k", "over d_k")
+    means = [lines.Point(4, 30.0, 28.0, 31.0), lines.Point(16, 40.0, 40.0, 40.0)]
+    panels = {BLEU: [("score=dot", means), ("score=additive", means[1:])]}
+    picture = lines.over_setting(panels, "d_k", "d_k", "over d_k")
     assert [text for *_, text in picture.spots] == [
         "score=dot, d_k=4: 30 [28, 31]",
         "score=dot, d_k=16: 40",
@@ -283,7 +273,7 @@ def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
     ]
     assert {"4", "16", "BLEU", "d_k", "score=dot"} <= set(texts(picture))
     values = np.array([[10.0, np.nan], [30.0, 40.5]])
-    drawn = products.map_of_two(
+    drawn = heat_maps.map_of_two(
         {BLEU: values}, ("h", ["1", "2"]), ("d_k", ["4", "8"]), "h by d_k"
     )
     assert {"10.0", "30.0", "40.5"} <= set(texts(drawn)) and "nan" not in texts(drawn)

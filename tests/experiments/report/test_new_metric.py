@@ -12,7 +12,8 @@ from experiments.evaluation.metrics import (
     corpus_scores,
     sentence_arrays,
 )
-from experiments.report.results import read_results, read_sentences
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -112,7 +113,7 @@ def test_a_run_without_it_has_an_empty_cell(report, workdir):
 
 
 def test_differences_are_over_seeds_and_sentences(report, workdir):
-    rows = compare_rows(read_results(workdir, WITH_TER), WITH_TER)
+    rows = compare_rows(read_results(workdir, WITH_TER))
     good = next(row for row in rows if row.label == "good")
     assert good.verdicts["edits"].words == "better"
     grid = report.table.differences["edits"]

@@ -10,14 +10,14 @@ import zlib
 import numpy as np
 import pytest
 
-from experiments.report import maps as report_maps
-from experiments.report import page_figures
-from experiments.report.figures import curves, differences, heat_maps, lengths, style
+from experiments.report import packed_attention, page_figures
+from experiments.report.figures import heat_maps, lines, points, style
 from experiments.report.formats import csv_scores
-from experiments.report.maps import Maps, attention_maps
+from experiments.report.packed_attention import Maps, attention_maps
 from experiments.report.page import render_page, verdict_parts
 from experiments.report.page_figures import draw_figures
-from experiments.report.results import read_examples, read_results
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_examples
 from experiments.report.write import compare_rows, write_report
 from experiments.system import files
 from tests.experiments import fakes
@@ -167,17 +167,17 @@ def test_a_row_leads_to_its_runs_and_sentences(table_3):
 def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
     table_3, monkeypatch
 ):
-    book = read_results(table_3.html.parent)
+    book = read_results(table_3.html.parent, fakes.REPORTED)
     drawn = {}
     monkeypatch.setattr(page_figures, "MAX_LINES", 2)
     monkeypatch.setattr(page_figures, "MAX_HEAT_MAPS", 1)
-    monkeypatch.setattr(report_maps, "MAX_MAPS", 2)
+    monkeypatch.setattr(packed_attention, "MAX_MAPS", 2)
     monkeypatch.setattr(page_figures, "MAX_MAPS", 2)
     monkeypatch.setattr(style, "LINES", 3)
     for module, name in (
-        (differences, "forest"),
-        (curves, "training_curves"),
-        (lengths, "by_length"),
+        (points, "forest"),
+        (lines, "training_curves"),
+        (lines, "by_length"),
         (heat_maps, "head_entropies"),
     ):
         draw = getattr(module, name)
@@ -188,9 +188,9 @@ def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
                 drawn.update({name: [row[0] for row in rows]}) or draw(rows, *rest)
             ),
         )
-    rows = compare_rows(book, fakes.REPORTED)
-    figures = draw_figures(book, rows, table_3.table, fakes.REPORTED)
-    page = render_page(book, rows, table_3.table, figures, fakes.REPORTED)
+    rows = compare_rows(book)
+    figures = draw_figures(book, rows)
+    page = render_page(book, rows, table_3.table, figures)
     # h=1 is far worse, big far better, and the two between them undecided or diverged.
     assert drawn == {
         "forest": ["(A) h=1", "big"],
@@ -215,7 +215,7 @@ def test_maps_take_a_limited_space(table_3, monkeypatch):
         for drawn in attention_maps(rows)[0]["examples"][0]["maps"].values()
     )
     for size, names in ((0, 1), (one, 1), (2 * one + 100, 2), (10 * one, 3)):
-        monkeypatch.setattr(report_maps, "MAPS_SIZE", size)
+        monkeypatch.setattr(packed_attention, "MAPS_SIZE", size)
         assert len(attention_maps(rows)) == names
 
 

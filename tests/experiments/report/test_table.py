@@ -9,10 +9,12 @@ import pytest
 import rich.console
 
 from experiments.evaluation.metrics import BLEU
+from experiments.report.cells import Grid
 from experiments.report.formats import to_markdown
-from experiments.report.results import read_results
-from experiments.report.table import Grid, Table, result_table, short_names
+from experiments.report.rows import short_names
+from experiments.report.table import Table, result_table
 from experiments.report.terminal import print_differences, print_table
+from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -147,8 +149,8 @@ def test_markdown_has_every_difference(table_3):
 
 
 def test_rows_of_one_seed_beside_the_paper(tmp_path):
-    book = read_results(fakes.table_3(tmp_path, seeds=1))
-    table = result_table(book, compare_rows(book, fakes.REPORTED), fakes.REPORTED)
+    book = read_results(fakes.table_3(tmp_path, seeds=1), fakes.REPORTED)
+    table = result_table(book, compare_rows(book))
     assert [grid.headings[2:] for grid in table.differences.values()] == [
         ("paper", "paper’s difference", "paper’s order")
     ] * 2
@@ -179,10 +181,8 @@ def test_a_base_alone_does_not_stand_beside_the_paper(tmp_path):
             ],
         )
     )
-    rows = compare_rows(book, fakes.REPORTED)
-    assert (
-        rows[0].published and result_table(book, rows, fakes.REPORTED).differences == {}
-    )
+    rows = compare_rows(book)
+    assert rows[0].published and result_table(book, rows).differences == {}
 
 
 def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
@@ -343,8 +343,7 @@ def test_a_pipe_gets_plain_columns_that_never_wrap(sweep):
 def test_differences_are_drawn_a_line_a_row(table_3):
     def printed(is_sorted):
         console = rich.console.Console(file=io.StringIO(), width=140)
-        labels = table_3.table.labels
-        print_differences(labels, table_3.rows, BLEU, is_sorted, console)
+        print_differences(table_3.rows, BLEU, is_sorted, console)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
     headings, *lines = printed(is_sorted=False)
