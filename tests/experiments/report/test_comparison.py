@@ -16,7 +16,6 @@ from experiments.report.published import TABLE_3, Published
 from experiments.report.rows import Row, base_of
 from experiments.report.table import paper_order
 from experiments.report.trial_files import TrialResult
-from experiments.stats import resampling
 from experiments.stats.contrasts import contrast
 from experiments.stats.least_squares import Column
 
@@ -26,33 +25,33 @@ S, V = 41, 53
 
 
 def trial(label, seed, status="finished", corpus="c0ffee", **result):
-    result = {
-        "status": status,
-        "perplexity": 5.0,
-        "bleu": 25.0,
-        "exact_match": 0.5,
-    } | result
+    scores = {"perplexity": 5.0, "bleu": 25.0, "exact_match": 0.5}
     return TrialResult(
-        f"{label} seed={seed}",
-        {"seed": seed},
-        seed,
-        None,
-        {},
-        {"corpus": corpus},
-        (),
-        result,
-        status,
-        label,
+        name=f"{label} seed={seed}",
+        point={"seed": seed},
+        seed=seed,
+        directory=None,
+        config={},
+        record={"corpus": corpus},
+        metrics=(),
+        result={"status": status} | scores | result,
+        status=status,
+        label=label,
     )
 
 
-def row(label, perplexities, bleus, point=None, **more):
-    trials = tuple(
-        trial(label, seed, perplexity=perplexity, bleu=bleu, **more)
-        for seed, (perplexity, bleu) in enumerate(zip(perplexities, bleus, strict=True))
-    )
-    point = {"model.h": label} if point is None else point
-    return Row(point, trials, label, label)
+def row(label, perplexities=(5.0,) * 3, bleus=(25.0,) * 3, point=None, **more):
+    """A row of runs with these scores; `more` has others, one for all runs or a list."""
+    trials = []
+    for seed, scores in enumerate(zip(perplexities, bleus, strict=True)):
+        of_run = dict(zip(("perplexity", "bleu"), scores, strict=True))
+        for key, values in more.items():
+            is_list = isinstance(values, (list, tuple))
+            of_run[key] = values[seed] if is_list else values
+        trials.append(trial(label, seed, **of_run))
+    if point is None:
+        point = {} if label == "base" else {"model.h": label}
+    return Row(point, tuple(trials), label, label)
 
 
 def nothing_kept(trial):
@@ -77,7 +76,7 @@ def kept(trial, S=S):
     }
 
 
-BASE = row("base", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9), point={})
+BASE = row("base", (4.92, 4.90, 4.95), (25.8, 25.7, 25.9))
 GROUPS = [
     row("(A) h=1", (5.29, 5.25, 5.33), (23.80, 23.71, 23.89)),
     BASE,
@@ -118,7 +117,7 @@ def test_rows_stand_against_the_group_labelled_base():
 
 def test_the_base_is_the_one_labelled_so_or_else_the_unchanged_one():
     unchanged = row("", (1,), (1,), point={})
-    labelled = row("base", (1,), (1,))
+    labelled = row("base", (1,), (1,), point={"model.h": 1})
     assert base_of([GROUPS[0], unchanged, labelled]) == 2
     assert base_of([GROUPS[0], unchanged]) == 1
     assert base_of([GROUPS[0]]) is None
@@ -186,7 +185,7 @@ def test_the_seeds_that_are_proposed_decide():
         bleu = 25 + noise[:, :seeds]
         bleu[1] += 0.18 - noise[1, :seeds].mean() + noise[0, :seeds].mean()
         flat = (5.0,) * seeds
-        groups = [row("base", flat, bleu[0], point={})]
+        groups = [row("base", flat, bleu[0])]
         groups += [row(f"row {i}", flat, bleu[i]) for i in range(1, 12)]
         return compared(groups, nothing_kept, [BLEU])["row 1"].verdicts["bleu"]
 
@@ -223,7 +222,7 @@ def test_a_row_of_one_seed_is_judged_by_the_spread_of_the_others():
 
 
 def test_a_table_of_one_seed_has_no_differences():
-    groups = [row("base", (5.0,), (25.0,), point={}), row("x", (6.0,), (24.0,))]
+    groups = [row("base", (5.0,), (25.0,)), row("x", (6.0,), (24.0,))]
     rows = compared(groups)
     assert (rows["x"].differences, rows["x"].verdicts) == ({}, {})
 
@@ -243,39 +242,17 @@ def width(row, metric):
 @pytest.mark.parametrize("metric", [PERPLEXITY, BLEU, EXACT_MATCH], ids=lambda m: m.key)
 def test_sentences_count_where_both_sides_kept_them(metric):
     """Rows that differ by one sentence's worth in seeds differ by much over sentences."""
-    rows = [
-        row(
-            label,
-            (5 + bump, 5.01 + bump, 5.02),
-            (25 + bump, 25.1, 25.2 + bump),
-            exact_match=0.5,
-        )
-        for label, bump in (
-            ("base", 0.0),
-            ("good", 0.01),
-            ("third", 0.003),
-            ("fourth", 0.02),
-        )
-    ]
-    rows = [
-        Row(
-            group.point,
-            tuple(
-                dataclasses.replace(
-                    trial,
-                    result=trial.result
-                    | {"exact_match": 0.5 + 0.001 * trial.seed * (i + 1)},
-                )
-                for trial in group.trials
-            ),
-            group.label,
-        )
-        for i, group in enumerate(rows)
-    ]
+    rows = []
+    bumps = dict(base=0.0, good=0.01, third=0.003, fourth=0.02)
+    for i, (label, bump) in enumerate(bumps.items(), 1):
+        perplexities = (5 + bump, 5.01 + bump, 5.02)
+        bleus = (25 + bump, 25.1, 25.2 + bump)
+        exact = [0.5 + 0.001 * seed * i for seed in range(3)]
+        rows.append(row(label, perplexities, bleus, exact_match=exact))
     with_sentences = compared(rows, kept)
     without = compared(rows, nothing_kept)
     assert width(with_sentences["good"], metric) > 3 * width(without["good"], metric)
-    # What a row has kept says nothing where the base has not.
+    # Where the base has kept none, only the row's own sentences count, as its least spread.
     of_base = lambda trial: {} if "base" in trial.name else kept(trial)
     one_side = compared(rows, of_base)
     assert width(one_side["good"], metric) < width(with_sentences["good"], metric)
@@ -287,33 +264,26 @@ def test_sentences_of_all_seeds_alike_are_not_averaged_away():
     size = 400
     right = {"base": rng.random(size) < 0.5, "x": rng.random(size) < 0.5}
 
-    def fixed(trial):
-        exact = right["base" if "base" in trial.name else "x"].copy()
+    def fixed(label, seed):
+        exact = right[label].copy()
         # One sentence apart, so that something varies over seeds.
-        exact[trial.seed] = ~exact[trial.seed]
-        return {"test_exact": exact}
+        exact[seed] = ~exact[seed]
+        return exact
 
-    groups = []
-    for label in ("base", "x"):
-        name = f"{label}"
-        trials = [trial(name, seed, exact_match=0.0) for seed in range(8)]
-        trials = [
-            dataclasses.replace(
-                t, result=t.result | {"exact_match": fixed(t)["test_exact"].mean()}
-            )
-            for t in trials
-        ]
-        groups.append(Row({} if label == "base" else {"x": 1}, tuple(trials), label))
-    difference = compared(groups, fixed, [EXACT_MATCH])["x"].differences["exact_match"]
+    rows = []
+    for label in right:
+        exact = [float(fixed(label, seed).mean()) for seed in range(8)]
+        rows.append(row(label, [5.0] * 8, [25.0] * 8, exact_match=exact))
+    stored = lambda trial: {"test_exact": fixed(trial.label, trial.seed)}
+    difference = compared(rows, stored, [EXACT_MATCH])["x"].differences["exact_match"]
     gap = right["x"].astype(float) - right["base"]
     expected = 1.96 * gap.std() / math.sqrt(size)
-    half = (difference.high - difference.low) / 2
-    assert half == pytest.approx(expected, rel=0.1)
+    assert difference.half == pytest.approx(expected, rel=0.1)
 
 
 def test_a_difference_that_cannot_be_is_not_spoken_of():
     wild = row("wild", (5.0, 5.5, 9.0), (1.0, 50.0, 99.0))
-    steady = row("base", (5.0, 5.1, 5.2), (2.0, 60.0, 98.0), point={})
+    steady = row("base", (5.0, 5.1, 5.2), (2.0, 60.0, 98.0))
     bleu = compared([steady, wild])["wild"].verdicts["bleu"]
     assert str(bleu) == "undecided; too few seeds to show any difference"
     differences = compared([steady, wild])["wild"].differences["bleu"]
@@ -323,12 +293,8 @@ def test_a_difference_that_cannot_be_is_not_spoken_of():
 
 def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
     odd = row("odd", (5.0, math.inf, 5.2), (25.0, 24.9, 25.1))
-    two = row("y", (5.0, 5.1), (25.0, 25.2)).trials
-    ended = Row(
-        {"y": 1},
-        (*two, trial("y", 2, "diverged")),
-        "y",
-    )
+    two = row("y", (5.0, 5.1), (25.0, 25.2))
+    ended = dataclasses.replace(two, trials=(*two.trials, trial("y", 2, "diverged")))
     rows = compared([*GROUPS, odd, ended])
     assert str(rows["odd"].verdicts["perplexity"]) == "diverged in 1 of 3 runs"
     assert set(words(rows["y"]).values()) == {"diverged in 1 of 3 runs"}
@@ -337,31 +303,18 @@ def test_a_run_that_diverged_is_named_and_leaves_the_other_rows_alone():
 
 def test_a_runs_own_sentences_are_the_least_of_its_spread():
     """Seeds that agree by luck, each with sentences of its own right and wrong."""
-    groups = [
-        row("base", (5, 5), (25, 25), point={}, exact_match=0.5),
-        row("x", (5, 5), (25, 25), exact_match=0.6),
+    rows = [
+        row("base", (5, 5), (25, 25), exact_match=[0.501, 0.5]),
+        row("x", (5, 5), (25, 25), exact_match=[0.601, 0.6]),
     ]
-    groups[0].trials[0].result["exact_match"] = 0.501
-    groups[1].trials[0].result["exact_match"] = 0.601
 
     def sentences(trial):
         exact = np.arange(100) < 50
         seed = 10 * ("x" in trial.name) + trial.seed
         return {"test_exact": np.random.default_rng(seed).permutation(exact)}
 
-    runs = [
-        comparison.runs_of(
-            group, {t.seed: sentences(t) for t in group.trials}, EXACT_MATCH
-        )
-        for group in groups
-    ]
-    own = resampling.column_of(
-        runs, 0, EXACT_MATCH.link, [0, 1], EXACT_MATCH.of_sums
-    ).own
-    # That of the angle of a share of 100 answers.
-    np.testing.assert_allclose(own, 1 / 400, rtol=0.4)
-    lucky = compared(groups, nothing_kept, [EXACT_MATCH])["x"]
-    honest = compared(groups, sentences, [EXACT_MATCH])["x"]
+    lucky = compared(rows, nothing_kept, [EXACT_MATCH])["x"]
+    honest = compared(rows, sentences, [EXACT_MATCH])["x"]
     assert words(lucky)["exact_match"] == "better"
     assert words(honest)["exact_match"] == "undecided"
 
@@ -403,7 +356,7 @@ def test_a_run_without_a_seed_is_one_of_its_row():
 
 def test_rows_at_a_bound_say_so():
     groups = [
-        row("base", (5.0, 5.1, 5.2), (20.0, 21.0, 20.5), point={}, exact_match=0.0),
+        row("base", (5.0, 5.1, 5.2), (20.0, 21.0, 20.5), exact_match=0.0),
         row("low", (5.0, 5.1, 5.2), (0.0, 0.0, 0.0), exact_match=0.0),
         row("mid", (5.0, 5.2, 5.2), (20.1, 20.2, 20.4), exact_match=0.0),
     ]
@@ -424,7 +377,7 @@ def test_the_papers_table():
 def test_one_row_that_varies_widely_does_not_widen_the_others():
     """As in experiments/results/lengths/copy.md: ± 0.302 in one row, ± 0.022 in another."""
     groups = [
-        row("base", (1.024, 1.013, 1.035), (1, 2, 3), point={}),
+        row("base", (1.024, 1.013, 1.035), (1, 2, 3)),
         row("steady", (1.649, 1.627, 1.671), (1, 2, 3)),
         row("wild", (1.3, 1.6, 1.0), (1, 2, 3)),
         row("near", (1.03, 1.02, 1.05), (1, 2, 3)),
@@ -447,22 +400,19 @@ def test_a_bound_does_not_widen_what_is_far_from_it():
         "half": (0.6, 0.55),
         "third": (0.3, 0.31),
     }
-    groups = []
-    for label, values in accuracies.items():
-        point = {} if label == "base" else None
-        group = row(label, (5.0, 5.0), (1.0, 2.0), point=point)
-        for run, value in zip(group.trials, values, strict=True):
-            run.result["exact_match"] = value
-        groups.append(group)
-    rows = compared(groups, nothing_kept, [EXACT_MATCH])
-    difference = rows["guess"].differences["exact_match"]
+    rows = [
+        row(label, (5.0, 5.0), (1.0, 2.0), exact_match=values)
+        for label, values in accuracies.items()
+    ]
+    guess = compared(rows, nothing_kept, [EXACT_MATCH])["guess"]
+    difference = guess.differences["exact_match"]
     assert -0.9 < difference.low < difference.high < -0.6
 
 
 def test_scores_near_a_bound_stay_apart():
     """BLEU of 0.12 and of 0 are two numbers, and no interval says that they are one."""
     groups = [
-        row("base", (5, 5.1, 5.2), (0.0, 0.01, 0.02), point={}),
+        row("base", (5, 5.1, 5.2), (0.0, 0.01, 0.02)),
         row("higher", (5, 5.1, 5.2), (0.117, 0.12, 0.125)),
         row("other", (5, 5.1, 5.2), (0.3, 0.28, 0.33)),
     ]
@@ -486,11 +436,9 @@ def test_what_answers_leave_open_at_a_bound_is_in_the_interval(answers, is_equal
 
     groups = []
     for label in ("base", "same", "mid", "mid 2"):
-        group = row(label, (5, 5, 5), (1, 2, 3), point={} if label == "base" else None)
-        for run in group.trials:
-            counts = sentences(run)["test_accuracy"].sum(0)
-            run.result["accuracy"] = counts[0] / counts[1]
-        groups.append(group)
+        counts = [sentences(trial(label, seed))["test_accuracy"] for seed in range(3)]
+        accuracies = [right.sum() / all_.sum() for right, all_ in (c.T for c in counts)]
+        groups.append(row(label, accuracy=accuracies))
     rows = compared(groups, sentences, [ACCURACY], interest={"accuracy": 0.5})
     difference = rows["same"].differences["accuracy"]
     # The rule of three: 3 of n answers wrong have a probability of 5 %.
