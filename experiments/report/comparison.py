@@ -173,7 +173,8 @@ def _judge(rows, base, sentences, metrics, interest, level):
     for metric in metrics:
         own = [runs_of(*pair, metric) for pair in zip(rows, stored, strict=True)]
         alike = _of_one_vocabulary(rows, base, own) if metric.per_token else own
-        column = column_of(alike, base, metric.link, originals, metric.of_sums)
+        of_sums = metric.of_sums if metric.columns else None
+        column = column_of(alike, base, metric.link, originals, of_sums)
         if column is not None:
             columns[metric] = column
             runs[metric] = own

@@ -152,7 +152,7 @@ def _compare(row, base, metrics):
 def _per_sentence(metrics):
     """Returns the metrics of test sentences, the one that says most of a single one first."""
     of_test = [
-        metric for metric in metrics if metric.split == "test" and metric.of_sums
+        metric for metric in metrics if metric.split == "test" and metric.columns
     ]
     return sorted(of_test, key=lambda metric: metric is not CHRF)
 

@@ -214,7 +214,7 @@ def by_length(
     panels = []
     for metric in metrics if buckets else ():
         is_kept = all(metric.statistics(trial) is not None for trial in trials)
-        if metric.of_sums is not None and is_kept:
+        if metric.columns and is_kept:
             panels.append(_length_panel(metric, rows, buckets, trained))
     if not panels:
         return None

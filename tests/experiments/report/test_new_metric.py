@@ -8,6 +8,7 @@ import pytest
 from experiments.evaluation.metrics import (
     METRICS,
     Metric,
+    Texts,
     corpus_scores,
     sentence_arrays,
 )
@@ -17,27 +18,24 @@ from experiments.report.write import write_report
 from tests.experiments import fakes
 
 
-def wrong_words(translations, references, tokens_of):
-    rows = []
-    for translation, reference in zip(translations, references, strict=True):
-        words = zip(translation.split(), reference.split(), strict=True)
-        rows.append([sum(a != b for a, b in words), len(reference.split())])
-    return np.array(rows)
+class Edits(Metric):
+    key = "edits"
+    heading = "Edits, %"
+    higher_is_better = False
+    columns = 2
+
+    def of_sentences(self, texts):
+        rows = []
+        for translation, reference in texts.pairs:
+            words = zip(translation.split(), reference.split(), strict=True)
+            rows.append([sum(a != b for a, b in words), len(reference.split())])
+        return np.array(rows)
+
+    def of_sums(self, sums, sentences):
+        return 100 * sums[..., 0] / sums[..., 1]
 
 
-def of_sums(sums, sentences):
-    return 100 * sums[..., 0] / sums[..., 1]
-
-
-EDITS = Metric(
-    key="edits",
-    heading="Edits, %",
-    higher_is_better=False,
-    of_corpus=lambda *texts: float(of_sums(wrong_words(*texts).sum(0), 0)),
-    of_sentences=wrong_words,
-    of_sums=of_sums,
-    columns=2,
-)
+EDITS = Edits()
 
 REFERENCES = [f"number {i} of all the sentences in this set" for i in range(40)]
 
@@ -49,9 +47,9 @@ def run(skill, seed):
     for reference in REFERENCES:
         words = np.array(reference.split())
         texts.append(" ".join(np.where(rng.random(len(words)) > skill, "x", words)))
-    scores = corpus_scores(texts, REFERENCES, metrics=[EDITS])
+    scores = corpus_scores(Texts(texts, REFERENCES), [EDITS])
     kept = fakes.sentences(np.random.default_rng(seed), len(REFERENCES), 0.0)
-    kept |= sentence_arrays(texts, REFERENCES, metrics=[EDITS])
+    kept |= sentence_arrays(Texts(texts, REFERENCES), [EDITS])
     return fakes.finished(**fakes.scores(kept), **scores), kept
 
 
@@ -112,7 +110,7 @@ def test_the_csv_has_a_column(report):
 def test_its_arrays_are_checked(report):
     trial = read_results(report.csv.parent).trials[0]
     assert read_sentences(trial, (EDITS,))["test_edits"].shape == (len(REFERENCES), 2)
-    narrow = Metric(key="edits", heading="Edits", columns=3)
+    narrow = type("Narrow", (Edits,), dict(columns=3))()
     message = r"test_edits: shapes \[\(40, 2\)\], not \(S, 3\)"
     with pytest.raises(ValueError, match=message):
         read_sentences(trial, (narrow,))
