@@ -77,7 +77,7 @@ def _without_search(program, lanes):
 
 
 class EndedTrial(NamedTuple):
-    """A trial that has made all its steps: its lane, its checkpoints and its directory."""
+    """Holds a trial that has made all its steps: its lane, checkpoints and directory."""
 
     settings: Settings
     lane: int
@@ -85,7 +85,7 @@ class EndedTrial(NamedTuple):
     run_dir: Any
 
     def has(self, name: str) -> bool:
-        """Whether its settings keep the weights `name`, one of WEIGHTS."""
+        """Returns whether its settings keep the weights `name`, one of WEIGHTS."""
         training = self.settings.training
         kept = dict(
             raw=True,
@@ -400,7 +400,7 @@ class Evaluator:
 
 
 def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
-    """Returns what a reader of the test scores must know of the text, by metric."""
+    """Returns the notes on the test scores of this text, by metric."""
     if settings.model.kind == "language" and not settings.data.labelled:
         return {}
     references = prepared.test.text.target
@@ -408,7 +408,7 @@ def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
 
 
 def _attention_batch(trial):
-    """Returns the batch size of what looks at attention: that of the examples."""
+    """Returns the batch size of the measures of attention: that of the examples."""
     # So the function is compiled once for both.
     return max(1, trial.settings.evaluation.examples)
 

@@ -263,7 +263,7 @@ class Bleu(Metric):
         return _signature(self._sacrebleu(tokens_of))
 
     def note(self, references, tokens_of):
-        """Returns why BLEU says nothing of translations with these references."""
+        """Returns why BLEU is 0 for all translations with these references; "" if it is not."""
         # No tokenizer joins what blanks part, and most texts need no tokenizer to tell.
         if any(len(reference.split()) >= ORDERS for reference in references):
             return ""
@@ -421,7 +421,7 @@ class Accuracy(Metric):
         """Counts the right answers and all answers of each text, int32 (S, 2).
 
         An answer is a word of the reference other than NOTHING, and right where the same
-        word stands in its place.
+        word is in its place.
         """
         rows = []
         for given, reference in texts.pairs:
@@ -434,7 +434,7 @@ class Accuracy(Metric):
 
 
 def right_answers(given: str, reference: str) -> Iterator[bool]:
-    """Yields for each answer of a reference whether the same word stands in its place."""
+    """Yields for each answer of a reference whether the same word is in its place."""
     words = given.split()
     for i, word in enumerate(reference.split()):
         if word != NOTHING:

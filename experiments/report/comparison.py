@@ -159,7 +159,7 @@ def originals_of(rows: Sequence[Row], base: int) -> list[int]:
         frozenset(item for item in row.point.items() if item[0] not in scoring)
         for row in rows
     ]
-    # The base is no copy, wherever it stands.
+    # The base is no copy, whatever its place.
     firsts = {training[base]: base}
     return [firsts.setdefault(key, i) for i, key in enumerate(training)]
 

@@ -85,7 +85,7 @@ def pictures(
 def grids(tables: Sequence[tuple[str, Measured]]) -> list[Grid]:
     """Builds a grid for each row, a line a head.
 
-    A line says how the head looks, where most, and what perplexity is without it.
+    A line has how widely and where the head looks, and the perplexity without it.
     """
     corrected = [(label, _corrected(measures)) for label, measures in tables]
     return [Grid(label, HEADINGS, tuple(_lines(table))) for label, table in corrected]
@@ -101,7 +101,7 @@ def _corrected(measures):
     if not names:
         return corrected
     p_values = np.concatenate([measures[name].ravel() for name in names]).astype(float)
-    # NaN stands where a layer has no such head.
+    # NaN where a layer has no such head.
     is_head = (p_values >= 0) & (p_values <= 1)
     p_values[is_head] = holm(p_values[is_head])
     ends = np.cumsum([measures[name].size for name in names])

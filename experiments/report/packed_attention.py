@@ -20,7 +20,7 @@ MAPS_SIZE = 16_000_000
 
 
 class Maps(NamedTuple):
-    """Holds the examples of one run that stands for its row."""
+    """Holds the examples of one run, which represents its row."""
 
     label: str
     trial: TrialResult

@@ -33,7 +33,7 @@ MAX_HEAT_MAPS = 12
 
 
 class Figure(NamedTuple):
-    """Holds a picture that stands under its own heading."""
+    """Holds a picture with its heading and caption."""
 
     title: str
     picture: Picture

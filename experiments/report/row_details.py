@@ -105,8 +105,8 @@ def _seeds(row, metrics):
 
 
 def _links(workdir, trial):
-    """Returns links that work where the report stands in its workdir."""
-    # A report of several workdirs stands outside of most of them.
+    """Returns links that work where the report is in its workdir."""
+    # A report may be written elsewhere.
     directory = Path(os.path.relpath(trial.directory, workdir)).as_posix()
     # A directory may be called anything, "javascript:" too: ./ makes it a path.
     address = f"./{urllib.parse.quote(directory)}"
@@ -150,7 +150,7 @@ def _compare(row, base, metrics):
 
 
 def _per_sentence(metrics):
-    """Returns the metrics of test sentences, the one that says most of a single one first."""
+    """Returns the metrics of test sentences; chrF first, the best of a single sentence."""
     of_test = [
         metric for metric in metrics if metric.split == "test" and metric.columns
     ]

@@ -82,7 +82,7 @@ class TrialResult:
         """Why there is no result, on one line; empty for a finished trial."""
         if self.status in ("failed", "diverged"):
             message = one_line(self.result.get("error"))
-            # The status stands beside it in reports.
+            # Reports have the status beside it.
             message = message.removeprefix(f"{self.status}: ")
             return message or f"{self.status} without a message"
         if self.status == "finished":

@@ -23,7 +23,7 @@ ANSWERS_BY = {
     "distance": "symbols back to what decides the answer",
     "position": "number of the answer in its text",
 }
-"""What `experiments.evaluation.answers.accuracy_by` tells answers apart by, and what that is."""
+"""How `experiments.evaluation.answers.accuracy_by` groups answers: {name: what it counts}."""
 
 _TEXTS = ("sources.txt", "references.txt", "translations.txt")
 

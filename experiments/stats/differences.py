@@ -52,7 +52,7 @@ class Difference:
 
 
 class Verdict(NamedTuple):
-    """Holds what to conclude of a row in one metric."""
+    """Holds the conclusion on a row in one metric."""
 
     words: str
     """"better", "worse", "equal within 0.5", "undecided", "diverged in 1 of 3 runs"; ""."""

@@ -11,7 +11,7 @@ _FEWEST_ROWS = 4
 """Rows from which on the effects of seeds are taken out."""
 
 _LEAST_FREEDOM = 1.9
-"""Degrees of freedom below which a table says nothing of spreads: two runs of one row."""
+"""Degrees of freedom below which a table does not show spreads: two runs of one row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Column:
     shared: np.ndarray
     """(K,): the variance of row − base that sentences give to all seeds alike."""
     at_bound: np.ndarray
-    """(K,) bool: rows whose runs are all at the metric's bound, where spread says nothing."""
+    """(K,) bool: rows whose runs are all at the metric's bound, where spread shows nothing."""
     level: float = 0.0
     """The variance of the base's score that sentences give to all seeds alike."""
     cross: np.ndarray | float = 0.0

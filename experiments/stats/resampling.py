@@ -69,7 +69,7 @@ def column_of(
 
 
 class Noise(NamedTuple):
-    """Holds what sentences add to variances, see `Column`; 0 where it is not known."""
+    """Holds the variances that sentences add, see `Column`; 0 where they are not known."""
 
     own: np.ndarray
     shared: np.ndarray

@@ -26,7 +26,7 @@ from experiments.stats.summary import Summary
 _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
 
 LEAST_RATIO = 1.2
-"""Rows whose largest and smallest value are closer than this are all alike."""
+"""Rows whose largest value is below this many times the smallest are alike."""
 
 _CHARACTER = 6.2
 """Pixels that a character of a label takes at 7.5 points, about."""
@@ -192,7 +192,7 @@ def _draw_points(axes, panel, points):
 def _label_points(figure, axes, points):
     """Writes each label beside its point, where there is room for it.
 
-    It stands to the right or the left of the point, level with it, above or below.
+    It is to the right or the left of the point, level with it, above or below.
     """
     places = axes.transData.transform([(point.x, point.y) for point in points])
     # The points' own boxes come first, so that no label hides a point.
