@@ -44,6 +44,7 @@ K rows, J seeds, R draws.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -129,12 +130,11 @@ def contrast(
     if draws is None:
         differences = sum(len(column.values) for column in columns)
         draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
-    drawn = _draw_varying(fits, gaps, base, draws, usual_tau)
+    errors = _draw_varying(fits, gaps, base, draws, usual_tau)
     fits = [
         fit if gap is None else with_copies(fit, gap, base, originals)
         for fit, gap in zip(fits, gaps, strict=True)
     ]
-    errors = {i: _joined(fits[i], parts) for i, parts in drawn.items()}
     scaled = [
         np.abs(error.draws / _above_0(error.size))[:, fits[i].tested]
         for i, error in errors.items()
@@ -154,13 +154,14 @@ def contrast(
     return results
 
 
-class _Drawn(NamedTuple):
-    """Holds drawn errors of one metric's differences, of runs or of copies alone."""
+class _Errors(NamedTuple):
+    """Holds drawn errors of one metric's differences: of runs, of copies, or of both."""
 
     draws: np.ndarray
     """(R, K)"""
     squares: np.ndarray
-    """(K,): their variances."""
+    """(K,) SE²; 0 for the base, which has no error against itself,
+    and for a copy that never scores otherwise than its original."""
     level: float
     """The variance of the base's score."""
     cross: np.ndarray
@@ -170,24 +171,23 @@ class _Drawn(NamedTuple):
     then: np.ndarray
     """(R, K): the same of the same table run again."""
 
+    @property
+    def size(self) -> np.ndarray:
+        """(K,) SE."""
+        return np.sqrt(self.squares)
 
-class _Errors(NamedTuple):
-    """Holds drawn errors of one metric's differences."""
+    def joined(self, other: "_Errors") -> "_Errors":
+        return _Errors(*map(operator.add, self, other))
 
-    draws: np.ndarray
-    """(R, K)"""
-    size: np.ndarray
-    """(K,) SE; 0 for the base, which has no error against itself,
-    and for a copy that never scores otherwise than its original."""
-    level: float
-    """The variance of the base's score."""
-    cross: np.ndarray
-    """(K,): its covariance with each difference."""
-    repeated: np.ndarray
-    """(R, K): SE of the same table run again, in units of this one's."""
+    def repeated(self, shared: np.ndarray) -> np.ndarray:
+        """Returns (R, K): SE of the same table run again, in units of this one's.
+
+        `shared` (K,) are the variances that sentences give to the differences.
+        """
+        return np.sqrt((self.then + shared) / np.maximum(self.now + shared, 1e-300))
 
 
-def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, list[_Drawn]]:
+def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, _Errors]:
     """Draws the errors of columns in which anything varies, of rows and of copies, by place."""
     # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(0)
@@ -197,11 +197,11 @@ def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, list[_Drawn]]
         if varying:
             parts = _draw([some[i] for i in varying], base, draws, usual_tau, rng)
             for i, part in zip(varying, parts, strict=True):
-                drawn.setdefault(i, []).append(part)
+                drawn[i] = drawn[i].joined(part) if i in drawn else part
     return drawn
 
 
-def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
+def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
     """Draws the errors of all fits together."""
     rows, seeds = fits[0].residuals.shape
     correlation = _correlation([_standardised(fit) for fit in fits])
@@ -232,7 +232,7 @@ def _draw(fits, base, draws, usual_tau, rng) -> list[_Drawn]:
         squared = (loads[i] ** 2).sum(-1)
         sizes = _sizes(fit, base, loads[i], squared, (spreads[i][0] ** 2).mean(0))
         variances = _repeated(fit, squared, *spreads[i], rng)
-        results.append(_Drawn(errors[i], *sizes, *variances))
+        results.append(_Errors(errors[i], *sizes, *variances))
     return results
 
 
@@ -249,17 +249,6 @@ def _sizes(fit, base, loads, squared, variances):
     level = (own**2).sum(-1) @ variances + column.level + fit.of_seeds
     cross = (loads * own).sum(-1) @ variances + column.cross
     return squared @ variances + column.shared, float(level), cross
-
-
-def _joined(fit, parts: Sequence[_Drawn]) -> _Errors:
-    """Returns the errors of a column, of its runs and of its copies together."""
-    draws = sum(part.draws for part in parts)
-    now = sum(part.now for part in parts) + fit.column.shared
-    then = sum(part.then for part in parts) + fit.column.shared
-    size = np.sqrt(sum(part.squares for part in parts))
-    level = sum(part.level for part in parts)
-    cross = sum(part.cross for part in parts)
-    return _Errors(draws, size, level, cross, np.sqrt(then / np.maximum(now, 1e-300)))
 
 
 def _draw_spreads(fits, correlation, draws, usual_tau, rng):
@@ -351,7 +340,8 @@ def _contrasts(fit, base, errors, largest, critical):
     in_errors = np.abs(mean) / _above_0(deviations)
     beyond = len(largest) - np.searchsorted(largest, in_errors)
     p = (beyond + 1) / (len(largest) + 1)
-    again = np.abs(critical * deviations * errors.repeated + errors.draws)
+    repeated = errors.repeated(fit.column.shared)
+    again = np.abs(reach * repeated + errors.draws)
     detectable = np.quantile(again, POWER, axis=0)
     seeds = np.clip(1 - fit.column.shared / _above_0(deviations) ** 2, 0, 1)
     of_runs = np.sqrt(np.maximum(deviations**2 * seeds, 1e-300))

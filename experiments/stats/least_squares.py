@@ -159,12 +159,13 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
     variances = np.nansum(residuals**2, 1) / np.maximum(freedom, 1)
     estimates = np.zeros((len(rows), *present.shape))
     estimates[rows, rows] = present / np.maximum(runs, 1)[:, None]
-    nothing = np.zeros(len(rows))
-    return Fit(
+    column = dataclasses.replace(column, own=np.zeros(len(rows)))
+    if fit.total:
         # What sentences give to a difference is drawn once, with the rows if these vary.
-        _without_sentences(column)
-        if fit.total
-        else dataclasses.replace(column, own=nothing),
+        nothing = np.zeros(len(rows))
+        column = dataclasses.replace(column, shared=nothing, level=0.0, cross=0.0)
+    return Fit(
+        column,
         means,
         residuals,
         _without_rounding(variances, column.values),
@@ -173,13 +174,6 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
         runs,
         runs > 0,
         rows,
-    )
-
-
-def _without_sentences(column):
-    nothing = np.zeros_like(column.own)
-    return dataclasses.replace(
-        column, own=nothing, shared=nothing, level=0.0, cross=0.0
     )
 
 
