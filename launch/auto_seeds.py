@@ -10,13 +10,14 @@ import numpy as np
 import rich.console
 
 from experiments.evaluation.metrics import Metric
-from experiments.report import sequential
-from experiments.report.comparison import base_of
-from experiments.report.contrasts import contrast
-from experiments.report.fits import Column
-from experiments.report.results import read_results, read_sentences
-from experiments.report.sequential import LOOKS, Budget
-from experiments.report.statistics import Group, groups
+from experiments.report.comparison import next_plan
+from experiments.report.rows import Row, base_of, rows_of
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_sentences
+from experiments.stats import sequential
+from experiments.stats.contrasts import contrast
+from experiments.stats.least_squares import Column
+from experiments.stats.sequential import LOOKS, Budget
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.workdir import adopt_directories, set_looks
 from experiments.system.console import print_line
@@ -90,7 +91,6 @@ def next_seeds(
     console: rich.console.Console,
 ) -> tuple[int, ...] | None:
     """Looks at the results; returns the seeds that each row is to have, None for no more."""
-    found = _groups(rows, workdir, question.metrics)
     # Each look reads the same files.
     kept = {}
 
@@ -99,7 +99,8 @@ def next_seeds(
             kept[trial.directory] = read_sentences(trial, question.metrics)
         return kept[trial.directory]
 
-    plan = sequential.next_plan(
+    found = _rows_in(workdir, rows, question.metrics)
+    plan = next_plan(
         found, sentences, question.budget, question.metrics, question.interest
     )
     is_complete = plan.seeds == tuple(seeds)
@@ -159,13 +160,10 @@ def _expected(rows, look, metrics):
     return float(np.mean(sizes))
 
 
-def _groups(rows, workdir, metrics) -> list[Group]:
-    """Returns the rows' trials as they stand in the workdir, in the rows' order."""
-    results = read_results(workdir, metrics)
-    found = groups(results.trials, results.changes)
-    by_directory = {
-        trial.directory.name: group for group in found for trial in group.trials
-    }
+def _rows_in(workdir, rows, metrics) -> list[Row]:
+    """Returns the rows' trials as they are in the workdir, in the rows' order."""
+    found = rows_of(read_results(workdir, metrics))
+    by_directory = {trial.directory.name: row for row in found for trial in row.trials}
     ordered = []
     planned = adopt_directories(workdir, rows.trials(rows.first))
     for trial in planned[:: LOOKS[0].seeds]:

@@ -17,8 +17,8 @@ from absl import flags
 
 from experiments.errors import hint
 from experiments.evaluation.metrics import METRICS
-from experiments.report.results import read_results
 from experiments.report.terminal import print_differences, print_table
+from experiments.report.trial_files import read_results
 from experiments.report.write import write_results
 from launch import command
 
@@ -69,14 +69,13 @@ def main():
     written = write_results(
         read_results(_WORKDIR.value, metrics),
         _OUT.value or _WORKDIR.value,
-        metrics,
-        interest,
+        interest=interest,
         cost=_COST.value,
         figures=_FIGURES.value,
         mixed_code=_MIXED_CODE.value,
     )
     if listed:
-        print_differences(written.table.labels, written.rows, listed, _SORT.value)
+        print_differences(written.rows, listed, _SORT.value)
     print_table(written.table)
     if written.unwritten:
         print(written.unwritten)

@@ -26,12 +26,13 @@ ATTN_NEEDS = {"attn", "jax", "flax", "numpy", "jaxtyping"}
 
 EXPERIMENTS = {
     "errors": set(),
+    "stats": {"errors"},
     "optim": set(),
     "settings": {"errors", "optim"},
     "system": {"errors"},
     "data": {"settings", "system"},
     "trial": {"data"},
-    "evaluation": {"trial"},
+    "evaluation": {"trial", "stats"},
     "training": {"evaluation"},
     "sweep": {"training"},
     "inference": {"training"},

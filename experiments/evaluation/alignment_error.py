@@ -1,4 +1,4 @@
-"""The alignment error rate: whether attention looks at the word that a target word translates."""
+"""Computes the alignment error rate: whether attention is on the word that is translated."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Answers to tasks: what a language model says where it is asked, and where it is right.
+"""Answers the questions in the texts of a task, and scores the answers by their place.
 
 B texts of a batch, N tokens, L lanes.
 """

@@ -1,4 +1,4 @@
-"""Attention weights of trained models, for examples in reports.
+"""Computes attention weights of trained models, for examples in reports.
 
 B rows of a batch, N layers, H heads.
 """

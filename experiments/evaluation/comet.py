@@ -5,12 +5,11 @@
 
 The package unbabel-comet needs an older numpy than this project, so it has an environment
 of its own, from which its command is on the PATH: `pipx install unbabel-comet`. Its first
-call downloads the model, about 2 GB. Another model is another metric, in a file of yours:
-
-    from experiments.evaluation.comet import comet
-    XXL = comet("Unbabel/XCOMET-XXL", key="xcomet")
+call downloads the model, about 2 GB. Another model is an option:
+COMET(model="Unbabel/XCOMET-XXL").
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import UserError
-from experiments.evaluation.metrics import Metric, Texts, detokenize, mean_of_sums
+from experiments.evaluation.metrics import Metric, detokenized
 
 COMMAND = "comet-score"
 
@@ -32,44 +31,39 @@ MISSING = (
 )
 
 
-def comet(model: str, key: str = "comet", gpus: int = 0) -> Metric:
-    """Returns the metric of a COMET model: a name on the hub, or the path of a .ckpt.
+@dataclasses.dataclass(frozen=True)
+class COMET(Metric):
+    """The mean of a COMET model's scores: from about 0.3 to 1 for that of 2022.
 
-    The score of a corpus is the mean over its sentences. Without `gpus` it runs on the CPU,
+    `model` is a name on the hub, or the path of a .ckpt. Without `gpus` it runs on the CPU,
     as the accelerator's memory belongs to training. It is computed at the end alone.
-    Raises UserError where comet-score is not installed.
+    Raises ValueError where comet-score is not installed.
     """
-    if shutil.which(COMMAND) is None:
-        raise UserError(MISSING)
 
-    def of_sentences(translations, references, tokens_of, sources):
-        if tokens_of:
-            translations = detokenize(translations, tokens_of)
-            references = detokenize(references, tokens_of)
-        texts = (tuple(sources), tuple(translations), tuple(references))
-        return np.array(_scores(model, gpus, texts), np.float64)
+    key = "comet"
+    heading = "COMET"
+    decimals = difference_decimals = 3
+    while_training = False
 
-    def of_corpus(translations, references, tokens_of, sources):
-        scores = of_sentences(translations, references, tokens_of, sources)
-        return float(scores.mean())
+    model: str = "Unbabel/wmt22-comet-da"
+    gpus: int = 0
 
-    return Metric(
-        key=key,
-        heading="COMET" if key == "comet" else key,
-        decimals=3,
-        difference_decimals=3,
-        needs_source=True,
-        while_training=False,
-        signature=lambda tokens_of: f"{COMMAND}|model:{model}",
-        of_corpus=of_corpus,
-        of_sentences=of_sentences,
-        of_sums=mean_of_sums,
-    )
+    def __post_init__(self):
+        if shutil.which(COMMAND) is None:
+            raise ValueError(MISSING)
+
+    def of_sentences(self, texts):
+        plain = detokenized(texts) if texts.tokens_of else texts
+        parts = (plain.sources, plain.translations, plain.references)
+        return np.array(_scores(self.model, self.gpus, tuple(map(tuple, parts))), float)
+
+    def signature(self, tokens_of):
+        return f"{COMMAND}|model:{self.model}"
 
 
 # The corpus and its sentences are asked for one after the other, and a call takes minutes.
 @functools.lru_cache(maxsize=4)
-def _scores(model: str, gpus: int, texts: tuple[Texts, Texts, Texts]) -> list[float]:
+def _scores(model: str, gpus: int, texts: tuple[tuple[str, ...], ...]) -> list[float]:
     """Returns the score of each sentence. Raises UserError where comet-score fails."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("source", "translation", "reference")]
@@ -79,7 +73,7 @@ def _scores(model: str, gpus: int, texts: tuple[Texts, Texts, Texts]) -> list[fl
         source, translation, reference = map(str, paths)
         call = [COMMAND, "-s", source, "-t", translation, "-r", reference]
         call += ["--model", model, "--gpus", str(gpus), "--quiet", "--only_system"]
-        # Of our environment it must see nothing, or it would import our packages.
+        # With our PYTHONPATH it would import our packages.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         done = subprocess.run(
             [*call, "--to_json", str(output)],
@@ -88,7 +82,7 @@ def _scores(model: str, gpus: int, texts: tuple[Texts, Texts, Texts]) -> list[fl
             env=environment,
         )
         if done.returncode or not output.is_file():
-            last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+            last = done.stderr.strip().splitlines()[-1:] or ["without a message"]
             raise UserError(
                 f"{COMMAND} --model {model} failed ({last[0]}): run it by hand, or set "
                 "evaluation.metric=none, and the same command goes on from here"
@@ -101,7 +95,3 @@ def _scores(model: str, gpus: int, texts: tuple[Texts, Texts, Texts]) -> list[fl
 def _line(sentence):
     # comet-score ends a line at these too, and strips it.
     return " ".join(sentence.split()) or "."
-
-
-COMET = comet("Unbabel/wmt22-comet-da")
-"""Reference-based COMET of 2022, from about 0.3 to 1."""

@@ -1,4 +1,4 @@
-"""Checks that hold a metric of one's own to the contract of `experiments.evaluation.metrics`.
+"""Validates a custom metric: it must meet the contract of `experiments.evaluation.metrics`.
 
 S sentences, k numbers that a sentence contributes, R resampled test sets.
 """
@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from attn.contract.common import Row, run
-from experiments.evaluation.metrics import METRICS, OF_ATTENTION, Metric, summary
+from experiments.evaluation.metrics import METRICS, OF_ATTENTION, Metric, Texts, summary
 
 SOURCES = (
     "3 days ago",
@@ -58,7 +58,7 @@ def check_metric(metric: Metric) -> list[Row]:
         "perfect translations are better than broken ones": lambda: _better(metric),
         "its scale takes its scores": lambda: _scale(metric),
     }
-    if metric.of_sentences or metric.of_sums:
+    if metric.columns:
         checks |= {
             "each sentence contributes `columns` numbers": lambda: _sentences(metric),
             "no sentences contribute nothing": lambda: _none(metric),
@@ -68,15 +68,17 @@ def check_metric(metric: Metric) -> list[Row]:
     return list(run(checks))
 
 
-def _score(metric, translations, references=REFERENCES, sources=SOURCES):
-    more = (list(sources),) if metric.needs_source else ()
-    return metric.of_corpus(list(translations), list(references), "", *more)
+def _texts(translations, references=REFERENCES, sources=SOURCES):
+    return Texts(list(translations), list(references), "", list(sources))
 
 
-def _contributed(metric, translations, references=REFERENCES, sources=SOURCES):
+def _score(metric, *texts):
+    return metric.of_corpus(_texts(*texts))
+
+
+def _contributed(metric, *texts):
     """Returns the (S, k) numbers of some sentences, as a report reads them."""
-    more = (list(sources),) if metric.needs_source else ()
-    array = metric.of_sentences(list(translations), list(references), "", *more)
+    array = metric.of_sentences(_texts(*texts))
     (name,) = metric.arrays
     return metric.statistics({name: np.asarray(array)})
 
@@ -84,8 +86,8 @@ def _contributed(metric, translations, references=REFERENCES, sources=SOURCES):
 def _key(metric):
     if not isinstance(metric.key, str) or not metric.key.isidentifier():
         raise ValueError(f"key={metric.key!r} is no name, such as ter")
-    taken = [known.key for known in (*METRICS, *OF_ATTENTION) if known is not metric]
-    if metric.key in taken:
+    others = [m for m in (*METRICS, *OF_ATTENTION) if type(m) is not type(metric)]
+    if metric.key in [other.key for other in others]:
         raise ValueError(f"key={metric.key!r} is that of another metric")
 
 

@@ -1,4 +1,4 @@
-"""Translations by beam search.
+"""Translates by beam search.
 
 B sentences of a batch, N source tokens, T target tokens.
 """
@@ -20,7 +20,7 @@ from experiments.trial.program import Program, State, build_model
 
 
 class Search(NamedTuple):
-    """How translations are searched for."""
+    """Holds the options of beam search."""
 
     beam: int
     alpha: float
@@ -43,7 +43,7 @@ def search_of(settings: Evaluation) -> Search:
 
 
 def search_text(settings: Settings, beam: int, count: int, whole: int) -> str:
-    """Says how texts were made, and of how many: "greedy on the first 200 of 500 sentences"."""
+    """Returns how texts were made: "greedy on the first 200 of 500 sentences"."""
     some = f"the first {count} of {whole}" if count < whole else str(whole)
     # Labels are not searched for.
     is_searched = not settings.data.labelled
@@ -52,7 +52,7 @@ def search_text(settings: Settings, beam: int, count: int, whole: int) -> str:
 
 
 class Hypothesis(NamedTuple):
-    """A translation, on one line, and its log-probability over its length penalty."""
+    """Holds a translation, on one line, and its log-probability over its length penalty."""
 
     score: float
     text: str
@@ -78,7 +78,7 @@ def translate(
     translations = []
     for _ in lanes:
         translations.append([[Hypothesis(0.0, "")] for _ in sources])
-    # An empty source says nothing to translate, so it is not searched.
+    # An empty source has nothing to translate, so it is not searched.
     places = [i for i, source in enumerate(sources) if len(source)]
     if not places:
         return translations

@@ -21,6 +21,7 @@ from experiments.evaluation.metrics import (
     FIRST_TOKEN_MASS,
     OF_ANSWERS,
     Metric,
+    Texts,
     corpus_scores,
     notes,
     of_text,
@@ -76,7 +77,7 @@ def _without_search(program, lanes):
 
 
 class EndedTrial(NamedTuple):
-    """A trial that has made all its steps: its lane, its checkpoints and its directory."""
+    """Holds a trial that has made all its steps: its lane, checkpoints and directory."""
 
     settings: Settings
     lane: int
@@ -84,7 +85,7 @@ class EndedTrial(NamedTuple):
     run_dir: Any
 
     def has(self, name: str) -> bool:
-        """Whether its settings keep the weights `name`, one of WEIGHTS."""
+        """Returns whether its settings keep the weights `name`, one of WEIGHTS."""
         training = self.settings.training
         kept = dict(
             raw=True,
@@ -168,13 +169,9 @@ class Evaluator:
             ours = translations[lane][:count]
             references = heldout.text.target[:count]
             metrics = [m for m in metrics_of(settings) if m.while_training]
-            scores[lane] |= corpus_scores(
-                ours,
-                references,
-                _tokens_of(settings),
-                metrics,
-                heldout.text.source[:count],
-            )
+            sources = heldout.text.source[:count]
+            texts = Texts(ours, references, _tokens_of(settings), sources)
+            scores[lane] |= corpus_scores(texts, metrics)
         return scores
 
     def final(
@@ -256,22 +253,11 @@ class Evaluator:
         scores = {}
         for trial in trials:
             lane = trial.lane
-            tokens_of = _tokens_of(trial.settings)
             metrics = metrics_of(trial.settings)
-            of_validation = corpus_scores(
-                for_validation[lane],
-                validation.text.target,
-                tokens_of,
-                metrics,
-                validation.text.source,
-            )
-            of_test = corpus_scores(
-                for_test[lane],
-                test.text.target,
-                tokens_of,
-                metrics,
-                test.text.source,
-            )
+            ours = _texts(trial.settings, for_validation[lane], validation)
+            of_validation = corpus_scores(ours, metrics)
+            ours = _texts(trial.settings, for_test[lane], test)
+            of_test = corpus_scores(ours, metrics)
             scores[lane] = HeldoutScores(
                 dict(perplexity=float(perplexities[lane]), **of_validation),
                 of_test,
@@ -408,20 +394,14 @@ class Evaluator:
         )
         if self.translates:
             test = self.prepared.test
-            tokens_of = _tokens_of(trial.settings)
             arrays["test_source"] = _lengths(test)
-            arrays |= sentence_arrays(
-                texts,
-                test.text.target,
-                tokens_of,
-                metrics_of(trial.settings),
-                test.text.source,
-            )
+            ours = _texts(trial.settings, texts, test)
+            arrays |= sentence_arrays(ours, metrics_of(trial.settings))
         return arrays
 
 
 def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
-    """Returns what a reader of the test scores must know of the text, by metric."""
+    """Returns the notes on the test scores of this text, by metric."""
     if settings.model.kind == "language" and not settings.data.labelled:
         return {}
     references = prepared.test.text.target
@@ -429,7 +409,7 @@ def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
 
 
 def _attention_batch(trial):
-    """Returns the batch size of what looks at attention: that of the examples."""
+    """Returns the batch size of the measures of attention: that of the examples."""
     # So the function is compiled once for both.
     return max(1, trial.settings.evaluation.examples)
 
@@ -448,6 +428,12 @@ def metrics_of(settings: Settings) -> tuple[Metric, ...]:
     is_of_answers = settings.data.has_answers
     of_target = OF_ANSWERS if is_of_answers else of_text(settings.data.language)
     return (*of_target, *settings.evaluation.own_metrics)
+
+
+def _texts(settings, translations, heldout) -> Texts:
+    """Returns translations of a held-out set, with its references and sources."""
+    target, source = heldout.text.target, heldout.text.source
+    return Texts(translations, target, _tokens_of(settings), source)
 
 
 def _tokens_of(settings):

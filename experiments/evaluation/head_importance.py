@@ -1,4 +1,4 @@
-"""What each head does: how widely and how far it looks, where, and what is lost without it.
+"""Measures heads: how widely and how far each looks, where, and the loss without it.
 
 S sentences, B rows of a batch, N layers, H heads, m queries, n keys.
 """
@@ -150,7 +150,7 @@ def importance(
     """Computes what switching off a head adds to log perplexity, by "kind/what", (N, H).
 
     `losses` (S,) are −log p of the sentences, `others` the same without each head, `tokens`
-    (S,) their numbers. NaN stands where a layer has no such head.
+    (S,) their numbers. NaN where a layer has no such head.
 
     - importance, r = Σ_s d_s / Σ_s p_s with d_s the difference and p_s the tokens of s;
     - error, its standard error over sentences,

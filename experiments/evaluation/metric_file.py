@@ -1,4 +1,4 @@
-"""metrics.jsonl, read back: one JSON object a line, with its step and its split."""
+"""Reads metrics.jsonl back: one JSON object a line, with its step and its split."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,22 +9,22 @@ from experiments.system.files import parse
 ENDED = ("finished", "diverged")
 """The statuses in result.json of a trial that is not run again."""
 
-# DuckDB has no larger integers.
+# The largest integer of int64, which table formats have.
 LARGEST_STEP = 2**63 - 1
 
 
 class MetricFile(NamedTuple):
-    """Holds the lines that are whole, in their order, and what is wrong with the others."""
+    """Holds the whole lines, in their order, and the fault of the others."""
 
     lines: list[dict[str, Any]]
     damage: str
-    """Says which lines are no metrics; empty where all are."""
+    """Which lines are no metrics; empty where all are."""
 
 
 def read_metrics(path: Path) -> MetricFile:
     """Reads a metrics.jsonl, or none.
 
-    A last line that a kill cut off is left out without a word: its steps are made again.
+    A last line that a kill cut off is left out in silence: its steps are made again.
     """
     try:
         rows = path.read_bytes().split(b"\n")
@@ -57,7 +57,7 @@ def _line_of(row) -> dict[str, Any] | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, as JSON has it."""
+    """Returns whether a value is a number in JSON."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Perplexity, from the losses of held-out sentences.
+"""Computes perplexity from the losses of held-out sentences.
 
 L lanes, S sentences, T tokens of a row.
 """

@@ -1,332 +1,258 @@
-"""Compares a table's rows with its base: which differences are real.
+"""Compares the rows of a table with its base: which differences are real.
 
-It also says which of the orderings that the paper printed our differences support.
+Scores on other text are no evidence for or against a row, so each row is compared with a
+base of its own corpus: the row that differs from the table's base in nothing but the
+settings that go with the corpus. In a product of a sweep over data and one over models,
+that is the base's model.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.columns import ReadSentences, columns_of
-from experiments.report.contrasts import Contrasts, contrast
-from experiments.report.published import TABLE_3, Published
-from experiments.report.statistics import LEVEL, Group
-from experiments.report.strata import corpora_of, split_by_corpus
+from experiments.report.rows import Row, base_of
+from experiments.report.trial_files import TrialResult
+from experiments.report.trial_outputs import read_sentences
 from experiments.settings import SCORING
+from experiments.stats import sequential
+from experiments.stats.contrasts import contrast
+from experiments.stats.differences import Difference, Verdict, difference
+from experiments.stats.resampling import Runs, column_of
+from experiments.stats.summary import LEVEL
 
-MOST_SEEDS = 50
-"""More seeds than these are not proposed."""
+USUAL_SENTENCES = 1000
+"""The size of a test set that a run does not record."""
 
-_LARGEST = 1e5
-"""A perplexity so far above another is that of no guess, whatever the vocabulary."""
-
-_OF_RANGE = 0.9
-"""A difference of this share of what the metric can have at all is as good as none shown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Holds the difference row − base in a metric's own units."""
-
-    mean: float
-    low: float
-    high: float
-    """The interval; those of all rows and metrics hold at once with 95 % probability."""
-    p: float
-    """Two-sided, for no difference, corrected for all rows and metrics of the table."""
-    d: float
-    """Effect size: the difference, on the metric's scale, in standard deviations of a run."""
-    runs: int
-    detectable: float
-    """The true difference that such a table shows with probability 0.8; infinite where the
-    metric cannot differ so much."""
-    more_seeds: int | None
-    """About how many more seeds decide; None where that is more than MOST_SEEDS."""
-    from_seeds: float = 1.0
-    """The share of its variance that falls with the number of seeds."""
-    margin: float | None = None
-    """The smallest difference that matters; None where nobody said."""
-
-    def factor(self, runs: int) -> float:
-        """Returns by what the interval's width changes with so many runs."""
-        return math.sqrt(self.from_seeds * self.runs / runs + 1 - self.from_seeds)
-
-
-class Verdict(NamedTuple):
-    """Holds what to conclude of a row in one metric."""
-
-    words: str
-    """"better", "worse", "equal within 0.5", "undecided", "diverged in 1 of 3 runs"; ""."""
-    more_seeds: int | None = None
-    """For "undecided": about how many more seeds decide."""
-    detail: str = ""
-
-    @property
-    def is_decided(self) -> bool:
-        """Returns whether more seeds are of no use."""
-        return self.words != "undecided"
-
-    def __str__(self):
-        words = self.words
-        if self.more_seeds:
-            words += f": {seeds_text(self.more_seeds)}"
-        return "; ".join(filter(None, (words, self.detail)))
-
-
-class Row(NamedTuple):
-    """Holds a group and how it compares with the base, each by the keys of the metrics.
-
-    The base has no differences.
-    """
-
-    label: str
-    group: Group
-    base: Group | None
-    """The group that it is compared with, itself for a base; None where there is none."""
-    differences: Mapping[str, Difference]
-    verdicts: Mapping[str, Verdict]
-    published: Published | None
-    """The paper's numbers for the row of this label."""
-    ordering: Mapping[str, str]
-    """Of published metrics: our results and the sign of the paper's row − base.
-
-    "supported", "contradicted" or "cannot tell"; "" where the paper has no such row, or one
-    number for row and base, or where there is no difference of ours.
-    """
-
-    @property
-    def corpora(self) -> frozenset[str]:
-        """Returns the digests of the text of its finished trials."""
-        return corpora_of(self.group)
+ReadSentences = Callable[[TrialResult], Mapping[str, np.ndarray]]
+"""Returns the arrays of a trial's sentences.npz, {} for none."""
 
 
 def compare(
-    groups: Sequence[Group],
-    sentences: ReadSentences,
+    rows: Sequence[Row],
+    sentences: ReadSentences | None = None,
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
-    level: float = LEVEL,
+    looks: int | None = None,
 ) -> list[Row]:
-    """Compares each of `groups` with the base, and returns a Row for each in their order.
+    """Returns the rows with their bases, their differences to these, and verdicts.
 
-    `sentences(trial)` returns what its sentences.npz holds, {} for nothing. The base is the
-    group with the label "base", else the one that changes nothing; without one nothing is
-    compared. Groups of another corpus are compared with a base of theirs, see
-    `experiments.report.strata`. `experiments.report.contrasts` says how. `interest` are
-    {metric key: the smallest difference, in the units of the table, that matters}: a row
-    whose interval lies within it on both sides is equal. A table that is judged several
-    times gives each a `level` of its own; p is then in proportion to it, so that p < 0.05 is
-    a verdict.
+    `sentences` is by default `read_sentences`. `interest` are {metric key: the smallest
+    difference, in the units of the table, that matters}: a row whose interval lies within
+    it on both sides is equal. A table that was judged several times has had a number of
+    `looks`. Without a base nothing is compared. `experiments.stats.contrasts` has
+    the method.
     """
-    base = base_of(groups)
+    if sentences is None:
+        sentences = functools.partial(read_sentences, metrics=metrics)
+    if looks is None:
+        return _compare(rows, sentences, metrics, interest or {}, LEVEL)
+    judge = functools.partial(compare_at, rows, sentences, metrics, interest or {})
+    return sequential.judge(judge, looks)
+
+
+def compare_at(
+    rows: Sequence[Row],
+    sentences: ReadSentences,
+    metrics: Sequence[Metric],
+    interest: Mapping[str, float],
+    look: sequential.Look,
+) -> list[Row]:
+    """Returns the rows with all their trials, compared by the first seeds at a look's level."""
+    seen = []
+    for row in rows:
+        known = [trial for trial in row.trials if trial.seed is not None]
+        first = tuple(trial for trial in known if trial.seed < look.seeds)
+        seen.append(dataclasses.replace(row, trials=first))
+    judged = _compare(seen, sentences, metrics, interest, look.level)
+    return [
+        dataclasses.replace(judgement, trials=row.trials)
+        for judgement, row in zip(judged, rows, strict=True)
+    ]
+
+
+def next_plan(
+    rows: Sequence[Row],
+    sentences: ReadSentences,
+    budget: sequential.Budget,
+    metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+) -> sequential.Plan:
+    """Returns how many seeds each row is to have, as far as its trials decide it."""
+    judge_at = functools.partial(compare_at, rows, sentences, metrics, interest or {})
+    ended = []
+    costs = []
+    for row in rows:
+        ended.append({t.seed for t in row.trials if t.status != "unfinished"})
+        seconds = [trial.result.get("seconds", 0.0) for trial in row.finished]
+        costs.append(float(np.mean(seconds or 0.0)) / 3600 if budget.in_hours else 1.0)
+    return sequential.next_plan(ended, costs, judge_at, budget.amount, interest or {})
+
+
+def _compare(rows, sentences, metrics, interest, level):
+    base = base_of(rows)
     # Without a base no sentences are read, which takes a while for many trials.
     if base is None:
-        return [_row(group, None, {}, {}, metrics) for group in groups]
-    place = [group is base for group in groups].index(True)
-    strata = split_by_corpus(groups, place)
-    compared = sum(_comparisons(stratum) for stratum in strata)
-    rows = {}
-    for stratum in strata:
-        members = [groups[i] for i in stratum.rows]
-        if count := _comparisons(stratum):
-            at = stratum.rows.index(stratum.base)
+        return list(rows)
+    corpora = split_by_corpus(rows, base)
+    compared = sum(corpus.comparisons for corpus in corpora)
+    judged = {}
+    for corpus in corpora:
+        members = [rows[i] for i in corpus.rows]
+        if corpus.comparisons:
+            place = corpus.rows.index(corpus.base)
             # Tables of different text are independent: their levels add up.
-            own_level = level * count / compared
-            judged = _judge(members, at, sentences, metrics, interest or {}, own_level)
-        else:
-            base = None if stratum.base is None else groups[stratum.base]
-            judged = [_row(group, base, {}, {}, metrics) for group in members]
-        rows |= dict(zip(stratum.rows, judged, strict=True))
-    return [rows[i] for i in range(len(groups))]
+            own_level = level * corpus.comparisons / compared
+            members = _judge(members, place, sentences, metrics, interest, own_level)
+        for i, row in zip(corpus.rows, members, strict=True):
+            judged[i] = dataclasses.replace(row, base=corpus.base)
+    return [judged[i] for i in range(len(rows))]
 
 
-def _comparisons(stratum):
-    return 0 if stratum.base is None else len(stratum.rows) - 1
+class Corpus(NamedTuple):
+    """Holds the places of the rows of one corpus among all rows, in their order."""
+
+    rows: tuple[int, ...]
+    base: int | None
+    """The place of the row that the others are compared with; None where there is none."""
+
+    @property
+    def comparisons(self) -> int:
+        return 0 if self.base is None else len(self.rows) - 1
 
 
-def _judge(groups, place, sentences, metrics, interest, level):
-    """Returns the Row of each group of one corpus, compared with the one at `place`."""
-    originals = _originals(groups, place)
-    runs, columns = columns_of(groups, sentences, metrics, place, originals)
-    results = contrast([*columns.values()], place, level=level, originals=originals)
-    contrasts = dict(zip(columns, results, strict=True))
-    rows = []
-    for i, group in enumerate(groups):
-        differences = {}
-        verdicts = {}
-        for metric, column in columns.items():
-            margin = interest.get(metric.key)
-            difference = _difference(
-                contrasts[metric], i, metric, column, margin, level
-            )
-            if difference is not None:
-                differences[metric.key] = difference
-            if i != place:
-                verdicts[metric.key] = _verdict(
-                    difference, runs[metric][i], metric, margin
-                )
-        # Without words there is nothing to conclude.
-        verdicts = {key: verdict for key, verdict in verdicts.items() if verdict.words}
-        rows.append(_row(group, groups[place], differences, verdicts, metrics))
-    return rows
+def split_by_corpus(rows: Sequence[Row], base: int) -> list[Corpus]:
+    """Returns the rows of each corpus, those of the table's base first.
+
+    Rows without a finished trial have no corpus yet, and stand with the base.
+    """
+    members: dict[frozenset, list[int]] = {rows[base].corpora: []}
+    for i, row in enumerate(rows):
+        key = row.corpora if row.finished else rows[base].corpora
+        members.setdefault(key, []).append(i)
+    # The settings that all rows of each corpus share.
+    of_corpus = set()
+    for key in {key for row in rows for key in row.point}:
+        values = [{rows[i].point.get(key) for i in some} for some in members.values()]
+        if all(len(each) == 1 for each in values):
+            of_corpus.add(key)
+    models = [
+        {key: value for key, value in row.point.items() if key not in of_corpus}
+        for row in rows
+    ]
+    corpora = []
+    for some in members.values():
+        partners = [i for i in some if models[i] == models[base]]
+        own_base = base if base in some else next(iter(partners), None)
+        corpora.append(Corpus(tuple(some), own_base))
+    return corpora
 
 
-def base_of(groups: Iterable[Group]) -> Group | None:
-    """Returns the group that the others are compared with."""
-    groups = list(groups)
-    # By label first, because a sweep may name another row its base.
-    unchanged = next((group for group in groups if not group.point), None)
-    return next((group for group in groups if group.label == "base"), unchanged)
-
-
-def _originals(groups, base):
-    """Returns for each group the first that has trained the same models, itself for most."""
+def originals_of(rows: Sequence[Row], base: int) -> list[int]:
+    """Returns for each row the first that has trained the same models, itself for most."""
     scoring = {f"evaluation.{name}" for name in SCORING}
     training = [
-        frozenset(item for item in group.point.items() if item[0] not in scoring)
-        for group in groups
+        frozenset(item for item in row.point.items() if item[0] not in scoring)
+        for row in rows
     ]
-    # The base is nobody's copy, wherever it stands.
+    # The base is no copy, whatever its place.
     firsts = {training[base]: base}
     return [firsts.setdefault(key, i) for i, key in enumerate(training)]
 
 
-def seeds_text(seeds: int) -> str:
-    return f"about {seeds} more seed{'s' if seeds > 1 else ''}"
-
-
-def _row(group, base, differences, verdicts, metrics):
-    published = TABLE_3.get(group.label)
-    of_base = TABLE_3.get(base.label) if base else None
-    ordering = {}
+def _judge(rows, base, sentences, metrics, interest, level):
+    """Returns the rows of one corpus, compared with the one at `base`, as one family."""
+    originals = originals_of(rows, base)
+    stored = [{trial.seed: sentences(trial) for trial in row.finished} for row in rows]
+    runs = {}
+    columns = {}
     for metric in metrics:
-        if not metric.published:
-            continue
-        ordering[metric.key] = ""
-        if published and of_base and metric.key in differences:
-            gap = getattr(published, metric.key) - getattr(of_base, metric.key)
-            ordering[metric.key] = _ordering(gap, differences[metric.key])
-    return Row(group.label, group, base, differences, verdicts, published, ordering)
+        own = [runs_of(*pair, metric) for pair in zip(rows, stored, strict=True)]
+        alike = _of_one_vocabulary(rows, base, own) if metric.per_token else own
+        of_sums = metric.of_sums if metric.columns else None
+        column = column_of(alike, base, metric.link, originals, of_sums)
+        if column is not None:
+            columns[metric] = column
+            runs[metric] = own
+    contrasts = contrast([*columns.values()], base, level=level, originals=originals)
+    differences = [{} for _ in rows]
+    verdicts = [{} for _ in rows]
+    for (metric, column), contrasted in zip(columns.items(), contrasts, strict=True):
+        margin = interest.get(metric.key)
+        for i in range(len(rows)):
+            count = int(np.isfinite(column.values[i]).sum())
+            raw = None if margin is None else margin / metric.scale
+            found = difference(contrasted, i, metric.link, count, raw, level)
+            if found is not None:
+                differences[i][metric.key] = found
+            verdict = verdict_of(found, runs[metric][i], metric, margin)
+            if i != base and verdict is not None:
+                verdicts[i][metric.key] = verdict
+    judged = zip(rows, differences, verdicts, strict=True)
+    return [dataclasses.replace(r, differences=d, verdicts=v) for r, d, v in judged]
 
 
-def _ordering(published, difference):
-    # Where the paper printed the same number twice, it has no ordering.
-    if published == 0:
-        return ""
-    if difference.p >= LEVEL:
-        return "cannot tell"
-    return "supported" if (published > 0) == (difference.mean > 0) else "contradicted"
+def runs_of(
+    row: Row, stored: Mapping[int | None, Mapping[str, np.ndarray]], metric: Metric
+) -> Runs:
+    """Returns a row's runs in one metric; `stored` are the sentences of each seed."""
+    values = {}
+    for trial in row.finished:
+        value = trial.result.get(metric.key)
+        # A metric may be newer than the run, or not apply to its corpus.
+        if value is not None:
+            values[trial.seed] = float(value) if math.isfinite(value) else math.inf
+    for trial in row.trials:
+        if trial.status == "diverged":
+            values[trial.seed] = math.inf
+    tables = {seed: metric.statistics(arrays) for seed, arrays in stored.items()}
+    tables = {seed: table for seed, table in tables.items() if table is not None}
+    sizes = {len(table) for table in tables.values()}
+    sizes |= {trial.result.get(f"{metric.split}_sentences") for trial in row.finished}
+    sizes = [size for size in sizes if type(size) is int and size > 0]
+    sentences = sizes[0] if len(sizes) == 1 else USUAL_SENTENCES
+    answers = sentences
+    if metric.answers is not None and tables:
+        answers = int(next(iter(tables.values()))[:, metric.answers].sum())
+    return Runs(values, tables, sentences, answers)
 
 
-def _difference(contrasts: Contrasts, i, metric, column, margin, level):
-    """Returns the Difference of row i on the metric's own scale; None where there is none."""
-    if not contrasts.tested[i]:
-        return None
-    inverse = metric.link.inverse
-    base = float(inverse(contrasts.base))
-    moved = lambda by: float(inverse(contrasts.base + by)) - base
-    mean, *ends = contrasts.printed(i, inverse)
-    low, high = map(_bounded, ends)
-    detectable = _detectable(contrasts, i, metric, base, moved)
-    runs = int(np.isfinite(column.values[i]).sum())
-    more_seeds = _more_seeds(
-        contrasts, i, runs, (mean, low, high), _raw(margin, metric)
-    )
-    return Difference(
-        mean=mean,
-        low=low,
-        high=high,
-        p=min(1.0, float(contrasts.p[i]) * LEVEL / level),
-        d=float(contrasts.d[i]),
-        runs=runs,
-        detectable=detectable,
-        more_seeds=more_seeds,
-        from_seeds=float(contrasts.from_seeds[i]),
-        margin=_raw(margin, metric),
-    )
+def _of_one_vocabulary(rows, base, runs):
+    """Empties the runs of rows whose vocabulary is not the base's: their tokens are others."""
+    vocabularies = [
+        {str(trial.record.get("vocabulary")) for trial in row.finished} for row in rows
+    ]
+    of_base = vocabularies[base]
+    return [
+        own if len(vocabulary | of_base) < 2 else own._replace(values={}, tables={})
+        for own, vocabulary in zip(runs, vocabularies, strict=True)
+    ]
 
 
-def _raw(margin, metric):
-    return None if margin is None else margin / metric.scale
-
-
-def _bounded(difference):
-    """Returns a difference, infinite where it says no more than that it has no bound."""
-    return (
-        difference
-        if abs(difference) < _LARGEST
-        else math.copysign(math.inf, difference)
-    )
-
-
-def _detectable(contrasts, i, metric, base, moved):
-    """Returns the larger of the differences up and down that would have shown.
-
-    Infinite where it is nearly all that the metric leaves room for.
-    """
-    size = contrasts.detectable[i]
-    up = _bounded(moved(size))
-    down = -_bounded(moved(-size))
-    if not (math.isfinite(up) and math.isfinite(down)):
-        return math.inf
-    rooms = [metric.link.highest - base, base - metric.link.lowest]
-    widest = max(zip(rooms, (up, down), strict=True))
-    if widest[1] > _OF_RANGE * widest[0]:
-        return math.inf
-    return max(up, down)
-
-
-def _more_seeds(contrasts, i, runs, interval, margin):
-    """Returns about how many more seeds decide; None for more than MOST_SEEDS, or none needed.
-
-    The seeds' share of the variance falls with their number, the sentences' stays.
-    """
-    mean, low, high = interval
-    shares = []
-    if contrasts.detectable[i] > 0:
-        shares.append(abs(contrasts.mean[i]) / contrasts.detectable[i])
-    if margin is not None and high > low:
-        shares.append((margin - abs(mean)) / ((high - low) / 2))
-    counts = []
-    for share in shares:
-        room = share**2 - (1 - contrasts.from_seeds[i])
-        if share > 0 and room > 0:
-            counts.append(runs * contrasts.from_seeds[i] / room - runs)
-    if not counts or not math.isfinite(min(counts)):
-        return None
-    more = max(1, math.ceil(min(counts)))
-    return more if more <= MOST_SEEDS else None
-
-
-def _verdict(difference, runs, metric, margin):
-    """Returns the Verdict of a row in one metric."""
-    diverged = sum(math.isinf(value) for value in runs.values.values())
+def verdict_of(
+    difference: Difference | None, runs: Runs, metric: Metric, margin: float | None
+) -> Verdict | None:
+    """Returns the Verdict of a row in one metric, None where there is nothing to conclude."""
+    diverged = sum(map(math.isinf, runs.values.values()))
     if diverged:
         return Verdict(f"diverged in {diverged} of {len(runs.values)} runs")
-    at_bound = _at_bound_text(runs, metric)
     if difference is None:
-        return Verdict("")
-    raw = _raw(margin, metric)
+        return None
+    bound = runs.bound(metric.link)
+    at_bound = "" if bound is None else f"all runs at {metric.amount(bound, 'g')}"
+    raw = difference.margin
     if raw is not None and -raw < difference.low and difference.high < raw:
-        return Verdict(f"equal within {margin:g}{_unit(metric)}", detail=at_bound)
+        return Verdict(f"equal within {margin:g}{metric.spaced_unit}", detail=at_bound)
     if difference.p < LEVEL:
         is_higher = difference.mean > 0
         words = "better" if is_higher == metric.higher_is_better else "worse"
         return Verdict(words, detail=at_bound)
-    return Verdict(
-        "undecided", difference.more_seeds, at_bound or _shown_text(difference, metric)
-    )
-
-
-def _at_bound_text(runs, metric):
-    bound = runs.bound(metric)
-    if bound is None:
-        return ""
-    return f"all runs at {metric.scale * bound:g}{_unit(metric)}"
+    detail = at_bound or _shown_text(difference, metric)
+    return Verdict("undecided", difference.more_seeds, detail)
 
 
 def _shown_text(difference, metric):
@@ -336,9 +262,5 @@ def _shown_text(difference, metric):
         return "too few seeds to show any difference"
     size = difference.detectable * metric.scale
     # With .2g, 100 would be 1e+02.
-    number = f"{size:.0f}" if 99.5 <= size < 1e5 else f"{size:.2g}"
-    return f"differences above {number}{_unit(metric)} would have shown"
-
-
-def _unit(metric):
-    return f" {metric.unit}" if metric.unit else ""
+    size = metric.amount(difference.detectable, ".0f" if 99.5 <= size < 1e5 else ".2g")
+    return f"differences above {size} would have shown"

@@ -1,7 +1,7 @@
-"""Says which rows were still improving when their training ended.
+"""Names the rows that were still improving when their training ended.
 
-A row that was is compared before its time: its verdict is that of so many steps. On the log
-of the cross-entropy, this is the share of a run's fall from its first evaluation to its last
+Their verdict holds for this number of steps alone. On the log of the cross-entropy, the
+measure is the share of a run's fall from its first evaluation to its last
 that came in the last quarter of its steps.
 
 While a model learns, its cross-entropy falls about as a power of the steps, which gives
@@ -21,15 +21,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report.results import TrialResult, look_up_setting
-from experiments.report.statistics import Group
+from experiments.report.rows import Row
+from experiments.report.trial_files import TrialResult, look_up_setting
 
 STILL_IMPROVING = 0.05
 """Rows with more than this share are named: half of what a model that still learns has, and
 above what one evaluation more or less changes."""
 
 FEWEST = 4
-"""Fewer evaluations than these say nothing."""
+"""Fewer evaluations than these show no share."""
 
 
 def late_share(trial: TrialResult) -> float | None:
@@ -64,45 +64,44 @@ def ended_flat(trial: TrialResult) -> bool:
     return until == "flat" and (trial.result or {}).get("steps") != steps
 
 
-def steps_made(groups: Sequence[Group]) -> list[str] | None:
+def steps_made(rows: Sequence[Row]) -> list[str] | None:
     """Returns the steps of each row's finished runs, "1,150 to 1,300" where they differ.
 
-    None where all rows were trained for steps that their settings say.
+    None where all rows were trained for the steps that their settings give.
     """
-    trials = [trial for group in groups for trial in group.finished]
-    if not any(map(ended_flat, trials)):
+    if not any(ended_flat(trial) for row in rows for trial in row.finished):
         return None
     cells = []
-    for group in groups:
-        made = [trial.result.get("steps") for trial in group.finished]
+    for row in rows:
+        made = [trial.result.get("steps") for trial in row.finished]
         made = sorted({steps for steps in made if steps is not None})
         ends = dict.fromkeys(f"{steps:,.0f}" for steps in (*made[:1], *made[-1:]))
         cells.append(" to ".join(ends))
     return cells
 
 
-def row_share(group: Group) -> float | None:
-    """Returns the mean of a row's finished runs; None where none says anything.
+def row_share(row: Row) -> float | None:
+    """Returns the mean `late_share` of a row's finished runs; None where none has one.
 
     What was trained until it was flat is not still improving.
     """
     shares = []
-    for trial in group.finished:
+    for trial in row.finished:
         share = 0.0 if ended_flat(trial) else late_share(trial)
         if share is not None:
             shares.append(share)
     return math.fsum(shares) / len(shares) if shares else None
 
 
-def improving_note(labels: Sequence[str], groups: Sequence[Group]) -> str:
+def improving_note(rows: Sequence[Row]) -> str:
     """Names the rows that were still improving at their end, "" where none was."""
     named = []
-    for label, group in zip(labels, groups, strict=True):
-        share = row_share(group)
+    for row in rows:
+        share = row_share(row)
         if share is not None and share > STILL_IMPROVING:
-            # The first says what the numbers of the others are.
+            # The first explains the numbers of the others.
             what = "" if named else " of its fall in the last quarter of its steps"
-            named.append(f"{label} ({100 * share:.0f} %{what})")
+            named.append(f"{row.name} ({100 * share:.0f} %{what})")
     if not named:
         return ""
     return (

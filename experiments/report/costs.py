@@ -1,20 +1,16 @@
-"""Shows what rows cost beside how good they are: arithmetic, time, speed and memory."""
+"""The costs of rows beside their quality: arithmetic, time, speed and memory."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.evaluation.metrics import PERPLEXITY, Metric
-from experiments.report.comparison import Row
-from experiments.report.figures.scatter import Panel, scatter
-from experiments.report.figures.style import Picture
-from experiments.report.statistics import Group, Summary
+from experiments.report.rows import Row
+from experiments.stats.summary import Summary
 
 UNKNOWN = "unknown"
-"""For what a run could not say, as the FLOPs of a model that does not state its products."""
+"""For what a run could not count, as the FLOPs of a model that does not state its products."""
 
 
 class Cost(NamedTuple):
-    """Holds one number of a result.json that says what a trial took."""
+    """Holds one number of a result.json that measures what a trial took."""
 
     key: str
     heading: str
@@ -22,11 +18,11 @@ class Cost(NamedTuple):
     scale: float = 1.0
     """The factor by which values are multiplied when they are shown."""
 
-    def text_of_row(self, group: Group) -> str:
-        """Formats a row's mean, says that it is unknown, or is empty before any trial ended."""
-        if summary := group.summary(self.key):
+    def text_of_row(self, row: Row) -> str:
+        """Formats a row's mean, or returns UNKNOWN; "" before any trial ended."""
+        if summary := row.summary(self.key):
             return self.text(summary)
-        return UNKNOWN if group.finished else ""
+        return UNKNOWN if row.finished else ""
 
     def text(self, summary: Summary) -> str:
         """Formats the mean over seeds with three digits."""
@@ -50,32 +46,3 @@ NOTE = (
     "backward; seconds: training with its evaluations; peak memory: of the device or, on a "
     "CPU, of the process, with the trials side by side in it and what those before left there"
 )
-
-
-def quality_and_cost(
-    labels: Sequence[str], rows: Sequence[Row], metrics: Sequence[Metric]
-) -> Picture | None:
-    """Draws the first metric that rows have over each of COSTS in which they differ."""
-    for metric in metrics:
-        means = [row.group.summary(metric.key) for row in rows]
-        if any(means):
-            break
-    else:
-        return None
-    ys = [_scaled(mean, metric.scale) for mean in means]
-    panels = []
-    for cost in COSTS:
-        points = []
-        for label, row, y in zip(labels, rows, ys, strict=True):
-            x = _scaled(row.group.summary(cost.key), cost.scale)
-            points.append((label, x, y))
-        least = 1.0 if metric is PERPLEXITY else 0.0
-        panels.append(Panel(metric.heading, cost.heading, points, least))
-    return scatter(panels, "quality and cost")
-
-
-def _scaled(summary, factor):
-    if summary is None:
-        return None
-    spread = None if summary.spread is None else factor * summary.spread
-    return Summary(factor * summary.mean, spread, summary.n)

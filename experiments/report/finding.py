@@ -1,4 +1,4 @@
-"""Says in a sentence or two what a table shows, from its verdicts alone.
+"""Sums up a table in a sentence or two, from its verdicts alone.
 
 All intervals of a table hold at once with 95 % probability, so a sentence about several rows
 is as sure as one about a single row.
@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.choice import by_size
-from experiments.report.comparison import Row, base_of, seeds_text
-from experiments.report.table import listed, mean_and_interval, number
+from experiments.report.cells import listed, mean_and_interval, number
+from experiments.report.notable_rows import by_size
+from experiments.report.rows import Row, base_of
+from experiments.stats.differences import seeds_text
 
 MOST_NAMED = 3
 """Rows that are named; more are counted."""
@@ -21,67 +22,65 @@ _LARGEST_BOUND = 0.25
 """A bound of more than this share of the metric itself is no news."""
 
 
-def finding(
-    labels: Sequence[str], rows: Sequence[Row], metrics: Sequence[Metric] = METRICS
-) -> str:
-    """Returns what the rows, named by `labels`, show against the base.
+def finding(rows: Sequence[Row], metrics: Sequence[Metric] = METRICS) -> str:
+    """Returns what the rows show against the base.
 
     "" for a table without results, and for a single row.
     """
-    named = list(zip(labels, rows, strict=True))
-    base = base_of(row.group for row in rows)
-    others = [(label, row) for label, row in named if row.group is not base]
     apart = _corpora(rows)
+    diverged = _diverged(rows)
     if not any(row.differences for row in rows):
-        sentences = [*apart, *_diverged(others)]
+        sentences = [*apart, *diverged]
         if not apart:
-            sentences.append(_without_differences(named, base, metrics))
+            sentences.append(_without_differences(rows, metrics))
         return " ".join(filter(None, sentences))
     decided = [rows[i] for i in by_size(rows) if _sides(rows[i])]
-    sentences = [*apart, *_decided(decided, named, metrics), *_diverged(others)]
-    rest = [row for _, row in others if row.differences]
-    rest = [row for row in rest if not _sides(row) and not _has_diverged(row)]
-    sentences += _rest(rest, metrics, bool(decided))
-    return " ".join(sentences)
+    rest = []
+    for row in rows:
+        if row.differences and not _sides(row) and not _has_diverged(row):
+            rest.append(row)
+    sentences = [*apart, *_decided(decided, rows, metrics), *diverged]
+    return " ".join([*sentences, *_rest(rest, metrics, bool(decided))])
 
 
 def _corpora(rows):
-    """Says that rows of several corpora are not compared with each other."""
+    """Returns sentences on rows of several corpora, which are not compared with each other."""
     corpora = {row.corpora for row in rows if row.corpora}
     if len(corpora) < 2:
         return []
     sentences = [
         f"Rows are of {len(corpora)} corpora, and each is compared within its own."
     ]
-    compared = {id(row.base) for row in rows if row.group is not row.base}
-    alone = [
-        row
-        for row in rows
-        if row.base is None or (row.group is row.base and id(row.base) not in compared)
-    ]
+    compared = {row.base for i, row in enumerate(rows) if row.base != i}
+    alone = sum(
+        row.base is None or (row.base == i and i not in compared)
+        for i, row in enumerate(rows)
+    )
     if alone:
-        count = "1 row has" if len(alone) == 1 else f"{len(alone)} rows have"
-        nothing = (
-            "nothing is said of it" if len(alone) == 1 else "nothing is said of them"
+        count = "1 row has" if alone == 1 else f"{alone} rows have"
+        them = "it" if alone == 1 else "them"
+        sentences.append(
+            f"{count} no other to be compared with there, and nothing is said of {them}."
         )
-        sentences.append(f"{count} no other to be compared with there, and {nothing}.")
     return sentences
 
 
-def _without_differences(named, base, metrics):
+def _without_differences(rows, metrics):
     """Names the best row, where there is something to compare."""
     for metric in metrics:
-        means = [(row.group.summary(metric.key), label) for label, row in named]
-        means = [(s.mean, label) for s, label in means if s and math.isfinite(s.mean)]
+        means = [(row.summary(metric.key), row.name) for row in rows]
+        means = [(s.mean, name) for s, name in means if s and math.isfinite(s.mean)]
         if len(means) < 2:
             continue
         choose = max if metric.higher_is_better else min
-        mean, label = choose(means, key=lambda pair: pair[0])
+        mean, name = choose(means, key=lambda pair: pair[0])
         side = "highest" if metric.higher_is_better else "lowest"
-        why = "no row is the base" if base is None else "there are too few seeds"
+        amount = number(metric.scale * mean, metric.decimals) + metric.spaced_unit
+        has_base = base_of(rows) is not None
+        why = "there are too few seeds" if has_base else "no row is the base"
         return (
-            f"{label} has the {side} {metric.name}, {_amount(mean, metric)}; {why}, so "
-            "nothing is said of which differences are real."
+            f"{name} has the {side} {metric.name}, {amount}; {why}, so nothing is said of "
+            "which differences are real."
         )
     return ""
 
@@ -90,16 +89,19 @@ def _sides(row):
     return {verdict.words for verdict in row.verdicts.values()} & set(SIDES)
 
 
-def _decided(decided, named, metrics):
+def _has_diverged(row):
+    return any(verdict.kind == "diverged" for verdict in row.verdicts.values())
+
+
+def _decided(decided, rows, metrics):
     """Returns sentences on the rows with a verdict for one side."""
     if not decided:
         return []
-    labels = {id(row.group): label for label, row in named}
-    base = base_of(row.group for _, row in named)
+    base = base_of(rows)
     parts = []
     for row in decided:
-        than = "" if row.base is base else f" than {labels[id(row.base)]}"
-        parts.append(_difference(labels[id(row.group)], row, metrics, than))
+        than = "" if row.base == base else f" than {rows[row.base].name}"
+        parts.append(_difference(row, metrics, than))
     if len(decided) <= MOST_NAMED:
         return [f"{'; '.join(parts)}."]
     counts = []
@@ -112,58 +114,49 @@ def _decided(decided, named, metrics):
     firsts = {}
     for row, part in zip(decided, parts, strict=True):
         firsts.setdefault(frozenset(_sides(row)), part)
-    rows = sum(row.group is not row.base for _, row in named)
+    others = sum(row.base != i for i, row in enumerate(rows))
     return [
-        f"{len(decided)} of {rows} rows differ from base: {', '.join(counts)}.",
+        f"{len(decided)} of {others} rows differ from base: {', '.join(counts)}.",
         f"The clearest: {'; '.join(firsts.values())}.",
     ]
 
 
-def _difference(label, row, metrics, than):
-    """Says a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]".
+def _difference(row, metrics, than):
+    """Describes a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]".
 
     `than` names its base where that is not the table's.
     """
+    kinds = {}
     for metric in metrics:
         verdict = row.verdicts.get(metric.key)
+        if verdict is not None and verdict.words in SIDES:
+            kinds[metric] = verdict.words
+    for metric, words in kinds.items():
         difference = row.differences.get(metric.key)
-        if difference is None or verdict is None or verdict.words not in SIDES:
+        if difference is None:
             continue
         size = number(abs(metric.scale * difference.mean), metric.difference_decimals)
         _, interval = mean_and_interval(difference, metric)
         way = "higher" if difference.mean > 0 else "lower"
-        text = f"{metric.name} is {size}{_unit(metric)} {way} {interval}"
-        against = _against(row, verdict.words, metrics)
-        return f"{label} is {verdict.words}{than}: {text}{against}"
+        text = f"{metric.name} is {size}{metric.spaced_unit} {way} {interval}"
+        against = [other.name for other, kind in kinds.items() if kind != words]
+        other = SIDES[words == SIDES[0]]
+        but = f" (but {other} in {listed(against)})" if against else ""
+        return f"{row.name} is {words}{than}: {text}{but}"
     return ""
 
 
-def _against(row, words, metrics):
-    """Names the metrics with the other verdict."""
-    other = SIDES[words == SIDES[0]]
+def _diverged(rows):
+    base = base_of(rows)
     names = []
-    for metric in metrics:
-        verdict = row.verdicts.get(metric.key)
-        if verdict is not None and verdict.words == other:
-            names.append(metric.name)
-    return f" (but {other} in {listed(names)})" if names else ""
-
-
-def _diverged(others):
-    labels = []
-    for label, row in others:
-        if _has_diverged(row):
-            labels.append(label)
-    if not labels:
+    for i, row in enumerate(rows):
+        if i != base and _has_diverged(row):
+            names.append(row.name)
+    if not names:
         return []
-    if len(labels) > MOST_NAMED:
-        return [f"{len(labels)} rows diverged."]
-    return [f"{listed(labels)} diverged in some runs."]
-
-
-def _has_diverged(row):
-    words = [verdict.words for verdict in row.verdicts.values()]
-    return any(word.startswith("diverged") for word in words)
+    if len(names) > MOST_NAMED:
+        return [f"{len(names)} rows diverged."]
+    return [f"{listed(names)} diverged in some runs."]
 
 
 def _rest(rest, metrics, has_decided):
@@ -174,29 +167,25 @@ def _rest(rest, metrics, has_decided):
     for metric in metrics:
         bound = _bound(rest, metric)
         if bound is not None:
-            bounds.append(f"{bound}{_unit(metric)} in {metric.name}")
+            bounds.append(f"{bound}{metric.spaced_unit} in {metric.name}")
     subject = "Nothing else" if has_decided else "No row"
     if bounds:
         return [f"{subject} differs by more than {listed(bounds)}."]
-    seeds = [
-        verdict.more_seeds
-        for row in rest
-        for verdict in row.verdicts.values()
-        if verdict.more_seeds
-    ]
+    verdicts = [verdict for row in rest for verdict in row.verdicts.values()]
+    seeds = [verdict.more_seeds for verdict in verdicts if verdict.more_seeds]
     more = f"; {seeds_text(min(seeds))} may decide" if seeds else ""
     return [f"{subject} is shown to differ{more}."]
 
 
 def _bound(rest, metric):
-    """Returns what no row's difference exceeds; None where the intervals say too little."""
+    """Returns what no row's difference exceeds; None where the intervals show too little."""
     ends = []
     for row in rest:
         if difference := row.differences.get(metric.key):
             ends += [abs(difference.low), abs(difference.high)]
     if not ends or not math.isfinite(max(ends)):
         return None
-    means = [row.group.summary(metric.key) for row in rest]
+    means = [row.summary(metric.key) for row in rest]
     largest = max(abs(mean.mean) for mean in means if mean)
     if max(ends) > _LARGEST_BOUND * largest:
         return None
@@ -209,11 +198,3 @@ def _rounded_up(value, decimals):
         return "0"
     places = max(0, min(decimals, 1 - math.floor(math.log10(value))))
     return f"{math.ceil(value * 10**places) / 10**places:.{places}f}"
-
-
-def _amount(value, metric):
-    return number(metric.scale * value, metric.decimals) + _unit(metric)
-
-
-def _unit(metric):
-    return f" {metric.unit}" if metric.unit else ""

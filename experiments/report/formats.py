@@ -1,25 +1,20 @@
-"""Writes a report as text: Markdown, CSV and LaTeX."""
+"""Formats a report as Markdown, CSV and LaTeX."""
 
 import csv
 import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.comparison import Row
+from experiments.report.cells import mean_and_interval
 from experiments.report.costs import COSTS
-from experiments.report.results import NUMBERS, Results, look_up_setting
-from experiments.report.statistics import LEVEL
-from experiments.report.table import (
-    Table,
-    has_published,
-    mean_and_interval,
-    provenance,
-    report_title,
-    varied,
-)
-from experiments.report.tuning import CHOSEN, UNTUNED, untuned_heading
+from experiments.report.rows import Row, report_title, varied
+from experiments.report.table import Table, has_published, provenance
+from experiments.report.trial_files import NUMBERS, Results, look_up_setting
+from experiments.report.tuned_rows import CHOSEN, UNTUNED, untuned_heading
+from experiments.stats.summary import LEVEL
 from experiments.system import code
 
 # Other scores of the same translations stand beside their metric.
@@ -30,7 +25,7 @@ FORMULA_MARKS = "=+-@＝＋－＠"
 """A spreadsheet computes a cell that begins with one of these, the full-width ones too."""
 
 NOT_LAST = ("parameters", "bleu_detokenized", "real_tokens", "test_sentences")
-"""Numbers of a result that report.csv has elsewhere, or not at all."""
+"""Numbers of a result that report.csv has in other places, or not at all."""
 
 
 def csv_scores(metrics: Sequence[Metric] = METRICS) -> tuple[str, ...]:
@@ -76,88 +71,77 @@ def to_markdown(results: Results, table: Table) -> str:
     return "\n".join(lines)
 
 
-def to_csv(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
-    """Returns report.csv: a line a trial, with a column for each setting that varies.
+def trial_table(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the columns of a table of all trials, and {column: value} of each trial.
 
-    A number that a trial lacks is an empty cell.
+    There is a column for each setting that varies; a number that a trial lacks is None.
     """
     keys = varied(results)
-    scores = csv_scores(metrics)
+    scores = csv_scores(results.metrics)
     # Columns for the kinds of weights come last, where they do not move the others.
     beside = {}
     for kind in _weights(results):
-        for metric in metrics:
-            beside[f"{kind}.{metric.key}"] = ("beside", kind, metric.split, metric.key)
+        for metric in results.metrics:
+            path = f"beside.{kind}.{metric.split}.{metric.key}"
+            beside[f"{kind}.{metric.key}"] = path
     role = ["role"] if results.tuned else []
     columns = ["name", "label", *role, *keys, "seed", "status"]
     columns += [*scores, *beside, "code"]
-    buffer = io.StringIO()
-    # Lines end as those of our other files do, and not in csv's \r\n.
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    # Headings are escaped too: a config's keys are a user's text.
-    writer.writerow({column: _csv_cell(column) for column in columns})
+    records = []
     for trial in results.trials:
         # Numbers of a trial that failed are not results.
         result = trial.result if trial.status == "finished" else {}
-        cells = {
-            "name": trial.name,
-            "label": trial.label,
-            "seed": trial.seed,
-            "status": trial.status,
-            "code": code.of(trial.record),
-        }
-        if results.tuned:
-            cells["role"] = trial.role
-        for key in keys:
-            # A point names only what it changes, so the rest is the base's.
-            cells[key] = trial.point.get(key, look_up_setting(results.base, key))
-        for score in scores:
-            cells[score] = result.get(score)
-        for column, path in beside.items():
-            cells[column] = look_up_setting(result, ".".join(path))
-        writer.writerow({column: _csv_cell(value) for column, value in cells.items()})
+        record = dict(name=trial.name, label=trial.label, role=trial.role)
+        record |= dict(seed=trial.seed, status=trial.status, code=code.of(trial.record))
+        # A point names only what it changes, so the rest is the base's.
+        base = results.base
+        record |= {k: trial.point.get(k, look_up_setting(base, k)) for k in keys}
+        record |= {score: result.get(score) for score in scores}
+        record |= {name: look_up_setting(result, p) for name, p in beside.items()}
+        records.append({column: record[column] for column in columns})
+    return columns, records
+
+
+def to_csv(results: Results) -> str:
+    """Returns report.csv: the `trial_table`, an empty cell for a number that is lacking."""
+    columns, records = trial_table(results)
+    buffer = io.StringIO()
+    # Lines end as those of our other files do, and not in csv's \r\n.
+    writer = csv.writer(buffer, lineterminator="\n")
+    # Headings are escaped too: a config's keys are a user's text.
+    writer.writerow(map(_csv_cell, columns))
+    for record in records:
+        writer.writerow(map(_csv_cell, record.values()))
     return buffer.getvalue()
 
 
-def to_latex(
-    results: Results,
-    rows: Sequence[Row],
-    table: Table,
-    metrics: Sequence[Metric] = METRICS,
-) -> str:
+def to_latex(results: Results, rows: Sequence[Row], table: Table) -> str:
     """Returns report.tex, for a document that loads booktabs and graphicx.
 
     A row has its means ± spread and, where there is a base, differences to it with their
     95 % intervals. The table is shrunk to the width of a line.
     """
     has_papers = has_published(rows)
+    grid = table.results
     headings = ["", *([CHOSEN] if table.tuning else []), "seeds", "parameters"]
-    headings += [c.heading for c in COSTS if c.heading in table.results.headings]
-    columns = [table.results.headings.index(heading) for heading in headings]
-    cells = []
-    for row in table.results.rows:
-        cells.append([_latex_text(row[i]) for i in columns])
-    has_differences = any(row.differences for row in rows)
-    for metric in metrics:
-        headings.append(_latex_text(metric.heading))
-        column = table.results.headings.index(metric.heading)
-        for line, texts in zip(cells, table.results.rows, strict=True):
-            line.append(_latex_text(texts[column]))
+    headings += [c.heading for c in COSTS if c.heading in grid.headings]
+    columns = [(heading, _latex(grid.column(heading))) for heading in headings]
+    for metric in results.metrics:
+        heading = _latex_text(metric.heading)
+        columns.append((heading, _latex(grid.column(metric.heading))))
         if table.tuning:
-            headings.append(UNTUNED)
-            untuned = _untuned(table, metric)
-            for line, texts in zip(cells, table.results.rows, strict=True):
-                line.append(_latex_text(untuned[texts[0]]))
+            untuned = table.tuning.column(untuned_heading(metric))
+            of_row = dict(zip(table.tuning.column(""), untuned, strict=True))
+            columns.append((UNTUNED, _latex(of_row[name] for name in grid.column(""))))
         if any(metric.key in row.differences for row in rows):
-            headings.append("$-$ base")
-            for line, row in zip(cells, rows, strict=True):
-                line.append(_latex_difference(row, metric))
+            texts = [_latex_difference(row, metric) for row in rows]
+            columns.append(("$-$ base", texts))
         if has_papers and metric.published:
-            headings.append("paper")
-            for line, row in zip(cells, rows, strict=True):
-                line.append(_latex_published(row, metric))
+            columns.append(("paper", [_latex_published(row, metric) for row in rows]))
+    cells = zip(*(texts for _, texts in columns), strict=True)
+    has_differences = any(row.differences for row in rows)
     caption = _latex_caption(results, table, has_differences, has_papers)
-    return _latex_table(caption, headings, cells)
+    return _latex_table(caption, [heading for heading, _ in columns], cells)
 
 
 def _latex_table(caption, headings, cells):
@@ -252,6 +236,10 @@ def _latex_text(text):
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
+def _latex(texts):
+    return list(map(_latex_text, texts))
+
+
 def _latex_difference(row, metric):
     difference = row.differences.get(metric.key)
     if difference is None:
@@ -260,12 +248,6 @@ def _latex_difference(row, metric):
     # After the correction, as the verdicts are.
     is_significant = difference.p < LEVEL
     return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
-
-
-def _untuned(table, metric):
-    """Returns {row: its score at its own values}."""
-    column = table.tuning.headings.index(untuned_heading(metric))
-    return {row[0]: row[column] for row in table.tuning.rows}
 
 
 def _latex_published(row, metric):

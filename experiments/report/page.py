@@ -10,23 +10,16 @@ from pathlib import Path
 
 import jinja2
 
-from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.comparison import Row
+from experiments.report.cells import interval_bars
 from experiments.report.figures import style as line_styles
-from experiments.report.heads import grids
-from experiments.report.intervals import bars
-from experiments.report.maps import attention_maps, first_beside
+from experiments.report.head_measures import grids
+from experiments.report.packed_attention import attention_maps, first_beside
 from experiments.report.page_figures import PageFigures
-from experiments.report.results import Results
-from experiments.report.runs import runs_of_rows
-from experiments.report.table import (
-    VERDICTS,
-    Table,
-    base_settings,
-    provenance,
-    report_title,
-)
-from experiments.report.translations import differing
+from experiments.report.row_details import differing, runs_of_rows
+from experiments.report.rows import Row, base_settings, report_title
+from experiments.report.table import VERDICTS, Table, provenance
+from experiments.report.trial_files import Results
+from experiments.report.tuned_rows import CHOSEN, TRIED, UNTUNED_VERDICTS
 
 SCRIPTS = ("page.js", "attention.js")
 
@@ -37,9 +30,9 @@ TEXTS = (
     VERDICTS,
     "verdict",
     "paper’s order",
-    "chosen",
-    "validation perplexity of each",
-    "against base, untuned",
+    CHOSEN,
+    TRIED,
+    UNTUNED_VERDICTS,
 )
 """The headings of columns of words, beside the first."""
 
@@ -49,12 +42,12 @@ def render_page(
     rows: Sequence[Row],
     table: Table,
     figures: PageFigures,
-    metrics: Sequence[Metric] = METRICS,
 ) -> str:
     """Returns report.html."""
+    metrics = results.metrics
     maps = attention_maps(figures.maps)
     heads = grids(figures.heads)
-    pairs = differing(table.labels, rows, metrics)
+    pairs = differing(rows, metrics)
     # The scripts are within the page, which so needs no other file and no network.
     script = "\n".join(_read(name) for name in SCRIPTS)
     digest = hashlib.sha256(script.encode()).digest()
@@ -75,7 +68,7 @@ def render_page(
         swatches=_swatches(figures.lined),
         best=_best(table, rows, metrics),
         verdicts=[_verdicts_of(row) for row in rows],
-        bars={metric.key: bars(rows, metric) for metric in metrics},
+        bars={metric.key: interval_bars(rows, metric) for metric in metrics},
         long=LONG,
         texts=TEXTS,
         figures=figures,
@@ -83,7 +76,7 @@ def render_page(
         maps=maps,
         maps_note=figures.maps_note,
         pairs=pairs,
-        runs=runs_of_rows(results, table.labels, rows, metrics),
+        runs=runs_of_rows(results, rows),
         data=data,
     )
 
@@ -117,10 +110,7 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
 
 def _verdicts_of(row) -> str:
     """Returns the kinds of a row's verdicts, as "worse undecided"."""
-    kinds = dict.fromkeys(
-        verdict.words.partition(" ")[0] for verdict in row.verdicts.values()
-    )
-    return " ".join(kinds)
+    return " ".join(dict.fromkeys(v.kind for v in row.verdicts.values()))
 
 
 def _swatches(lined: Sequence[int]) -> Mapping[int, tuple]:
@@ -134,7 +124,7 @@ def _best(table, rows, metrics) -> dict[str, set[int]]:
     for metric in metrics:
         means = {}
         for i, row in enumerate(rows):
-            summary = row.group.summary(metric.key)
+            summary = row.summary(metric.key)
             if summary is not None and math.isfinite(summary.mean):
                 means[i] = summary.mean
         if len(means) > 1:

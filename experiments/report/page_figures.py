@@ -5,27 +5,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.errors import one_line
-from experiments.evaluation.metrics import METRICS, PERPLEXITY, Metric
-from experiments.report import answers
-from experiments.report.choice import notable
-from experiments.report.comparison import Row, base_of
-from experiments.report.costs import quality_and_cost
-from experiments.report.figures import curves, differences, heat_maps, lengths
+from experiments.evaluation.metrics import PERPLEXITY
+from experiments.report.cells import mean_and_interval
+from experiments.report.costs import COSTS
+from experiments.report.figures import heat_maps, lines, points
 from experiments.report.figures import style as line_styles
-from experiments.report.figures.answers import accuracy_by
-from experiments.report.figures.scatter import Panel, scatter
+from experiments.report.figures.points import Panel
 from experiments.report.figures.style import Picture
-from experiments.report.heads import Measured, head_tables, pictures
-from experiments.report.maps import MAX_MAPS, Maps, read_maps
-from experiments.report.products import MOST_LINES, product_pictures
-from experiments.report.results import (
-    Results,
-    TrialResult,
-    look_up_setting,
+from experiments.report.head_measures import Measured, head_tables, pictures
+from experiments.report.notable_rows import notable
+from experiments.report.over_settings import MOST_LINES, pictures_over_settings
+from experiments.report.packed_attention import MAX_MAPS, Maps, read_maps
+from experiments.report.rows import Row, base_of
+from experiments.report.trial_files import Results, TrialResult, look_up_setting
+from experiments.report.trial_outputs import (
+    ANSWERS_BY,
+    read_accuracies,
     read_positions,
     read_sentences,
 )
-from experiments.report.table import Table, mean_and_interval
 
 MAX_LINES = 40
 """Rows of a forest plot."""
@@ -35,7 +33,7 @@ MAX_HEAT_MAPS = 12
 
 
 class Figure(NamedTuple):
-    """Holds a picture that stands under its own heading."""
+    """Holds a picture with its heading and caption."""
 
     title: str
     picture: Picture
@@ -69,31 +67,28 @@ class PageFigures:
 
 
 def draw_figures(
-    results: Results,
-    rows: Sequence[Row],
-    table: Table,
-    metrics: Sequence[Metric] = METRICS,
-    cost: bool = False,
+    results: Results, rows: Sequence[Row], cost: bool = False
 ) -> PageFigures:
     """Draws the figures of a report, with `cost` that of quality against cost too.
 
     Where there are many rows, a figure has those whose differences are decided or largest.
     """
-    maps = read_maps(table.labels, rows, metrics)
+    metrics = results.metrics
+    maps = read_maps(rows, metrics)
     # Maps come from finished trials, so other rows are not left out of them.
-    finished = sum(bool(row.group.finished) for row in rows)
-    heads = head_tables(table, rows)
-    base = base_of(row.group for row in rows)
+    finished = sum(bool(row.finished) for row in rows)
+    heads = head_tables(rows)
+    base = base_of(rows)
     # The base has the first style, which is black.
     lined = notable(rows, line_styles.LINES, metrics)
-    lined.sort(key=lambda i: rows[i].group is not base)
+    lined.sort(key=lambda i: i != base)
     figures = [
-        *_products(results, rows, metrics),
-        *_row_figures(table, rows, lined, metrics, cost),
+        *_over_settings(results, rows),
+        *_row_figures(results, [rows[i] for i in lined], len(rows), cost),
         *_entropies(maps, rows, finished),
-        *_of_heads(heads),
+        *[Figure(*picture) for picture in pictures(heads)],
     ]
-    forests = {metric.key: _forest(table, rows, metric, metrics) for metric in metrics}
+    forests = {metric.key: _forest(rows, metric, metrics) for metric in metrics}
     return PageFigures(
         forests={key: figure for key, figure in forests.items() if figure},
         figures=figures,
@@ -112,7 +107,7 @@ def file_name(name: str) -> str:
 
 
 def _chosen(shown, total) -> str:
-    """Says which rows a figure has, where it has not all."""
+    """Returns which rows a figure has, where it has not all."""
     if shown >= total:
         return ""
     return (
@@ -121,28 +116,26 @@ def _chosen(shown, total) -> str:
     )
 
 
-def _forest(table, rows, metric, metrics) -> Figure | None:
+def _forest(rows, metric, metrics) -> Figure | None:
     """Draws a metric's forest plot; None where nothing is compared."""
-    having = [i for i, row in enumerate(rows) if metric.key in row.differences]
-    chosen = notable([rows[i] for i in having], MAX_LINES, metrics)
-    lines = []
-    for i in (having[place] for place in chosen):
-        difference = rows[i].differences[metric.key]
+    having = [row for row in rows if metric.key in row.differences]
+    drawn = []
+    for row in (having[i] for i in notable(having, MAX_LINES, metrics)):
+        difference = row.differences[metric.key]
         text = " ".join(mean_and_interval(difference, metric))
-        words = rows[i].verdicts[metric.key].words
-        lines.append((table.labels[i], difference, words, text))
-    picture = differences.forest(lines, metric.heading, metric.scale)
+        drawn.append((row.name, difference, row.verdicts[metric.key].words, text))
+    picture = points.forest(drawn, metric.heading, metric.scale)
     if picture is None:
         return None
     caption = (
         "Row − base with its interval; all intervals of the report hold at once with 95 % "
         "probability. A filled dot is better or worse."
     )
-    caption += _chosen(len(lines), len(having))
+    caption += _chosen(len(drawn), len(having))
     return Figure(f"{metric.name}: differences to base", picture, caption)
 
 
-def _products(results, rows, metrics) -> list[Figure]:
+def _over_settings(results, rows) -> list[Figure]:
     captions = (
         "Means over seeds. Bars are the intervals of the differences to base, about each "
         f"row’s own mean; base has none. Of more than {MOST_LINES} lines those that change "
@@ -150,78 +143,89 @@ def _products(results, rows, metrics) -> list[Figure]:
         "Means over seeds; light is good.",
     )
     figures = []
-    drawn = product_pictures(results, rows, metrics)
+    drawn = pictures_over_settings(results, rows)
     for picture, caption in zip(drawn, captions, strict=False):
         title = picture.name[:1].upper() + picture.name[1:]
         figures.append(Figure(title, picture, caption))
     return figures
 
 
-def _row_figures(table, rows, lined, metrics, cost) -> list[Figure]:
-    """Draws perplexity over parameters, training curves, metrics by length, and answers.
+def _row_figures(results, rows, total, cost) -> list[Figure]:
+    """Draws quality over cost and size, training curves, metrics by length, and answers.
 
     Figures without anything to show are left out.
     """
-    groups = [rows[i].group for i in lined]
-    labels = [table.labels[i] for i in lined]
-    named = list(zip(labels, groups, strict=True))
+    metrics = results.metrics
     sizes = [
-        (label, group.summary("parameters"), group.summary("perplexity"))
-        for label, group in named
+        (row.name, row.summary("parameters"), row.summary("perplexity")) for row in rows
     ]
     of_size = Panel("validation perplexity, per token", "parameters", sizes, 1.0)
-    sentences = []
-    for label, group in named:
-        arrays = [read_sentences(trial, metrics) for trial in group.finished]
-        sentences.append((label, arrays))
-    accuracies = [
-        (label, list(map(answers.read_accuracies, group.finished)))
-        for label, group in named
+    sentences = [
+        (row.name, [read_sentences(trial, metrics) for trial in row.finished])
+        for row in rows
     ]
-    more = _chosen(len(lined), len(rows))
+    accuracies = [(row.name, list(map(read_accuracies, row.finished))) for row in rows]
     spread = "Mean over seeds, ± their standard deviation."
-    chosen = [rows[i] for i in lined]
     drawn = (
         (
             "Quality and cost",
-            quality_and_cost(labels, chosen, metrics) if cost else None,
+            points.scatter(_cost_panels(rows, metrics), "quality and cost")
+            if cost
+            else None,
             spread,
         ),
         (
             "Perplexity and size",
-            scatter([of_size], "size and perplexity")
+            points.scatter([of_size], "size and perplexity")
             if PERPLEXITY in metrics
             else None,
             spread,
         ),
         (
             "Training",
-            curves.training_curves([(label, group.trials) for label, group in named]),
+            lines.training_curves([(row.name, row.trials) for row in rows]),
             "A colour for each row of the table: the mean over the seeds that logged a "
             "step, and a band from their lowest to their highest value.",
         ),
         (
             "By length",
-            lengths.by_length(sentences, _trained_length(groups), metrics),
+            lines.by_length(sentences, _trained_length(rows), metrics),
             "Sentences by the length of their source, mean over seeds; right of the dotted "
             "line, where there is one, are lengths that training did not have.",
         ),
         (
             "Accuracy of answers",
-            accuracy_by(accuracies, answers.KINDS),
+            lines.accuracy_by(accuracies, ANSWERS_BY),
             "Answers of the test, mean over seeds, by how far back the text decides them and "
             "by how many were asked before.",
         ),
     )
+    more = _chosen(len(rows), total)
     return [Figure(title, svg, caption + more) for title, svg, caption in drawn if svg]
 
 
-def _trained_length(groups) -> int | None:
+def _cost_panels(rows, metrics) -> list[Panel]:
+    """Returns the first metric that rows have over each of COSTS."""
+    having = [m for m in metrics if any(row.summary(m.key) for row in rows)]
+    panels = []
+    for metric in having[:1]:
+        for cost in COSTS:
+            drawn = []
+            for row in rows:
+                x, y = row.summary(cost.key), row.summary(metric.key)
+                x = x and x.scaled(cost.scale)
+                drawn.append((row.name, x, y and y.scaled(metric.scale)))
+            least = 1.0 if metric is PERPLEXITY else 0.0
+            panels.append(Panel(metric.heading, cost.heading, drawn, least))
+    return panels
+
+
+def _trained_length(rows) -> int | None:
     """Returns the longest sentence that training could have, if all rows have the same."""
     # Rows that were trained on other lengths have no common border.
     longest = set()
-    for group in groups:
-        for trial in group.finished:
+    for row in rows:
+        for trial in row.finished:
             longest.add(look_up_setting(trial.config, "data.max_length"))
     length = longest.pop() if len(longest) == 1 else None
     # A stranger's config.json may have anything here.
@@ -241,10 +245,6 @@ def _entropies(maps, rows, finished) -> list[Figure]:
     )
     caption += _chosen(len(shown), finished)
     return [Figure("Entropy of attention", picture, caption)]
-
-
-def _of_heads(heads) -> list[Figure]:
-    return [Figure(*picture) for picture in pictures(heads)]
 
 
 def _position_figures(results) -> list[Figure]:

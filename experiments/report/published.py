@@ -1,4 +1,4 @@
-"""Holds what papers printed, to be compared with our own numbers."""
+"""Numbers that papers printed, to be compared with ours."""
 
 from typing import NamedTuple
 

@@ -1,28 +1,32 @@
 """Builds a report's words and numbers: the table, the differences to base, what ran where."""
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import (
     ALIGNMENT_ERROR,
     FIRST_TOKEN_MASS,
-    METRICS,
     OF_ATTENTION,
     PERPLEXITY,
     Metric,
 )
-from experiments.report import comparison
-from experiments.report.comparison import Difference, Row, seeds_text
+from experiments.report.cells import (
+    MISSING,
+    Grid,
+    listed,
+    mean_and_interval,
+    measured,
+    number,
+    p_value,
+    verdict_text,
+)
 from experiments.report.convergence import improving_note, steps_made
 from experiments.report.costs import COSTS, NOTE
-from experiments.report.results import Results, flatten_settings, look_up_setting
-from experiments.report.statistics import Group, Summary
-
-MISSING = "–"
+from experiments.report.finding import finding
+from experiments.report.rows import Row, base_of, short_names, value_text, varied
+from experiments.report.trial_files import Results, flatten_settings, look_up_setting
+from experiments.stats.summary import LEVEL
 
 VERDICTS = "against base"
 """The heading of the column of verdicts."""
@@ -31,58 +35,41 @@ STEPS = "steps"
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
-    """Holds cells under headings; the first column names the rows."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Table:
     """Holds the ablation table as text: a row for each point of the sweep, and notes."""
 
     results: Grid
-    """Means ± spread over seeds, and how the rows stand to base if there is one."""
+    """Means ± spread over seeds, and how the rows compare with base if there is one."""
     notes: tuple[str, ...]
     differences: Mapping[str, Grid]
     """{metric key: differences to base and the paper's numbers}; all grids have all rows."""
     difference_notes: tuple[str, ...]
     problems: tuple[tuple[str, str, str], ...]
-    """(name, status, one line why) of each trial without a result."""
+    """(name, status, reason on one line) of each trial without a result."""
     tuning: Grid | None = None
     """What --tune chose for each row, and the rows without it."""
     caution: str = ""
     """What a reader must know before the table; "" for nothing."""
     finding: str = ""
-    """What the table shows, in a sentence or two, after what it cautions of."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(row[0] for row in self.results.rows)
+    """What the table shows, in a sentence or two, behind its caution."""
 
 
 def result_table(
-    results: Results,
-    rows: Sequence[Row],
-    metrics: Sequence[Metric] = METRICS,
-    cost: bool = False,
+    results: Results, rows: Sequence[Row], cost: bool = False, caution: str = ""
 ) -> Table:
-    """Builds the ablation table of `results`, with a column for each metric.
+    """Builds the ablation table of compared `rows`, with a column for each metric.
 
-    `rows` hold its trials grouped over their seeds, in the order of the sweep. With `cost`
-    it has those of `experiments.report.costs` too.
+    With `cost` it has the columns of `experiments.report.costs` too.
     """
-    labels = row_labels(results, rows)
+    metrics = results.metrics
     notes = (
         _base_note(results),
-        _metrics_note(results, rows, metrics),
-        *_score_notes(results, metrics),
-        improving_note(labels, [row.group for row in rows]),
+        _metrics_note(results, rows),
+        *_score_notes(results),
+        improving_note(rows),
         NOTE if cost else "",
     )
-    grids = {metric.key: _differences(metric, labels, rows) for metric in metrics}
+    grids = {metric.key: _differences(metric, rows) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
     problems = []
     for status in ("failed", "diverged", "unfinished"):
@@ -90,219 +77,69 @@ def result_table(
             names = filter(None, (trial.label, one_line(trial.name)))
             problems.append((", ".join(names), trial.status, trial.error))
     return Table(
-        results=_results(labels, rows, metrics, cost),
+        results=_results(rows, metrics, cost),
         notes=tuple(filter(None, notes)),
         differences=differences,
         difference_notes=_difference_notes(rows) if differences else (),
         problems=tuple(problems),
+        caution=caution,
+        finding=" ".join(filter(None, (caution, finding(rows, metrics)))),
     )
 
 
-def verdict(row: Row, metrics: Sequence[Metric] = METRICS) -> str:
-    """Says in a few words how `row` stands to base.
-
-    "worse", or where metrics disagree "worse (BLEU); undecided (perplexity): about 2 more
-    seeds".
-    """
-    # By verdict, so that metrics which agree are said in one.
-    names: dict[str, list[str]] = {}
-    for metric in metrics:
-        if verdict := row.verdicts.get(metric.key):
-            names.setdefault(verdict.words, []).append(metric.name)
-    seeds = [
-        verdict.more_seeds for verdict in row.verdicts.values() if verdict.more_seeds
-    ]
-    parts = []
-    for words, listed in names.items():
-        part = words if len(names) == 1 else f"{words} ({', '.join(listed)})"
-        # The fewest, because the first metric that decides is news.
-        if words == "undecided" and seeds:
-            part += f": {seeds_text(min(seeds))}"
-        parts.append(part)
-    return "; ".join(parts)
-
-
-def row_labels(results: Results, rows: Sequence[Row]) -> tuple[str, ...]:
-    """Returns the names of rows: their labels, else what they change."""
-    return group_labels(results, [row.group for row in rows])
-
-
-def group_labels(results: Results, groups: Iterable[Group]) -> tuple[str, ...]:
-    """Returns the names of the rows of some groups of trials."""
-    # A short name must not be that of a setting which does not vary, either.
-    names = short_names(varied(results), flatten_settings(base_settings(results)))
-    unchanged = "base" if results.base else report_title(results)
-    labels = []
-    for group in groups:
-        changes = [f"{names[key]}={_value(v)}" for key, v in group.point.items()]
-        labels.append(group.label or ", ".join(changes) or unchanged)
-    return tuple(labels)
-
-
-def has_published(rows: Sequence[Row]) -> bool:
-    """Returns whether the paper has numbers for any row other than the base."""
-    base = comparison.base_of(row.group for row in rows)
-    return any(row.published and row.group is not base for row in rows)
-
-
-def varied(results: Results) -> list[str]:
-    """Returns the dotted keys that the sweep changes, apart from the seed."""
-    keys = {}
-    for trial in results.trials:
-        keys |= dict.fromkeys(results.changes(trial))
-    return list(keys)
-
-
-def short_names(keys: Iterable[str], known: Iterable[str] = ()) -> dict[str, str]:
-    """Returns {dotted key: its last component}.
-
-    The whole key is kept where another of `keys` or `known` ends the same.
-    """
-    keys = list(keys)
-    # A set, because a key of both would count as its own double.
-    last = {key: key.rpartition(".")[2] for key in {*keys, *known}}
-    endings = list(last.values())
-    return {key: key if endings.count(last[key]) > 1 else last[key] for key in keys}
-
-
-def base_settings(results: Results) -> Mapping[str, Any]:
-    """Returns the settings that rows are compared with; those of a single run itself."""
-    configs = (trial.config for trial in results.trials if trial.config)
-    # A single run has no sweep, and so no base but itself.
-    return results.base or next(configs, {})
-
-
-def report_title(results: Results) -> str:
-    if not results.config:
-        return one_line(results.trials[0].name)
-    name = Path(results.config).stem
-    return f"{name}: {' × '.join(results.sweeps)}" if results.sweeps else name
-
-
-def provenance(results: Results) -> list[tuple[str, str]]:
-    """Returns (term, value) of what ran where; all values where trials differ in one."""
-    records = [trial.record for trial in results.trials if trial.record]
-    # The first and the last start stand for all between.
-    started = sorted(str(r["started"]) for r in records if r.get("started"))
-    devices = [
-        f"{r.get('devices', 1)} × {r['device']}" for r in records if r.get("device")
-    ]
-    versions = {}
-    counts = []
-    for record in records:
-        for package, version in (record.get("versions") or {}).items():
-            versions[f"{package} {version}"] = None
-        flat = flatten_settings(record.get("corpus_counts") or {})
-        counts.append(", ".join(f"{name} {count}" for name, count in flat.items()))
-    finished = len(results.with_status("finished"))
-    terms = [
-        ("config", results.config),
-        ("sweeps", ", ".join(results.sweeps)),
-        ("trials", f"{finished} finished of {len(results.trials)}"),
-        ("started", " to ".join(dict.fromkeys(started[:1] + started[-1:]))),
-        ("git", _distinct(record.get("git") for record in records)),
-        ("device", _distinct(devices)),
-        ("corpus", _distinct(record.get("corpus") for record in records)),
-        ("corpus counts", _distinct(counts)),
-        ("vocabulary", _distinct(record.get("vocabulary") for record in records)),
-        ("python", _distinct(record.get("python") for record in records)),
-        ("versions", ", ".join(versions)),
-    ]
-    return [(term, one_line(value)) for term, value in terms if value]
-
-
-def number(value: float, decimals: int, sign: str = "-") -> str:
-    """Formats `value` for a cell; with many digits, as of a diverged trial, as 1.2e+17."""
-    if math.isfinite(value) and abs(value) >= 1e5:
-        return f"{value:{sign}.3g}"
-    return f"{value:{sign}.{decimals}f}"
-
-
-def measured(summary: Summary | None, metric: Metric) -> str:
-    """Formats mean ± spread; MISSING where there is no summary."""
-    if summary is None:
-        return MISSING
-    values = [summary.mean, summary.spread]
-    # One seed has no spread.
-    values = [metric.scale * value for value in values if value is not None]
-    return " ± ".join(number(value, metric.decimals) for value in values)
-
-
-def mean_and_interval(difference: Difference, metric: Metric) -> tuple[str, str]:
-    """Formats a difference and its 95 % interval: ("+0.31", "[+0.10, +0.52]")."""
-    mean, low, high = (
-        number(metric.scale * value, metric.difference_decimals, "+")
-        for value in (difference.mean, difference.low, difference.high)
-    )
-    return mean, f"[{low}, {high}]"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Returns "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def p_value(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _results(labels, rows, metrics, cost):
-    """Returns the grid of means, with columns of alignment error, cost and verdicts if any."""
+def _results(rows, metrics, cost):
+    """Returns the grid of means, with columns of attention, cost and verdicts if any."""
     columns = {
-        "": labels,
-        "seeds": [_seeds(row.group) for row in rows],
-        "parameters": [_parameters(row.group) for row in rows],
+        "": [row.name for row in rows],
+        "seeds": [_seeds(row) for row in rows],
+        "parameters": [_parameters(row) for row in rows],
     }
     # Only where runs ended when they were flat does a table need it.
-    if steps := steps_made([row.group for row in rows]):
+    if steps := steps_made(rows):
         columns[STEPS] = [made or MISSING for made in steps]
-    for metric in metrics:
-        columns[metric.heading] = _means(metric, rows)
     # Only corpora with known alignments have an alignment error, for instance.
-    for metric in OF_ATTENTION:
-        if any(row.group.summary(metric.key) for row in rows):
-            columns[metric.heading] = _means(metric, rows)
+    having = [m for m in OF_ATTENTION if any(row.summary(m.key) for row in rows)]
+    for metric in (*metrics, *having):
+        columns[metric.heading] = _means(metric, rows)
     for measure in COSTS if cost else ():
-        # Runs of earlier versions know less of their cost.
-        if any(row.group.summary(measure.key) for row in rows):
-            texts = [measure.text_of_row(row.group) or MISSING for row in rows]
+        # Runs of earlier versions have fewer of these numbers.
+        if any(row.summary(measure.key) for row in rows):
+            texts = [measure.text_of_row(row) or MISSING for row in rows]
             columns[measure.heading] = texts
-    verdicts = _verdicts(labels, rows, metrics)
+    base = base_of(rows)
+    verdicts = []
+    for row in rows:
+        text = verdict_text(row, metrics)
+        if text and row.base != base:
+            text += f" (against {rows[row.base].name})"
+        verdicts.append(text)
     if any(verdicts):
         columns[VERDICTS] = verdicts
-    return Grid("Results", tuple(columns), tuple(zip(*columns.values(), strict=True)))
+    return Grid.of("Results", columns)
 
 
-def _verdicts(labels, rows, metrics):
-    """Returns the verdict of each row, with its base where that is not the table's."""
-    base = comparison.base_of(row.group for row in rows)
-    label_of = {id(row.group): label for label, row in zip(labels, rows, strict=True)}
-    cells = []
-    for row in rows:
-        text = verdict(row, metrics)
-        if text and row.base is not base:
-            text += f" (against {label_of[id(row.base)]})"
-        cells.append(text)
-    return cells
-
-
-def _seeds(group):
-    finished = len(group.finished)
-    total = len(group.trials)
+def _seeds(row):
+    finished = len(row.finished)
+    total = len(row.trials)
     return str(total) if finished == total else f"{finished} of {total}"
 
 
-def _parameters(group):
-    summary = group.summary("parameters")
+def _parameters(row):
+    summary = row.summary("parameters")
     return f"{summary.mean:,.0f}" if summary else MISSING
 
 
 def _means(metric, rows):
-    return [measured(row.group.summary(metric.key), metric) for row in rows]
+    return [measured(row.summary(metric.key), metric) for row in rows]
 
 
-def _differences(metric, labels, rows):
+def has_published(rows: Sequence[Row]) -> bool:
+    """Returns whether the paper has numbers for any row other than the base."""
+    base = base_of(rows)
+    return any(row.published for i, row in enumerate(rows) if i != base)
+
+
+def _differences(metric, rows):
     """Returns the grid of one metric's differences to base and the paper's numbers.
 
     None where there are neither.
@@ -312,19 +149,20 @@ def _differences(metric, labels, rows):
     if not (has_ours or has_papers):
         return None
     headings = ["", metric.heading]
-    columns = [labels, _means(metric, rows)]
+    columns = [[row.name for row in rows], _means(metric, rows)]
     if has_ours:
         headings += ["difference", "95 % interval", "p", "d", "runs", "verdict"]
         columns += zip(*(_difference_cells(metric, row) for row in rows), strict=True)
     if has_papers:
         headings += ["paper", "paper’s difference", "paper’s order"]
-        columns += zip(*_paper_cells(metric, rows), strict=True)
+        columns += zip(*(_paper_cells(metric, rows, row) for row in rows), strict=True)
     heading = metric.heading
     if metric.name.islower():
         # Names with capitals, as chrF, stay as they are.
         heading = heading[0].upper() + heading[1:]
-    cells = tuple(zip(*columns, strict=True))
-    return Grid(f"{heading}: differences to base", tuple(headings), cells)
+    return Grid.of(
+        f"{heading}: differences to base", dict(zip(headings, columns, strict=True))
+    )
 
 
 def _difference_cells(metric, row):
@@ -341,27 +179,37 @@ def _difference_cells(metric, row):
     )
 
 
-def _paper_cells(metric, rows):
-    """Returns, for each row, the paper's number, its difference to base, and whether ours
-    has the same sign."""
-    base = comparison.base_of(row.group for row in rows)
-    of_base = next((row.published for row in rows if row.group is base), None)
-    cells = []
-    for row in rows:
-        if row.published is None:
-            cells.append((MISSING,) * 3)
-            continue
-        value = getattr(row.published, metric.key)
-        # The paper printed single runs: its differences have no interval.
-        difference = MISSING
-        if of_base and row.group is not base:
-            difference = f"{value - getattr(of_base, metric.key):+.2f}"
-        cells.append((f"{value:g}", difference, row.ordering[metric.key] or MISSING))
-    return cells
+def _paper_cells(metric, rows, row):
+    """Returns the paper's number for a row, its difference to base, and whether ours has
+    the same sign."""
+    if row.published is None:
+        return (MISSING,) * 3
+    value = getattr(row.published, metric.key)
+    base = base_of(rows)
+    # The paper printed single runs: its differences have no interval.
+    difference = MISSING
+    if base is not None and rows[base].published and row is not rows[base]:
+        difference = f"{value - getattr(rows[base].published, metric.key):+.2f}"
+    return f"{value:g}", difference, paper_order(metric, rows, row) or MISSING
 
 
-def _value(value):
-    return f"{value:g}" if isinstance(value, float) else one_line(str(value))
+def paper_order(metric: Metric, rows: Sequence[Row], row: Row) -> str:
+    """Returns whether our difference has the sign of the paper's row − base.
+
+    "supported", "contradicted" or "cannot tell"; "" where the paper has no such row, or one
+    number for row and base, or where there is no difference of ours.
+    """
+    difference = row.differences.get(metric.key)
+    of_base = rows[row.base].published if row.base is not None else None
+    if difference is None or not (row.published and of_base):
+        return ""
+    gap = getattr(row.published, metric.key) - getattr(of_base, metric.key)
+    # Where the paper printed the same number twice, it has no ordering.
+    if gap == 0:
+        return ""
+    if difference.p >= LEVEL:
+        return "cannot tell"
+    return "supported" if (gap > 0) == (difference.mean > 0) else "contradicted"
 
 
 def _base_note(results):
@@ -370,48 +218,48 @@ def _base_note(results):
         return ""
     names = short_names(keys, flatten_settings(results.base))
     values = {key: look_up_setting(results.base, key) for key in keys}
-    listed = ", ".join(f"{names[key]}={_value(values[key])}" for key in keys)
-    return f"base: {listed}" + (f" ({results.config})" if results.config else "")
+    changes = ", ".join(f"{names[key]}={value_text(values[key])}" for key in keys)
+    return f"base: {changes}" + (f" ({results.config})" if results.config else "")
 
 
-def _metrics_note(results, rows, metrics):
+def _metrics_note(results, rows):
     finished = results.with_status("finished")
     if not finished:
         return ""
-    validation = [m.name for m in metrics if m.split == "validation"]
-    test = [m.name for m in metrics if m.split == "test"]
+    validation = [m.name for m in results.metrics if m.split == "validation"]
+    test = [m.name for m in results.metrics if m.split == "test"]
     parts = []
     if validation:
-        unit = ", per token" if PERPLEXITY in metrics else ""
+        unit = ", per token" if PERPLEXITY in results.metrics else ""
         parts.append(f"{listed(validation)}: validation{unit}")
     if test:
         # Old runs may lack the number, and runs on several corpora have several.
         count = _distinct(trial.result.get("test_sentences") for trial in finished)
         sentences = f"{count} test sentences" if count else "test sentences"
         parts.append(f"{listed(test)}: {sentences}")
-    if any(row.group.summary(ALIGNMENT_ERROR.key) for row in rows):
+    if any(row.summary(ALIGNMENT_ERROR.key) for row in rows):
         parts.append(
             "alignment error: how often the last layer’s attention to the source, in the "
             "mean over heads, is most on another word than the one translated (Och and "
             "Ney 2003)"
         )
-    if any(row.group.summary(FIRST_TOKEN_MASS.key) for row in rows):
+    if any(row.summary(FIRST_TOKEN_MASS.key) for row in rows):
         parts.append(
             "first-token mass, entropy: of the weights of self-attention, means over "
             "queries, heads and layers"
         )
-    if any(len(row.group.finished) > 1 for row in rows):
+    if any(len(row.finished) > 1 for row in rows):
         parts.append("±: sample standard deviation over seeds")
     return "; ".join(parts)
 
 
-def _score_notes(results, metrics):
-    """Returns what trials say of their scores, each once."""
+def _score_notes(results):
+    """Returns the notes of trials on their scores, each once."""
     found = {}
     for trial in results.with_status("finished"):
         of_trial = trial.result.get("notes")
         if isinstance(of_trial, dict):
-            found |= {(m.key, of_trial.get(m.key)): None for m in metrics}
+            found |= {(m.key, of_trial.get(m.key)): None for m in results.metrics}
     return [one_line(note) for _, note in found if isinstance(note, str)]
 
 
@@ -432,6 +280,39 @@ def _difference_notes(rows):
             "paper’s order: whether our difference has the sign of the paper’s",
         )
     return notes
+
+
+def provenance(results: Results) -> list[tuple[str, str]]:
+    """Returns (term, value) of what ran where; all values where trials differ in one."""
+    records = [trial.record for trial in results.trials if trial.record]
+    distinct = lambda key: _distinct(record.get(key) for record in records)
+    # The first and the last start stand for all between.
+    started = sorted(str(r["started"]) for r in records if r.get("started"))
+    devices = [
+        f"{r.get('devices', 1)} × {r['device']}" for r in records if r.get("device")
+    ]
+    versions = {}
+    counts = []
+    for record in records:
+        for package, version in (record.get("versions") or {}).items():
+            versions[f"{package} {version}"] = None
+        flat = flatten_settings(record.get("corpus_counts") or {})
+        counts.append(", ".join(f"{name} {count}" for name, count in flat.items()))
+    finished = len(results.with_status("finished"))
+    terms = [
+        ("config", results.config),
+        ("sweeps", ", ".join(results.sweeps)),
+        ("trials", f"{finished} finished of {len(results.trials)}"),
+        ("started", " to ".join(dict.fromkeys(started[:1] + started[-1:]))),
+        ("git", distinct("git")),
+        ("device", _distinct(devices)),
+        ("corpus", distinct("corpus")),
+        ("corpus counts", _distinct(counts)),
+        ("vocabulary", distinct("vocabulary")),
+        ("python", distinct("python")),
+        ("versions", ", ".join(versions)),
+    ]
+    return [(term, one_line(value)) for term, value in terms if value]
 
 
 def _distinct(values):

@@ -8,11 +8,11 @@ import rich.table
 import rich.text
 
 from experiments.evaluation.metrics import CHRF, OF_ATTENTION, Metric
-from experiments.report.comparison import Row
+from experiments.report.cells import Bar, interval_bars, mean_and_interval
 from experiments.report.finding import SIDES
-from experiments.report.intervals import Bar, bars
-from experiments.report.table import STEPS, VERDICTS, Table, mean_and_interval
-from experiments.report.tuning import (
+from experiments.report.rows import Row
+from experiments.report.table import STEPS, VERDICTS, Table
+from experiments.report.tuned_rows import (
     CHOSEN,
     TRIED,
     UNTUNED_VERDICTS,
@@ -40,7 +40,7 @@ _WIDE_ONLY = (
 
 
 def print_table(table: Table, console: rich.console.Console | None = None) -> None:
-    """Prints what to beware of, the results, their notes, and trials without a result."""
+    """Prints the caution, the results, their notes, trials without a result, the finding."""
     console = console or stdout_console()
     is_drawn = console.is_terminal
     notes = [rich.text.Text(note, style="dim") for note in table.notes]
@@ -59,7 +59,6 @@ def print_table(table: Table, console: rich.console.Console | None = None) -> No
 
 
 def print_differences(
-    labels: Sequence[str],
     rows: Sequence[Row],
     metric: Metric,
     is_sorted: bool = False,
@@ -71,13 +70,13 @@ def print_differences(
     """
     console = console or rich.console.Console()
     lines = []
-    for label, row, bar in zip(labels, rows, bars(rows, metric), strict=True):
+    for row, bar in zip(rows, interval_bars(rows, metric), strict=True):
         difference = row.differences.get(metric.key)
         if difference is not None:
             texts = mean_and_interval(difference, metric)
             drawn = _drawn_interval(bar) if bar else ""
             verdict = str(row.verdicts[metric.key]._replace(detail=""))
-            lines.append((difference.mean, (label, *texts, drawn, verdict)))
+            lines.append((difference.mean, (row.name, *texts, drawn, verdict)))
     if not lines:
         text = f"{metric.name}: no row is compared; it takes a base, and two seeds of a row"
         print_line(console, text)

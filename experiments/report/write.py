@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report import comparison, sequential
-from experiments.report.codes import of_one_code
-from experiments.report.comparison import Row
-from experiments.report.finding import finding
+from experiments.report.comparison import compare
 from experiments.report.formats import to_csv, to_latex, to_markdown
 from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
-from experiments.report.results import Results, read_results, read_sentences
+from experiments.report.rows import Row, of_one_code
 from experiments.report.table import Table, result_table
-from experiments.report.tuning import compared_groups, untuned_groups, with_tuning
+from experiments.report.trial_files import Results, read_results
+from experiments.report.tuned_rows import compared_rows, untuned_rows, with_tuning
 from experiments.system.files import READ_ONLY, write_bytes
 
 
@@ -26,7 +24,7 @@ from experiments.system.files import READ_ONLY, write_bytes
 class Report:
     """Holds the table of a report and the paths of its files.
 
-    `unwritten` says why there are no files where none can be written; else it is empty.
+    `unwritten` is the reason why there are no files where none can be written; else empty.
     """
 
     table: Table
@@ -41,57 +39,41 @@ class Report:
 
 
 def write_report(
-    workdir: str | Path,
-    metrics: Sequence[Metric] = METRICS,
-    interest: Mapping[str, float] | None = None,
-    cost: bool = False,
-    figures: bool = False,
-    mixed_code: bool = False,
+    workdir: str | Path, metrics: Sequence[Metric] = METRICS, **options
 ) -> Report:
-    """Writes report.md, report.csv, report.tex and report.html into `workdir`.
-
-    Each is written whole or not at all. Where this process may not write, as on a read-only
-    file system, the table is still returned, with the reason in `unwritten`.
-    `interest` is that of `comparison.compare`. With `cost` the table says what rows cost,
-    with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
-    of other code than the base's are left out unless `mixed_code` takes them together.
+    """Writes the report of a workdir into it, with the options of `write_results`.
 
     Raises ResultsError if `workdir` holds neither a sweep nor a single run.
     """
     results = read_results(workdir, metrics)
-    return write_results(
-        results,
-        results.workdir,
-        metrics,
-        interest,
-        cost=cost,
-        figures=figures,
-        mixed_code=mixed_code,
-    )
+    return write_results(results, results.workdir, **options)
 
 
 def write_results(
     results: Results,
     out: str | Path,
-    metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
     cost: bool = False,
     figures: bool = False,
     mixed_code: bool = False,
 ) -> Report:
-    """Writes the report of results into the directory `out`, see `write_report`."""
+    """Writes report.md, report.csv, report.tex and report.html into the directory `out`.
+
+    Each is written whole or not at all. Where this process may not write, as on a read-only
+    file system, the table is still returned, with the reason in `unwritten`.
+    `interest` is that of `comparison.compare`. With `cost` the table has the costs of rows,
+    with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
+    of other code than the base's are left out unless `mixed_code` takes them together.
+    """
     # Links to the files of trials are as seen from there.
     everything = dataclasses.replace(results, workdir=Path(out))
     results, caution = of_one_code(everything, mixed_code)
-    all_metrics = metrics
-    metrics = _given(results, metrics)
-    rows = compare_rows(results, metrics, interest)
-    table = result_table(results, rows, metrics, cost)
-    said = " ".join(filter(None, (caution, finding(table.labels, rows, metrics))))
-    table = dataclasses.replace(table, caution=caution, finding=said)
+    results = dataclasses.replace(results, metrics=_given(results))
+    rows = compare_rows(results, interest)
+    table = result_table(results, rows, cost, caution)
     if results.tuned:
-        untuned = _compare(results, untuned_groups(results), metrics, interest)
-        table = with_tuning(table, results, rows, untuned, metrics)
+        untuned = _compare(untuned_rows(results), results, interest)
+        table = with_tuning(table, results, rows, untuned)
     report = Report(
         table=table,
         rows=rows,
@@ -101,12 +83,12 @@ def write_results(
         html=results.workdir / "report.html",
         figures=results.workdir / "figures" if figures else None,
     )
-    drawn = draw_figures(results, rows, table, metrics, cost)
+    drawn = draw_figures(results, rows, cost)
     files = {
         report.markdown: to_markdown(results, table),
-        report.csv: to_csv(everything, all_metrics),
-        report.latex: to_latex(results, rows, table, metrics),
-        report.html: render_page(results, rows, table, drawn, metrics),
+        report.csv: to_csv(everything),
+        report.latex: to_latex(results, rows, table),
+        report.html: render_page(results, rows, table, drawn),
     }
     if report.figures:
         for figure in drawn.all():
@@ -114,9 +96,8 @@ def write_results(
             files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
     try:
         for path, content in files.items():
-            write_bytes(
-                path, content if isinstance(content, bytes) else content.encode()
-            )
+            is_text = isinstance(content, str)
+            write_bytes(path, content.encode() if is_text else content)
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
@@ -126,28 +107,24 @@ def write_results(
 
 
 def compare_rows(
-    results: Results,
-    metrics: Sequence[Metric] = METRICS,
-    interest: Mapping[str, float] | None = None,
+    results: Results, interest: Mapping[str, float] | None = None
 ) -> list[Row]:
     """Groups the trials over their seeds and compares each row with the base.
 
     Rows are in the order of the sweep.
     """
-    return _compare(results, compared_groups(results), metrics, interest)
+    return _compare(compared_rows(results), results, interest)
 
 
-def _given(results, metrics):
+def _compare(rows, results, interest):
+    interest = interest or results.interest
+    return compare(rows, None, results.metrics, interest, results.looks)
+
+
+def _given(results):
     """Returns the metrics that a finished trial has: translations have no accuracy, answers
     no BLEU. Where there is none, all."""
     finished = results.with_status("finished")
+    metrics = results.metrics
     given = [m for m in metrics if any(m.key in trial.result for trial in finished)]
     return tuple(given) or metrics
-
-
-def _compare(results, groups, metrics, interest):
-    sentences = lambda trial: read_sentences(trial, metrics)
-    interest = interest or results.interest
-    if results.looks is None:
-        return comparison.compare(groups, sentences, metrics, interest)
-    return sequential.judge(groups, sentences, results.looks, metrics, interest)

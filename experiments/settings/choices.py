@@ -514,10 +514,7 @@ SCHEDULES = Choices(
 METRICS = Choices(
     {},
     user_code.is_metric,
-    "a value of experiments.evaluation.metrics.Metric",
-    # A metric is a value already, and so has no options.
-    maker=lambda value: lambda: value,
-    build=lambda choice: choice.cls,
+    "a subclass of experiments.evaluation.metrics.Metric",
 )
 """Metrics from outside; every run has the project's own."""
 

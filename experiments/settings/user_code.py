@@ -123,9 +123,9 @@ def load_text(text: str) -> Outside:
 
 
 def is_metric(value: Any) -> bool:
-    """Returns whether a value is a `experiments.evaluation.metrics.Metric`."""
+    """Returns whether a value is a subclass of `experiments.evaluation.metrics.Metric`."""
     # By what it has: the settings do not know the evaluation.
-    return not isinstance(value, type) and hasattr(value, "of_corpus")
+    return isinstance(value, type) and hasattr(value, "of_corpus")
 
 
 _loaded: set[tuple[str, str]] = set()

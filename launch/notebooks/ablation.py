@@ -117,7 +117,7 @@ command(*sweep, f"--workdir={workdir}")
 # %%
 import matplotlib.pyplot as plt
 
-from experiments.report.results import read_results
+from experiments.report.trial_files import read_results
 
 trials = [trial for trial in read_results(workdir).trials if trial.result]
 figure, axes = plt.subplots(figsize=(7, 2.4))

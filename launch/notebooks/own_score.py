@@ -148,7 +148,7 @@ command(
 # %%
 import matplotlib.pyplot as plt
 
-from experiments.report.results import read_results
+from experiments.report.trial_files import read_results
 
 results = read_results(workdir)
 figure, axes = plt.subplots(figsize=(6, 3.6))

@@ -138,7 +138,8 @@ command(
 # %%
 import matplotlib.pyplot as plt
 
-from experiments.report.results import read_examples, read_results
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_examples
 
 (trial,) = read_results(workdir).trials
 example = read_examples(trial)[0]

@@ -13,7 +13,8 @@ from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.inference import Sampler, Translator
-from experiments.report.results import read_results, read_sentences
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import write_report
 from experiments.settings import SettingsError
 from experiments.training import loop

@@ -24,7 +24,8 @@ import numpy as np
 
 from experiments.data import dataset
 from experiments.errors import UserError
-from experiments.report.results import read_examples, read_results, read_sentences
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_examples, read_sentences
 from experiments.settings import Settings
 from experiments.sweep import workdir as sweep_workdir
 from experiments.sweep.plan import plan_trials

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.report.results import read_results
-from experiments.report.sequential import LOOKS
+from experiments.report.trial_files import read_results
+from experiments.stats.sequential import LOOKS
 from tests.calls import call
 
 # How ml_collections loads a config.

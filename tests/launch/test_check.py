@@ -21,7 +21,7 @@ OWN = "tests/experiments/own_parts.py"
         (f"{OWN}:Heads", "heads"),
         (f"{PLACE}:Mixer(inner=lstm)", "mixer"),
         (f"{PLACE}:Symbols", "corpus"),
-        ("experiments.evaluation.metrics:BLEU", "metric"),
+        ("experiments.evaluation.metrics:Bleu", "metric"),
     ],
 )
 def test_a_name_is_of_one_kind(name, kind):
@@ -62,7 +62,7 @@ def test_a_corpus_and_a_metric_are_checked(run, monkeypatch):
     from experiments.data import contract
 
     monkeypatch.setattr(contract, "_elsewhere", lambda corpus, first: None)
-    metric = "experiments.evaluation.metrics:CHRF"
+    metric = "experiments.evaluation.metrics:Chrf"
     status, printed, said = run("check", f"{PLACE}:Symbols", metric)
     assert (status, said) == (0, "")
     assert f"{PLACE}:Symbols (corpus): 8 of 8 checks passed\n" in printed

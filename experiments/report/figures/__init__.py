@@ -1,4 +1,4 @@
-"""Draws the report's pictures as SVG text that stands in an HTML page.
+"""Draws the report's pictures as SVG text within an HTML page.
 
 Equal input gives equal bytes. Text stays text and ink is pure black, so that a page's style
 sheet sets the font and can turn both for a dark page; backgrounds are transparent.

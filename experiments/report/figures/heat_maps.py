@@ -1,4 +1,4 @@
-"""Draws heat maps of heads and of position tables, and packs attention maps.
+"""Draws heat maps of heads, position tables and two settings, and packs attention maps.
 
 Attention maps are too many to draw here: `packed_weights` packs them for the page's script.
 """
@@ -12,14 +12,22 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from experiments.evaluation.metrics import Metric
 from experiments.report.figures.style import (
+    COLUMNS,
     Picture,
+    Spot,
     add_colour_bar,
+    add_panels,
     finished,
+    panel_lines,
     short_label,
     styled,
 )
-from experiments.report.results import KINDS, Example
+from experiments.report.trial_outputs import KINDS, Example
+
+_MOST_NUMBERS = 80
+"""Cells of a map that have their number written in them."""
 
 
 def head_entropies(rows: Sequence[tuple[str, Sequence[Example]]]) -> Picture | None:
@@ -110,6 +118,58 @@ def position_table(table: np.ndarray, title: str, name: str) -> Picture:
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         add_colour_bar(figure, image, ax=axes, aspect=30, pad=0.02)
         return finished(figure, name)
+
+
+def map_of_two(
+    maps: Mapping[Metric, np.ndarray],
+    rows: tuple[str, Sequence[str]],
+    columns: tuple[str, Sequence[str]],
+    name: str,
+) -> Picture | None:
+    """Draws each metric as a map: `rows` and `columns` are (setting, its values).
+
+    NaN is drawn as nothing. None without any map.
+    """
+    if not maps:
+        return None
+    height = panel_lines(len(maps)) * (1.1 + 0.34 * len(rows[1]))
+    size = (5.6 * min(len(maps), COLUMNS), max(height, 2.4))
+    with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
+        figure = Figure(figsize=size, layout="constrained")
+        grid = add_panels(figure, len(maps))
+        spots = []
+        for axes, (metric, values) in zip(grid, maps.items(), strict=True):
+            spots += _draw_map(figure, axes, metric, values, rows, columns)
+        return finished(figure, name, spots)
+
+
+def _draw_map(figure, axes, metric, values, rows, columns):
+    """Draws a map with its numbers, and returns its spots."""
+    values = metric.scale * values
+    # Light is good, whichever way the metric goes.
+    colours = "cividis" if metric.higher_is_better else "cividis_r"
+    image = axes.imshow(values, aspect="auto", interpolation="none", cmap=colours)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    spots = []
+    for i, j in np.ndindex(values.shape):
+        if not np.isfinite(values[i, j]):
+            continue
+        number = f"{values[i, j]:.{metric.decimals}f}"
+        text = f"{rows[0]}={rows[1][i]}, {columns[0]}={columns[1][j]}: {number}"
+        spots.append(Spot(axes, j, i, text))
+        if values.size <= _MOST_NUMBERS:
+            is_light = (values[i, j] >= middle) == metric.higher_is_better
+            # Not pure black and white, which the page turns for a dark background.
+            ink = "#101010" if is_light else "#f8f8f8"
+            place = dict(ha="center", va="center", fontsize=8)
+            axes.text(j, i, number, color=ink, **place)
+    axes.set_xticks(range(len(columns[1])), columns[1])
+    axes.set_yticks(range(len(rows[1])), rows[1])
+    axes.tick_params(length=0)
+    unit = f", {metric.unit}" if metric.unit else ""
+    axes.set(title=f"{metric.name}{unit}", xlabel=columns[0], ylabel=rows[0])
+    add_colour_bar(figure, image, ax=axes, aspect=30, pad=0.02)
+    return spots
 
 
 def packed_weights(weights: np.ndarray) -> str:

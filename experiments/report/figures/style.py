@@ -84,17 +84,17 @@ def add_legend(figure: Figure, labels: Sequence[str]) -> None:
 
 
 def legend_height(rows: float) -> float:
-    """Returns the inches that the legend of so many rows needs, and axes at least."""
+    """Returns the inches that the legend of this number of rows needs, at least those of axes."""
     return max(3.9, 0.9 + 0.21 * rows)
 
 
 def panel_lines(count: int) -> int:
-    """Returns the lines that so many panels take, COLUMNS beside each other."""
+    """Returns the number of lines that `count` panels take, COLUMNS in each."""
     return -(-count // COLUMNS)
 
 
 def add_panels(figure: Figure, count: int) -> list[Axes]:
-    """Adds so many panels, COLUMNS beside each other."""
+    """Adds `count` panels, COLUMNS in each line."""
     lines = panel_lines(count)
     grid = figure.subplots(lines, min(count, COLUMNS), squeeze=False).flatten()
     # The last line may have room for more.
@@ -135,7 +135,7 @@ def short_label(label: str) -> str:
 
 
 class Spot(NamedTuple):
-    """Holds what a reader sees who points at one place of a figure."""
+    """Holds the text that a page shows where the reader points at a figure."""
 
     axes: Axes
     x: float
@@ -151,11 +151,11 @@ class Picture:
     svg: str
     """The <svg> element alone."""
     spots: tuple[tuple[float, float, str], ...]
-    """(x, y, text) in the SVG's units: what stands where."""
+    """(x, y, text) in the SVG's units."""
     figure: Figure = dataclasses.field(repr=False, compare=False)
 
     def labelled_by(self, name: str) -> str:
-        """Returns the SVG as an image that the element `name` says in words."""
+        """Returns the SVG as an image that the element `name` describes."""
         return self.svg.replace(
             "<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1
         )

@@ -18,9 +18,9 @@ import numpy as np
 from scipy import special
 
 from experiments.evaluation.metrics import ACCURACY, BLEU, EXACT_MATCH, PERPLEXITY
-from experiments.report.columns import Runs, column_of
-from experiments.report.contrasts import LEVEL, Contrasts, contrast, edges
-from experiments.report.fits import Column
+from experiments.stats.contrasts import LEVEL, Contrasts, contrast, edges
+from experiments.stats.least_squares import Column
+from experiments.stats.resampling import Runs, column_of
 
 SIZE = 4.0
 """A true difference, in standard deviations of a run."""
@@ -269,10 +269,10 @@ class Table:
         if bound.answers:
             values = rng.binomial(bound.answers, values) / bound.answers
         runs = [
-            Runs(dict(enumerate(row.tolist())), {}, SENTENCES, SENTENCES, frozenset())
+            Runs(dict(enumerate(row.tolist())), {}, SENTENCES, SENTENCES)
             for row in values
         ]
-        return column_of(runs, 0, bound.metric, self.originals)
+        return column_of(runs, 0, bound.metric.link, self.originals)
 
     def known(self) -> list[Known]:
         """Returns what is true of each metric, as somebody knows who knows all spreads."""

@@ -15,10 +15,11 @@ from experiments.data.vocabulary import NOTHING_ID, Vocabulary, symbol_vocabular
 from experiments.errors import WorkdirError
 from experiments.evaluation.answers import accuracy_by, answer, answer_batch
 from experiments.evaluation.evaluator import metrics_of
-from experiments.evaluation.metrics import ACCURACY, corpus_scores
+from experiments.evaluation.metrics import ACCURACY, Texts, corpus_scores
 from experiments.evaluation.perplexity import sentence_losses
 from experiments.inference import Sampler
-from experiments.report.results import read_results, read_sentences
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import write_report
 from experiments.settings import resolve
 from experiments.training import loop
@@ -71,9 +72,10 @@ def log_probabilities(state, program, ids):
 def test_answers_of_texts_are_right_word_by_word():
     ours = ["_ a _ b", "a b", "", "_ c"]
     references = ["_ a _ c", "a b c", "a b", "_ _"]
-    counts = ACCURACY.of_sentences(ours, references, "")
+    texts = Texts(ours, references)
+    counts = ACCURACY.of_sentences(texts)
     assert counts.tolist() == [[1, 2], [2, 3], [0, 2], [0, 0]]
-    assert ACCURACY.of_corpus(ours, references, "") == pytest.approx(3 / 7)
+    assert ACCURACY.of_corpus(texts) == pytest.approx(3 / 7)
     assert ACCURACY.of_sums(np.zeros((3, 2)), 0).tolist() == [0, 0, 0]
 
 
@@ -198,7 +200,7 @@ def test_a_trial_of_labels(tmp_path):
     assert sentences["validation_tokens"].sum() == 48
     lines = (tmp_path / "translations.txt").read_text().splitlines()
     references = (tmp_path / "references.txt").read_text().splitlines()
-    assert ACCURACY.of_corpus(lines, references, "") == result["accuracy"]
+    assert ACCURACY.of_corpus(Texts(lines, references)) == result["accuracy"]
     report = write_report(tmp_path)
     page = report.html.read_text("utf-8")
     assert "accuracy" in page and "first-token mass" in page and "BLEU" not in page
@@ -222,7 +224,7 @@ def test_a_trial_of_labels(tmp_path):
 def test_answers_are_not_scored_as_translations(data, keys):
     """A perfect classifier has no BLEU of 0."""
     labels = ["positive", "negative"]
-    scores = corpus_scores(labels, labels, metrics=metrics_of(resolve({"data": data})))
+    scores = corpus_scores(Texts(labels, labels), metrics_of(resolve({"data": data})))
     assert list(scores) == keys
     if "accuracy" in scores:
         assert scores == dict(exact_match=1.0, accuracy=1.0)

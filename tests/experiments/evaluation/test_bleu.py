@@ -7,15 +7,16 @@ import sacrebleu
 
 from experiments.data.corpora import Pairs
 from experiments.evaluation import evaluator
-from experiments.evaluation.bleu import tokenizer_of
 from experiments.evaluation.metrics import (
     BLEU,
-    bleu,
+    Bleu,
+    Texts,
     corpus_scores,
     notes,
     of_text,
     sentence_arrays,
     signatures,
+    tokenizer_of,
 )
 from experiments.settings import resolve
 from tests.experiments import tiny
@@ -55,19 +56,18 @@ def test_the_language_chooses_the_tokenizer(language, tokenizer):
 @pytest.mark.parametrize("language", TEXTS)
 def test_right_translations_have_all_points_and_wrong_ones_sacrebleus(language):
     texts = TEXTS[language]
-    assert corpus_scores(texts, texts, "", of_text(language))["bleu"] == pytest.approx(
-        100
-    )
+    right = corpus_scores(Texts(texts, texts), of_text(language))
+    assert right["bleu"] == pytest.approx(100)
     # One character less and one more.
     worse = [f"{texts[0][:-3]}{texts[0][-2:]}", *texts[2:], f"{texts[1]}{texts[1][-1]}"]
     references = [texts[0], *texts[2:], texts[1]]
     expected = sacrebleu.corpus_bleu(
         worse, [references], tokenize=TOKENIZERS[language]
     ).score
-    scores = corpus_scores(worse, references, "", of_text(language))
+    scores = corpus_scores(Texts(worse, references), of_text(language))
     assert 0 < scores["bleu"] == pytest.approx(expected)
     # Those that a report draws again have the same tokens: one formula for all languages.
-    arrays = sentence_arrays(worse, references, "", of_text(language))
+    arrays = sentence_arrays(Texts(worse, references), of_text(language))
     sums = BLEU.statistics(arrays).sum(0)
     assert BLEU.of_sums(sums, len(texts)) == pytest.approx(scores["bleu"])
     signature = signatures(scores, "", of_text(language))["bleu"]
@@ -77,7 +77,7 @@ def test_right_translations_have_all_points_and_wrong_ones_sacrebleus(language):
 def test_moses_tokens_are_taken_as_they_stand_and_detokenised_by_language():
     texts = ["我们 明天 去 图书馆 。", "这 本 书 很 有意思 。"]
     metrics = of_text("zh")
-    scores = corpus_scores(texts, texts, "zh", metrics)
+    scores = corpus_scores(Texts(texts, texts, "zh"), metrics)
     signed = signatures(scores, "zh", metrics)
     assert "|tok:none|" in signed["bleu"] and "|tok:zh|" in signed["bleu_detokenized"]
     assert scores["bleu_detokenized"] == pytest.approx(100)
@@ -94,7 +94,8 @@ def test_moses_tokens_are_taken_as_they_stand_and_detokenised_by_language():
 )
 def test_text_of_few_tokens_has_a_note(references, language, tokens_of, name):
     metrics = of_text(language)
-    assert corpus_scores(references, references, tokens_of, metrics)["bleu"] == 0
+    texts = Texts(references, references, tokens_of)
+    assert corpus_scores(texts, metrics)["bleu"] == 0
     found = notes(references, tokens_of, metrics)
     assert found.keys() == {"bleu"}
     assert f"no reference has as many (tokenizer {name})" in found["bleu"]
@@ -123,7 +124,7 @@ def test_every_corpus_says_its_language(data, language):
     assert settings.data.language == language
     if language:
         (metric, *_) = evaluator.metrics_of(settings)
-        assert metric is bleu(language)
+        assert metric == Bleu(language)
 
 
 def test_a_trial_says_so(monkeypatch):
@@ -137,5 +138,5 @@ def test_a_trial_says_so(monkeypatch):
 
 
 def test_the_counts_of_sentences_are_by_tokens():
-    arrays = sentence_arrays(["我们去。"], ["我们去。"], "", of_text("zh"))
+    arrays = sentence_arrays(Texts(["我们去。"], ["我们去。"]), of_text("zh"))
     np.testing.assert_array_equal(arrays["test_bleu"], [[4, 3, 2, 1, 4, 3, 2, 1, 4, 4]])

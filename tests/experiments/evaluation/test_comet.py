@@ -8,7 +8,12 @@ import pytest
 
 from experiments.data.dataset import prepare
 from experiments.errors import UserError
-from experiments.evaluation.metrics import corpus_scores, sentence_arrays, signatures
+from experiments.evaluation.metrics import (
+    Texts,
+    corpus_scores,
+    sentence_arrays,
+    signatures,
+)
 from experiments.settings import SettingsError, resolve
 from experiments.training import loop
 from tests.experiments import tiny
@@ -32,7 +37,11 @@ with open("{calls}", "a") as file:
     file.write(args.model + "\\n")
 """
 NAME = "experiments.evaluation.comet"
-TEXTS = (["Wie geht es?", "Ja"], ["Wie geht es?", "Nein"])
+TEXTS = Texts(
+    ["Wie geht es?", "Ja"],
+    ["Wie geht es?", "Nein"],
+    sources=["How are you?", "Yes"],
+)
 
 
 @pytest.fixture
@@ -49,10 +58,9 @@ def comet(tmp_path, monkeypatch):
 
 def test_the_corpus_has_the_mean_of_its_sentences(comet):
     module, calls = comet
-    metrics = [module.COMET]
-    sources = ["How are you?", "Yes"]
-    scores = corpus_scores(*TEXTS, "", metrics, sources)
-    arrays = sentence_arrays(*TEXTS, "", metrics, sources)
+    metrics = [module.COMET()]
+    scores = corpus_scores(TEXTS, metrics)
+    arrays = sentence_arrays(TEXTS, metrics)
     assert scores == {"comet": 0.5}
     np.testing.assert_array_equal(arrays["test_comet"], [1.0, 0.0])
     # Once for both.
@@ -62,15 +70,15 @@ def test_the_corpus_has_the_mean_of_its_sentences(comet):
 
 def test_a_call_that_fails_is_one_line(comet):
     module, _ = comet
-    metric = module.comet("broken", key="broken")
+    metric = module.COMET("broken")
     with pytest.raises(UserError, match=r"failed \(no such model\): run it by hand"):
-        metric.of_corpus(*TEXTS, "", ["a", "b"])
+        metric.of_corpus(TEXTS)
 
 
 def test_without_the_command_one_line_says_how(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delitem(sys.modules, NAME, raising=False)
-    with pytest.raises(SettingsError, match=r"COMET': COMET needs .* pipx install"):
+    with pytest.raises(SettingsError, match=r"COMET.*: COMET needs .* pipx install"):
         resolve({"evaluation": {"metric": f"{NAME}:COMET"}})
 
 

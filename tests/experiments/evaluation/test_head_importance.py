@@ -14,8 +14,9 @@ from experiments.data.dataset import Heldout
 from experiments.evaluation import head_importance
 from experiments.evaluation.head_importance import Head
 from experiments.evaluation.perplexity import sentence_losses
-from experiments.report.heads import _corrected, grids, head_tables
-from experiments.report.results import KINDS, ResultsError, read_heads, read_results
+from experiments.report.head_measures import _corrected, grids, head_tables
+from experiments.report.trial_files import ResultsError, read_results
+from experiments.report.trial_outputs import KINDS, read_heads
 from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
@@ -295,7 +296,7 @@ def test_the_report_tells_of_each_head(measured):
         assert text in page
     book = read_results(workdir)
     rows = compare_rows(book)
-    (grid,) = grids(head_tables(written.table, rows))
+    (grid,) = grids(head_tables(rows))
     assert len(grid.rows) == 6 and all(
         len(row) == len(grid.headings) for row in grid.rows
     )

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.report.answers import KINDS, read_accuracies
-from experiments.report.figures.answers import accuracy_by
-from experiments.report.results import ResultsError, read_results
+from experiments.report.figures.lines import accuracy_by
+from experiments.report.trial_files import ResultsError, read_results
+from experiments.report.trial_outputs import ANSWERS_BY, read_accuracies
 from experiments.report.write import write_report
 from tests.experiments import fakes
 
@@ -62,7 +62,7 @@ def test_what_no_run_writes_is_refused(tmp_path, damaged):
 
 def test_a_line_is_the_mean_over_the_seeds_that_have_a_bucket(tmp_path):
     seeds = [*map(read_accuracies, read_results(sweep(tmp_path, NEAR, FAR)).trials)]
-    picture = accuracy_by([("a", seeds), ("b", seeds[1:]), ("c", [])], KINDS)
+    picture = accuracy_by([("a", seeds), ("b", seeds[1:]), ("c", [])], ANSWERS_BY)
     said = [text for _, _, text in picture.spots]
     assert said == [
         "a, distance 1: 75 %",
@@ -75,7 +75,7 @@ def test_a_line_is_the_mean_over_the_seeds_that_have_a_bucket(tmp_path):
     # One bucket, as of the positions, is no curve.
     assert "accuracy by distance, %" in picture.svg
     assert "accuracy by position" not in picture.svg
-    assert accuracy_by([("a", [{}]), ("b", [])], KINDS) is None
+    assert accuracy_by([("a", [{}]), ("b", [])], ANSWERS_BY) is None
 
 
 def test_the_page_has_the_figure_for_a_task_alone(tmp_path):

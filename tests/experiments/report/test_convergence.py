@@ -1,5 +1,6 @@
 """Which rows were still improving, from curves that can be reckoned by hand."""
 
+import dataclasses
 import json
 import math
 
@@ -7,7 +8,7 @@ import pytest
 
 from experiments.report.convergence import improving_note, late_share, row_share
 from experiments.report.formats import to_latex, to_markdown
-from experiments.report.results import read_results
+from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -32,7 +33,7 @@ def sweep(workdir, rows, base=None):
     fakes.sweep(workdir, [(point, result, {}) for point, _, result in rows], base=base)
     for i, (_, curve, _) in enumerate(rows):
         log_curve(workdir / f"trials/{i:02d}", curve)
-    return read_results(workdir)
+    return read_results(workdir, fakes.REPORTED)
 
 
 def trial(workdir, curve):
@@ -106,14 +107,15 @@ def two_rows(workdir):
 
 
 def test_a_row_is_the_mean_over_its_finished_runs(tmp_path):
-    groups = [row.group for row in compare_rows(two_rows(tmp_path))]
+    groups = compare_rows(two_rows(tmp_path))
     shares = [row_share(group) for group in groups]
     assert shares[0] == pytest.approx((0.005 + 0.05) / 2)
     assert shares[1] == pytest.approx((0.05 + 1 / 3) / 2)
     # A run that diverged was not improving, and one with a single evaluation is not heard.
     assert shares[2] is None
     assert shares[3] == pytest.approx(1 / 3)
-    note = improving_note(["base", "h=1", "h=2", "50 % more"], groups)
+    groups[3] = dataclasses.replace(groups[3], name="50 % more")
+    note = improving_note(groups)
     assert note.startswith(
         "still improving at the end: h=1 (19 % of its fall in the last quarter of its "
         "steps), 50 % more (33 %); train longer"
@@ -129,9 +131,8 @@ def test_the_report_names_them(tmp_path):
     assert note in to_markdown(results, report.table)
     assert note in report.html.read_text()
     rows = compare_rows(results)
-    assert r"Still improving at the end: h=1 (19 \% of" in to_latex(
-        results, rows, report.table, fakes.REPORTED
-    )
+    latex = to_latex(results, rows, report.table)
+    assert r"Still improving at the end: h=1 (19 \% of" in latex
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -151,7 +152,7 @@ def test_a_run_that_ended_flat_is_not_still_improving(tmp_path):
     ]
     rows.append(({"seed": 1}, LATE, fakes.finished(steps=725)))
     rows.append(({"model.h": 2, "seed": 0}, LATE, fakes.DIVERGED))
-    groups = [row.group for row in compare_rows(sweep(tmp_path, rows, base))]
+    groups = compare_rows(sweep(tmp_path, rows, base))
     assert [row_share(group) for group in groups] == [0.0, pytest.approx(1 / 3), None]
     grid = write_report(tmp_path).table.results
     steps = grid.headings.index("steps")

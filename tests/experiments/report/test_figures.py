@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
-from experiments.report.comparison import Difference
-from experiments.report.figures import (
-    curves,
-    differences,
-    heat_maps,
-    lengths,
-    products,
-    scatter,
-    style,
-)
-from experiments.report.results import Example
-from experiments.report.statistics import Summary
+from experiments.report.figures import heat_maps, lines, points, style
+from experiments.report.trial_outputs import Example
+from experiments.stats.differences import Difference
+from experiments.stats.summary import Summary
 from tests.experiments import fakes
 
 
@@ -24,7 +16,7 @@ def texts(picture):
 
 
 def of_size(rows):
-    return scatter.scatter([scatter.Panel("perplexity", "parameters", rows, 1.0)], "a")
+    return points.scatter([points.Panel("perplexity", "parameters", rows, 1.0)], "a")
 
 
 def test_line_styles_are_all_different_and_begin_with_ink():
@@ -38,7 +30,7 @@ def test_a_band_goes_from_the_lowest_seed_to_the_highest_at_each_step():
         (np.array([1, 2, 3]), np.array([5.0, 4.0, 3.0])),
         (np.array([1, 3, 4]), np.array([7.0, 2.0, 1.0])),
     ]
-    steps, mean, low, high = curves.over_seeds(logged)
+    steps, mean, low, high = lines.over_seeds(logged)
     assert [side.tolist() for side in (steps, mean, low, high)] == [
         [1, 2, 3, 4],
         [6, 4, 2.5, 1],
@@ -71,7 +63,7 @@ def test_mean_entropy():
     ],
 )
 def test_length_buckets(tokens, most, buckets):
-    assert lengths.length_buckets(np.array(tokens, int), most) == buckets
+    assert lines.length_buckets(np.array(tokens, int), most) == buckets
 
 
 @pytest.mark.parametrize(
@@ -88,7 +80,10 @@ def test_length_buckets(tokens, most, buckets):
     ],
 )
 def test_buckets_beyond_training_are_parts_of_its_longest(tokens, trained, buckets):
-    assert lengths.length_buckets(np.array(tokens, int), trained=trained) == buckets
+    assert lines.length_buckets(np.array(tokens, int), trained=trained) == buckets
+
+
+BUCKETS = [(1, 2), (3, 5), (6, 8), (9, 20)]
 
 
 def test_exact_match_by_length():
@@ -99,21 +94,14 @@ def test_exact_match_by_length():
         "test_source": np.array([1, 2, 5, 5, 30]),
         "test_exact": np.array([True, False, True, True, False]),
     }
-    np.testing.assert_allclose(
-        lengths.bucket_values(
-            EXACT_MATCH, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
-        ),
-        [50, 100, np.nan, 0],
-    )
-    within, beyond = (
-        lengths.by_length([("a", [sentences])], trained) for trained in (9, 4)
-    )
-    assert "exact match on the test set, %" in texts(beyond) and {"1–2", "9–12"} <= set(
-        texts(beyond)
-    )
-    assert (
-        beyond.svg.count("stroke-dasharray") == within.svg.count("stroke-dasharray") + 2
-    )
+    values = lines.bucket_values(EXACT_MATCH, sentences, BUCKETS)
+    np.testing.assert_allclose(values, [50, 100, np.nan, 0])
+    within = lines.by_length([("a", [sentences])], 9)
+    beyond = lines.by_length([("a", [sentences])], 4)
+    expected = {"exact match on the test set, %", "1–2", "9–12"}
+    assert expected <= set(texts(beyond))
+    dashed = lambda picture: picture.svg.count("stroke-dasharray")
+    assert dashed(beyond) == dashed(within) + 2
 
 
 def test_every_metric_that_all_trials_kept_has_a_panel():
@@ -121,9 +109,9 @@ def test_every_metric_that_all_trials_kept_has_a_panel():
     without_chrf = {name: kept[name] for name in kept if name != "test_chrf"}
     shown = [metric for metric in METRICS if metric.statistics(kept) is not None]
     titles = [f"{metric.name} on the" for metric in shown]
-    drawn = " ".join(texts(lengths.by_length([("a", [kept])])))
+    drawn = " ".join(texts(lines.by_length([("a", [kept])])))
     assert all(title in drawn for title in titles)
-    drawn = " ".join(texts(lengths.by_length([("a", [kept]), ("b", [without_chrf])])))
+    drawn = " ".join(texts(lines.by_length([("a", [kept]), ("b", [without_chrf])])))
     assert "chrF" not in drawn and "BLEU on the test set" in drawn
 
 
@@ -133,15 +121,12 @@ def test_perplexity_in_a_bucket_is_over_its_sentences_alone():
         "validation_tokens": np.array([1, 3, 2, 4, 5]),
         "validation_nll": np.log([2.0, 8.0, 9.0, 16.0, 32.0]),
     }
-    values = lengths.bucket_values(
-        PERPLEXITY, sentences, [(1, 2), (3, 5), (6, 8), (9, 20)]
-    )
-    np.testing.assert_allclose(
-        values, [2, 3, np.nan, 2]
-    )  # 30 counts to the last bucket
-    svg = lengths.by_length([("a", [sentences]), ("b", []), ("c", [{}])])
+    values = lines.bucket_values(PERPLEXITY, sentences, BUCKETS)
+    # 30 counts to the last bucket.
+    np.testing.assert_allclose(values, [2, 3, np.nan, 2])
+    svg = lines.by_length([("a", [sentences]), ("b", []), ("c", [{}])])
     assert {"a", "b", "c", "tokens of the source, end mark included"} <= set(texts(svg))
-    assert lengths.by_length([("b", []), ("c", [{}])]) is None
+    assert lines.by_length([("b", []), ("c", [{}])]) is None
 
 
 def difference(low, mean, high):
@@ -155,39 +140,36 @@ def test_a_forest_has_every_row_and_its_numbers():
         ("far", difference(-2.0, -1.5, -1.0), "better", "[3]"),
         ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
     ]
-    svg = differences.forest(rows, "BLEU", 100)
-    assert [text for text in texts(svg) if "[" in text] == [
-        "[1]  worse",
-        "[2]  none",
-        "[3]  better",
-    ]
-    assert {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"} <= set(
-        texts(svg)
-    ) and "lost" not in svg.svg
+    picture = points.forest(rows, "BLEU", 100)
+    shown = texts(picture)
+    beside = [text for text in shown if "[" in text]
+    assert beside == ["[1]  worse", "[2]  none", "[3]  better"]
+    labels = {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"}
+    assert labels <= set(shown) and "lost" not in picture.svg
     ticks = [
-        float(text.replace("−", "-"))
-        for text in texts(svg)
-        if re.fullmatch(r"−?[\d.]+", text)
+        text.replace("−", "-") for text in shown if re.fullmatch(r"−?[\d.]+", text)
     ]
-    assert max(map(abs, ticks)) < 1  # the far row does not set the scale
-    assert differences.forest(rows[3:], "BLEU") is None
+    # The far row does not set the scale.
+    assert max(abs(float(tick)) for tick in ticks) < 1
+    assert points.forest(rows[3:], "BLEU") is None
+
+
+def sized(*sizes, spread=0.0):
+    """Rows (label, parameters, perplexity) of two runs each."""
+    return [
+        (label, Summary(float(x), 0.0, 2), Summary(y, spread, 2))
+        for label, x, y in sizes
+    ]
 
 
 def test_size_and_perplexity_labels_do_not_lie_on_each_other():
-    rows = [
-        (f"row {i}", Summary(1000.0 + i, 0.0, 2), Summary(2.0 + i / 1000, 0.001, 2))
-        for i in range(8)
-    ]
-    others = [
-        ("far", Summary(1e6, 0.0, 2), Summary(9.0, None, 1)),
-        ("none", None, None),
-        ("nan", rows[0][1], Summary(np.nan, np.nan, 2)),
-    ]
-    svg = of_size(rows + others)
-    places = re.findall(
-        r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row', svg.svg
+    rows = sized(
+        *((f"row {i}", 1000 + i, 2 + i / 1000) for i in range(8)), spread=0.001
     )
-    places = [(side, float(y)) for side, y in places]
+    others = [("none", None, None), *sized(("far", 1e6, 9.0), ("nan", 1000, np.nan))]
+    svg = of_size(rows + others)
+    place = r'text-anchor: (\w+)" x="[\d.]+" y="([\d.]+)"[^>]*>row'
+    places = [(side, float(y)) for side, y in re.findall(place, svg.svg)]
     assert len(places) == 8
     for i, (side, y) in enumerate(places):
         assert all(side != other or abs(y - beside) > 7 for other, beside in places[:i])
@@ -200,82 +182,48 @@ def test_size_and_perplexity_labels_do_not_lie_on_each_other():
     [(0, 2.0), (-5, 2.0), (1e3, -1.5), (1e3, 0.0), (1e3, 1e200), (1e99, 1e99)],
 )
 def test_what_no_log_scale_has_is_left_out(size, perplexity):
-    rows = [
-        (name, Summary(float(x), 0.0, 2), Summary(y, 0.0, 2))
-        for name, x, y in (
-            ("one", 1000, 2.0),
-            ("two", 2000, 3.0),
-            ("odd", size, perplexity),
-        )
-    ]
+    rows = sized(("one", 1000, 2.0), ("two", 2000, 3.0), ("odd", size, perplexity))
     assert ("odd" in texts(of_size(rows))) == (size == 1e99)
 
 
-def test_head_entropies_show_rows_of_different_shapes():
-    rows = [
-        (
-            name,
-            [
-                Example(
-                    "",
-                    "",
-                    "",
-                    ("a",) * m,
-                    ("b",) * n,
-                    {
-                        "encoder": np.full((N, h, m, m), 1 / m),
-                        "cross": np.full((N, h, n, m), 1 / m),
-                    },
-                )
-            ],
-        )
-        for name, N, h, n, m in (("one", 1, 2, 3, 4), ("two", 3, 1, 2, 5))
-    ]
-    svg = heat_maps.head_entropies([*rows, ("nothing", [])])
-    labels = texts(svg)
-    assert {"one", "two", "encoder", "decoder", "cross", "nats"} <= set(
-        labels
-    ) and "nothing" not in labels
-    assert (
-        labels.count("3") >= 1 and svg.svg.count("<image") == 4
-    )  # three heat maps and the scale
-    assert heat_maps.head_entropies([("nothing", [])]) is None
+def test_rows_of_about_one_size_have_no_figure():
+    assert of_size(sized(("a", 1000, 2.0), ("b", 1100, 3.0))) is None
+    assert of_size(sized(("a", 1000, 2.0), ("b", 1100, 3.0), ("c", 1500, 2.0)))
 
 
 def test_figures_are_the_same_bytes_again():
-    rows = [
-        (f"row {i}", Summary(10.0**i, 0.0, 2), Summary(2.0, 0.1, 2)) for i in (3, 4)
-    ]
-    drawn = [of_size(rows) for _ in range(2)]
+    drawn = [of_size(sized(("a", 1000, 2.0), ("b", 10_000, 2.0))) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].pdf() == drawn[1].pdf() and drawn[0].pdf().startswith(b"%PDF")
 
 
 def test_what_a_reader_points_at_stands_where_it_is_drawn():
-    rows = [
-        ("a", Summary(1000.0, 0.0, 2), Summary(2.0, 0.0, 2)),
-        ("b", Summary(9000.0, 0.0, 2), Summary(5.0, 0.0, 2)),
-    ]
-    picture = of_size(rows)
+    picture = of_size(sized(("a", 1000, 2.0), ("b", 9000, 5.0)))
     drawn = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', picture.svg)
     drawn = {(round(float(x), 1), round(float(y), 1)) for x, y in drawn}
     assert {(x, y) for x, y, _ in picture.spots} <= drawn
     assert [text for *_, text in picture.spots] == ["a: 2 at 1,000", "b: 5 at 9,000"]
 
 
-def test_rows_of_about_one_size_have_no_figure():
-    rows = [
-        (f"row {i}", Summary(size, 0.0, 2), Summary(2.0 + i, 0.0, 2))
-        for i, size in enumerate((1000.0, 1100.0))
-    ]
-    assert of_size(rows) is None
-    assert of_size([*rows, ("more", Summary(1500.0, 0.0, 2), rows[0][2])])
+def test_head_entropies_show_rows_of_different_shapes():
+    rows = [("nothing", [])]
+    for name, N, h, n, m in (("one", 1, 2, 3, 4), ("two", 3, 1, 2, 5)):
+        encoder, cross = (np.full((N, h, q, m), 1 / m) for q in (m, n))
+        maps = {"encoder": encoder, "cross": cross}
+        rows.append((name, [Example("", "", "", ("a",) * m, ("b",) * n, maps)]))
+    picture = heat_maps.head_entropies(rows)
+    labels = texts(picture)
+    assert {"one", "two", "encoder", "decoder", "cross", "nats", "3"} <= set(labels)
+    assert "nothing" not in labels
+    # Three heat maps and the scale.
+    assert picture.svg.count("<image") == 4
+    assert heat_maps.head_entropies(rows[:1]) is None
 
 
 def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
-    points = [products.Point(4, 30.0, 28.0, 31.0), products.Point(16, 40.0, 40.0, 40.0)]
-    lines = {BLEU: [("score=dot", points), ("score=additive", points[1:])]}
-    picture = products.over_setting(lines, "d_k", "d_k", "over d_k")
+    means = [lines.Point(4, 30.0, 28.0, 31.0), lines.Point(16, 40.0, 40.0, 40.0)]
+    panels = {BLEU: [("score=dot", means), ("score=additive", means[1:])]}
+    picture = lines.over_setting(panels, "d_k", "d_k", "over d_k")
     assert [text for *_, text in picture.spots] == [
         "score=dot, d_k=4: 30 [28, 31]",
         "score=dot, d_k=16: 40",
@@ -283,8 +231,7 @@ def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
     ]
     assert {"4", "16", "BLEU", "d_k", "score=dot"} <= set(texts(picture))
     values = np.array([[10.0, np.nan], [30.0, 40.5]])
-    drawn = products.map_of_two(
-        {BLEU: values}, ("h", ["1", "2"]), ("d_k", ["4", "8"]), "h by d_k"
-    )
+    axes = ("h", ["1", "2"]), ("d_k", ["4", "8"])
+    drawn = heat_maps.map_of_two({BLEU: values}, *axes, "h by d_k")
     assert {"10.0", "30.0", "40.5"} <= set(texts(drawn)) and "nan" not in texts(drawn)
     assert drawn.spots[-1][-1] == "h=2, d_k=8: 40.5"

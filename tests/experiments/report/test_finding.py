@@ -1,15 +1,16 @@
 """What a report says first: a sentence or two from the verdicts of its table."""
 
+import dataclasses
 import re
 
 import pytest
 
 from experiments.evaluation.metrics import BLEU, PERPLEXITY
-from experiments.report.choice import notable
-from experiments.report.comparison import Difference, Row, Verdict
 from experiments.report.finding import finding
-from experiments.report.results import TrialResult
-from experiments.report.statistics import Group
+from experiments.report.notable_rows import notable
+from experiments.report.rows import Row
+from experiments.report.trial_files import TrialResult
+from experiments.stats.differences import Difference, Verdict
 
 pytestmark = pytest.mark.quick
 
@@ -19,7 +20,7 @@ METRICS = (PERPLEXITY, BLEU)
 def group(point, perplexity, bleu=30.0):
     result = {"perplexity": perplexity, "bleu": bleu}
     trial = TrialResult("", point, 0, None, {}, {}, (), result, "finished")
-    return Group(point, (trial,))
+    return (trial,)
 
 
 def row(name, perplexity=(0.0, 0.01), bleu=(0.0, 0.5), words=("undecided",) * 2):
@@ -35,13 +36,13 @@ def row(name, perplexity=(0.0, 0.01), bleu=(0.0, 0.5), words=("undecided",) * 2)
     if not name:
         differences, verdicts = {}, {}
     point = {"name": name} if name else {}
-    own = group(point, 4.0 + perplexity[0])
-    return Row(name, own, None, differences, verdicts, None, {})
+    trials = group(point, 4.0 + perplexity[0])
+    return Row(point, trials, name, name or "base", None, differences, verdicts)
 
 
 def said(*rows):
-    rows = [row._replace(base=rows[0].group) for row in rows]
-    return finding([row.label or "base" for row in rows], rows, METRICS)
+    rows = [dataclasses.replace(row, base=0) for row in rows]
+    return finding(rows, METRICS)
 
 
 BASE = row("")
@@ -85,13 +86,14 @@ def test_of_many_rows_the_clearest_of_each_side_is_named():
 
 
 def test_what_diverged_is_named():
-    lost = row("hot", words=("diverged in 1 of 3 runs",) * 2)._replace(differences={})
+    lost = row("hot", words=("diverged in 1 of 3 runs",) * 2)
+    lost = dataclasses.replace(lost, differences={})
     assert said(BASE, lost, WORSE).count("hot diverged in some runs.") == 1
 
 
 def test_without_differences_the_best_row_is_named():
     rows = [
-        Row(label, group({"h": i}, 4.0 - i), None, {}, {}, None, {})
+        Row({"h": i}, group({"h": i}, 4.0 - i), label, label)
         for i, label in enumerate(("a", "b"))
     ]
     text = said(*rows)
@@ -108,10 +110,7 @@ def test_the_rows_that_matter_are_the_base_and_the_clearest(most, places):
 
 def test_without_differences_the_rows_that_matter_are_far_from_the_middle():
     values = (4.0, 4.1, 9.0, 3.9, 1.0)
-    rows = [
-        Row(str(i), group({"h": i}, x), None, {}, {}, None, {})
-        for i, x in enumerate(values)
-    ]
+    rows = [Row({"h": i}, group({"h": i}, x), str(i)) for i, x in enumerate(values)]
     assert notable(rows, 2, METRICS) == [2, 4]
 
 

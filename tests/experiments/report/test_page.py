@@ -10,14 +10,14 @@ import zlib
 import numpy as np
 import pytest
 
-from experiments.report import maps as report_maps
-from experiments.report import page_figures
-from experiments.report.figures import curves, differences, heat_maps, lengths, style
+from experiments.report import packed_attention, page_figures
+from experiments.report.figures import heat_maps, lines, points, style
 from experiments.report.formats import csv_scores
-from experiments.report.maps import Maps, attention_maps
+from experiments.report.packed_attention import Maps, attention_maps
 from experiments.report.page import render_page, verdict_parts
 from experiments.report.page_figures import draw_figures
-from experiments.report.results import read_examples, read_results
+from experiments.report.trial_files import read_results
+from experiments.report.trial_outputs import read_examples
 from experiments.report.write import compare_rows, write_report
 from experiments.system import files
 from tests.experiments import fakes
@@ -35,6 +35,11 @@ class Page(html.parser.HTMLParser):
         self.text = ""
         self.inside = None
         self.feed(path.read_text(encoding="utf-8"))
+
+    @property
+    def figures(self):
+        """The class of each figure."""
+        return [attributes["class"] for tag, attributes in self.tags if tag == "figure"]
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
@@ -54,12 +59,11 @@ class Page(html.parser.HTMLParser):
 
 def test_html_loads_nothing_from_elsewhere(sweep):
     page = Page(sweep.html)
+    within = ("#", "./trials/", "data:image/png;base64,")
     for tag, attributes in page.tags:
         assert tag not in ("link", "iframe", "object", "base", "img")
         for name in ("src", "href", "xlink:href", "action"):
-            assert (attributes.get(name) or "").startswith(
-                ("#", "./trials/", "data:image/png;base64,")
-            ) or name not in attributes
+            assert attributes.get(name, "#").startswith(within)
     assert not re.search(r"@import|url\((?!#)", sweep.html.read_text(encoding="utf-8"))
 
 
@@ -72,8 +76,6 @@ def test_html_shows_the_table_the_provenance_and_the_pictures(sweep):
         "loss is NaN at step 125",
         "not started",
         "0a1b2c3d",
-        "c0ffee12",
-        "5eed5eed",
         "2026-11-22",
         "validation perplexity",
         "training loss",
@@ -81,21 +83,13 @@ def test_html_shows_the_table_the_provenance_and_the_pictures(sweep):
         "learned (h=2 positions=learned seed=0)",
     ):
         assert text in page.text
-    figures_drawn = [
-        attributes["class"] for tag, attributes in page.tags if tag == "figure"
-    ]
-    assert (
-        figures_drawn == ["plot wide"] * 3 + ["plot"] * 2
-    )  # size, training, entropy; two position encodings
-    ids = [
-        attributes["id"]
-        for tag, attributes in page.tags
-        if tag in ("clippath", "path", "image") and "id" in attributes
-    ]
-    assert len(ids) > 2
-    assert len(ids) == len(
-        set(ids)
-    )  # else a figure would borrow its shapes from another
+    # Size, training, entropy; two position encodings.
+    assert page.figures == ["plot wide"] * 3 + ["plot"] * 2
+    drawn = ("clippath", "path", "image")
+    ids = [attributes.get("id") for tag, attributes in page.tags if tag in drawn]
+    ids = list(filter(None, ids))
+    # Else a figure would borrow its shapes from another.
+    assert len(ids) == len(set(ids)) > 2
 
 
 def test_html_shows_differences_and_figures(table_3):
@@ -111,8 +105,7 @@ def test_html_shows_differences_and_figures(table_3):
         "(B) d_k=16, d_k=4 seed=2",
     ):
         assert text in page.text
-    drawn = [attributes["class"] for tag, attributes in page.tags if tag == "figure"]
-    assert drawn == ["plot wide"] * 8 + ["plot"] * 2
+    assert page.figures == ["plot wide"] * 8 + ["plot"] * 2
     assert "Shown are" not in page.text
 
 
@@ -167,17 +160,17 @@ def test_a_row_leads_to_its_runs_and_sentences(table_3):
 def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
     table_3, monkeypatch
 ):
-    book = read_results(table_3.html.parent)
+    book = read_results(table_3.html.parent, fakes.REPORTED)
     drawn = {}
     monkeypatch.setattr(page_figures, "MAX_LINES", 2)
     monkeypatch.setattr(page_figures, "MAX_HEAT_MAPS", 1)
-    monkeypatch.setattr(report_maps, "MAX_MAPS", 2)
+    monkeypatch.setattr(packed_attention, "MAX_MAPS", 2)
     monkeypatch.setattr(page_figures, "MAX_MAPS", 2)
     monkeypatch.setattr(style, "LINES", 3)
     for module, name in (
-        (differences, "forest"),
-        (curves, "training_curves"),
-        (lengths, "by_length"),
+        (points, "forest"),
+        (lines, "training_curves"),
+        (lines, "by_length"),
         (heat_maps, "head_entropies"),
     ):
         draw = getattr(module, name)
@@ -188,9 +181,9 @@ def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
                 drawn.update({name: [row[0] for row in rows]}) or draw(rows, *rest)
             ),
         )
-    rows = compare_rows(book, fakes.REPORTED)
-    figures = draw_figures(book, rows, table_3.table, fakes.REPORTED)
-    page = render_page(book, rows, table_3.table, figures, fakes.REPORTED)
+    rows = compare_rows(book)
+    figures = draw_figures(book, rows)
+    page = render_page(book, rows, table_3.table, figures)
     # h=1 is far worse, big far better, and the two between them undecided or diverged.
     assert drawn == {
         "forest": ["(A) h=1", "big"],
@@ -215,82 +208,54 @@ def test_maps_take_a_limited_space(table_3, monkeypatch):
         for drawn in attention_maps(rows)[0]["examples"][0]["maps"].values()
     )
     for size, names in ((0, 1), (one, 1), (2 * one + 100, 2), (10 * one, 3)):
-        monkeypatch.setattr(report_maps, "MAPS_SIZE", size)
+        monkeypatch.setattr(packed_attention, "MAPS_SIZE", size)
         assert len(attention_maps(rows)) == names
 
 
 def test_html_holds_the_attention_of_every_layer_and_head(sweep):
     trials = json.loads(Page(sweep.html).scripts[0])["attention"]
-    assert [trial["name"] for trial in trials] == [
-        "base, seed 0",
-        "h=2, positions=learned, seed 0",
-    ]
+    names = [trial["name"] for trial in trials]
+    assert names == ["base, seed 0", "h=2, positions=learned, seed 0"]
     assert [len(trial["examples"]) for trial in trials] == [3, 1]
     first = read_results(sweep.html.parent).trials[0]
     for example, shown in zip(read_examples(first), trials[0]["examples"], strict=True):
-        assert (shown["source"], shown["translation"]) == (
-            example.source,
-            example.translation,
-        )
-        for kind in ("encoder", "decoder", "cross"):
+        assert shown["source"] == example.source
+        assert shown["translation"] == example.translation
+        for kind, weights in example.attention.items():
             drawn = shown["maps"][kind]
-            weights = example.attention[kind]
-            assert [tuple(drawn["queries"]), tuple(drawn["keys"])] == list(
-                example.axes(kind)
-            )
+            axes = (tuple(drawn["queries"]), tuple(drawn["keys"]))
+            assert axes == example.axes(kind)
             assert (drawn["layers"], drawn["heads"]) == weights.shape[:2] == (2, 4)
-            levels = np.frombuffer(
-                zlib.decompress(base64.b64decode(drawn["weights"])), np.uint8
-            )
-            np.testing.assert_allclose(
-                levels.reshape(weights.shape) / 255, weights, atol=0.51 / 255
-            )
+            packed = zlib.decompress(base64.b64decode(drawn["weights"]))
+            levels = np.frombuffer(packed, np.uint8).reshape(weights.shape)
+            np.testing.assert_allclose(levels / 255, weights, atol=0.51 / 255)
 
 
-def test_markup_in_what_trials_say_stays_text(tmp_path):
+def test_markup_in_the_texts_of_trials_stays_text(tmp_path):
     failed = {"status": "failed", "error": EVIL, "traceback": EVIL}
-    base = fakes.settings.resolve(
-        fakes.QUICK, {"data.corpus": "files", "data.directory": "x"}
-    ).to_dict()
-    written = write_report(
-        fakes.sweep(
-            tmp_path,
-            [
-                (
-                    {"data.directory": EVIL},
-                    fakes.finished(),
-                    {"pairs": ((EVIL, EVIL),), "started": EVIL},
-                ),
-                ({"data.directory": EVIL, "seed": 1}, failed, {"name": EVIL}),
-            ],
-            base=base,
-            config=EVIL,
-        )
-    )
-    page = Page(written.html)
-    assert [
-        attributes.get("type") for tag, attributes in page.tags if tag == "script"
-    ] == ["application/json", None]
-    assert not [
-        tag for tag, attributes in page.tags if tag == "img" or "onerror" in attributes
+    data = {"data.corpus": "files", "data.directory": "x"}
+    base = fakes.settings.resolve(fakes.QUICK, data).to_dict()
+    options = {"pairs": ((EVIL, EVIL),), "started": EVIL}
+    trials = [
+        ({"data.directory": EVIL}, fakes.finished(), options),
+        ({"data.directory": EVIL, "seed": 1}, failed, {"name": EVIL}),
     ]
+    written = write_report(fakes.sweep(tmp_path, trials, base=base, config=EVIL))
+    page = Page(written.html)
+    scripts = [attributes for tag, attributes in page.tags if tag == "script"]
+    assert [s.get("type") for s in scripts] == ["application/json", None]
+    assert all(tag != "img" and "onerror" not in of_tag for tag, of_tag in page.tags)
     assert json.loads(page.scripts[0])["attention"][0]["examples"][0]["source"] == EVIL
     assert EVIL in page.text
     markdown = written.markdown.read_text(encoding="utf-8")
     assert "<" not in markdown
-    assert all(
-        len(re.findall(r"(?<!\\)\|", line)) in (0, 4, 8)
-        for line in markdown.splitlines()
-    )
-    latex = re.sub(
-        r"\\(text\w+\{\}|times|[&%$#_{}])",
-        "",
-        written.latex.read_text(encoding="utf-8"),
-    )
+    for line in markdown.splitlines():
+        assert len(re.findall(r"(?<!\\)\|", line)) in (0, 4, 8)
+    latex = written.latex.read_text(encoding="utf-8")
+    latex = re.sub(r"\\(text\w+\{\}|times|[&%$#_{}])", "", latex)
     caption = re.search(r"\\caption\{(.*)\}\n", latex)[1]
-    assert not re.search(r"[<>|^~#&\\]", caption) and caption.count(
-        "{"
-    ) == caption.count("}")
+    assert not re.search(r"[<>|^~#&\\]", caption)
+    assert caption.count("{") == caption.count("}")
 
 
 def test_the_same_files_give_the_same_bytes_and_figures_where_they_are_asked_for(sweep):
@@ -320,21 +285,14 @@ def test_a_failed_write_leaves_the_old_report(sweep, monkeypatch):
 
 def test_a_single_run(tmp_path):
     config = fakes.settings.resolve(fakes.QUICK).to_dict()
-    fakes.trial(
-        tmp_path,
-        config,
-        fakes.finished(bleu=float("nan")),
-        name="quick",
-        pairs=fakes.PAIRS[:1],
-    )
+    result = fakes.finished(bleu=float("nan"))
+    fakes.trial(tmp_path, config, result, name="quick", pairs=fakes.PAIRS[:1])
     written = write_report(tmp_path, fakes.REPORTED)
-    assert written.table.results.rows == (
-        ("quick", "1", "241,664", "1.250", "nan", "95.0", "90.0"),
-    )
+    cells = ("quick", "1", "241,664", "1.250", "nan", "95.0", "90.0")
+    assert written.table.results.rows == (cells,)
     assert written.table.differences == {} and written.table.difference_notes == ()
-    assert written.table.notes == (
-        "perplexity: validation, per token; BLEU, chrF and exact match: 500 test sentences",
-    )
+    test = "BLEU, chrF and exact match: 500 test sentences"
+    assert written.table.notes == (f"perplexity: validation, per token; {test}",)
     columns = ["name,label,seed,status", *csv_scores(fakes.REPORTED), "code"]
     assert written.csv.read_text().splitlines()[0] == ",".join(columns)
 

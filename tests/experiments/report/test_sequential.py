@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import BLEU, PERPLEXITY
-from experiments.report import contrasts, sequential
-from experiments.report.comparison import compare
-from experiments.report.results import TrialResult
-from experiments.report.sequential import LOOKS, Budget, first_plan, judge, next_plan
-from experiments.report.statistics import LEVEL, Group
+from experiments.report.comparison import compare, next_plan
+from experiments.report.rows import Row
+from experiments.report.table import paper_order
+from experiments.report.trial_files import TrialResult
+from experiments.stats import contrasts, sequential
+from experiments.stats.sequential import LOOKS, Budget, first_plan
+from experiments.stats.summary import LEVEL
 
 pytestmark = pytest.mark.quick
 
@@ -50,7 +52,7 @@ def table(bleu):
             status = "unfinished" if np.isnan(value) else "finished"
             trials.append(trial(i, seed, value, status))
         point = {"model.h": i} if i else {}
-        groups.append(Group(point, tuple(trials), "base" if i == 0 else f"row {i}"))
+        groups.append(Row(point, tuple(trials), "base" if i == 0 else f"row {i}"))
     return groups
 
 
@@ -63,6 +65,10 @@ def runs(seed=0, differences=(), spread=0.3):
 
 def nothing_kept(trial):
     return {}
+
+
+def judge(groups, looks, metrics=(BLEU,), interest=None):
+    return compare(groups, nothing_kept, metrics, interest, looks)
 
 
 def plan_of(bleu, budget, interest=None):
@@ -138,9 +144,9 @@ def test_the_plan_depends_on_results_alone():
     plan = followed(bleu, 60)
     assert plan_of(bleu, 60) == plan
     groups = table(bleu)
-    once = judge(groups, nothing_kept, plan.looks, [BLEU])
+    once = judge(groups, plan.looks)
     turned = [dataclasses.replace(g, trials=g.trials[::-1]) for g in groups]
-    again = judge(turned, nothing_kept, plan.looks, [BLEU])
+    again = judge(turned, plan.looks)
     assert [row.verdicts for row in once] == [row.verdicts for row in again]
 
 
@@ -148,8 +154,8 @@ def test_a_verdict_once_given_stays_with_its_numbers():
     bleu = runs(differences=(9,))
     # After two seeds the row is as the base.
     bleu[1, 2:] -= 9
-    first = judge(table(bleu), nothing_kept, 1, [BLEU])[1]
-    later = judge(table(bleu), nothing_kept, 3, [BLEU])[1]
+    first = judge(table(bleu), 1)[1]
+    later = judge(table(bleu), 3)[1]
     assert str(first.verdicts["bleu"]) == "better"
     assert later.verdicts == first.verdicts
     assert later.differences == first.differences
@@ -167,8 +173,8 @@ def test_the_papers_orderings_are_those_of_the_verdicts():
         )
     ]
     for looks in (1, 2, 3):
-        rows = judge(groups, nothing_kept, looks, [BLEU])
-        orderings = {row.label: row.ordering["bleu"] for row in rows}
+        rows = judge(groups, looks)
+        orderings = {row.label: paper_order(BLEU, rows, row) for row in rows}
         assert orderings == {
             "base": "",
             "(A) h=1": "supported",
@@ -180,7 +186,7 @@ def test_the_papers_orderings_are_those_of_the_verdicts():
 
 def test_a_look_is_judged_at_its_level():
     groups = table(runs(differences=(9, 2.0))[:, :2])
-    (_, _, looked, *_) = judge(groups, nothing_kept, 1, [BLEU])
+    (_, _, looked, *_) = judge(groups, 1)
     (_, _, once, *_) = compare(groups, nothing_kept, [BLEU])
     ours = looked.differences["bleu"]
     theirs = once.differences["bleu"]
@@ -190,13 +196,13 @@ def test_a_look_is_judged_at_its_level():
 
 
 def test_before_the_first_look_nothing_is_judged():
-    rows = judge(table(runs(differences=(9,))), nothing_kept, 0, [BLEU])
+    rows = judge(table(runs(differences=(9,))), 0)
     assert all(not row.verdicts and not row.differences for row in rows)
-    assert len(rows[1].group.trials) == MOST
+    assert len(rows[1].trials) == MOST
 
 
 def test_p_is_below_a_half_tenth_just_where_there_is_a_verdict():
-    rows = judge(table(runs(differences=(9, 1, 0.6, 0.4))), nothing_kept, 2, [BLEU])
+    rows = judge(table(runs(differences=(9, 1, 0.6, 0.4))), 2)
     for row in rows[1:]:
         is_shown = row.verdicts["bleu"].words in ("better", "worse")
         assert (row.differences["bleu"].p < LEVEL) == is_shown
@@ -206,7 +212,7 @@ def test_rows_that_are_equal_within_the_interest_are_decided():
     bleu = runs(spread=0.05)
     plan = followed(bleu, 200, {"bleu": 2.0})
     assert plan == first_plan(ROWS)
-    rows = judge(table(bleu), nothing_kept, 1, [BLEU], {"bleu": 2.0})
+    rows = judge(table(bleu), 1, [BLEU], {"bleu": 2.0})
     assert {str(row.verdicts["bleu"]) for row in rows[1:]} == {"equal within 2"}
 
 
@@ -221,10 +227,10 @@ def test_rows_without_hope_get_no_more():
 
 def test_with_an_interest_its_metrics_decide():
     groups = table(runs())
-    row = judge(groups, nothing_kept, 1, [BLEU, PERPLEXITY])[1]
+    row = judge(groups, 1, [BLEU, PERPLEXITY])[1]
     verdicts = {"bleu": row.verdicts["bleu"]._replace(words="undecided")}
     verdicts["chrf"] = row.verdicts["bleu"]._replace(words="worse")
-    row = row._replace(verdicts=verdicts)
+    row = dataclasses.replace(row, verdicts=verdicts)
     assert sequential.is_decided(row, {})
     assert not sequential.is_decided(row, {"bleu": 0.5})
     assert sequential.is_decided(row, {"chrf": 0.5})
@@ -236,7 +242,7 @@ def test_looking_often_makes_no_more_false_verdicts():
     wrong = 0
     for seed in range(tables):
         bleu = runs(seed)
-        rows = judge(table(bleu), nothing_kept, 5, [BLEU])
+        rows = judge(table(bleu), 5)
         wrong += any(row.verdicts["bleu"].words != "undecided" for row in rows[1:])
     # 3.3 standard errors above 5 %.
     assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)

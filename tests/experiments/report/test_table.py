@@ -9,10 +9,12 @@ import pytest
 import rich.console
 
 from experiments.evaluation.metrics import BLEU
+from experiments.report.cells import Grid
 from experiments.report.formats import to_markdown
-from experiments.report.results import read_results
-from experiments.report.table import Grid, Table, result_table, short_names
+from experiments.report.rows import short_names
+from experiments.report.table import Table, result_table
 from experiments.report.terminal import print_differences, print_table
+from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
 
@@ -85,41 +87,28 @@ def test_results_say_how_a_row_stands_to_base(table_3):
 
 def test_differences_stand_beside_the_papers(table_3):
     perplexity, bleu, chrf, exact = table_3.table.differences.values()
-    assert [grid.title for grid in (perplexity, bleu, chrf, exact)] == [
-        "Perplexity: differences to base",
-        "BLEU: differences to base",
-        "chrF: differences to base",
-        "Exact match, %: differences to base",
-    ]
+    titles = ("Perplexity", "BLEU", "chrF", "Exact match, %")
+    for grid, title in zip((perplexity, bleu, chrf, exact), titles, strict=True):
+        assert grid.title == f"{title}: differences to base"
     ours = ("difference", "95 % interval", "p", "d", "runs", "verdict")
     paper = ("paper", "paper’s difference", "paper’s order")
-    assert [grid.headings[2:] for grid in (perplexity, bleu, chrf, exact)] == [
-        ours + paper,
-        ours + paper,
-        ours,
-        ours,
-    ]
+    assert perplexity.headings[2:] == bleu.headings[2:] == ours + paper
+    assert chrf.headings[2:] == exact.headings[2:] == ours
     rows = {row[0]: row[2:] for row in perplexity.rows}
     assert rows["base"] == ("–",) * 6 + ("4.92", "–", "–")
-    assert re.fullmatch(r"\+\d\.\d{3}", rows["(A) h=1"][0]) and rows["(A) h=1"][4:] == (
-        "3",
-        "worse",
-        "5.29",
-        "+0.37",
-        "supported",
-    )
-    assert re.fullmatch(r"\[-\d\.\d{3}, -\d\.\d{3}\]", rows["big"][1]) and rows["big"][
-        -2:
-    ] == ("-0.59", "supported")
+    one = rows["(A) h=1"]
+    assert re.fullmatch(r"\+\d\.\d{3}", one[0])
+    assert one[4:] == ("3", "worse", "5.29", "+0.37", "supported")
+    assert re.fullmatch(r"\[-\d\.\d{3}, -\d\.\d{3}\]", rows["big"][1])
+    assert rows["big"][-2:] == ("-0.59", "supported")
     assert rows["(B) d_k=16"][4:6] == ("2", "diverged in 1 of 3 runs")
     learned = rows["(E) learned positions"]
     assert re.search(r"undecided.*; differences above \d", learned[5])
-    assert rows["(E) learned positions"][-3:] == (
-        "4.92",
-        "+0.00",
-        "–",
-    )  # the paper has none there
-    assert {row[0]: row[-1] for row in bleu.rows}["(A) h=1"] == "supported"
+    # The paper has no ordering there.
+    assert learned[-3:] == ("4.92", "+0.00", "–")
+    markdown = table_3.markdown.read_text(encoding="utf-8")
+    assert markdown.count("| supported |") == 5
+    assert "“Attention Is All You Need”" in markdown
 
 
 def test_differences_are_near_those_of_means(table_3):
@@ -135,166 +124,83 @@ def test_differences_are_near_those_of_means(table_3):
         assert shown == pytest.approx(scale * np.mean(gaps), rel=0.05)
 
 
-def test_markdown_has_every_difference(table_3):
-    text = table_3.markdown.read_text(encoding="utf-8")
-    for grid in table_3.table.differences.values():
-        assert f"## {grid.title}\n" in text
-    assert (
-        text.count("| supported |") == 5
-        and "“Attention Is All You Need”" in text
-        and "corrected for all rows and metrics" in text
-    )
-
-
 def test_rows_of_one_seed_beside_the_paper(tmp_path):
-    book = read_results(fakes.table_3(tmp_path, seeds=1))
-    table = result_table(book, compare_rows(book, fakes.REPORTED), fakes.REPORTED)
-    assert [grid.headings[2:] for grid in table.differences.values()] == [
-        ("paper", "paper’s difference", "paper’s order")
-    ] * 2
-    assert [row[-2] for row in table.differences["bleu"].rows] == [
-        "–",
-        "-0.90",
-        "-0.70",
-        "-0.10",
-        "+0.60",
-    ]
-    assert [row[-1] for row in table.results.rows] == [
-        "",
-        "",
-        "diverged in 1 of 1 runs",
-        "",
-        "",
-    ]
+    book = read_results(fakes.table_3(tmp_path, seeds=1), fakes.REPORTED)
+    table = result_table(book, compare_rows(book))
+    paper = ("paper", "paper’s difference", "paper’s order")
+    assert [g.headings[2:] for g in table.differences.values()] == [paper] * 2
+    differences = table.differences["bleu"].column("paper’s difference")
+    assert differences == ["–", "-0.90", "-0.70", "-0.10", "+0.60"]
+    verdicts = table.results.column("against base")
+    assert verdicts == ["", "", "diverged in 1 of 1 runs", "", ""]
     assert "corrected for" not in to_markdown(book, table)
 
 
 def test_a_base_alone_does_not_stand_beside_the_paper(tmp_path):
-    book = read_results(
-        fakes.sweep(
-            tmp_path,
-            [
-                ({"label": "base"}, fakes.finished(), {}),
-                ({"label": "mine", "model.h": 2}, fakes.finished(), {}),
-            ],
-        )
-    )
-    rows = compare_rows(book, fakes.REPORTED)
-    assert (
-        rows[0].published and result_table(book, rows, fakes.REPORTED).differences == {}
-    )
+    trials = [
+        ({"label": "base"}, fakes.finished(), {}),
+        ({"label": "mine", "model.h": 2}, fakes.finished(), {}),
+    ]
+    book = read_results(fakes.sweep(tmp_path, trials), fakes.REPORTED)
+    rows = compare_rows(book)
+    assert rows[0].published
+    assert result_table(book, rows).differences == {}
+
+
+def read_csv(report):
+    return list(csv.DictReader(io.StringIO(report.csv.read_text(encoding="utf-8"))))
 
 
 def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
-    lines = list(csv.DictReader(io.StringIO(sweep.csv.read_text(encoding="utf-8"))))
-    assert list(lines[0]) == [
-        "name",
-        "label",
-        "model.h",
-        "model.positions",
-        "seed",
-        "status",
-        "parameters",
-        "perplexity",
-        "bleu",
-        "bleu_detokenized",
-        "chrf",
-        "exact_match",
-        "alignment_error",
-        "first_token_mass",
-        "attention_entropy",
-        "test_perplexity",
-        "steps",
-        "seconds",
-        "tokens_per_second",
-        "training_flops",
-        "peak_memory",
-        "code",
-    ]
-    assert [line["name"] for line in lines] == [
-        "seed=0",
+    lines = read_csv(sweep)
+    columns = (
+        "name label model.h model.positions seed status parameters perplexity bleu "
+        "bleu_detokenized chrf exact_match alignment_error first_token_mass "
+        "attention_entropy test_perplexity steps seconds tokens_per_second "
+        "training_flops peak_memory code"
+    )
+    assert list(lines[0]) == columns.split()
+    of_column = lambda column: [line[column] for line in lines]
+    assert of_column("name")[1:4] == [
         "seed=1",
         "h=2 positions=learned seed=0",
         "h=2 positions=learned seed=1",
-        "h=1 seed=0",
-        "h=1 seed=1",
     ]
-    assert [line["model.h"] for line in lines] == ["4", "4", "2", "2", "1", "1"]
-    assert [line["status"] for line in lines] == ["finished"] * 3 + ["failed"] + [
-        "unfinished"
-    ] * 2
-    assert list(lines[0].values())[4:] == [
-        "0",
-        "finished",
-        "241664",
-        "1.1",
-        "96.0",
-        "",
-        "97.5",
-        "0.92",
-        *[""] * 4,
-        "750",
-        "20.5",
-        "31000.0",
-        "",
-        "",
-        "0a1b2c3d",
-    ]
+    assert of_column("model.h") == ["4", "4", "2", "2", "1", "1"]
+    statuses = ["finished"] * 3 + ["failed"] + ["unfinished"] * 2
+    assert of_column("status") == statuses
+    first = "0,finished,241664,1.1,96.0,,97.5,0.92,,,,,750,20.5,31000.0,,,0a1b2c3d"
+    assert list(lines[0].values())[4:] == first.split(",")
+    # What a failed trial has written is no result.
     assert set(list(lines[3].values())[6:-1]) == {""}
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
-    beside = {
-        name: {
-            "steps": [1],
-            "validation": {"perplexity": 1.5 + i, "bleu": 9.0},
-            "test": {"bleu": 30.0 + i, "chrf": 40.0, "exact_match": 0.5},
-        }
-        for i, name in enumerate(("raw", "ema"))
-    }
-    written = write_report(
-        fakes.sweep(
-            tmp_path,
-            [
-                (
-                    {"label": "base"},
-                    fakes.finished(bleu_detokenized=29.5, beside=beside),
-                    {},
-                ),
-                ({"label": "a, b", "model.h": 2}, fakes.DIVERGED, {}),
-            ],
-        )
-    )
-    base, other = csv.DictReader(io.StringIO(written.csv.read_text(encoding="utf-8")))
-    assert list(base)[-11:] == [
+    beside = {}
+    for i, name in enumerate(("raw", "ema")):
+        test = {"bleu": 30.0 + i, "chrf": 40.0, "exact_match": 0.5}
+        validation = {"perplexity": 1.5 + i, "bleu": 9.0}
+        beside[name] = {"steps": [1], "validation": validation, "test": test}
+    result = fakes.finished(bleu_detokenized=29.5, beside=beside)
+    trials = [
+        ({"label": "base"}, result, {}),
+        ({"label": "a, b", "model.h": 2}, fakes.DIVERGED, {}),
+    ]
+    base, other = read_csv(write_report(fakes.sweep(tmp_path, trials)))
+    keys = ("perplexity", "bleu", "chrf", "exact_match", "accuracy")
+    columns = [f"{name}.{key}" for name in ("raw", "ema") for key in keys]
+    assert list(base)[-11:] == [*columns, "code"]
+    names = (
+        "label",
+        "bleu_detokenized",
         "raw.perplexity",
-        "raw.bleu",
-        "raw.chrf",
-        "raw.exact_match",
-        "raw.accuracy",
         "ema.perplexity",
         "ema.bleu",
-        "ema.chrf",
-        "ema.exact_match",
-        "ema.accuracy",
-        "code",
-    ]
-    assert [
-        base[name]
-        for name in (
-            "label",
-            "bleu_detokenized",
-            "raw.perplexity",
-            "ema.perplexity",
-            "ema.bleu",
-        )
-    ] == ["base", "29.5", "1.5", "2.5", "31.0"]
-    assert (other["label"], other["status"], other["ema.bleu"]) == (
-        "a, b",
-        "diverged",
-        "",
     )
+    assert [base[name] for name in names] == ["base", "29.5", "1.5", "2.5", "31.0"]
+    found = (other["label"], other["status"], other["ema.bleu"])
+    assert found == ("a, b", "diverged", "")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -343,28 +249,22 @@ def test_a_pipe_gets_plain_columns_that_never_wrap(sweep):
 def test_differences_are_drawn_a_line_a_row(table_3):
     def printed(is_sorted):
         console = rich.console.Console(file=io.StringIO(), width=140)
-        labels = table_3.table.labels
-        print_differences(labels, table_3.rows, BLEU, is_sorted, console)
+        print_differences(table_3.rows, BLEU, is_sorted, console)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
     headings, *lines = printed(is_sorted=False)
     assert headings.split() == ["BLEU", "−", "base", "95", "%", "interval", "verdict"]
-    assert [line.split("  ")[0] for line in lines] == [
-        "(A) h=1",
-        "(B) d_k=16",
-        "(E) learned positions",
-        "big",
-    ]
+    names = [row.name for row in table_3.rows[1:]]
+    assert [line.split("  ")[0] for line in lines] == names
     worse, diverged, undecided, better = lines
     # The base is in the middle, a verdict's interval on its side.
     assert worse.index("●") < worse.index("┤") < worse.index("│")
     assert "├" in undecided and "○" in undecided and "│" not in undecided
     assert better.index("│") < better.index("├") < better.index("●")
     assert worse.endswith("  worse") and better.endswith("  better")
-    assert printed(is_sorted=True)[1:] == sorted(
-        lines, key=lambda line: float(re.search(r"[+-][\d.]+", line)[0])
-    )
     assert diverged.endswith("diverged in 1 of 3 runs")
+    size = lambda line: float(re.search(r"[+-][\d.]+", line)[0])
+    assert printed(is_sorted=True)[1:] == sorted(lines, key=size)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -374,13 +274,8 @@ def test_a_terminal_gets_a_drawn_table_that_fits(table_3, width):
     for i, heading in enumerate(table_3.table.results.headings[1:-1], 1):
         cell = table_3.table.results.rows[1][i]
         assert (cell in drawn) == (heading not in ("parameters", "chrF"))
-    for word in (
-        "learned",
-        "worse",
-        "better",
-        "undecided",
-        "diverged: (B) d_k=16, d_k=4 seed=2: loss is NaN",
-    ):
+    diverged = "diverged: (B) d_k=16, d_k=4 seed=2: loss is NaN"
+    for word in ("learned", "worse", "better", "undecided", diverged):
         assert word in drawn
 
 

@@ -95,12 +95,16 @@ def test_a_validation_line_has_all_scores_and_how_they_were_made(
 ):
     said = []
     how = search_text(tiny.resolve(), beam=1, count=2, whole=9)
-    ter = Metric(key="ter", heading="TER, %", higher_is_better=False)
+
+    class TER(Metric):
+        key = "ter"
+        heading = "TER, %"
+
     log = Log(
         RunDir(tmp_path),
         lambda: 0.0,
         said.append,
-        metrics=(*METRICS, ter),
+        metrics=(*METRICS, TER()),
         scored=how,
     )
     log.validation(7, scores)

@@ -1,0 +1,385 @@
+"""Draws lines over steps, lengths of texts, places of answers, and settings of a sweep.
+
+A line belongs to a row of the table, in the style of its place. R rows.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from experiments.evaluation.metrics import METRICS, PERPLEXITY, Metric
+from experiments.report.figures.style import (
+    COLUMNS,
+    Picture,
+    Spot,
+    add_legend,
+    add_panels,
+    finished,
+    legend_height,
+    line_style,
+    panel_lines,
+    short_label,
+    styled,
+    styled_line,
+    thinned,
+    use_log_scale,
+)
+from experiments.report.trial_files import TrialResult
+
+_CURVES = {
+    ("validation", "perplexity"): "validation perplexity, per token (log scale)",
+    ("train", "loss"): "training loss, nats per token",
+}
+
+PARTS = (0.5, 1, 1.5, 2, 3, 4)
+"""Ends of buckets beyond training, in longest training sentences."""
+
+BUCKETS = 6
+
+_ROOM = 3
+"""Bars may take up to this many times the range of the means; longer ones end at the edge."""
+
+Draw = Callable[[Axes], list[Spot]]
+"""Draws a panel, and returns its spots."""
+
+Sentences = Mapping[str, np.ndarray]
+
+Accuracies = Mapping[str, Mapping[int, tuple[str, float]]]
+"""As `experiments.report.trial_outputs.read_accuracies` returns them."""
+
+
+def _draw_panels(name: str, labels: Sequence[str], panels: Sequence[Draw]) -> Picture:
+    """Draws panels with one legend of the lines' `labels`; no legend if all are ""."""
+    lines = panel_lines(len(panels))
+    size = (
+        5.4 * min(len(panels), COLUMNS) + 1,
+        lines * legend_height(len(labels) / lines),
+    )
+    with styled():
+        figure = Figure(figsize=size, layout="constrained")
+        spots = []
+        for axes, draw in zip(add_panels(figure, len(panels)), panels, strict=True):
+            spots += draw(axes)
+        if any(labels):
+            add_legend(figure, labels)
+        return finished(figure, name, spots)
+
+
+def _add_line(axes, xs, ys, row, texts, linewidth=1.1, markersize=3.0):
+    """Adds a row's line of dots, and returns a spot with each of `texts`."""
+    options = dict(linewidth=linewidth, marker="o", markersize=markersize)
+    axes.add_line(styled_line(xs, ys, row, **options))
+    return [Spot(axes, *place) for place in zip(xs, ys, texts, strict=True)]
+
+
+def training_curves(
+    rows: Sequence[tuple[str, Sequence[TrialResult]]],
+) -> Picture | None:
+    """Draws validation perplexity and training loss over steps, a colour for each row.
+
+    A line is the mean over the seeds that logged a step, its band goes from their lowest to
+    their highest value. `rows` are (label, trials) in the table's order. None where no trial
+    has logged anything.
+    """
+    trials = itertools.chain(*[members for _, members in rows])
+    if not any(len(trial.curve(*c)[0]) for trial in trials for c in _CURVES):
+        return None
+
+    def panel(curve):
+        return lambda axes: _draw_curves(axes, rows, curve)
+
+    return _draw_panels(
+        "training curves", [label for label, _ in rows], list(map(panel, _CURVES))
+    )
+
+
+def _draw_curves(axes, rows, curve):
+    spots = []
+    for row, (label, trials) in enumerate(rows):
+        steps, mean, low, high = over_seeds([trial.curve(*curve) for trial in trials])
+        # Evaluations are few and each is a dot; a curve of one point would not show at all.
+        dot = 2 if curve[0] == "validation" or len(steps) == 1 else 0
+        options = dict(linewidth=1.1, marker="o", markersize=dot)
+        axes.add_line(styled_line(steps, mean, row, **options))
+        for i in thinned(len(steps)):
+            text = f"{short_label(label)}, step {steps[i]:,}: {mean[i]:.4g}"
+            if high[i] > low[i]:
+                text += f" ({low[i]:.4g} to {high[i]:.4g})"
+            spots.append(Spot(axes, steps[i], mean[i], text))
+        # One seed has no band.
+        if np.any(high > low):
+            colour, _ = line_style(row)
+            # Many bands on top of each other must not hide the lines.
+            faint = min(0.15, 1 / len(rows))
+            axes.fill_between(steps, low, high, color=colour, alpha=faint, linewidth=0)
+    axes.autoscale_view()
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if curve[1] == "perplexity":
+        use_log_scale(axes, "y")
+    axes.set(title=_CURVES[curve], xlabel="step")
+    return spots
+
+
+def over_seeds(
+    curves: Sequence[tuple[Sequence[int], Sequence[float]]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (steps, mean, lowest, highest) of curves [(steps, values), …].
+
+    Each step counts the curves that have it.
+    """
+    by_step = {}
+    for steps, values in curves:
+        for step, value in zip(steps, values, strict=True):
+            by_step.setdefault(step, []).append(value)
+    # Seeds may have got to different steps while a sweep runs.
+    steps = sorted(by_step)
+    of_steps = lambda of: np.array([of(by_step[step]) for step in steps], float)
+    return np.array(steps), of_steps(np.mean), of_steps(min), of_steps(max)
+
+
+def accuracy_by(
+    rows: Sequence[tuple[str, Sequence[Accuracies]]], kinds: Mapping[str, str]
+) -> Picture | None:
+    """Draws accuracy over buckets, a panel for each kind and a line for each row.
+
+    Values are means over the seeds that have a bucket. `rows` are (label, the accuracies of
+    each seed), `kinds` {kind: what its buckets count}. None where there are no answers.
+    """
+    panels = []
+    for kind in kinds:
+        names = {}
+        for seed in itertools.chain(*[seeds for _, seeds in rows]):
+            names |= {first: name for first, (name, _) in seed.get(kind, {}).items()}
+        # One bucket is no curve.
+        if len(names) > 1:
+            panels.append(
+                _accuracy_panel(rows, kind, dict(sorted(names.items())), kinds)
+            )
+    if not panels:
+        return None
+    return _draw_panels("accuracy of answers", [label for label, _ in rows], panels)
+
+
+def _accuracy_panel(rows, kind, buckets, kinds) -> Draw:
+    def draw(axes):
+        places = {first: place for place, first in enumerate(buckets)}
+        spots = []
+        for row, (label, seeds) in enumerate(rows):
+            of_bucket = {}
+            for seed in seeds:
+                for first, (_, accuracy) in seed.get(kind, {}).items():
+                    of_bucket.setdefault(first, []).append(accuracy)
+            # Rows of a sweep over lengths have buckets of their own.
+            means = {first: np.mean(of_bucket[first]) for first in sorted(of_bucket)}
+            texts = [
+                f"{short_label(label)}, {kind} {buckets[first]}: {mean:.4g} %"
+                for first, mean in means.items()
+            ]
+            at = [places[first] for first in means]
+            spots += _add_line(axes, at, [*means.values()], row, texts)
+        axes.autoscale_view()
+        axes.set(ylim=(-4, 104), xticks=range(len(buckets)))
+        axes.set_xticklabels(buckets.values())
+        axes.set(title=f"accuracy by {kind}, %", xlabel=kinds[kind])
+        return spots
+
+    return draw
+
+
+def by_length(
+    rows: Sequence[tuple[str, Sequence[Sentences]]],
+    trained: int | None = None,
+    metrics: Sequence[Metric] = METRICS,
+) -> Picture | None:
+    """Draws each metric in buckets of source length, a line for each row.
+
+    Values are means over seeds. `rows` are (label, `read_sentences` of each seed). The
+    buckets are the same for all rows: about as many sentences in each; or, where there are
+    sentences beyond `trained`, the tokens of the longest in training, parts and multiples
+    of that. A metric is drawn if all trials kept their sentences of it; None where no trial
+    kept sentences.
+    """
+    has_sentences = lambda trial: "validation_nll" in trial
+    rows = [(label, list(filter(has_sentences, seeds))) for label, seeds in rows]
+    trials = list(itertools.chain(*[seeds for _, seeds in rows]))
+    # All seeds of a row have the same sentences.
+    firsts = [seeds[0]["validation_source"] for _, seeds in rows if seeds]
+    buckets = length_buckets(np.concatenate(firsts), trained=trained) if firsts else []
+    panels = []
+    for metric in metrics if buckets else ():
+        is_kept = all(metric.statistics(trial) is not None for trial in trials)
+        if metric.columns and is_kept:
+            panels.append(_length_panel(metric, rows, buckets, trained))
+    if not panels:
+        return None
+    return _draw_panels("by length", [label for label, _ in rows], panels)
+
+
+def length_buckets(
+    lengths: np.ndarray, most: int = BUCKETS, trained: int | None = None
+) -> list[tuple[int, int]]:
+    """Returns at most `most` buckets (shortest, longest), both within.
+
+    About as many of `lengths` are in each; or, where some are above `trained`, buckets end
+    at PARTS of that and empty ones are left out.
+    """
+    if not len(lengths):
+        return []
+    # Beyond training, equal parts of its longest sentence show how far a model reaches.
+    if trained and lengths.max() > trained:
+        # For a short longest sentence, several parts may be the same length.
+        ends = np.unique([max(1, int(part * trained)) for part in PARTS])
+        ends = np.unique([*ends, max(lengths.max(), ends[-1])])
+        edges = zip([1, *(ends[:-1] + 1)], ends, strict=True)
+        return [
+            (int(shortest), int(longest))
+            for shortest, longest in edges
+            if ((lengths >= shortest) & (lengths <= longest)).any()
+        ]
+    parts = np.arange(1, most + 1) / most
+    # Many sentences have the same length, so several quantiles may be equal.
+    ends = np.unique(np.quantile(lengths, parts, method="inverted_cdf"))
+    starts = [lengths.min(), *(ends[:-1] + 1)]
+    edges = zip(starts, ends, strict=True)
+    return [(int(shortest), int(longest)) for shortest, longest in edges]
+
+
+def bucket_values(
+    metric: Metric, sentences: Sentences, buckets: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Computes a metric over the sentences of each bucket; NaN for an empty bucket.
+
+    Sentences beyond the last bucket are in it.
+    """
+    lengths = sentences[f"{metric.split}_source"]
+    statistics = metric.statistics(sentences).astype(float)
+    ends = [longest for _, longest in buckets]
+    # Test sentences may be longer than all of validation, which set the buckets.
+    bucket_of = np.searchsorted(ends, lengths).clip(max=len(buckets) - 1)
+    values = np.full(len(buckets), np.nan)
+    for bucket in range(len(buckets)):
+        chosen = statistics[bucket_of == bucket]
+        if len(chosen):
+            values[bucket] = metric.of_sums(chosen.sum(0), len(chosen))
+    return metric.scale * values
+
+
+def _length_panel(metric, rows, buckets, trained) -> Draw:
+    names = [f"{a}–{b}" if a < b else str(a) for a, b in buckets]
+
+    def draw(axes):
+        spots = []
+        for row, (label, seeds) in enumerate(rows):
+            if not seeds:
+                continue
+            # Each seed by itself, because perplexity and BLEU are no means over
+            # sentences.
+            values = [bucket_values(metric, trial, buckets) for trial in seeds]
+            mean = np.mean(values, axis=0)
+            texts = [
+                f"{short_label(label)}, {name} tokens: {value:.4g}"
+                for name, value in zip(names, mean, strict=True)
+            ]
+            spots += _add_line(axes, range(len(buckets)), mean, row, texts)
+        axes.autoscale_view()
+        if metric is PERPLEXITY:
+            use_log_scale(axes, "y")
+        beyond = [trained and longest > trained for _, longest in buckets]
+        if any(beyond):
+            border = beyond.index(True) - 0.5
+            axes.axvline(border, color="0.6", linewidth=0.8, linestyle=":")
+        unit = f", {metric.unit}" if metric.unit else ""
+        axes.set(
+            title=f"{metric.name} on the {metric.split} set{unit}",
+            xlabel="tokens of the source, end mark included",
+            xticks=range(len(buckets)),
+            xticklabels=names,
+        )
+        return spots
+
+    return draw
+
+
+class Point(NamedTuple):
+    """Holds a row's mean in one metric, with the ends of its interval."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+Line = tuple[str, Sequence[Point]]
+"""A label with the points of a line by rising x."""
+
+
+def over_setting(
+    panels: Mapping[Metric, Sequence[Line]], setting: str, title: str, name: str
+) -> Picture | None:
+    """Draws each metric over a numeric setting, a line for each other setting.
+
+    `title` stands below the axes. All metrics have the same lines in the same order. None
+    without any panel.
+    """
+    if not panels:
+        return None
+
+    def panel(item):
+        return lambda axes: _draw_setting(axes, *item, setting, title)
+
+    labels = [label for label, _ in next(iter(panels.values()))]
+    return _draw_panels(name, labels, list(map(panel, panels.items())))
+
+
+def _draw_setting(axes, metric, lines, setting, title):
+    spots = []
+    for row, (label, points) in enumerate(lines):
+        of_label = f"{short_label(label)}, " if label else ""
+        # Bars of several lines at one value stand beside each other.
+        points_aside = 2.5 * (row - (len(lines) - 1) / 2)
+        inches = axes.figure.dpi_scale_trans
+        beside = ScaledTranslation(points_aside / 72, 0, inches)
+        bar = dict(color=line_style(row)[0], linewidth=0.9)
+        texts = []
+        bars = []
+        for point in points:
+            low, high = metric.scale * point.low, metric.scale * point.high
+            text = f"{of_label}{setting}={point.x:g}: {metric.scale * point.y:.4g}"
+            if high > low:
+                bars.append((point.x, low, high))
+                text += f" [{low:.4g}, {high:.4g}]"
+            texts.append(text)
+        xs = [point.x for point in points]
+        ys = [metric.scale * point.y for point in points]
+        spots += _add_line(axes, xs, ys, row, texts, 1.2, 3.5)
+        for ends in bars:
+            axes.vlines(*ends, transform=axes.transData + beside, **bar)
+    _make_room(axes, metric, [point for _, points in lines for point in points])
+    values = sorted({point.x for _, points in lines for point in points})
+    # Values that double are evenly apart on a log scale.
+    if min(values) > 0 and max(values) >= 4 * min(values):
+        axes.set_xscale("log")
+    if metric is PERPLEXITY:
+        use_log_scale(axes, "y")
+    shown = [values[i] for i in thinned(len(values), 10)]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
+    axes.set_xticks([], minor=True)
+    unit = f", {metric.unit}" if metric.unit else ""
+    axes.set(title=f"{metric.name}{unit}", xlabel=title)
+    return spots
+
+
+def _make_room(axes, metric, points):
+    """Scales the axes to the bars, or to the means alone where bars would hide them."""
+    means = [metric.scale * point.y for point in points]
+    ends = [metric.scale * end for point in points for end in (point.low, point.high)]
+    if np.ptp(ends) <= _ROOM * np.ptp(means):
+        xs = [point.x for point in points]
+        axes.update_datalim([(min(xs), min(ends)), (max(xs), max(ends))])
+    axes.autoscale_view()

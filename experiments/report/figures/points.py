@@ -1,0 +1,245 @@
+"""Draws rows as points: differences with their intervals, and metrics over costs or sizes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from experiments.report.figures.style import (
+    Picture,
+    Spot,
+    add_panels,
+    finished,
+    line_style,
+    panel_lines,
+    short_label,
+    styled,
+    use_log_scale,
+)
+from experiments.report.trial_files import LARGEST_DRAWN
+from experiments.stats.differences import Difference
+from experiments.stats.summary import Summary
+
+# Two of Okabe and Ito's colours, which all eyes tell apart.
+_VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
+
+LEAST_RATIO = 1.2
+"""Rows whose largest value is below this many times the smallest are alike."""
+
+_CHARACTER = 6.2
+"""Pixels that a character of a label takes at 7.5 points, about."""
+
+_LINE_HEIGHT = 11.0
+"""Pixels of a label's height."""
+
+_GAP = 6
+"""Pixels between a point and its label."""
+
+_LIFTS = (0, 11, -11, 22, -22, 33, -33)
+"""Pixels that a label may stand above its point, in the order in which they are tried."""
+
+
+def forest(
+    rows: Sequence[tuple[str, Difference, str, str]], heading: str, scale: float = 1.0
+) -> Picture | None:
+    """Draws each row's difference to base as a dot with its 95 % interval.
+
+    The dot is filled where the verdict takes a side. `rows` are (label, difference, verdict,
+    text at the right) from top to bottom; values are times `scale`, and `heading` is the
+    metric's. A row far outside of the others ends in an arrow at the edge. None without
+    finite differences.
+    """
+    finite = [
+        (label, scale * np.array([d.low, d.mean, d.high]), verdict, text)
+        for label, d, verdict, text in rows
+        if np.isfinite([d.low, d.mean, d.high]).all()
+    ]
+    if not finite:
+        return None
+    edge = _edge([values for _, values, _, _ in finite])
+    with styled(axes__spines__left=False):
+        figure = Figure(figsize=(9.2, 0.9 + 0.24 * len(finite)), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color="#808080", linewidth=0.8)
+        beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        spots = []
+        for y, (label, values, verdict, text) in enumerate(finite):
+            _draw_interval(axes, y, values, edge, verdict)
+            axes.text(1.02, y, f"{text}  {verdict}", **beside)
+            x = float(np.clip(values[1], -edge, edge))
+            spots.append(Spot(axes, x, y, f"{short_label(label)}: {text}, {verdict}"))
+        axes.set(
+            xlabel=f"{heading}, difference to base",
+            xlim=(-edge, edge),
+            # Upside down, so that the first row is at the top as in the table.
+            ylim=(len(finite) - 0.4, -0.6),
+            yticks=range(len(finite)),
+            yticklabels=[short_label(label) for label, *_ in finite],
+        )
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        return finished(figure, f"forest {heading}", spots)
+
+
+def _edge(intervals):
+    """Returns the end of the scale: outliers among the rows do not set it."""
+    reach = np.array([max(np.abs(values).max(), 1e-12) for values in intervals])
+    # At least half of the rows are within 8 medians, so the choice is never empty.
+    return 1.08 * reach[reach <= 8 * np.median(reach)].max()
+
+
+def _draw_interval(axes, y, values, edge, verdict):
+    # What lies beyond the edge ends there in an arrow.
+    low, mean, high = np.clip(values, -edge, edge)
+    colour = _VERDICTS.get(verdict, "#000000")
+    axes.add_line(Line2D([low, high], [y, y], color=colour, linewidth=1.4))
+    arrow = dict(color=colour, markersize=5, clip_on=False)
+    if values[0] < -edge:
+        axes.add_line(Line2D([-edge], [y], marker="<", **arrow))
+    if values[2] > edge:
+        axes.add_line(Line2D([edge], [y], marker=">", **arrow))
+    if abs(values[1]) <= edge:
+        face = colour if verdict in _VERDICTS else "#ffffff"
+        dot = dict(marker="o", markersize=5.5, markeredgecolor=colour)
+        line = Line2D([mean], [y], color=colour, markerfacecolor=face, **dot)
+        axes.add_line(line)
+
+
+class Panel(NamedTuple):
+    """Holds one plot of a figure: y over x for each row."""
+
+    title: str
+    xlabel: str
+    rows: Sequence[tuple[str, Summary | None, Summary | None]]
+    """(label, x, y) in the order of the rows' line styles."""
+    least: float = -np.inf
+    """The least value that y can have."""
+
+
+class _Point(NamedTuple):
+    row: int
+    label: str
+    x: float
+    y: float
+    spread: float
+
+
+def scatter(panels: Sequence[Panel], name: str) -> Picture | None:
+    """Draws a point for each row with ± its spread over seeds, and the row's label.
+
+    A panel is left out where fewer than two rows have both numbers, or where the numbers
+    along x are all alike; None where that leaves none.
+    """
+    drawn = [(panel, _points(panel)) for panel in panels]
+    drawn = [(panel, points) for panel, points in drawn if _differ(points)]
+    if not drawn:
+        return None
+    size = (9.2, 5.2) if len(drawn) == 1 else (11.8, 4.4 * panel_lines(len(drawn)))
+    with styled():
+        figure = Figure(figsize=size, layout="constrained")
+        grid = add_panels(figure, len(drawn))
+        spots = []
+        for axes, (panel, points) in zip(grid, drawn, strict=True):
+            spots += _draw_points(axes, panel, points)
+        # The layout must stand before room for labels can be measured.
+        figure.draw_without_rendering()
+        for axes, (_, points) in zip(grid, drawn, strict=True):
+            _label_points(figure, axes, points)
+        return finished(figure, name, spots)
+
+
+def _points(panel):
+    points = []
+    for row, (label, x, y) in enumerate(panel.rows):
+        if _is_drawn(x) and _is_drawn(y):
+            points.append(_Point(row, label, x.mean, y.mean, y.spread or 0.0))
+    return points
+
+
+def _differ(points):
+    xs = [point.x for point in points]
+    return len(xs) > 1 and max(xs) >= LEAST_RATIO * min(xs)
+
+
+def _is_drawn(summary):
+    """Returns whether a summary has a place on a log scale."""
+    if summary is None or not 0 < summary.mean < LARGEST_DRAWN:
+        return False
+    return bool(np.isfinite(summary.spread or 0.0))
+
+
+def _draw_points(axes, panel, points):
+    """Draws a panel without its labels, and returns its spots."""
+    spots = []
+    for point in points:
+        colour, _ = line_style(point.row)
+        ends = [max(point.y - point.spread, panel.least), point.y + point.spread]
+        axes.add_line(Line2D([point.x] * 2, ends, color=colour, linewidth=0.9))
+        dot = dict(color=colour, marker="o", markersize=4)
+        axes.add_line(Line2D([point.x], [point.y], **dot))
+        text = f"{short_label(point.label)}: {point.y:.4g} at {point.x:,.4g}"
+        spots.append(Spot(axes, point.x, point.y, text))
+    axes.set(title=panel.title, xlabel=panel.xlabel)
+    axes.margins(0.12, 0.08)
+    axes.autoscale_view()
+    for name in "xy":
+        use_log_scale(axes, name)
+    return spots
+
+
+def _label_points(figure, axes, points):
+    """Writes each label beside its point, where there is room for it.
+
+    It is to the right or the left of the point, level with it, above or below.
+    """
+    places = axes.transData.transform([(point.x, point.y) for point in points])
+    # The points' own boxes come first, so that no label hides a point.
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in places]
+    # Boxes are compared in pixels, but annotate takes points.
+    points_per_pixel = 72 / figure.dpi
+    for point, place in zip(points, places, strict=True):
+        text = short_label(point.label)
+        side, lift = _free_place(text, place, taken)
+        axes.annotate(
+            text,
+            (point.x, point.y),
+            (_GAP * side * points_per_pixel, lift * points_per_pixel),
+            fontsize=7.5,
+            va="center",
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+            annotation_clip=False,
+        )
+
+
+def _free_place(text, place, taken):
+    """Returns (side, lift) of a label at the pixel `place`, and adds its box to `taken`.
+
+    The first place that overlaps nothing is best; where there is none, the first of all.
+    """
+    boxes = {}
+    for lift in _LIFTS:
+        for side in (1, -1):
+            boxes[side, lift] = _box(text, *place, side, lift)
+    free = [spot for spot, box in boxes.items() if not _overlaps_any(box, taken)]
+    best = next(iter([*free, *boxes]))
+    taken.append(boxes[best])
+    return best
+
+
+def _box(text, x, y, side, lift):
+    """Returns (left, bottom, right, top) of a label in pixels."""
+    width = _CHARACTER * len(text)
+    left = x + (_GAP if side > 0 else -_GAP - width)
+    right = x + (_GAP + width if side > 0 else -_GAP)
+    return left, y + lift - _LINE_HEIGHT / 2, right, y + lift + _LINE_HEIGHT / 2
+
+
+def _overlaps_any(box, others):
+    left, bottom, right, top = box
+    return any(
+        left < other[2] and other[0] < right and bottom < other[3] and other[1] < top
+        for other in others
+    )

@@ -1,0 +1,170 @@
+"""Shows what was chosen for each row of a sweep with --tune, beside the rows as they were.
+
+The table of such a sweep compares rows at the values that were chosen for them. Here the same
+rows stand at their own values, each compared with the base at its own.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.evaluation.metrics import PERPLEXITY, Metric
+from experiments.report.cells import MISSING, Grid, measured, number, verdict_text
+from experiments.report.rows import Row, rows_of, short_names, varied
+from experiments.report.table import VERDICTS, Table
+from experiments.report.trial_files import Results, look_up_setting
+
+CHOSEN = "chosen"
+TRIED = "validation perplexity of each"
+UNTUNED = "untuned"
+UNTUNED_VERDICTS = f"{VERDICTS}, {UNTUNED}"
+
+
+def compared_rows(results: Results) -> list[Row]:
+    """Groups the trials that are compared by their rows, at whatever values."""
+    return _rows(results, lambda trial: trial.role in ("", "compared"))
+
+
+def untuned_rows(results: Results) -> list[Row]:
+    """Groups the trials of all rows at their own values.
+
+    Those of a row that is compared at its own are the same trials.
+    """
+    is_untuned = lambda trial: trial.role != "tuning" and _is_own(results, trial)
+    return _rows(results, is_untuned)
+
+
+def _rows(results, is_chosen) -> list[Row]:
+    """Groups the trials that are chosen, without the values of tuned settings."""
+
+    def point(trial):
+        changes = results.changes(trial)
+        return {k: value for k, value in changes.items() if k not in results.tuned}
+
+    return rows_of(results, filter(is_chosen, results.trials), point)
+
+
+def with_tuning(
+    table: Table, results: Results, rows: Sequence[Row], untuned: Sequence[Row]
+) -> Table:
+    """Returns the table of `rows` with what was chosen for them, and `untuned` beside it.
+
+    Rows whose values are not chosen yet stand there alone.
+    """
+    names = short_names(results.tuned, varied(results))
+    compared = {_identity(row): row for row in rows}
+    chosen = {}
+    for row in untuned:
+        key = _identity(row)
+        chosen[key] = _chosen(results, names, compared.get(key))
+    first, *headings = table.results.headings
+    cells = []
+    for row, line in zip(rows, table.results.rows, strict=True):
+        cells.append((line[0], chosen[_identity(row)], *line[1:]))
+    return dataclasses.replace(
+        table,
+        results=Grid(table.results.title, (first, CHOSEN, *headings), tuple(cells)),
+        tuning=_tuning_grid(results, untuned, [*chosen.values()]),
+        notes=(*table.notes, _note(results, names)),
+    )
+
+
+def _tuning_grid(results, untuned, chosen):
+    tried = {}
+    for row in _rows(results, lambda trial: trial.role == "tuning"):
+        tried[_identity(row)] = row
+    columns = {
+        "": [row.name for row in untuned],
+        CHOSEN: chosen,
+        TRIED: [_tried(results, tried.get(_identity(row))) for row in untuned],
+    }
+    for metric in results.metrics:
+        summaries = [row.summary(metric.key) for row in untuned]
+        columns[untuned_heading(metric)] = [measured(s, metric) for s in summaries]
+    verdicts = [verdict_text(row, results.metrics) for row in untuned]
+    if any(verdicts):
+        columns[UNTUNED_VERDICTS] = verdicts
+    return Grid.of("Before tuning", columns)
+
+
+def untuned_heading(metric: Metric) -> str:
+    """Returns the heading of a metric's column of rows at their own values."""
+    return f"{UNTUNED} {metric.heading}"
+
+
+def _note(results, names):
+    """Returns a note on how values were chosen."""
+    seeds = {trial.seed for trial in results.trials if trial.role == "tuning"}
+    listed = ", ".join(str(seed) for seed in sorted(seeds - {None}))
+    return (
+        f"{CHOSEN}: the {', '.join(names.values())} of the lowest validation perplexity on seed"
+        f"{'s' if len(seeds) > 1 else ''} {listed}, which no comparison has, among those "
+        f"tried and the row’s own; {UNTUNED}: every row, base too, at its own"
+    )
+
+
+def _is_own(results, trial):
+    """Returns whether a trial has its row's own values: a sweep does not set what it tunes."""
+    return not trial.point.keys() & set(results.tuned)
+
+
+def _identity(row):
+    return frozenset(row.point.items())
+
+
+def _chosen(results, names, row):
+    """Returns the values that a row is compared at; MISSING before they are chosen."""
+    if row is None:
+        return MISSING
+    first = row.trials[0]
+    values = zip(names.values(), _values(results, first), strict=True)
+    listed = ", ".join(f"{name}={_text(value)}" for name, value in values)
+    return f"{listed} (its own)" if _is_own(results, first) else listed
+
+
+def _tried(results, row):
+    """Lists the values that a row was tried at, each with its perplexity."""
+    if row is None:
+        return MISSING
+    by_values = {}
+    for trial in row.trials:
+        by_values.setdefault(_values(results, trial), []).append(trial)
+    parts = []
+    for values in sorted(by_values, key=_order):
+        text = "/".join(map(_text, values))
+        parts.append(f"{text}: {_perplexity(by_values[values])}")
+    return ", ".join(parts)
+
+
+def _values(results, trial) -> tuple[Any, ...]:
+    """Returns the values of a trial's tuned settings."""
+    values = []
+    for key in results.tuned:
+        own = look_up_setting(results.base, key)
+        # A trial that has not begun has no config yet.
+        values.append(trial.point.get(key, look_up_setting(trial.config, key, own)))
+    return tuple(values)
+
+
+def _perplexity(trials):
+    """Returns the geometric mean, by which values are chosen, or why there is none."""
+    for status in ("diverged", "failed", "unfinished"):
+        if any(trial.status == status for trial in trials):
+            return status
+    found = [trial.result.get(PERPLEXITY.key) for trial in trials]
+    if not all(value is not None and 0 < value < math.inf for value in found):
+        return MISSING
+    mean = math.exp(math.fsum(map(math.log, found)) / len(found))
+    return number(mean, PERPLEXITY.decimals)
+
+
+def _text(value):
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _order(values):
+    # Numbers by size, and what a damaged file has in their place by its text.
+    return [
+        (0, x, "") if isinstance(x, (int, float)) else (1, 0, str(x)) for x in values
+    ]

@@ -1,0 +1,181 @@
+"""The report of a tuned sweep: what was chosen, and the rows without it."""
+
+import csv
+import io
+import json
+
+import pytest
+import rich.console
+
+from experiments.report.terminal import print_table
+from experiments.report.trial_files import read_results
+from experiments.report.write import compare_rows, write_report
+from tests.experiments import fakes
+
+pytestmark = pytest.mark.quick
+
+RATE = "training.learning_rate"
+TUNING = {"grid": {RATE: [0.5, 2.0]}, "seeds": [1000]}
+
+
+def tuned(workdir, trials, tuning=TUNING):
+    """Makes a tuned sweep of [(role, point, result)]."""
+    fakes.sweep(workdir, [(point, result, {}) for _, point, result in trials])
+    path = workdir / "sweep.json"
+    sweep = json.loads(path.read_text())
+    for entry, (role, _, _) in zip(sweep["trials"], trials, strict=True):
+        entry["role"] = role
+    path.write_text(json.dumps(sweep | dict(tuning=tuning)))
+    return workdir
+
+
+def result(perplexity):
+    return fakes.finished(perplexity=perplexity, bleu=100 / perplexity)
+
+
+def two_rows(workdir):
+    """Base is best at 0.5, h=1 at its own; two seeds of each are compared."""
+    trials = []
+    for point, scores in (({}, (1.2, 1.3, 1.4)), ({"model.h": 1}, (1.6, 1.5, None))):
+        for values, score in zip(({RATE: 0.5}, {}, {RATE: 2.0}), scores, strict=True):
+            outcome = result(score) if score else fakes.DIVERGED
+            trials.append(("tuning", {**point, **values, "seed": 1000}, outcome))
+    for seed in (0, 1):
+        later = {RATE: 0.5, "seed": seed}
+        trials.append(("compared", later, result(1.20 + seed / 100)))
+        trials.append(("untuned", {"seed": seed}, result(1.30 + seed / 100)))
+    for seed in (0, 1):
+        own = {"model.h": 1, "seed": seed}
+        trials.append(("compared", own, result(1.50 + seed / 100)))
+    return tuned(workdir, trials)
+
+
+def cells(grid):
+    return [dict(zip(grid.headings, row, strict=True)) for row in grid.rows]
+
+
+def test_rows_are_compared_at_the_values_that_were_chosen(tmp_path):
+    rows = compare_rows(read_results(two_rows(tmp_path)))
+    assert [dict(row.point) for row in rows] == [{}, {"model.h": 1}]
+    assert [row.summary("perplexity").mean for row in rows] == [
+        pytest.approx(1.205),
+        pytest.approx(1.505),
+    ]
+    # The tuned base is the base: the other row has a difference to it.
+    assert rows[0].differences == {}
+    assert rows[1].differences["perplexity"].mean == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_was_chosen_stands_in_the_table_and_the_untuned_beside_it(tmp_path):
+    table = write_report(two_rows(tmp_path)).table
+    base, one = cells(table.results)
+    assert (base[""], base["chosen"]) == ("base", "learning_rate=0.5")
+    assert (one[""], one["chosen"]) == ("h=1", "learning_rate=1 (its own)")
+    assert base["perplexity"].startswith("1.205") and base["seeds"] == "2"
+    base, one = cells(table.tuning)
+    assert base["validation perplexity of each"] == "0.5: 1.200, 1: 1.300, 2: 1.400"
+    assert one["validation perplexity of each"] == "0.5: 1.600, 1: 1.500, 2: diverged"
+    assert base["untuned perplexity"].startswith("1.305")
+    assert one["untuned perplexity"].startswith("1.505")
+    assert base["against base, untuned"] == ""
+    assert one["against base, untuned"] != ""
+    assert (
+        "chosen: the learning_rate of the lowest validation perplexity on seed 1000, which "
+        "no comparison has"
+    ) in table.notes[-1]
+
+
+def test_all_forms_of_the_report_have_it(tmp_path):
+    report = write_report(two_rows(tmp_path))
+    markdown = report.markdown.read_text()
+    assert "## Before tuning" in markdown and "learning_rate=1 (its own)" in markdown
+    page = report.html.read_text()
+    assert "<h2>Before tuning</h2>" in page and "0.5: 1.600, 1: 1.500" in page
+    latex = report.latex.read_text()
+    assert " & chosen & seeds & parameters & perplexity & untuned & $-$ base &" in latex
+    assert (
+        r"base & learning\_rate=0.5 & 2 & 241,664 & 1.205 $\pm$ 0.007 & 1.305" in latex
+    )
+    with open(report.csv) as file:
+        found = list(csv.DictReader(file))
+    assert [line["role"] for line in found].count("tuning") == 6
+    assert {line[RATE] for line in found if line["role"] == "compared"} == {
+        "0.5",
+        "1.0",
+    }
+    printed = io.StringIO()
+    print_table(report.table, rich.console.Console(file=printed))
+    text = printed.getvalue()
+    assert "untuned perplexity" in text and "validation perplexity of each" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_row_that_is_not_tuned_yet_stands_beside_the_table_alone(tmp_path):
+    trials = [
+        ("tuning", {RATE: 0.5, "seed": 1000}, result(1.2)),
+        ("tuning", {"seed": 1000}, result(1.3)),
+        ("tuning", {"model.h": 1, RATE: 0.5, "seed": 1000}, None),
+        ("compared", {RATE: 0.5, "seed": 0}, None),
+        ("untuned", {"seed": 0}, result(1.3)),
+        ("untuned", {"model.h": 1, "seed": 0}, result(1.5)),
+    ]
+    table = write_report(tuned(tmp_path, trials)).table
+    assert [row[""] for row in cells(table.results)] == ["base"]
+    base, one = cells(table.tuning)
+    assert (base["chosen"], one["chosen"]) == ("learning_rate=0.5", "–")
+    assert one["validation perplexity of each"] == "0.5: unfinished"
+    assert one["untuned perplexity"] == "1.500"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_nothing_is_compared_before_the_first_choice(tmp_path):
+    trials = [
+        ("tuning", {RATE: 0.5, "seed": 1000}, None),
+        ("untuned", {"seed": 0}, None),
+    ]
+    table = write_report(tuned(tmp_path, trials)).table
+    assert table.results.rows == ()
+    assert cells(table.tuning)[0]["untuned perplexity"] == "–"
+    print_table(table, rich.console.Console(file=io.StringIO()))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_several_keys_and_seeds(tmp_path):
+    """Tried values are those of both keys; their perplexity is the geometric mean."""
+    clip = "training.clip"
+    trials = []
+    for seed, score in ((1000, 2.0), (1001, 8.0)):
+        for values in ({}, {RATE: 0.5, clip: 1.0}):
+            point = {**values, "seed": seed}
+            trials.append(("tuning", point, result(score + len(values))))
+    trials.append(("compared", {"seed": 0}, result(1.3)))
+    tuning = {"grid": {RATE: [0.5, 1], clip: [1.0]}, "seeds": [1000, 1001]}
+    table = write_report(tuned(tmp_path, trials, tuning)).table
+    (base,) = cells(table.tuning)
+    assert base["chosen"] == "learning_rate=1, clip=2 (its own)"
+    assert base["validation perplexity of each"] == "0.5/1: 6.325, 1/2: 4.000"
+    assert "learning_rate, clip of the lowest" in table.notes[-1]
+    assert "on seeds 1000, 1001," in table.notes[-1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_sweep_without_tuning_has_none_of_it(tmp_path):
+    fakes.sweep(tmp_path, [({"seed": 0}, result(1.2), {})])
+    report = write_report(tmp_path)
+    assert report.table.tuning is None
+    assert "chosen" not in report.table.results.headings
+    assert "role" not in report.csv.read_text().splitlines()[0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_roles_and_keys_of_strangers_are_text(tmp_path):
+    two_rows(tmp_path)
+    path = tmp_path / "sweep.json"
+    sweep = json.loads(path.read_text())
+    sweep["trials"][0]["role"] = {"x": 1}
+    sweep["trials"][1]["role"] = "\x1b[31m"
+    path.write_text(json.dumps(sweep))
+    roles = [trial.role for trial in read_results(tmp_path).trials]
+    assert roles[:3] == ["", "", "tuning"]
+    write_report(tmp_path)
