@@ -170,7 +170,8 @@ class Attention:
     def check(self) -> None:
         """Raises ValueError for options that contradict each other."""
         check_fields(self)
-        check_heads(self.h, self.heads_of_keys)
+        with naming("h_kv", self.h_kv):
+            check_heads(self.h, self.heads_of_keys)
         turns = self.positions.rotates
         if self.d_c and turns and not self.d_r:
             raise ValueError(

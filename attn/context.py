@@ -77,7 +77,9 @@ class Context:
         if self.decoding is not None:
             t = jnp.expand_dims(jnp.asarray(self.decoding.t), -1)
             return jnp.broadcast_to(t, (*t.shape[:-1], x.shape[1]))
-        return jnp.arange(x.shape[1]) if self.places is None else self.places
+        if self.places is None:
+            return jnp.arange(x.shape[1])
+        return jnp.asarray(self.places)
 
     def rate(self, name: str) -> float | Float[ArrayLike, ""]:
         """Returns a number by its name, 0 where it is missing."""

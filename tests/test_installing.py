@@ -63,7 +63,7 @@ def test_commands_say_what_they_lack_and_the_installer_runs():
     [
         ("", ""),
         ("cuda12,trackers", ""),
-        ("slurm,cuda", "cuda is none of bench, "),
+        ("wandb,cuda", "cuda is none of bench, "),
     ],
 )
 def test_an_unknown_extra_is_named(tmp_path, extras, said):

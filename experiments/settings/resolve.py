@@ -22,7 +22,7 @@ from experiments.settings.choices import TEXT, choices_of
 from experiments.settings.corpora import CORPORA, OutsideData
 from experiments.settings.fields import SettingsError, cut, hint_of, require, shown
 from experiments.settings.schema import Rates, Settings
-from experiments.settings.user_code import OutsideError, is_loaded
+from experiments.settings.user_code import OutsideError, is_loaded, text_of
 
 # It is a default argument, which all calls share, so nobody may change it.
 NOTHING = MappingProxyType({})
@@ -304,7 +304,7 @@ def _as_text(field, value):
     is_value = dataclasses.is_dataclass(value) or isinstance(value, type)
     if choices is None or not is_value:
         return value
-    return choices.text_of(value)
+    return text_of(value) if isinstance(value, type) else choices.text_of(value)
 
 
 def _setting_or_none(key):

@@ -137,7 +137,9 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
     """Gives every setting of every kind of model and corpus, by its dotted key."""
     seen = {}
     for key, _, field in known_fields():
-        seen.setdefault(key, field)
+        # What parts of a model change is no setting by itself.
+        if "part" not in field.metadata:
+            seen.setdefault(key, field)
     yield from seen.items()
 
 

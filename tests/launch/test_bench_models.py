@@ -308,9 +308,9 @@ def test_attn_s_step_is_of_the_model_that_the_case_names():
 
 
 def test_attn_s_step_has_the_dropout_that_the_case_names():
-    paper = training_jax.settings(STEP).model
+    paper = training_jax.settings(STEP).rates
     assert (paper.P_drop, paper.P_attention, paper.P_ff) == (0.01, 0.0, 0.0)
-    everywhere = training_jax.settings(STEP, everywhere=True).model
+    everywhere = training_jax.settings(STEP, everywhere=True).rates
     assert (everywhere.P_drop, everywhere.P_attention, everywhere.P_ff) == (0.01,) * 3
 
 

@@ -1,13 +1,12 @@
 """States the translations that are timed: weights, sentences, and what passes."""
 
 import dataclasses
-import functools
 import importlib
 
 import jax
 import numpy as np
 
-from attn import Mask
+from attn import Context
 from experiments.data.vocabulary import BOS, EOS, PAD, UNK
 from launch.bench.harness.libraries import Library
 from launch.bench.harness.run import timing
@@ -130,9 +129,7 @@ def weights(case: Case) -> dict:
     model = importlib.import_module("launch.bench.decoding.attn").transformer(case)
     row = jax.ShapeDtypeStruct((1, 2), "int32")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    masks = {f"{name}_mask": Mask() for name in ("source", "target", "cross")}
-    init = functools.partial(model.init, **masks)
-    shapes = jax.eval_shape(init, key, row, row, row, row)["params"]
+    shapes = jax.eval_shape(model.init, key, row, row, Context(), Context())["params"]
     # Another seed than that of the sentences, so that nothing is drawn twice.
     generator = np.random.default_rng(1)
 

@@ -11,6 +11,7 @@ import optax
 from attn.positions import Sinusoidal
 from experiments.data.batches import Batches, Encoded, corpus
 from experiments.settings import CldrData, Settings, Training, TransformerModel
+from experiments.settings.schema import Rates
 from experiments.system import machine
 from experiments.trial.lanes import Lanes, distribute
 from experiments.trial.program import (
@@ -39,10 +40,8 @@ def settings(case: Case, everywhere: bool = False) -> Settings:
             h=case.h,
             d_k=d_head,
             d_v=d_head,
-            P_drop=case.P_drop,
-            P_attention=P_inside,
-            P_ff=P_inside,
         ),
+        rates=Rates(case.P_drop, P_inside, P_inside),
         data=CldrData(max_length=case.tokens),
         training=Training(
             batch_size=case.pairs,

@@ -90,7 +90,7 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "model.h_kv",
             3,
-            "model: 8 heads of queries cannot share 3 of keys",
+            "model.h_kv=3: 8 heads of queries cannot share 3 of keys",
         ),
         (
             "model.d_r",

@@ -186,8 +186,9 @@ def test_what_states_no_products_is_counted_from_the_program(design):
     counted = flops.of_training(own, [own.sequence_length], [own.sequence_length])
     assert counted == 6 * flops.of_row(own)
     stated = flops.of_training(program(), [own.sequence_length], [own.sequence_length])
-    # A program computes the hidden pairs of a causal mask too, and whole blocks of them.
-    assert stated < counted < 7 * stated
+    # A program computes the hidden pairs of a causal mask too; a score that is no product
+    # of matrices counts nothing.
+    assert 0.5 * stated < counted < 2.5 * stated
 
 
 def test_products_of_a_program_by_hand():
