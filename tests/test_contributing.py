@@ -45,6 +45,7 @@ def test_all_examples_are_tried():
         "my_score.py",
         "squared_relu.py",
         "kerple.py",
+        "signs.py",
         "my_metric.py",
         "reversal.py",
         "parity.py",
@@ -84,6 +85,7 @@ def test_a_score_that_breaks_the_contract_is_told(folder):
         ("model__score", "my_score.py:Cosine"),
         ("model__normaliser", "squared_relu.py:SquaredReLU"),
         ("model__positions", "kerple.py:Kerple"),
+        ("training__optimizer", "signs.py:signs(weight_decay=0.1)"),
     ],
 )
 def test_a_model_trains_with_it_and_keeps_its_source(folder, key, name):

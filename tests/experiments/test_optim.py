@@ -387,7 +387,14 @@ def test_optax_optimizers_make_steps_of_lanes():
 
 @pytest.mark.parametrize(
     "optimizer",
-    ["adam", "muon", "adagrad(initial_accumulator_value=0.3)", "adafactor", "prodigy"],
+    [
+        "adam",
+        "muon",
+        "adagrad",
+        "adagrad(initial_accumulator_value=0.3)",
+        "adafactor",
+        "prodigy",
+    ],
 )
 def test_the_first_state_is_optax_own(optimizer):
     """Also of optimizers that do not begin with zeros."""

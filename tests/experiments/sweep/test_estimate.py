@@ -141,20 +141,21 @@ def test_a_layout_is_chosen_by_what_is_assumed():
 
 
 def test_memory_counts_what_the_optimizer_keeps():
-    adam, sgd, ema = (
+    adam, sgd, ema, lion = (
         tiny.resolve(**changes)
         for changes in (
             dict(),
             dict(training__optimizer="sgd"),
             dict(training__ema=0.9),
+            dict(training__optimizer="lion"),
         )
     )
     p = cost.parameters(adam)
     # Adam counts its steps, by an int32.
     count = 4
     assert [
-        cost.memory(one) - cost.activation_memory(one) for one in (adam, sgd, ema)
-    ] == [16 * p + count, 8 * p, 20 * p + count]
+        cost.memory(one) - cost.activation_memory(one) for one in (adam, sgd, ema, lion)
+    ] == [16 * p + count, 8 * p, 20 * p + count, 12 * p + count]
 
 
 def test_parts_remat_and_bfloat16_keep_less():
