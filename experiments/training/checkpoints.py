@@ -19,6 +19,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -437,6 +438,7 @@ def _orbax():
     """
     from orbax.checkpoint import v1
 
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     hook = sys.unraisablehook
 
