@@ -17,8 +17,10 @@ COMMANDS = (
     "data",
     "settings",
     "check",
-    "bench",
 )
+# The wheel has no benchmarks.
+if importlib.util.find_spec("launch.bench") is not None:
+    COMMANDS += ("bench",)
 
 
 def main() -> None:

@@ -7,14 +7,13 @@ self-attention in all layers.
       --seeds=3 --workdir=runs/layers-positions
     python -m launch.sweep --config=experiments/configs/layers.py --sweep=cousins --seeds=5 \
       --workdir=runs/cousins
-    python -m launch.bench layers
 
 The question: is it self-attention that makes a Transformer good, or would a recurrence or a
 convolution do as well in its place, with the same attention from decoder to encoder? The
 first command compares them; the second asks as well what each knows of order by itself:
 recurrence and convolution should need no positions, self-attention cannot do without. The
-third has attention's linear relatives, whose state is a matrix a head, and the last
-measures what each row of Table 1 costs over n and d, beside its O(·).
+third has attention's linear relatives, whose state is a matrix a head. What each row of
+Table 1 costs over n and d, beside its O(·), is in experiments/results/layers/table.md.
 
 The rows have about the same number of parameters (`--dry_run` says): a layer's
 self-attention has 4·d_model², as h·d_k = d_model; GRU cells have 6 (4.5 in both

@@ -66,11 +66,14 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
         ROOT,
     )
     (wheel,) = tmp_path.glob("attn-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
     assert {
         "attn/py.typed",
         "experiments/report/page.html.j2",
         "experiments/report/page.js",
-    } <= set(zipfile.ZipFile(wheel).namelist())
+        "launch/fit.py",
+    } <= set(names)
+    assert not [name for name in names if name.startswith("launch/bench")]
     run(
         sys.executable,
         "-m",
@@ -97,6 +100,10 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
     helps = installed(HELP.format(scripts=scripts)).split("== ")[1:]
     assert [text.partition("\n")[0] for text in helps] == list(scripts)
     assert all(text.partition("\n")[2].strip() for text in helps)
+    # What compiles for a device that is not here.
+    installed("import launch.fit, launch.dry_run")
+    commands = installed("import runpy; runpy.run_module('launch', run_name='__main__')")
+    assert "launch.check" in commands and "bench" not in commands
 
 
 def test_a_small_sweep_learns(tmp_path):
