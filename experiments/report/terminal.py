@@ -86,7 +86,7 @@ def print_differences(
     headings = ("", f"{metric.name} − base", "95 % interval", "", "verdict")
     cells = [headings, *(texts for _, texts in lines)]
     left = (True, False, False, True, True)
-    console.print(plain_columns(cells, left), soft_wrap=not console.is_terminal)
+    console.print(_plain_columns(cells, left), soft_wrap=not console.is_terminal)
 
 
 def _drawn_interval(bar: Bar) -> str:
@@ -103,7 +103,7 @@ def _drawn_interval(bar: Bar) -> str:
     return "".join(line)
 
 
-def plain_columns(
+def _plain_columns(
     lines: Sequence[Sequence[str]], left: Sequence[bool]
 ) -> rich.text.Text:
     """Returns cells in aligned columns; those of which `left` is true begin at the left."""
@@ -118,15 +118,10 @@ def plain_columns(
     return rich.text.Text("\n".join(text))
 
 
-def drawn_table() -> rich.table.Table:
-    """Returns an empty table in the style of all that are drawn."""
-    return rich.table.Table(
+def _drawn(results) -> rich.table.Table:
+    grid = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )
-
-
-def _drawn(results) -> rich.table.Table:
-    grid = drawn_table()
     columns = _narrow_columns(results)
     for i in columns:
         heading = results.headings[i]
@@ -151,7 +146,7 @@ def _plain(results) -> rich.text.Text:
     for row in rows:
         lines.append([row[i] for i in columns])
     left = [i == 0 or results.headings[i] in _TEXTS for i in columns]
-    return plain_columns(lines, left)
+    return _plain_columns(lines, left)
 
 
 def _narrow_columns(results) -> list[int]:
