@@ -42,12 +42,13 @@ N = 9
 B = 3
 WINDOW = Mask.window(2, 0)
 # A bias of a table and one of a formula behind the first position are for .ci/run.
-POSITIONS = [
-    Rotary(),
-    T5(8, 20),
-    Forget(),
-    pytest.param(Relative(3), marks=pytest.mark.ci),
-    pytest.param(Fire(5), marks=pytest.mark.ci),
+RINGS = [
+    dict(positions=Rotary()),
+    dict(positions=T5(8, 20)),
+    dict(positions=Forget()),
+    dict(residual=ScoreResidual(), N=2),
+    pytest.param(dict(positions=Relative(3)), marks=pytest.mark.ci),
+    pytest.param(dict(positions=Fire(5)), marks=pytest.mark.ci),
 ]
 
 
@@ -152,10 +153,10 @@ def test_texts_may_stand_at_different_positions(name):
     assert_equals_the_full_pass(*build(**OPTIONS[name]), Mask.causal(), order)
 
 
-@pytest.mark.parametrize("positions", POSITIONS, ids=str)
-def test_a_ring_of_the_last_positions_equals_the_full_cache(positions):
+@pytest.mark.parametrize("options", RINGS, ids=str)
+def test_a_ring_of_the_last_positions_equals_the_full_cache(options):
     apart = [[t, max(0, t - 2), t] for t in range(N)] + [[8, 7, 8], [8, 8, 8]]
-    assert_equals_the_full_pass(*build(positions=positions), WINDOW, apart, last=3)
+    assert_equals_the_full_pass(*build(**options), WINDOW, apart, last=3)
 
 
 def test_a_ring_has_room_for_the_window_alone():
