@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attn import (
+    RNN,
     T5,
     ALiBi,
     Context,
@@ -26,6 +27,7 @@ from attn import (
     Restricted,
     Rotary,
     ScoreResidual,
+    Transformer,
     ValueResidual,
     config,
     sample,
@@ -33,7 +35,7 @@ from attn import (
 from attn.cache import kept_positions
 from attn.masks.near import dense_mask, visible_at
 from attn.nn.layers import Pre
-from tests.attn.nn.modules import CAUSAL, apply, random_variables
+from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 D = SIZES["d_model"]
@@ -151,6 +153,29 @@ def test_texts_may_stand_at_different_positions(name):
     # A state is of one position: it cannot be asked for the same one twice.
     order = [[t, t, t] for t in range(N)] if name == "linear attention" else APART
     assert_equals_the_full_pass(*build(**OPTIONS[name]), Mask.causal(), order)
+
+
+@pytest.mark.parametrize("cls", [Transformer, RNN])
+def test_translations_may_stand_at_different_positions(cls):
+    of = config.RNN(d_model=D, N=1) if cls is RNN else config.Transformer(**SIZES)
+    model = cls(of, VOCABULARY, N)
+    lengths = jnp.array([5, 9, 7])
+    whole = sentences(text(), text()[:, ::-1], lengths)
+    variables = random_variables(model, *whole, size=0.3)
+    expected = apply(model, variables, *whole)
+    memory = apply(model, variables, whole[0], whole[2], method="encode")
+    memory = apply(model, variables, memory, method="project_memory")
+    caches = model.apply(variables, B, N, jnp.float32, method="empty_caches")
+    visible = jnp.arange(N)[None, None] < lengths[:, None, None]
+    for t in np.array(APART):
+        own = visible_at(Mask.causal(), (B,), jnp.asarray(t), N)
+        at = Decoding(jnp.asarray(t), own, visible)
+        ctx = Context(memory=memory, decoding=at, cache=caches)
+        tokens = whole[1][np.arange(B), t][:, None]
+        hidden, ctx = apply(model, variables, tokens, ctx, method="decode")
+        caches = ctx.cache
+        rows = expected[np.arange(B), t]
+        np.testing.assert_allclose(hidden[:, 0], rows, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", RINGS, ids=str)
