@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from attn.arguments import check_heads
@@ -317,6 +318,7 @@ class Stacks(Layer):
                     block.check()
                     with naming(f"{part}_mixing", block.mixing):
                         block.mixing.check_direction(block, part == "decoder")
+                _check_shared(part, blocks)
         self._check_positions()
 
     def _check_positions(self):
@@ -551,6 +553,22 @@ def _check_changes(part, changed, model):
                     f"{part}.{key}.positions={own} fill the table of the whole stack, and "
                     "not one layer"
                 )
+
+
+def _check_shared(part, blocks):
+    """Raises ValueError for layers that differ in what they share."""
+    shared = [
+        jax.eval_shape(lambda b=block: b.residual.shared(b, 1, 1, 1, jnp.float32))
+        for block in blocks
+        if block.mixing.attends
+    ]
+    alike = len(shared) == len(blocks) and all(one == shared[0] for one in shared)
+    if any(shared) and not alike:
+        names = ", ".join(dict.fromkeys(str(block.residual) for block in blocks))
+        raise ValueError(
+            f"the {part}'s layers pass arrays from one to the next (residual: {names}): "
+            "all need attention with the same residual and the same heads"
+        )
 
 
 def _changed(changed, number):

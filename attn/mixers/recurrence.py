@@ -144,8 +144,10 @@ class Recurrence(nn.Module):
         if start is not None:
 
             def chosen(new, old):
-                # t is traced: one compiled step serves all positions.
-                return jnp.where(t == 0, new, old)
+                # t is traced, and may be one for each text.
+                is_first = jnp.asarray(t) == 0
+                axes = (1,) * (new.ndim - is_first.ndim)
+                return jnp.where(is_first.reshape(*is_first.shape, *axes), new, old)
 
             state = jax.tree.map(chosen, start, state)
         state, y = self.forward.one(state, x)

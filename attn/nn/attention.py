@@ -358,6 +358,12 @@ class CrossAttention(MultiHeadAttention):
         return as_cached(k, v)
 
 
+def entries_of(cache: Any) -> int:
+    """Returns the number of entries that a cache of `empty_cache` has room for."""
+    kept, _ = cache
+    return _entries(kept)
+
+
 def _entries(kept):
     # Of values and latents tokens are the last axis but one.
     return jax.tree.leaves(kept)[-1].shape[-2]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from attn.context import Context
 from attn.lookup import rows
-from attn.nn.attention import CrossAttention
+from attn.nn.attention import CrossAttention, entries_of
 from attn.nn.layers import AddAndNorm
 
 if TYPE_CHECKING:
@@ -167,9 +167,9 @@ def _call(layer, x, ctx):
 def _shared(layers, x, ctx):
     """Returns what the layers of a stack share, as it is before the first."""
     shared = {}
-    m = x.shape[1] if ctx.decoding is None else ctx.decoding.visible.shape[-1]
-    for layer in layers:
+    for i, layer in enumerate(layers):
         block = layer.block
         if block.mixing.attends:
+            m = x.shape[1] if ctx.decoding is None else entries_of(ctx.cache[i])
             shared |= block.residual.shared(block, *x.shape[:2], m, x.dtype)
     return shared

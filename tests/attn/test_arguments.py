@@ -177,6 +177,10 @@ def test_without_a_batch_lengths_of_heads_are_refused(qkv):
 def test_relatives_of_attention_refuse_them_too(qkv, call):
     with pytest.raises(ValueError, match=r"array of shape \(8, 5\) does not fit"):
         call(*qkv, dense(8, M))
+    q, k, v = qkv
+    message = "d_k differs between queries and keys: 7 and 6"
+    with pytest.raises(ValueError, match=message):
+        call(q, k[..., 1:], v, None)
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,7 @@ from tests.attn.cases import (
     M,
     N,
     W,
-    draw_qkv,
 )
-
-
-@pytest.fixture
-def qkv():
-    return draw_qkv()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,14 +11,9 @@ import pytest
 from attn import Mask, ScaledDot, attention
 from attn.attention import IMPLEMENTATIONS
 from attn.jax_versions import enable_x64
-from tests.attn.cases import LENGTHS, B, H, K, M, N, V, draw_qkv
+from tests.attn.cases import LENGTHS, B, H, K, M, N, V
 
 pytestmark = pytest.mark.quick
-
-
-@pytest.fixture
-def qkv():
-    return draw_qkv()
 
 
 def test_weights_before_and_after_dropout(qkv):

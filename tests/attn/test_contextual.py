@@ -18,15 +18,7 @@ from attn import (
     contextual_attention,
     keys_of_rows,
 )
-from attn.jax_versions import enable_x64
 from tests.attn.nn.modules import steps
-
-
-@pytest.fixture
-def float64():
-    with enable_x64(True):
-        yield
-
 
 in_float64 = pytest.mark.usefixtures("float64")
 

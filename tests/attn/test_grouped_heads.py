@@ -136,16 +136,6 @@ def test_results_and_gradients_are_those_of_repeated_keys(
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_dropout_is_that_of_repeated_keys_bit_for_bit():
-    q, k, v = inputs()
-    drop = dict(dropout_rate=0.5, dropout_key=jax.random.key(2))
-
-    def dropped(k, v):
-        return attention(q, k, v, return_weights="after", **drop)[1] == 0
-
-    np.testing.assert_array_equal(dropped(k, v), dropped(repeated(k), repeated(v)))
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_keys_are_repeated_nowhere(kernel):
     """Neither forward nor backward is there an array of the size of repeated keys."""

@@ -2,6 +2,8 @@
 textbook's.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,22 +20,6 @@ from tests.attn.test_inspect import textbook
 from tests.cases import the_rest_in_ci
 
 KEY = jax.random.key(0)
-
-
-@pytest.fixture
-def qkv():
-    draw = np.random.default_rng(0).normal
-    return [
-        jnp.asarray(draw(size=shape), jnp.float32)
-        for shape in ((B, N, H, K), (B, M, H, K), (B, M, H, V))
-    ]
-
-
-@pytest.fixture
-def small_blocks():
-    """Blocks of 3 queries, so that N = 5 makes two of unequal size, and 4 heads of 6 at once."""
-    with blocks_of(3, at_once=4):
-        yield
 
 
 def log_weights(q, k, visible, score):
@@ -89,26 +75,19 @@ def test_of_equal_scores_the_first_key_is_best():
 def test_samples_have_the_probabilities_of_the_softmax(bias):
     """20,000 alike queries for each head and example, at 4 and 7 of 7 keys."""
     draw = np.random.default_rng(1).normal
-    q = jnp.broadcast_to(
-        jnp.asarray(draw(size=(B, 1, H, K)), jnp.float32), (B, 20_000, H, K)
-    )
+    one = jnp.asarray(draw(size=(B, 1, H, K)), jnp.float32)
+    q = jnp.broadcast_to(one, (B, 20_000, H, K))
     k = jnp.asarray(draw(size=(B, M, H, K)), jnp.float32)
-    _, index, _ = sampled_attention(
-        q, k, k, key=KEY, mask=Mask.padding(LENGTHS), bias=bias
-    )
-    for b in range(B):
-        for h in range(H):
-            s = (
-                np.asarray(k[b, :, h], np.float64)
-                @ np.asarray(q[b, 0, h], np.float64)
-                / np.sqrt(K)
-            )
-            p = oracle.softmax(
-                (s + (0 if bias is None else np.asarray(bias)))[: LENGTHS[b]]
-            )
-            counts = np.bincount(index[b, :, h], minlength=M)
-            assert (counts[LENGTHS[b] :] == 0).all()
-            assert scipy.stats.chisquare(counts[: LENGTHS[b]], 20_000 * p).pvalue > 1e-3
+    options = dict(key=KEY, mask=Mask.padding(LENGTHS), bias=bias)
+    _, index, _ = sampled_attention(q, k, k, **options)
+    for b, h in np.ndindex(B, H):
+        length = LENGTHS[b]
+        s = np.asarray(k[b, :, h] @ q[b, 0, h], np.float64) / np.sqrt(K)
+        s += 0 if bias is None else np.asarray(bias)
+        counts = np.bincount(index[b, :, h], minlength=M)
+        assert (counts[length:] == 0).all()
+        expected = 20_000 * oracle.softmax(s[:length])
+        assert scipy.stats.chisquare(counts[:length], expected).pvalue > 1e-3
 
 
 def test_small_probabilities_are_met_too():
@@ -116,10 +95,8 @@ def test_small_probabilities_are_met_too():
     p = 2.0 ** -np.append(np.arange(1, 17), 16)
     k = jnp.asarray(np.log(p), jnp.float32).reshape(-1, 1, 1)
     _, index, _ = sampled_attention(jnp.ones((2**20, 1, 1)), k, k, key=KEY, score=Dot())
-    assert (
-        scipy.stats.chisquare(np.bincount(index[:, 0], minlength=17), 2**20 * p).pvalue
-        > 1e-3
-    )
+    counts = np.bincount(index[:, 0], minlength=17)
+    assert scipy.stats.chisquare(counts, 2**20 * p).pvalue > 1e-3
 
 
 def test_the_noise_is_exponential_to_its_ends():
@@ -198,19 +175,17 @@ def test_the_gradient_of_the_log_probability_is_the_textbooks(qkv, name):
         )
         return (log_prob * pull).sum() + out.sum(), index
 
-    gradient, index = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(
-        *qkv[:2], score, bias
-    )
+    arguments = *qkv[:2], score, bias
+    places = (0, 1, 2, 3)
+    gradient, index = jax.jit(jax.grad(loss, places, has_aux=True))(*arguments)
 
     def textbook_loss(q, k, score, bias):
-        log_w = jnp.log(
-            jnp.where(visible > 0, textbook(q, k, visible > 0, score, bias), 1)
-        ).swapaxes(1, 2)
-        return (jnp.take_along_axis(log_w, index[..., None], -1)[..., 0] * pull).sum()
+        weights = textbook(q, k, visible > 0, score, bias)
+        log_w = jnp.log(jnp.where(visible > 0, weights, 1)).swapaxes(1, 2)
+        chosen = jnp.take_along_axis(log_w, index[..., None], -1)[..., 0]
+        return (chosen * pull).sum()
 
-    exact = jax.jit(jax.grad(textbook_loss, argnums=(0, 1, 2, 3)))(
-        *qkv[:2], score, bias
-    )
+    exact = jax.jit(jax.grad(textbook_loss, places))(*arguments)
     for a, e in zip(*map(jax.tree.leaves, (gradient, exact)), strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
         assert np.abs(e).max() > 0.01
@@ -327,62 +302,49 @@ def test_the_loss_of_the_docstring_learns_to_look_at_what_pays():
     assert attention(q[0], k, v)[0, 0, 0] > 0.9  # the weight of the fourth
 
 
+def looks(q, k, v, straight_through=True, **options):
+    """Returns what is sampled and what is best: outputs, indices, the log-probability."""
+    options |= dict(straight_through=straight_through)
+    best, at = argmax_attention(q, k, v, **options)
+    out, index, log_prob = sampled_attention(q, k, v, key=KEY, **options)
+    return best, at, out, index, log_prob
+
+
+@functools.partial(jax.jit, static_argnames="straight_through")
+def looks_and_gradients(qkv, mask, straight_through=True):
+    def loss(*qkv):
+        results = looks(*qkv, straight_through, mask=mask)
+        best, _, out, _, log_prob = results
+        return (best**2).sum() + (out**2).sum() + log_prob.sum(), results
+
+    return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*qkv)
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_a_query_that_sees_nothing_has_no_choice_and_gives_no_gradient(qkv):
     mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
-
-    def look(q, k, v):
-        best = argmax_attention(q, k, v, mask=mask)
-        out, index, log_prob = sampled_attention(
-            q, k, v, key=KEY, mask=mask, straight_through=True
-        )
-        return (out**2).sum() + log_prob.sum() + (best[0] ** 2).sum(), (
-            *best,
-            out,
-            index,
-            log_prob,
-        )
-
-    gradients, (best, at, out, index, log_prob) = jax.jit(
-        jax.grad(look, argnums=(0, 1, 2), has_aux=True)
-    )(*qkv)
+    gradients, (best, at, out, index, log_prob) = looks_and_gradients(qkv, mask)
     for values, places in ((best, at), (out, index)):
-        assert (
-            (values[:, :2] == 0).all()
-            and (places[:, :2] == -1).all()
-            and (places[:, 2:] >= 0).all()
-        )
-    assert (log_prob[:, :2] == 0).all()
-    assert (
-        all(jnp.isfinite(g).all() for g in gradients)
-        and (gradients[0][:, :2] == 0).all()
-    )
+        assert not values[:, :2].any()
+        assert (places[:, :2] == -1).all() and (places[:, 2:] >= 0).all()
+    assert not log_prob[:, :2].any()
+    assert all(jnp.isfinite(g).all() for g in gradients)
+    assert not gradients[0][:, :2].any()
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("straight_through", the_rest_in_ci([True, False], first=1))
 def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
     q, k, v = qkv
-    options = dict(mask=Mask.padding(LENGTHS), straight_through=straight_through)
-
-    @jax.jit
-    def look(q, k, v):
-        def loss(q, k, v):
-            (best, at) = argmax_attention(q, k, v, **options)
-            (out, *sampled) = sampled_attention(q, k, v, key=KEY, **options)
-            return (best**2).sum() + (out**2).sum() + sampled[1].sum(), (
-                best,
-                at,
-                out,
-                *sampled,
-            )
-
-        return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
-
+    look = functools.partial(
+        looks_and_gradients,
+        mask=Mask.padding(LENGTHS),
+        straight_through=straight_through,
+    )
     hidden = (0, slice(4, None))
-    expected = jax.tree.leaves(look(*qkv))
+    expected = jax.tree.leaves(look(qkv))
     for poison in np.nan, np.inf:
-        actual = look(q, k.at[hidden].set(poison), v.at[hidden].set(poison))
+        actual = look([q, k.at[hidden].set(poison), v.at[hidden].set(poison)])
         for a, e in zip(jax.tree.leaves(actual), expected, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
@@ -414,9 +376,8 @@ def test_bfloat16_has_a_float32_log_probability(qkv):
     out, index, log_prob = sampled_attention(*low, key=KEY)
     assert out.dtype == jnp.bfloat16 and log_prob.dtype == jnp.float32
     _, same, exact = sampled_attention(*(x.astype(jnp.float32) for x in low), key=KEY)
-    np.testing.assert_allclose(
-        np.where(index == same, log_prob - exact, 0), 0, atol=0.02
-    )
+    off = np.where(index == same, log_prob - exact, 0)
+    np.testing.assert_allclose(off, 0, atol=0.02)
     assert (index == same).mean() > 0.9
 
 
@@ -453,25 +414,14 @@ def test_memory_grows_with_the_length_and_not_its_square(mask, most):
         out, _, log_prob = sampled_attention(q, k, v, key=KEY, mask=mask)
         return best.sum() + out.sum() + log_prob.sum()
 
-    compiled = (
-        jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
-    )
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    compiled = gradient.lower(shape, shape, shape).compile()
     assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most
 
 
 def test_the_gradient_does_not_make_the_noise_again(qkv):
     shape = jax.ShapeDtypeStruct((600, 1, 16), jnp.float32)
     loss = lambda q, k: sampled_attention(q, k, k, key=KEY)[2].sum()
-    lowered = (
-        jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(shape, shape).as_text()
-    )
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    lowered = gradient.lower(shape, shape).as_text()
     assert lowered.count("log_plus_one") == 1
-
-
-def test_shapes_that_do_not_fit_are_named(qkv):
-    q, k, v = qkv
-    for attend in (argmax_attention, lambda *qkv: sampled_attention(*qkv, key=KEY)):
-        with pytest.raises(
-            ValueError, match="d_k differs between queries and keys: 11 and 10"
-        ):
-            attend(q, k[..., 1:], v)

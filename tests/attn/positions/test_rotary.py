@@ -82,15 +82,6 @@ def test_norms_are_kept_and_position_0_turns_nothing(x):
     np.testing.assert_array_equal(rotary(x, jnp.zeros(N, int)), x)
 
 
-def test_a_step_of_a_decoder_equals_its_row_of_the_whole(x):
-    whole = rotary(x, jnp.arange(N))
-    step = jax.jit(lambda x, t: rotary(x, t + jnp.arange(1)))
-    for t in range(N):
-        np.testing.assert_allclose(
-            step(x[:, t : t + 1], t), whole[:, t : t + 1], rtol=1e-6, atol=1e-6
-        )
-
-
 def test_bfloat16_is_turned_in_float32(x):
     low = x.astype(jnp.bfloat16)
     out = rotary(low, jnp.asarray(POSITIONS))
@@ -151,14 +142,6 @@ def test_what_scalings_slow_down():
         ratio = slower / positions.rotary_rates(K, 1e4)
         np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-12)
         assert (np.diff(ratio) <= 1e-12).all()
-
-
-def test_interpolated_positions_are_those_between(x):
-    """Position 4t at a factor of 4 is position t."""
-    linear = positions.Rotary(factor=4.0)
-    np.testing.assert_allclose(
-        linear.rotate(x, 4 * jnp.arange(N)), rotary(x, jnp.arange(N)), atol=1e-5
-    )
 
 
 def test_an_odd_width_is_named(x):

@@ -10,7 +10,6 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
-from attn.jax_versions import enable_x64
 from attn.recurrent.delta import (
     delta_product,
     delta_product_step,
@@ -23,12 +22,6 @@ from tests.attn import numpy_linear
 
 N, K, V = 37, 5, 3
 BEGINS = np.isin(np.arange(N), (0, 5, 6, 20))
-
-
-@pytest.fixture
-def float64():
-    with enable_x64(True):
-        yield
 
 
 in_float64 = pytest.mark.usefixtures("float64")
