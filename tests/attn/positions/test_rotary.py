@@ -9,6 +9,7 @@ import pytest
 
 from attn import positions
 from attn.jax_versions import enable_x64
+from attn.positions.rotary import rotary_rates, scaled_rates
 
 rotary = jax.jit(positions.rotary, static_argnames="base")
 B = 2
@@ -108,7 +109,7 @@ def test_scaled_rates_are_the_papers(x, scaling):
     value = positions.Rotary(scaling=scaling, factor=4.0, length=64)
     rates = [by_hand(scaling, i, K, 4.0) for i in range(K // 2)]
     np.testing.assert_allclose(
-        positions.scaled_rates(K, 10_000.0, scaling, 4.0, 64), rates, rtol=1e-12
+        scaled_rates(K, 10_000.0, scaling, 4.0, 64), rates, rtol=1e-12
     )
     expected = np.asarray(x, np.float64)
     pairs = expected[..., ::2] + 1j * expected[..., 1::2]
@@ -128,8 +129,8 @@ def test_a_factor_of_1_is_no_scaling(x, scaling):
         value.rotate(x, jnp.arange(N)), positions.Rotary().rotate(x, jnp.arange(N))
     )
     np.testing.assert_allclose(
-        positions.scaled_rates(K, 7.0, scaling, 1.0, 64),
-        positions.rotary_rates(K, 7.0),
+        scaled_rates(K, 7.0, scaling, 1.0, 64),
+        rotary_rates(K, 7.0),
         rtol=1e-12,
     )
 
@@ -137,8 +138,8 @@ def test_a_factor_of_1_is_no_scaling(x, scaling):
 def test_what_scalings_slow_down():
     """ntk and yarn keep the fastest pair, and slow down the slowest by the factor."""
     for scaling in ("ntk", "yarn"):
-        slower = positions.scaled_rates(K, 1e4, scaling, 8.0, 256)
-        ratio = slower / positions.rotary_rates(K, 1e4)
+        slower = scaled_rates(K, 1e4, scaling, 8.0, 256)
+        ratio = slower / rotary_rates(K, 1e4)
         np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-12)
         assert (np.diff(ratio) <= 1e-12).all()
 
