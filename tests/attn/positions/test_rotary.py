@@ -9,7 +9,7 @@ import pytest
 
 from attn import positions
 from attn.jax_versions import enable_x64
-from attn.positions.rotary import scaled_rates
+from attn.positions.rotary import rotary_rates, scaled_rates
 
 rotary = jax.jit(positions.rotary, static_argnames="base")
 B = 2
@@ -130,7 +130,7 @@ def test_a_factor_of_1_is_no_scaling(x, scaling):
     )
     np.testing.assert_allclose(
         scaled_rates(K, 7.0, scaling, 1.0, 64),
-        positions.rotary_rates(K, 7.0),
+        rotary_rates(K, 7.0),
         rtol=1e-12,
     )
 
@@ -139,7 +139,7 @@ def test_what_scalings_slow_down():
     """ntk and yarn keep the fastest pair, and slow down the slowest by the factor."""
     for scaling in ("ntk", "yarn"):
         slower = scaled_rates(K, 1e4, scaling, 8.0, 256)
-        ratio = slower / positions.rotary_rates(K, 1e4)
+        ratio = slower / rotary_rates(K, 1e4)
         np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-12)
         assert (np.diff(ratio) <= 1e-12).all()
 
