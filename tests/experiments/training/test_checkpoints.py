@@ -257,6 +257,7 @@ PARAMS = dict(
     wide=jnp.arange(2**18, dtype=jnp.float32).reshape(2**9, 2**9),
     half=jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3),
     bias=jnp.arange(5, dtype=jnp.float32),
+    scale=jnp.arange(7, dtype=jnp.float32) + 0.5,
     empty=jnp.zeros((0, 3)),
 )
 OPTIMIZERS = {
@@ -266,7 +267,7 @@ OPTIMIZERS = {
     ),
     "by parameter": optax.multi_transform(
         dict(a=optax.lion(0.1), b=optax.set_to_zero()),
-        dict(wide="a", half="b", bias="a", empty="b"),
+        dict(wide="a", half="b", bias="a", scale="b", empty="b"),
     ),
 }
 
@@ -290,7 +291,7 @@ def test_small_arrays_are_written_as_one_and_found_by_name(tmp_path):
         names = {f"params/{name}": x for name, x in PARAMS.items()}
         assert_same(checkpoints.arrays(7), names | dict(step=jnp.int32(7)))
     written = orbax.load_checkpointables(tmp_path / "checkpoints/7", None)["state"]
-    sizes = {"params/wide": 2**18, "params.float32": 5, "params.bfloat16": 6}
+    sizes = {"params/wide": 2**18, "params.float32": 12, "params.bfloat16": 6}
     assert {key: x.size for key, x in written.items()} == sizes | {"step.int32": 1}
 
 
