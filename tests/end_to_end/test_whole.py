@@ -102,7 +102,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
     assert all(text.partition("\n")[2].strip() for text in helps)
     # What compiles for a device that is not here.
     installed("import launch.fit, launch.dry_run")
-    commands = installed("import runpy; runpy.run_module('launch', run_name='__main__')")
+    commands = installed(
+        "import runpy; runpy.run_module('launch', run_name='__main__')"
+    )
     assert "launch.check" in commands and "bench" not in commands
 
 
