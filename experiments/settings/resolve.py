@@ -482,7 +482,7 @@ def _build(values):
     )
     built = {}
     for group, value in values.items():
-        fields = _known_field("", group, group)
+        fields = _known_field("", group, str(group))
         if isinstance(fields, dataclasses.Field):
             built[group] = _checked(fields, value, group)
             continue
@@ -536,7 +536,7 @@ def _checked_part(values, prefix, part):
     checked = {}
     for name, value in values.items():
         key = f"{prefix}.{name}"
-        if models.OF_LAYER.fullmatch(name):
+        if models.OF_LAYER.fullmatch(str(name)):
             checked[name] = _checked_part(value, key, part)
         else:
             checked[name] = _checked(setting(key), value, key)
