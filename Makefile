@@ -2,6 +2,7 @@
 # make check      what to run on save: lint, imports, and the tests of modules marked quick, in less than a minute
 # make test       the tests
 # make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
+# make docs       the API reference of the docstrings, into build/docs
 # make readme     trains README's table anew, and puts table and picture where they are shown
 # make notebooks  runs all notebooks, and stores them with what they show
 # Each installs the lock file, and attn itself, into .venv first, where that is not done yet. EXTRAS=cuda12 or
@@ -14,7 +15,7 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep check test wheel install lock colab notebooks readme
+.PHONY: sweep check test wheel docs install lock colab notebooks readme
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -25,6 +26,11 @@ check: install
 
 test: install
 	$(VENV)/bin/python -m pytest
+
+# An API reference of attn and experiments, from their docstrings, into build/docs.
+docs: install
+	$(PIP) install --quiet pdoc==16.0.0
+	$(VENV)/bin/python -m pdoc --docformat google --output-directory build/docs attn experiments '!experiments.configs'
 
 wheel: install
 	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
