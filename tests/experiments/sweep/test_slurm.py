@@ -65,7 +65,7 @@ def test_a_task_ends_as_what_joins_and_goes_back_where_that_was_stopped(
     (tmp_path / "a b/jobs").mkdir(parents=True)
     (tmp_path / "a b/jobs/17_4.out").write_text("no device here\n")
     process = start(status)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == int(status)
     goes_back = ["scontrol requeue 17_4"] if status in ("75", "143") else []
     assert start.log.read_text().splitlines() == ["as a step", *goes_back]
@@ -80,7 +80,7 @@ def test_a_task_waits_until_what_joins_has_saved(start, nodes):
     while process.stdout.readline() != "ready\n":
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 75
     told = ["as a step", "scancel --signal=TERM 17_4"] if nodes == 1 else []
     expected = [*told, "saved", "scontrol requeue 17_4"]
