@@ -61,7 +61,9 @@ SCORES: Mapping[str, Callable] = {
 }
 
 
-def softmax(s: Scores) -> tuple[Scores, Float[Array, "B H N"]]:
+def softmax(
+    s: Float[Array, "*B N M"],
+) -> tuple[Float[Array, "*B N M"], Float[Array, "*B N"]]:
     """Returns the weights and the LSE of scores that are −inf where a key is hidden.
 
     A query that sees no key has weights 0 and LSE −inf.
