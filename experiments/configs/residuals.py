@@ -1,6 +1,7 @@
 """What layers take over from those before, and a temperature that falls, on CLDR phrases.
 
-    python -m launch.sweep --config=experiments/configs/residuals.py --sweep=rows --seeds=3 --workdir=runs/residuals
+    python -m launch.sweep --config=experiments/configs/residuals.py --sweep=rows --seeds=3 \
+      --workdir=runs/residuals
 
 Value residuals are said to lower the loss of deep models at equal steps (Zhou et al. 2024, arXiv
 2410.17897), residual scores to train better and attend more sparsely (He et al. 2020, RealFormer,

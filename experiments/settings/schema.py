@@ -347,6 +347,10 @@ class Settings:
         values["model"] |= {name: rates[name] for name in known}
         return values
 
+    def __reduce__(self):
+        # As texts: another process loads code from outside by its place.
+        return _from_dict, (self.to_dict(),)
+
     def training_key(self) -> tuple:
         """Returns what a trial's training depends on: all but the settings SCORING."""
         groups = dataclasses.fields(self)
@@ -379,6 +383,13 @@ def digest(value) -> str:
     # In one order and without spaces, so that equal values are equal texts.
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def _from_dict(values):
+    """Returns the Settings whose `to_dict` gives these values."""
+    from experiments.settings.resolve import resolve
+
+    return resolve(values)
 
 
 def _values(group):

@@ -19,6 +19,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,6 +41,11 @@ FOLDER = "checkpoints"
 SMALL = 2**20
 """Bytes from which an array is written by itself. Orbax takes a millisecond of a core for each,
 and a state of six layers has a thousand, most of them biases and scales."""
+
+
+ONE_AT_A_TIME = threading.Lock()
+"""Held while orbax reads or writes: two trials of a process that save at once may wait for each
+other's signals for ever, as orbax numbers the operations of a process."""
 
 
 class Restored(NamedTuple):
@@ -361,12 +367,15 @@ def _write(path, arrays, notes, kept):
     """Writes a checkpoint, and removes those beside it whose steps are not `kept`."""
     vectors, notes["layout"] = _joined(arrays)
     training = _orbax().training
-    with training.Checkpointer(
-        path.parent,
-        preservation_policy=training.preservation_policies.CustomSteps(kept),
-        # A killed run leaves them.
-        cleanup_tmp_directories=True,
-    ) as checkpointer:
+    with (
+        ONE_AT_A_TIME,
+        training.Checkpointer(
+            path.parent,
+            preservation_policy=training.preservation_policies.CustomSteps(kept),
+            # A killed run leaves them.
+            cleanup_tmp_directories=True,
+        ) as checkpointer,
+    ):
         state = dict(state=vectors)
         checkpointer.save_checkpointables(int(path.name), state, force=True)
     sums = checksums.of(path, (file for file in path.rglob("*") if file.is_file()))
@@ -383,7 +392,8 @@ def _load(path, keys):
     context.pytree.loading.partial_load = True
     with context:
         shapes = dict(state=dict.fromkeys(keys, np.ndarray))
-        return orbax.load_checkpointables(path, shapes)["state"]
+        with ONE_AT_A_TIME:
+            return orbax.load_checkpointables(path, shapes)["state"]
 
 
 def _weights(state):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from attn import Context, Mask
 from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
@@ -109,9 +110,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     total = 0.0
     for ids in corpus.validation.ids.target:
         read = np.array([1, *ids])
-        hidden = model.apply(
-            variables, jax.numpy.asarray(read), jax.numpy.arange(len(read))
-        )
+        hidden = model.apply(variables, read[None], Context(Mask.causal()))[0]
         each_ = jax.nn.log_softmax(
             np.asarray(hidden, np.float64)
             @ np.asarray(state.params["embedding"], np.float64).T

@@ -128,7 +128,7 @@ def step_losses(program, state, texts):
     def step(caches, t):
         visible = jnp.broadcast_to(jnp.arange(length) <= t, (count, 1, length))
         at = Decoding(t, visible, seen)
-        ctx = Context(memory=memory, decoding=at, cache=caches)
+        ctx = Context(step=state.step, memory=memory, decoding=at, cache=caches)
         hidden, ctx = call("decode", texts.target_in[:, t, None], ctx)
         return ctx.cache, hidden[:, 0]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Mask
+from attn import Context, Mask, keys_of_rows
 from attn.nn.layers import output_matrix
 from experiments.data.batches import Batches, assemble
 from experiments.trial.loss import negative_log_likelihood
@@ -16,6 +16,7 @@ from experiments.trial.program import (
     build_model,
     hyper_of,
     initial_state,
+    numbers_of,
     program_of,
 )
 from experiments.trial.step import hidden_states, summed_gradients, token_losses
@@ -88,10 +89,17 @@ def chunked(keys):
     return [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
 
 
+def context(program, settings, key):
+    """Returns what the context of a batch of one row has in training."""
+    numbers = numbers_of(program, hyper_of(settings))
+    return dict(keys=keys_of_rows(key, jnp.arange(1)), numbers=numbers, step=0)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def drawn_gradients(program, trainable, hyper, batch, keys):
     def one(key):
-        return summed_gradients(program, trainable, hyper, batch, key[None])[0]
+        keys = keys_of_rows(key, jnp.arange(1))
+        return summed_gradients(program, trainable, hyper, batch, keys, 0)[0]
 
     return jax.vmap(one)(keys)["params"]
 
@@ -101,13 +109,14 @@ def expected_loss(program, sizes, params, batch, w):
     row = jax.tree.map(lambda x: x[0], batch)
     n, m = sizes
     model = build_model(program)
-    seen = dict(source_mask=Mask(), target_mask=Mask.causal(), cross_mask=Mask())
-    tokens = row.source[:n], row.target_in[:m]
+    tokens = batch.source[:, :n], batch.target_in[:, :m]
+    both = Context(), Context(Mask.causal())
     _, kept = model.apply(
-        {"params": params}, *tokens, *tokens, **seen, capture_intermediates=True
+        {"params": params}, *tokens, *both, capture_intermediates=True
     )
+    # Of a layer the states of the one row, without the context.
     h, u = (
-        kept["intermediates"][name]["__call__"][0]
+        kept["intermediates"][name]["__call__"][0][0][0]
         for name in ("encoder_0", "decoder_0")
     )
     policy = jax.nn.softmax(u @ w @ h.T)
@@ -176,13 +185,10 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     )
     batch = one_row(settings)
     key = jax.random.split(jax.random.key(1), 1)
+    ctx = context(program, settings, key[0])
     hidden, policy = jax.jit(
-        jax.vmap(
-            lambda row, key: hidden_states(
-                program, trainable, row, hyper_of(settings), key
-            )
-        )
-    )(batch, key)
+        lambda batch: hidden_states(program, trainable, batch, **ctx)
+    )(batch)
     worse = negative_log_likelihood(
         hidden[0], output_matrix(trainable["params"]), batch.target_out[0]
     )
@@ -201,10 +207,8 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     )
 
     def baseline_value(params):
-        row = jax.tree.map(lambda x: x[0], batch)
-        return hidden_states(
-            program, {**trainable, "params": params}, row, hyper_of(settings), key[0]
-        )[1]["baseline_value"].sum()
+        own = {**trainable, "params": params}
+        return hidden_states(program, own, batch, **ctx)[1]["baseline_value"].sum()
 
     reached = jax.tree.leaves_with_path(
         jax.jit(jax.grad(baseline_value))(trainable["params"])
@@ -239,15 +243,10 @@ def test_entropy_is_worth_what_the_setting_says():
                 "score": {"w": w},
             },
         }
-        row = jax.tree.map(lambda x: x[0], batch)
-        _, policy = hidden_states(
-            program,
-            dict(params=params, positions={}),
-            row,
-            hyper_of(settings),
-            jax.random.key(0),
-        )
-        return jnp.where(row.target_segments > 0, policy["entropy"], 0).sum()
+        own = dict(params=params, positions={})
+        ctx = context(program, settings, jax.random.key(0))
+        _, policy = hidden_states(program, own, batch, **ctx)
+        return jnp.where(batch.target_segments > 0, policy["entropy"], 0).sum()
 
     expected = -0.5 * jax.jit(jax.grad(entropy))(
         trainable["params"]["cross_attention"]["score"]["w"]
