@@ -149,6 +149,12 @@ def choose_optimizer(
     ValueError where it cannot be used, in a step that is made by shape.
     """
     _check(function, dict(options))
+    known = inspect.signature(function).parameters
+    # optax's annotations of numbers differ between versions; a default says what it is.
+    options = tuple(
+        (name, float(x) if type(x) is int and type(known[name].default) is float else x)
+        for name, x in options
+    )
     numbers = tuple(name for name, x in options if type(x) is float)
     try:
         return _tried(Optimizer(function, options, numbers))
