@@ -25,6 +25,7 @@ from flax.core import FrozenDict
 from attn.arguments import check_heads
 from attn.heads import HEADS, Heads, Separate
 from attn.mixers import MIXERS, Mixer, SelfAttention
+from attn.mixers.recurrence import CELLS
 from attn.nn.layers import (
     ACTIVATIONS,
     EMBEDDINGS,
@@ -48,8 +49,6 @@ GATES = ("none", "head", "element")
 """The gates on the output of attention: none, a number a head, a number a feature."""
 COMBINATIONS = ("concat", "mean")
 """The ways to make one vector of those of the heads."""
-CELLS = ("lstm", "gru", "tanh")
-"""The recurrent cells."""
 
 
 def field(

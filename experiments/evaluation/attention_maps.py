@@ -29,7 +29,7 @@ def attention_weights(
 ) -> dict[str, jax.Array]:
     """Computes weights (B, N, H, queries, keys) of each of KINDS that the model has.
 
-    `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
+    Where layers differ in their heads, the weights of those that one lacks are 0. `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
     """
     # One pair a row, so positions count from the row's beginning.
     real = Mask.padding(lengths)
@@ -58,10 +58,18 @@ def attention_weights(
         # The recurrent model has one attention, in no layer.
         having = [layer for layer in (*layers, weights) if name in layer]
         if having:
-            kinds[kind] = jnp.stack(
-                [layer[name]["weights"] for layer in having], axis=1
-            )
+            kinds[kind] = _stacked([layer[name]["weights"] for layer in having])
     return kinds
+
+
+def _stacked(layers):
+    """Returns the weights of all layers (B, N, H, …), 0 for heads that a layer lacks."""
+    most = max(weights.shape[1] for weights in layers)
+    padded = [
+        jnp.pad(weights, ((0, 0), (0, most - weights.shape[1]), (0, 0), (0, 0)))
+        for weights in layers
+    ]
+    return jnp.stack(padded, axis=1)
 
 
 def attention_examples(

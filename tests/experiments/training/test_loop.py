@@ -15,6 +15,7 @@ from experiments.evaluation.decode import Search, search_batch
 from experiments.evaluation.evaluator import evaluation_functions
 from experiments.evaluation.metrics import ACCURACY, METRICS
 from experiments.inference import Translator
+from experiments.settings import resolve
 from experiments.system import machine
 from experiments.training import loop
 from experiments.training.checkpoints import Checkpoints
@@ -355,3 +356,23 @@ def test_translator_without_a_model(tmp_path):
     )
     with pytest.raises(WorkdirError, match=r"name one of its trials: .*trials/a"):
         Translator(tmp_path)
+
+
+def test_a_trial_whose_layers_differ_is_scored_to_its_end(tmp_path):
+    """Heads of each layer, and layers of each stack, go into maps, measures and the report."""
+    changes = {
+        "model.encoder.N": 1,
+        "model.cross.h": 1,
+        "model.decoder.N": 2,
+        "model.decoder.layer_2.h": 4,
+        "evaluation.head_importance": True,
+    }
+    settings = resolve(tiny.resolve().to_dict(), changes)
+    assert resolve(settings.to_dict()) == settings
+    result = loop.run(settings, tiny.corpus(), tmp_path / "run")
+    assert result["status"] == "finished"
+    with np.load(tmp_path / "run" / "examples.npz") as examples:
+        decoder = examples["0/decoder"]
+        assert decoder.shape[:2] == (2, 4) and examples["0/encoder"].shape[0] == 1
+    # The first layer has two heads, and so no third.
+    assert decoder[0, :2].any() and not decoder[0, 2:].any()
