@@ -37,6 +37,7 @@ from attn.mixers import (
 from attn.nn.attention import CrossAttention, MultiHeadAttention
 from attn.nn.beam_search import BeamResult, beam_search, greedy
 from attn.nn.language_model import LanguageModel
+from attn.nn.layers import FeedForward, Norm
 from attn.nn.rnn import RNN
 from attn.nn.sampling import SampleResult, sample
 from attn.nn.transformer import Transformer
@@ -126,6 +127,7 @@ __all__ = [
     "Differential",
     "Dot",
     "Entmax",
+    "FeedForward",
     "Fire",
     "FireBias",
     "Forget",
@@ -147,6 +149,7 @@ __all__ = [
     "Mixer",
     "MultiHeadAttention",
     "NoPositions",
+    "Norm",
     "OffByOne",
     "Positions",
     "Products",

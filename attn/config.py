@@ -23,14 +23,12 @@ import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from attn.arguments import check_heads
-from attn.heads import HEADS, Heads, Separate
-from attn.mixers import MIXERS, Mixer, SelfAttention
+from attn.heads import Heads, Separate
+from attn.mixers import Mixer, SelfAttention
 from attn.mixers.recurrence import CELLS
 from attn.nn.layers import (
     ACTIVATIONS,
     EMBEDDINGS,
-    FEED_FORWARDS,
-    NORMS,
     FeedForward,
     Norm,
     Post,
@@ -39,8 +37,8 @@ from attn.nn.layers import (
 from attn.nn.parameters import check_selected
 from attn.nn.selection import SELECTIONS
 from attn.normalisers import NORMALISERS, normaliser_init
-from attn.positions import POSITIONS, NoPositions, Positions, Sinusoidal
-from attn.residuals import RESIDUALS, NoResidual, Residual
+from attn.positions import NoPositions, Positions, Sinusoidal
+from attn.residuals import NoResidual, Residual
 from attn.scores import SCORES, ScoreChoice, score_init
 
 LARGEST = 2**31 - 1
@@ -82,11 +80,8 @@ def flag(default: bool) -> Any:
     return field(default, "True or False", lambda value: isinstance(value, bool))
 
 
-def value_of(base: type, default: Any, registry: Mapping[str, type]) -> Any:
-    """Returns a field for a value of a class, such as `Positions`.
-
-    `registry` has the library's own classes by name.
-    """
+def value_of(base: type, default: Any) -> Any:
+    """Returns a field for a value of a class, such as `Positions`."""
     allowed = f"a {base.__name__}, such as {default!r}"
     return field(default, allowed, lambda value: isinstance(value, base), choice=base)
 
@@ -128,16 +123,16 @@ class Attention:
     """The function by which attention compares a query and a key."""
     normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
     """How attention makes weights of scores, softmax or what stands in its place."""
-    positions: Positions = value_of(Positions, Sinusoidal(), POSITIONS)
+    positions: Positions = value_of(Positions, Sinusoidal())
     """How the model knows where a token stands: a table that is added to the embeddings
     (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
     t5, kerple, fire, forget, cope)."""
-    heads: Heads = value_of(Heads, Separate(), HEADS)
+    heads: Heads = value_of(Heads, Separate())
     """How the heads of an attention interact. separate: not at all;
     differential(lambda_init=None): a head's weights are the difference of two maps, each
     with queries and keys of d_k features, and None for a lambda_init that grows with the
     layer; talking: heads mix their scores and their weights, with memory h·n²."""
-    residual: Residual = value_of(Residual, NoResidual(), RESIDUALS)
+    residual: Residual = value_of(Residual, NoResidual())
     """What self-attention takes over from the layers before. none; values: a share of the
     first layer's values; scores: the scores of the layer before, with memory h·n²."""
     gate: str = one_of(GATES, "none")
@@ -202,11 +197,11 @@ class Layer(Attention):
 
     d_ff: int = at_least(1, 2048, 2**20)
     """Hidden width of the feed-forward network, in features; 1 to 1,048,576."""
-    feed_forward: FeedForward = value_of(FeedForward, ReLU(), FEED_FORWARDS)
+    feed_forward: FeedForward = value_of(FeedForward, ReLU())
     """The feed-forward network: relu, gelu or silu, the activation between two matrices;
     gated(activation=silu): a third matrix makes factors of its hidden units."""
     # The paper has post; tensor2tensor's later defaults are pre.
-    norm: Norm = value_of(Norm, Post(), NORMS)
+    norm: Norm = value_of(Norm, Post())
     """Place of normalisation. post: Norm(x + Sublayer(x)); post_final: and one more after
     each stack; pre: x + Sublayer(Norm(x)); both: x + Norm(Sublayer(Norm(x))). Each has
     options kind=layer, LayerNorm, or kind=rms, RMSNorm, and epsilon=1e-6."""
@@ -216,7 +211,7 @@ class Layer(Attention):
 class Block(Layer):
     """One layer: what mixes the positions of a text, and the feed-forward network."""
 
-    mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    mixing: Mixer = value_of(Mixer, SelfAttention())
     """What mixes positions."""
 
     def check(self) -> None:
@@ -246,7 +241,7 @@ class Stacks(Layer):
     target: one for target and output; separate: three."""
     embedding_scale: float = at_least(0, 0.0, 1e6)
     """Factor on embeddings, above 0; 0 is the paper's √d_model."""
-    decoder_mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    decoder_mixing: Mixer = value_of(Mixer, SelfAttention())
     """What mixes the positions of the target, Table 1 of the paper: attention;
     restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
     convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
@@ -351,7 +346,7 @@ class Transformer(Stacks):
     kind: ClassVar[str] = "transformer"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
 
-    encoder_mixing: Mixer = value_of(Mixer, SelfAttention(), MIXERS)
+    encoder_mixing: Mixer = value_of(Mixer, SelfAttention())
     """What mixes the positions of the source, as decoder_mixing, but in both directions."""
     selection: str = one_of(SELECTIONS, "soft")
     """How the last layer's attention to the source takes values. soft: their mean; argmax:

@@ -29,7 +29,8 @@ def attention_weights(
 ) -> dict[str, jax.Array]:
     """Computes weights (B, N, H, queries, keys) of each of KINDS that the model has.
 
-    Where layers differ in their heads, the weights of those that one lacks are 0. `source` and `target` are rows of ids, `lengths` (B,) those of the sources.
+    Where layers differ in their heads, the weights of those that one lacks are 0. `source`
+    and `target` are rows of ids, `lengths` (B,) those of the sources.
     """
     # One pair a row, so positions count from the row's beginning.
     real = Mask.padding(lengths)

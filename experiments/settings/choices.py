@@ -424,41 +424,25 @@ NORMALISERS = Choices(
     build=_normaliser_init,
     aliases=aliases.NORMALISERS,
 )
-POSITIONS = Choices(
-    attn.POSITIONS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Positions),
-    "a subclass of attn.Positions",
-    aliases=aliases.POSITIONS,
-)
-HEADS = Choices(
-    attn.HEADS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Heads),
-    "a subclass of attn.Heads",
-    aliases=aliases.HEADS,
-)
-MIXERS = Choices(
-    attn.MIXERS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Mixer),
-    "a subclass of attn.Mixer",
-    aliases=aliases.MIXERS,
-)
-RESIDUALS = Choices(
-    attn.RESIDUALS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, attn.Residual),
-    "a subclass of attn.Residual",
-    aliases=aliases.RESIDUALS,
-)
-NORMS = Choices(
-    layers.NORMS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, layers.Norm),
-    "a subclass of attn.nn.layers.Norm",
-    aliases=aliases.NORMS,
-)
-FEED_FORWARDS = Choices(
-    layers.FEED_FORWARDS,
-    lambda cls: isinstance(cls, type) and issubclass(cls, layers.FeedForward),
-    "a subclass of attn.nn.layers.FeedForward",
-    aliases=aliases.FEED_FORWARDS,
+
+
+def _subclasses_of(base, known, near):
+    """Returns the choices of values of a class, such as `attn.Positions`."""
+    return Choices(
+        known,
+        lambda cls: isinstance(cls, type) and issubclass(cls, base),
+        f"a subclass of {base.__module__.partition('.')[0]}.{base.__name__}",
+        aliases=near,
+    )
+
+
+POSITIONS = _subclasses_of(attn.Positions, attn.POSITIONS, aliases.POSITIONS)
+HEADS = _subclasses_of(attn.Heads, attn.HEADS, aliases.HEADS)
+MIXERS = _subclasses_of(attn.Mixer, attn.MIXERS, aliases.MIXERS)
+RESIDUALS = _subclasses_of(attn.Residual, attn.RESIDUALS, aliases.RESIDUALS)
+NORMS = _subclasses_of(layers.Norm, layers.NORMS, aliases.NORMS)
+FEED_FORWARDS = _subclasses_of(
+    layers.FeedForward, layers.FEED_FORWARDS, aliases.FEED_FORWARDS
 )
 OF_MODELS = {
     "score": SCORES,
