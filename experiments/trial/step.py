@@ -75,11 +75,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     # A fixed table has no part in the gradient's norm.
-    gradients["positions"] = {
-        name: jax.tree.map(lambda g, name=name: g * hyper.train_positions[name], table)
-        for name, table in gradients["positions"].items()
-    }
-
+    gradients["positions"] = _of_tables(hyper, jnp.multiply, gradients["positions"])
     recipe = program.recipe
     rate = optim.learning_rate_at(
         recipe, hyper.recipe, state.step + 1, program.model.d_model
@@ -90,14 +86,12 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     )
     # Optimizers move what has no gradient too, by weight decay. So trials with fixed and
     # with learned tables are lanes of one program.
-    trainable["positions"] = {
-        name: jax.tree.map(
-            functools.partial(jnp.where, hyper.train_positions[name] > 0),
-            table,
-            before["positions"][name],
-        )
-        for name, table in trainable["positions"].items()
-    }
+    trainable["positions"] = _of_tables(
+        hyper,
+        lambda is_trained, new, old: jnp.where(is_trained > 0, new, old),
+        trainable["positions"],
+        before["positions"],
+    )
     metrics = dict(
         loss=loss / tokens,
         nll=nll / tokens,
@@ -116,6 +110,16 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
         ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1)
     state = State(step=state.step + 1, **trainable, moments=moments, ema=ema)
     return state, metrics
+
+
+def _of_tables(hyper, function, *tables):
+    """Returns function(is_trained, *arrays) of each table of positions."""
+    return {
+        name: jax.tree.map(
+            functools.partial(function, is_trained), *(table[name] for table in tables)
+        )
+        for name, is_trained in hyper.train_positions.items()
+    }
 
 
 def is_finite(metrics, xp=np):
