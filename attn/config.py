@@ -504,6 +504,12 @@ def check_fields(value: Any) -> None:
     """Raises ValueError for an option that its field does not accept."""
     for option in dataclasses.fields(value):
         given = getattr(value, option.name)
+        # bool is an int to Python, and no number of features.
+        if option.type in (int, float) and (
+            not isinstance(given, int | option.type) or isinstance(given, bool)
+        ):
+            needed = "a whole number" if option.type is int else "a number"
+            raise ValueError(f"{option.name}={given!r} must be {needed}")
         if "accepts" in option.metadata and not option.metadata["accepts"](given):
             raise ValueError(
                 f"{option.name}={given!r} must be {option.metadata['allowed']}"

@@ -1,5 +1,7 @@
 """Descriptions of models: what a part or a layer may change, and what is refused."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -230,3 +232,23 @@ def test_a_name_in_place_of_a_value_is_refused(name, base):
     object.__setattr__(of, name, "rotary")
     with pytest.raises(ValueError, match=f"{name}='rotary' must be a {base}, such as"):
         config.check_fields(of)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(h="8"), "h='8' must be a whole number"),
+        (dict(h=True), "h=True must be a whole number"),
+        (dict(h=2.5), "h=2.5 must be a whole number"),
+        (dict(embedding_scale="x"), "embedding_scale='x' must be a number"),
+        (dict(h=0), "h=0 must be at least 1 and at most 4096"),
+        (dict(gate="heads"), "gate='heads' must be one of none, head, element"),
+    ],
+)
+def test_an_option_of_another_kind_is_named(options, message):
+    description = config.Transformer()
+    for name, value in options.items():
+        # Past the types that the tests check when it is made.
+        object.__setattr__(description, name, value)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        description.check()
