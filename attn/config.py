@@ -281,6 +281,11 @@ class Stacks(Layer):
         """Returns the positions that fill each of the model's tables, by its name."""
         return {"target_positions": self.stack("decoder")[0].positions}
 
+    def final_norm(self, part: str) -> Norm | None:
+        """Returns the norm that follows a stack, which is its last layer's, or None."""
+        norm = self.stack(part)[-1].norm
+        return norm if norm.final else None
+
     def without_tables(self) -> "Stacks":
         """Returns the model with no positions in place of those that only fill a table.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from attn.context import Context
 from attn.lookup import rows
 from attn.nn.attention import CrossAttention, entries_of
-from attn.nn.layers import AddAndNorm
+from attn.nn.layers import AddAndNorm, embedding_matrices
 
 if TYPE_CHECKING:
     from attn.config import Attention, Block, Stacks
@@ -94,6 +94,16 @@ class Stacked(nn.Module):
     length: int
     remat: bool = False
     scan: bool = False
+
+    def _draw_embeddings(self, names):
+        """Makes the matrices of vectors; raises ValueError for what makes no model."""
+        config = self.config
+        config.check()
+        if self.scan and config.unlike_layers:
+            raise ValueError(f"{config.unlike_layers}: scan must be False")
+        matrices = embedding_matrices(self, names, self.vocabulary, config.d_model)
+        for name, matrix in matrices.items():
+            setattr(self, name, matrix)
 
     def _embed(self, matrix, tokens, table, drop, ctx):
         """Returns embeddings and positions of tokens (B, N)."""

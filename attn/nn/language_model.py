@@ -18,7 +18,6 @@ from attn.nn.layers import (
     EMBEDDINGS,
     Dropout,
     PositionTable,
-    embedding_matrices,
     output_matrix,
 )
 from attn.nn.transformer import of_block
@@ -37,22 +36,16 @@ class LanguageModel(Stacked):
     def setup(self):
         """Makes embeddings, position table and layers."""
         config = self.config
-        config.check()
-        if self.scan and config.unlike_layers:
-            raise ValueError(f"{config.unlike_layers}: scan must be False")
-        d_model = config.d_model
         names = [
             name for name in EMBEDDINGS[config.embeddings] if name != "source_embedding"
         ]
-        matrices = embedding_matrices(self, names, self.vocabulary, d_model)
-        for name, matrix in matrices.items():
-            setattr(self, name, matrix)
+        self._draw_embeddings(names)
         positions = config.tables()["target_positions"]
-        self.target_positions = PositionTable(positions, self.length, d_model)
+        self.target_positions = PositionTable(positions, self.length, config.d_model)
         self.drop = Dropout("P_drop")
         self.decoder = [Layer(block, True) for block in config.stack("decoder")]
-        if config.norm.final:
-            self.decoder_norm = config.norm.build()
+        if norm := config.final_norm("decoder"):
+            self.decoder_norm = norm.build()
 
     def __call__(
         self, tokens: Int[ArrayLike, "B N"], ctx: Context
@@ -72,7 +65,8 @@ class LanguageModel(Stacked):
         """
         x = self._embed(self.embedding, tokens, self.target_positions, self.drop, ctx)
         x, ctx = self._run(self.decoder, x, ctx)
-        return (self.decoder_norm(x) if self.config.norm.final else x), ctx
+        x = self.decoder_norm(x) if self.config.final_norm("decoder") else x
+        return x, ctx
 
     def logits(self, hidden: Float[Array, "B N D"]) -> Float[Array, "B N Y"]:
         """Computes the logits of hidden states."""

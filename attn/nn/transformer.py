@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from attn.arithmetic import stated
 from attn.context import Context
 from attn.nn.blocks import Layer, Stacked
-from attn.nn.layers import EMBEDDINGS, Dropout, PositionTable, embedding_matrices
+from attn.nn.layers import EMBEDDINGS, Dropout, PositionTable
 from attn.nn.products import of_attention
 
 if TYPE_CHECKING:
@@ -35,14 +35,8 @@ class Transformer(Stacked):
     def setup(self):
         """Makes embeddings, position tables and layers."""
         config = self.config
-        config.check()
-        if self.scan and config.unlike_layers:
-            raise ValueError(f"{config.unlike_layers}: scan must be False")
+        self._draw_embeddings(EMBEDDINGS[config.embeddings])
         d_model = config.d_model
-        names = EMBEDDINGS[config.embeddings]
-        matrices = embedding_matrices(self, names, self.vocabulary, d_model)
-        for name, matrix in matrices.items():
-            setattr(self, name, matrix)
         tables = config.tables()
         self.source_positions = PositionTable(
             tables["source_positions"], self.length, d_model
@@ -62,9 +56,10 @@ class Transformer(Stacked):
             )
         ]
         # A post-norm layer ends in a norm, and the paper has none after the stack.
-        if config.norm.final:
-            self.encoder_norm = config.norm.build()
-            self.decoder_norm = config.norm.build()
+        if norm := config.final_norm("encoder"):
+            self.encoder_norm = norm.build()
+        if norm := config.final_norm("decoder"):
+            self.decoder_norm = norm.build()
 
     def __call__(
         self,
@@ -90,7 +85,7 @@ class Transformer(Stacked):
         table, drop = self.source_positions, self.source_drop
         x = self._embed(matrix, source, table, drop, ctx)
         x, _ = self._run(self.encoder, x, ctx)
-        return self.encoder_norm(x) if self.config.norm.final else x
+        return self.encoder_norm(x) if self.config.final_norm("encoder") else x
 
     def decode(
         self, tokens: Int[ArrayLike, "B M"], ctx: Context
@@ -108,7 +103,8 @@ class Transformer(Stacked):
         table, drop = self.target_positions, self.target_drop
         x = self._embed(self.embedding, tokens, table, drop, ctx)
         x, ctx = self._run(self.decoder, x, ctx)
-        return (self.decoder_norm(x) if self.config.norm.final else x), ctx
+        x = self.decoder_norm(x) if self.config.final_norm("decoder") else x
+        return x, ctx
 
     def logits(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M Y"]:
         """Computes the logits of the decoder's hidden states."""

@@ -9,7 +9,7 @@ import functools
 
 import jax
 
-from attn import config
+from attn import NoPositions, config
 from attn.attention import SMALL
 from experiments.optim import moment_shapes
 from experiments.settings import Settings, SettingsError
@@ -158,9 +158,7 @@ def _decoder(model):
     """Returns the layers of a model's decoder; those of an RNN are of one head."""
     if isinstance(model, config.RNN):
         d = model.d_model
-        return [
-            config.Block(d, 1, d, d, d_ff=1, positions=config.NoPositions())
-        ] * model.N
+        return [config.Block(d, 1, d, d, d_ff=1, positions=NoPositions())] * model.N
     return model.stack("decoder")
 
 
@@ -276,7 +274,11 @@ def _floats_of_layer(block, t):
     kept = block.positions.floats_of_pair or block.heads.floats_of_pair
     # Longer rows take the tiled kernel, which keeps no n² weights.
     is_short = t.sequence_length**2 <= SMALL
-    is_quadratic = block.positions.attend or block.heads.is_quadratic
+    is_quadratic = (
+        block.positions.attend
+        or block.heads.is_quadratic
+        or block.residual.takes_scores
+    )
     weights = kept * t.sequence_length if is_short or is_quadratic else 0
     of_head = block.width + block.d_v
     heads = (block.h + block.heads_of_keys) * of_head

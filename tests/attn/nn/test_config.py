@@ -9,9 +9,11 @@ import pytest
 
 from attn import (
     RESIDUALS,
+    Context,
     Differential,
     LanguageModel,
     Learned,
+    Mask,
     NoPositions,
     Recurrent,
     Relative,
@@ -24,7 +26,7 @@ from attn import (
     config,
 )
 from attn.config import COMBINATIONS, GATES
-from attn.nn.layers import ACTIVATIONS, EMBEDDINGS
+from attn.nn.layers import ACTIVATIONS, EMBEDDINGS, Pre
 from attn.scores import SCORES
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
@@ -252,3 +254,16 @@ def test_an_option_of_another_kind_is_named(options, message):
         object.__setattr__(description, name, value)
     with pytest.raises(ValueError, match=re.escape(message)):
         description.check()
+
+
+def test_a_stack_ends_in_the_norm_of_its_own_layers():
+    sizes = dict(N=1, d_model=8, d_ff=8, h=2, d_k=4, d_v=4)
+    description = config.Transformer(**sizes, encoder={"norm": Pre(kind="rms")})
+    model = Transformer(description, 11, 5)
+    tokens = jnp.ones((1, 3), int)
+    both = Context(), Context(Mask.causal())
+    variables = model.init(jax.random.key(0), tokens, tokens, *both)
+    params = variables["params"]
+    assert params["encoder_norm"].keys() == {"scale"} and "decoder_norm" not in params
+    memory = model.apply(variables, tokens, Context(), method="encode")
+    np.testing.assert_allclose((memory**2).mean(-1), 1, rtol=1e-4)

@@ -20,7 +20,7 @@ from attn import (
     config,
     keys_of_rows,
 )
-from attn.nn.layers import PostFinal, Pre
+from attn.nn.layers import NORMS, PostFinal, Pre
 from tests.attn import numpy_transformer
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
@@ -60,7 +60,7 @@ def logits(model, variables, tokens, ctx=CAUSAL):
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_equal_the_oracle(norm):
-    model, variables = build(norm=config.NORMS[norm]())
+    model, variables = build(norm=NORMS[norm]())
     exact = jax.tree.map(np.float64, variables)
     table = exact["positions"]["target_positions"]["table"]
     actual = logits(model, variables, text())[0]

@@ -192,7 +192,7 @@ def test_parameters():
     ("wrong", "message"),
     [
         (dict(score="nope"), "score='nope' must be one of none, dot"),
-        (dict(cell="rnn"), "cell='rnn' must be one of lstm, gru, tanh"),
+        (dict(cell="rnn"), "cell='rnn' must be one of gru, lstm, tanh"),
         (dict(embeddings="shared"), "embeddings='shared' must be one of tied"),
         (dict(d_model=7), "d_model=7 must be even"),
         (dict(score="none", selection="argmax"), "selection=argmax needs a score"),
