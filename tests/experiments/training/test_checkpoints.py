@@ -6,6 +6,7 @@ import math
 import resource
 import shutil
 import threading
+import time
 from typing import Any, NamedTuple
 
 import jax
@@ -369,3 +370,27 @@ def test_a_reason_is_in_words(error, expected):
 def test_notes_are_plain_json(workdir):
     notes = json.loads((workdir / "checkpoints/12/checksums.json").read_text())["notes"]
     assert (notes["step"], notes["data"], notes["scheduled"]) == (12, data(12), True)
+
+
+def test_trials_of_one_process_save_one_at_a_time(tmp_path, monkeypatch):
+    """Orbax numbers the operations of a process: two at once wait for each other for ever."""
+    busy = threading.Lock()
+    seen = []
+
+    def save(self, step, *arguments, **options):
+        is_free = busy.acquire(blocking=False)
+        seen.append((step, is_free))
+        time.sleep(0.2)
+        if is_free:
+            busy.release()
+        # As where the disk is full; nothing is written.
+        raise OSError("no space")
+
+    monkeypatch.setattr(orbax.training.Checkpointer, "save_checkpointables", save)
+    trials = [Checkpoints(tmp_path / name, keep=1) for name in "ab"]
+    for step, checkpoints in enumerate(trials):
+        checkpoints.save(step, state(step), data(step))
+    for checkpoints in trials:
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            checkpoints.wait()
+    assert sorted(seen) == [(0, True), (1, True)]
