@@ -98,7 +98,7 @@ def draw_structure(seed: int, group: int) -> Structure:
         return rng.random() < share
 
     dtype = pick("float64", "float32", "float32", "bfloat16", "float16")
-    kernel = pick(None, "reference", "reference", "tiled", "tiled", "tiled", "jax_nn")
+    kernel = pick(None, "reference", "reference", "blocks", "blocks", "blocks", "cudnn")
     batch = pick((), (1,), (2,), (2,), (3,), (2, 2), (1, 3))
     n = int(pick(*SIZES))
     m = int(pick(*SIZES))
@@ -126,15 +126,15 @@ def draw_structure(seed: int, group: int) -> Structure:
     kind = pick("dot", "scaled", "scaled", "scaled", "bilinear", "low rank", "additive")
     if kind in ("bilinear", "low rank", "additive") and chance(0.5):
         d_k = int(pick(1, 2, 3, 7))
-    if kernel == "jax_nn":
+    if kernel == "cudnn":
         expect = "either"
         d_v = d_k if chance(0.8) else d_v
     score = _draw_score(pick, chance, kind, h, d_q, d_k)
     mask = _draw_mask(pick, chance, batch, n, m, h)
-    if kernel == "jax_nn" and chance(0.7):
+    if kernel == "cudnn" and chance(0.7):
         mask = tuple(x for x in mask if x[0] in ("causal", "window", "padding"))
     bias, bias_shape = None, ()
-    if chance(0.1 if kernel == "jax_nn" else 0.4):
+    if chance(0.1 if kernel == "cudnn" else 0.4):
         bias, bias_shape = _draw_bias(pick, chance, batch, n, m, h)
     structure = Structure(
         dtype=dtype,
@@ -152,7 +152,7 @@ def draw_structure(seed: int, group: int) -> Structure:
         mask=mask,
         bias=bias,
         bias_shape=bias_shape,
-        lse=kernel != "jax_nn" and chance(0.8),
+        lse=kernel != "cudnn" and chance(0.8),
         weights=kernel in ("reference", None) and chance(0.4),
         expect=expect,
     )
@@ -456,10 +456,10 @@ def corners() -> dict[str, Structure]:
         "integer queries": Structure(integers="q", expect="either", gradients=False),
         "integer values": Structure(integers="v", expect="either", gradients=False),
         "NaN behind a padded block": Structure(
-            kernel="tiled", block=2, runs=2, n=3, m=4, widths=(1, 1, 1), **wide
+            kernel="blocks", block=2, runs=2, n=3, m=4, widths=(1, 1, 1), **wide
         ),
         "NaN behind a padded block, additive": Structure(
-            kernel="tiled",
+            kernel="blocks",
             block=2,
             runs=2,
             n=3,
@@ -477,7 +477,7 @@ def corners() -> dict[str, Structure]:
             dtype="float16", widths=(64, 64, 64), **wide
         ),
         "large numbers in float32": Structure(
-            kernel="tiled", widths=(64, 64, 64), **wide
+            kernel="blocks", widths=(64, 64, 64), **wide
         ),
     }
     shapes = {
@@ -491,7 +491,7 @@ def corners() -> dict[str, Structure]:
         "too many columns": ("dense", (2, 2, 3, 8)),
     }
     for name, part in shapes.items():
-        for kernel in ("reference", "tiled"):
+        for kernel in ("reference", "blocks"):
             corners[f"{name}, {kernel}"] = Structure(
                 kernel=kernel,
                 mask=(part,),
