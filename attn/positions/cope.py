@@ -23,7 +23,7 @@ from attn.masks import Mask
 from attn.normalisers import Softmax
 from attn.positions.base import Positions
 from attn.precision import at_least_float32
-from attn.pytrees import pytree
+from attn.pytrees import AnyArray, pytree
 from attn.scores import Dot, ScaledDot
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 
 def contextual_attention(
-    q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M J L"],
-    v: Float[Array, "*B M J V"],
+    q: Float[AnyArray, "*B N H K"],
+    k: Float[AnyArray, "*B M J L"],
+    v: Float[AnyArray, "*B M J V"],
     table: Float[Array, "P K"],
     *,
     places: Int[Array, "N"] | None = None,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     **arguments: Any,
-):
+) -> Any:
     """Computes attention that counts the keys between a query and a key by gates.
 
     Golovneva et al. 2024, "Contextual position encoding", section 4: with scores s_ij, and
