@@ -4,13 +4,16 @@ B batch (any leading axes), K hypotheses of one text, T entries of a cache, of w
 keep E, F features.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 
-def for_each_example(function, t):
+def for_each_example(function: Callable, t: Any) -> Callable:
     """Maps a function of arrays of examples over their batch axes, as many as t has."""
     for _ in range(jnp.ndim(t)):
         function = jax.vmap(function)
@@ -106,7 +109,9 @@ def parents(
     return for_each_example(one_example, t)(states, visible, t)
 
 
-def write_entries(entries, new, t: Int[ArrayLike, "*b"], axis: int = -2):
+def write_entries(
+    entries: Array, new: Array, t: Int[ArrayLike, "*b"], axis: int = -2
+) -> Array:
     """Returns a cache with the entries of K hypotheses at position t along an axis."""
 
     def one_example(entries, new, t):

@@ -272,7 +272,7 @@ class Stacks(Layer):
         """Returns the number of layers of the "encoder" or the "decoder"."""
         return getattr(self, part).get("N", self.N)
 
-    def _block(self, part, number):
+    def _block(self, part: str, number: int) -> Block:
         options = _options_of(self, Layer)
         options["mixing"] = getattr(self, f"{part}_mixing")
         return Block(**options | _changed(getattr(self, part), number))
@@ -320,7 +320,7 @@ class Stacks(Layer):
                 _check_shared(part, blocks)
         self._check_positions()
 
-    def _check_positions(self):
+    def _check_positions(self) -> None:
         mixers = [
             x.mixing for part in self.parts if part != "cross" for x in self.stack(part)
         ]
@@ -368,7 +368,7 @@ class Transformer(Stacks):
         layers = range(1, self.layers("decoder") + 1)
         return tuple(self._cross_attention(number) for number in layers)
 
-    def _cross_attention(self, number):
+    def _cross_attention(self, number: int) -> Attention:
         options = _options_of(self.of_memory(), Attention)
         return Attention(**options | _changed(self.cross, number))
 
@@ -464,7 +464,7 @@ MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel)}
 """The kinds of models by name."""
 
 
-def _options_of(value, cls):
+def _options_of(value: Any, cls) -> dict[str, Any]:
     """Returns the options of `cls`, a base of value's class, as `value` has them."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
 
@@ -485,7 +485,7 @@ def drawn(
         return drawn_score, _by_shape(lambda key: normaliser_init(normaliser)(key, h))
 
 
-def _by_shape(init):
+def _by_shape(init: Callable) -> Any:
     try:
         return jax.eval_shape(lambda: init(jax.random.key(0)))
     except TypeError as error:
@@ -535,7 +535,7 @@ def options_of_part(part: str) -> dict[str, dataclasses.Field]:
     }
 
 
-def _check_changes(part, changed, model):
+def _check_changes(part: str, changed: Mapping[str, Any], model: "Stacks") -> None:
     """Raises ValueError for changes of a part that it cannot have."""
     known = options_of_part(part)
     layers = model.layers("decoder" if part == "cross" else part)
@@ -560,7 +560,7 @@ def _check_changes(part, changed, model):
                 )
 
 
-def _check_shared(part, blocks):
+def _check_shared(part: str, blocks: tuple[Block, ...]) -> None:
     """Raises ValueError for layers that differ in what they share."""
     shared = [
         jax.eval_shape(lambda b=block: b.residual.shared(b, 1, 1, 1, jnp.float32))
@@ -576,7 +576,7 @@ def _check_shared(part, blocks):
         )
 
 
-def _changed(changed, number):
+def _changed(changed: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Returns what a part changes in the layer of a number."""
     of_stack = {
         k: v for k, v in changed.items() if k != "N" and not OF_LAYER.fullmatch(k)

@@ -125,7 +125,7 @@ def in_context(value: Any, ctx: Context) -> Any:
     return value
 
 
-def _hash(path) -> jax.Array:
+def _hash(path: tuple[str, ...]) -> jax.Array:
     """Returns the number that Linen folds into a key for a module of this path.
 
     So the numbers drawn are those of `module.make_rng`, one row at a time.

@@ -19,6 +19,7 @@ from attn.attention import attention
 from attn.functions import SAVED
 from attn.functions.softmax import softmax_parts
 from attn.kernels.query_blocks import over_blocks
+from attn.kernels.tile import Tile
 from attn.lookup import entries
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
@@ -129,27 +130,37 @@ def sampled_attention(
     return out, index, log_prob
 
 
-def _nothing(q, v):
+def _nothing(q: AnyArray, v: AnyArray) -> tuple[Array, Array]:
     """Returns outputs of 0 and indices of −1."""
     out = jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(v))
     return out, jnp.full(q.shape[:-1], -1, jnp.int32)
 
 
 @jax.jit
-def _best_keys(q, k, score, normaliser, mask, bias):
+def _best_keys(
+    q: AnyArray, k: AnyArray, score: Any, normaliser: Any, mask: Mask, bias: Any
+) -> tuple[Array, Array]:
     blocks = functools.partial(over_blocks, _best_of_tile)
     rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
     return map_heads_of_keys(blocks, q, k, **rest)
 
 
-def _best_of_tile(tile):
+def _best_of_tile(tile: Tile) -> tuple[Array, Array]:
     s = tile.scores()
     best = s.max(-1)
     return _index(tile, _first_argmax(s), best), best
 
 
 @jax.jit
-def _random_keys(q, k, score, normaliser, mask, bias, keys):
+def _random_keys(
+    q: AnyArray,
+    k: AnyArray,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+    keys: Array,
+) -> tuple[Array, Array]:
     def one_head(q, k, v, *, drop, **rest):
         # Two secret words a query, for the whole head: the sample must not depend on
         # where blocks begin.
@@ -161,7 +172,7 @@ def _random_keys(q, k, score, normaliser, mask, bias, keys):
     return map_heads_of_keys(one_head, q, k, drop=keys, **rest)
 
 
-def _sample_of_tile(tile):
+def _sample_of_tile(tile: Tile) -> tuple[Array, Array]:
     """Draws argmax_j w_j / E_j, E_j ~ Exp(1).
 
     This is the Gumbel-max trick argmax_j log w_j − log E_j, with one logarithm less.
@@ -177,7 +188,7 @@ def _sample_of_tile(tile):
     return _index(tile, at, selected), jnp.where(selected == -jnp.inf, 0.0, selected)
 
 
-def _log_weights(tile):
+def _log_weights(tile: Tile) -> tuple[Array, Array]:
     """Returns the logarithms of the weights, −inf for 0, and numbers in their proportion."""
     if hasattr(tile.normaliser, "exponents"):
         below, e, total = softmax_parts(*tile.exponents())
@@ -209,12 +220,12 @@ def _first_argmax(x: Float[Array, "n m"]) -> Int[Array, "n"]:
     return jnp.where(x < x.max(-1, keepdims=True), m, jnp.arange(m)[None]).min(-1)
 
 
-def _index(tile, at, best):
+def _index(tile: Tile, at: Array, best: Array) -> Array:
     return jnp.where(best == -jnp.inf, -1, tile.j[at]).astype(jnp.int32)
 
 
 @jax.jit
-def _values_at(v, index, broken):
+def _values_at(v: AnyArray, index: Array, broken: Array) -> Array:
     """Returns the values at the indices, and 0 for an index of −1.
 
     It is NaN where a score that was NaN or Inf decided the index.
@@ -232,7 +243,16 @@ def _values_at(v, index, broken):
     return jnp.where(broken[..., None], jnp.nan, out)
 
 
-def _with_soft_gradient(out, q, k, v, score, normaliser, mask, bias):
+def _with_soft_gradient(
+    out: Array,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+) -> Array:
     """Returns `out`, exactly, with the gradient of soft attention."""
     rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
     soft = attention(q, k, v, **rest)

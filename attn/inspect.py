@@ -50,13 +50,15 @@ def entropy(
 
 
 @jax.jit
-def _entropy(q, k, score, normaliser, mask, bias):
+def _entropy(
+    q: AnyArray, k: AnyArray, score: Any, normaliser: Any, mask: Mask, bias: Any
+) -> Array:
     blocks = functools.partial(over_blocks, _entropy_of_tile)
     rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
     return map_heads_of_keys(blocks, q, k, **rest)
 
 
-def _entropy_of_tile(tile):
+def _entropy_of_tile(tile: Tile) -> Array:
     if not hasattr(tile.normaliser, "exponents"):
         weights = tile.normaliser(tile.scores())
         total = weights.sum(-1, keepdims=True)
@@ -97,14 +99,23 @@ def top_weights(
 
 
 @functools.partial(jax.jit, static_argnames="top")
-def _top_weights(q, k, score, normaliser, mask, bias, *, top):
+def _top_weights(
+    q: AnyArray,
+    k: AnyArray,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+    *,
+    top: int,
+) -> tuple[Array, Array]:
     of_tile = functools.partial(_top_of_tile, top=top)
     blocks = functools.partial(over_blocks, of_tile)
     rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
     return map_heads_of_keys(blocks, q, k, **rest)
 
 
-def _top_of_tile(tile, top):
+def _top_of_tile(tile: Tile, top: int) -> tuple[Array, Array]:
     s = tile.scores()
     weights = tile.normaliser(s)
     if hasattr(tile.normaliser, "exponents"):
@@ -200,8 +211,17 @@ def weight_rows(
 
 
 @jax.jit
-def _weight_rows(q, k, queries, score, normaliser, mask, bias, drop):
-    dense = bias is not None and not hasattr(bias, "tile")
+def _weight_rows(
+    q: AnyArray,
+    k: AnyArray,
+    queries: np.ndarray,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+    drop: Any,
+) -> Array:
+    dense = isinstance(bias, jax.Array)
 
     def one_head(q, k, v, *, score, normaliser, mask, taint, bias, drop):
         keys = jnp.arange(k.shape[0])
@@ -230,7 +250,7 @@ def _weight_rows(q, k, queries, score, normaliser, mask, bias, drop):
         return jax.vmap(row, in_axes=in_axes)(queries, q, q_taint, bias)
 
     # A bias with one row is shared by all queries and serves as it is.
-    if dense and jnp.ndim(bias) > 1 and bias.shape[-2] > 1:
+    if isinstance(bias, jax.Array) and bias.ndim > 1 and bias.shape[-2] > 1:
         bias = jnp.take(bias, queries, axis=-2)
     q = jnp.take(q, queries, axis=-3)
     rest = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
@@ -238,6 +258,6 @@ def _weight_rows(q, k, queries, score, normaliser, mask, bias, drop):
     return jnp.moveaxis(rows, -3, -2)
 
 
-def _wide(x):
+def _wide(x: AnyArray) -> np.dtype:
     """Returns the dtype of the statistics of x, float32 at least."""
     return jnp.promote_types(jnp.result_type(x), jnp.float32)

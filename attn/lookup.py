@@ -7,6 +7,7 @@ table of gradients for each of them. R rows, D numbers of a row.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,9 @@ def rows(
 
 
 @rows.defjvp
-def _rows_jvp(by_product, primals, tangents):
+def _rows_jvp(
+    by_product: bool, primals: tuple[Array, Array], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
     table, places = primals
     wide = tangents[0].astype(at_least_float32(table.dtype))
     change = _product(wide, places, table.dtype) if by_product else wide[places]
@@ -48,14 +51,16 @@ def entries(
 
 
 @entries.defjvp
-def _entries_jvp(axis, primals, tangents):
+def _entries_jvp(
+    axis: int, primals: tuple[Array, Array], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
     x, places = primals
     wide = tangents[0].astype(at_least_float32(x.dtype))
     change = jnp.take_along_axis(wide, places, axis)
     return jnp.take_along_axis(x, places, axis), change.astype(x.dtype)
 
 
-def _product(table, places, precision_of):
+def _product(table: Array, places: Array, precision_of: Any) -> Array:
     """Returns the rows at places as a product, whose transpose is a product too."""
     hot = jax.nn.one_hot(places, len(table), dtype=table.dtype)
     # By default accelerators round factors to no less than bfloat16.

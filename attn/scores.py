@@ -25,10 +25,11 @@ holds a new score to the contract.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from attn.arithmetic import Products, stated
@@ -73,7 +74,7 @@ def score(cls: type[T]) -> type[T]:
     return made
 
 
-def _default_init(cls, key: Array, h: int, d_q: int, d_k: int):
+def _default_init(cls, key: Array, h: int, d_q: int, d_k: int) -> Any:
     """Returns the score with the defaults of its fields."""
     missing = dataclasses.MISSING
     for field in dataclasses.fields(cls):
@@ -124,7 +125,7 @@ class ScaledDot:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Scales q, which costs N·K multiplications; scaling the scores costs N·M."""
         # Vectors without numbers have scores of 0, at any scale.
         d_k = max(1, q.shape[-1])
@@ -149,7 +150,9 @@ class Bilinear:
     w_2: Any = None  # Float[Array, "R K"]
 
     @classmethod
-    def init(cls, key: Array, h: int, d_q: int, d_k: int, *, rank: int | None = None):
+    def init(
+        cls, key: Array, h: int, d_q: int, d_k: int, *, rank: int | None = None
+    ) -> Self:
         """Draws W of h heads, (H, Q, K).
 
         With a rank R it is two factors, (H, Q, R) and (H, R, K).
@@ -172,7 +175,7 @@ class Bilinear:
         dot, q, k = self.prepare(q, k)
         return dot(q, k)
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Folds W into the queries."""
         q = q @ self.w.astype(q.dtype)
         if self.w_2 is not None:
@@ -204,7 +207,7 @@ class Additive:
         *,
         d_a: int | None = None,
         bias: bool = False,
-    ):
+    ) -> Self:
         """Draws the parameters of h heads with hidden width A = d_a, d_k unless given.
 
         A bias starts at 0.
@@ -232,7 +235,7 @@ class Additive:
         # The textbook form, to which tests and `attn.contract` hold `prepare`.
         return jnp.einsum("nma,a->nm", jnp.tanh(a[:, None] + b[None]), hidden.v)
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Projects queries and keys, each once."""
         dtype = _at_least_float32(q)
         a = jnp.matmul(*factors(q, self.w_q), preferred_element_type=dtype)
@@ -294,7 +297,7 @@ class QKNorm:
         *,
         inner: ScoreChoice = "scaled_dot",
         norm: str = "rms",
-    ):
+    ) -> Self:
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Gains start at 1. The one number of norm="l2" starts at √d_k, where Henry et al.
@@ -321,14 +324,14 @@ class QKNorm:
     ) -> Float[Array, "N M"]:
         return self.inner(self._normed(q, self.g_q), self._normed(k, self.g_k))
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Norms queries and keys, then does what the inner score prepares."""
         return self.inner.prepare(self._normed(q, self.g_q), self._normed(k, self.g_k))
 
     def products(self, d_q: int, d_k: int) -> Products | None:
         return stated(self.inner, d_q, d_k)
 
-    def _normed(self, x, gain):
+    def _normed(self, x: Array, gain: Any) -> Array:
         # The squares of bfloat16 are summed in float32; the inner score gets x's dtype.
         wide = x.astype(_at_least_float32(x))
         total = (wide**2).sum(-1, keepdims=True)
@@ -363,7 +366,7 @@ class Softcap:
         *,
         inner: ScoreChoice = "scaled_dot",
         cap: float = 50.0,
-    ):
+    ) -> Self:
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Raises:
@@ -383,7 +386,7 @@ class Softcap:
         cap = jnp.asarray(self.cap, s.dtype)
         return cap * jnp.tanh(s / cap)
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Does what the inner score prepares."""
         inner, q, k = self.inner.prepare(q, k)
         return Softcap(inner, self.cap), q, k
@@ -418,7 +421,7 @@ class Annealed:
         start: float = 2.0,
         end: float = 1.0,
         steps: int = 1000,
-    ):
+    ) -> Self:
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Raises:
@@ -452,7 +455,7 @@ class Annealed:
         s = s.astype(_at_least_float32(s))
         return s / jnp.asarray(self._temperature(), s.dtype)
 
-    def prepare(self, q, k):
+    def prepare(self, q: Array, k: Array) -> tuple[Any, Array, Array]:
         """Does what the inner score prepares; of a product the queries are divided."""
         inner, q, k = self.inner.prepare(q, k)
         if not self.is_product:
@@ -465,7 +468,7 @@ class Annealed:
     def products(self, d_q: int, d_k: int) -> Products | None:
         return stated(self.inner, d_q, d_k)
 
-    def _temperature(self):
+    def _temperature(self) -> Any:
         if self.step is None:
             return self.end
         left = jnp.maximum(0, 1 - self.step / self.steps)
@@ -507,10 +510,10 @@ def score_init(choice: ScoreChoice) -> Callable:
 _glorot = jax.nn.initializers.glorot_uniform(in_axis=-2, out_axis=-1, batch_axis=0)
 
 
-def _check_norm(norm):
+def _check_norm(norm: str) -> None:
     if norm not in ("rms", "l2"):
         raise ValueError(f"unknown norm {norm!r} of queries and keys; known: rms, l2")
 
 
-def _at_least_float32(x):
+def _at_least_float32(x: Array) -> np.dtype:
     return at_least_float32(x.dtype)

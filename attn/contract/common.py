@@ -2,13 +2,14 @@
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.config import Attention
 from attn.context import Context, Decoding
@@ -50,7 +51,7 @@ class Row(NamedTuple):
     """The error that was found, or its size."""
 
 
-def run(checks) -> Iterator[Row]:
+def run(checks: Mapping[str, Callable]) -> Iterator[Row]:
     """Yields the rows of checks that return a detail, or raise."""
     for what, check in checks.items():
         try:
@@ -122,7 +123,7 @@ def by_arguments_alone(
             )
 
 
-def masks():
+def masks() -> dict[str, tuple[Mask, np.ndarray]]:
     """Returns {name: (mask, the keys that each query sees (B, H, N, M))} of every kind."""
     i = np.arange(N)[:, None]
     j = np.arange(M)[None]
@@ -154,14 +155,14 @@ def masks():
     }
 
 
-def inputs(dtype, n=N, m=M):
+def inputs(dtype: Any, n: int = N, m: int = M) -> list[Array]:
     """Returns queries, keys and values, normal random numbers."""
     draw = np.random.default_rng(0).normal
     shapes = (B, n, H, K), (B, m, H, K), (B, m, H, V)
     return [jnp.asarray(draw(size=shape), dtype) for shape in shapes]
 
 
-def cast(tree, dtype):
+def cast(tree: Any, dtype: Any) -> Any:
     """Returns the value with its floating-point parameters in a dtype."""
 
     def in_dtype(leaf):
@@ -171,7 +172,7 @@ def cast(tree, dtype):
     return jax.tree.map(in_dtype, tree)
 
 
-def close(a, b, tolerance, name="results"):
+def close(a: Any, b: Any, tolerance: float, name: str = "results") -> str:
     """Returns the greatest difference, as a text; raises where it is too large."""
     a = np.asarray(a, np.float64)
     b = np.asarray(b, np.float64)
@@ -188,18 +189,18 @@ def close(a, b, tolerance, name="results"):
     return f"error {error:.1g}"
 
 
-def is_a(value, cls):
+def is_a(value: Any, cls) -> None:
     """Raises TypeError for a value of another class."""
     if not isinstance(value, cls):
         raise TypeError(f"{value!r} is no {cls.__name__}")
 
 
-def description(**options) -> Attention:
+def description(**options: Any) -> Attention:
     """Returns an attention of the sizes of this file."""
     return Attention(D, H, K, V, **{"positions": NoPositions(), **options})
 
 
-def steps(layer: int = 1, **options):
+def steps(layer: int = 1, **options: Any) -> str:
     """Compares causal self-attention step by step with the full pass."""
     module = MultiHeadAttention(description(**options), causal=True)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
@@ -214,7 +215,7 @@ def steps(layer: int = 1, **options):
     return close(all_steps(jax.jit(step), x, cache), whole, 1e-4)
 
 
-def packed(mix, mask):
+def packed(mix: Callable, mask: Mask) -> str:
     """Compares a text that stands behind another in its row with the same alone in one.
 
     `mix(x, ctx)` gives the outputs (2, T, D) of tokens x; `mask` hides nothing of a text.
@@ -231,7 +232,7 @@ def packed(mix, mask):
     return close(row[BEFORE:], alone[:N], 1e-4)
 
 
-def all_steps(step, x, cache):
+def all_steps(step: Callable, x: Array, cache: Any) -> Array:
     """Returns the outputs of N steps (x, ctx) -> (y, ctx), one after another."""
     outputs = []
     for t in range(N):

@@ -1,8 +1,11 @@
 """Checks of custom heads."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.context import Context, Decoding
 from attn.contract.common import (
@@ -55,7 +58,7 @@ def check_heads(heads: Heads) -> list[Row]:
     return list(run(checks))
 
 
-def _alone(heads):
+def _alone(heads: Heads) -> None:
     module, variables, x, memory = _module(heads)
 
     def compute(number, shift):
@@ -65,11 +68,11 @@ def _alone(heads):
     return by_arguments_alone(compute)
 
 
-def _steps(heads, number):
+def _steps(heads: Heads, number: int) -> str:
     return steps(number, heads=heads)
 
 
-def _module(heads):
+def _module(heads: Heads) -> tuple[CrossAttention, Any, Array, Array]:
     """Returns a module, its variables, queries' x (B, N, D) and memory (B, M, D)."""
     module = CrossAttention(description(heads=heads))
     draw = np.random.default_rng(3).normal
@@ -78,7 +81,7 @@ def _module(heads):
     return module, variables, x, memory
 
 
-def _hidden(heads, number):
+def _hidden(heads: Heads, number: int) -> str:
     module, variables, x, memory = _module(heads)
     mask = Mask.padding(jnp.array(LENGTHS))
     other = memory.at[0, LENGTHS[0] :].add(1.0)
@@ -89,17 +92,18 @@ def _hidden(heads, number):
     return close(after, before, 1e-6)
 
 
-def _weights(heads, number):
+def _weights(heads: Heads, number: int) -> str:
     module, variables, x, memory = _module(heads)
     ctx = Context(memory=memory, layer=number)
     (out, _), kept = module.apply(variables, x, ctx, mutable=["weights"])
-    shape = jnp.shape(kept["weights"]["weights"])
+    (weights,) = jax.tree.leaves(kept["weights"])
+    shape = weights.shape
     if shape != (B, H, N, M):
         raise ValueError(f"weights have shape {shape}, not {(B, H, N, M)}")
     return close(out, module.apply(variables, x, ctx)[0], 1e-5)
 
 
-def _memory(heads, number):
+def _memory(heads: Heads, number: int) -> str:
     module, variables, x, memory = _module(heads)
     visible = jnp.arange(M)[None, None] < jnp.array(LENGTHS)[:, None, None]
     kept = module.apply(variables, memory, method="project")

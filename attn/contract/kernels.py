@@ -5,10 +5,13 @@ of a dtype for h heads.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.attention import attention
 from attn.contract import oracle
@@ -19,13 +22,15 @@ from attn.masks import Mask
 from attn.normalisers import Softmax
 from attn.scores import ScaledDot
 
+Make = Callable[[Any, int], dict[str, Any]]
+"""A function (dtype, h) -> arguments of `attention()`, see above."""
 LONG = 300
 """Queries of two blocks of the kernel blocks."""
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}
 """The greatest error, as a share of the greatest number or of 1."""
 
 
-def checks_of(make, dtypes, **options):
+def checks_of(make: Make, dtypes: Sequence[str], **options: Any) -> dict[str, Callable]:
     """Returns checks by what they say; `options` name the value to `MultiHeadAttention`."""
     checks = {
         "heads are independent of each other": lambda: _heads(make),
@@ -48,7 +53,7 @@ def checks_of(make, dtypes, **options):
     return checks
 
 
-def form(make):
+def form(make: Make) -> None:
     """Raises ValueError for a parameter without a leading axis of heads."""
     for leaf in jax.tree.leaves(make(jnp.float32, H)):
         shape = jnp.shape(leaf)
@@ -56,9 +61,9 @@ def form(make):
             raise ValueError(f"a parameter of shape {shape} for {H} heads")
 
 
-def _kernels(make, mask, dtype):
+def _kernels(make: Make, name: str, dtype: str) -> str:
     """Compares kernels in a precision with the oracle in float64 of the same numbers."""
-    mask, visible = masks()[mask]
+    mask, visible = masks()[name]
     details = []
     with enable_x64(True):
         qkv = inputs(dtype)
@@ -72,14 +77,20 @@ def _kernels(make, mask, dtype):
             pairs = (
                 zip(results, exact, strict=True) if has_lse else [(results, exact[0])]
             )
-            for name, (a, b) in zip(("outputs", "LSEs"), pairs, strict=False):
-                named = f"{name} of {kernel}"
+            for result, (a, b) in zip(("outputs", "LSEs"), pairs, strict=False):
+                named = f"{result} of {kernel}"
                 details.append(close(a, b, TOLERANCES[dtype], named))
     # Of the kernel blocks, the output's.
     return details[len(details) // 2]
 
 
-def _exact(qkv, visible, *, score=ScaledDot(), normaliser=Softmax()):
+def _exact(
+    qkv: Sequence[Array],
+    visible: Any,
+    *,
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
+) -> tuple[Array, Array | None]:
     """Returns the output and the LSE, None where the normaliser has none, by the oracle."""
     q, k, v = (jnp.moveaxis(x, 2, 1) for x in qkv)
     s = _each_head(lambda score, q, k: score(q, k), score, q, k)
@@ -94,7 +105,7 @@ def _exact(qkv, visible, *, score=ScaledDot(), normaliser=Softmax()):
     return out, lse if has_lse else None
 
 
-def _by_exponents(normaliser, s):
+def _by_exponents(normaliser: Any, s: Array) -> tuple[Array, Array]:
     x, rest = normaliser.exponents(s)
     if rest is None:
         return oracle.softmax(x)
@@ -104,7 +115,7 @@ def _by_exponents(normaliser, s):
     return weights[:, :-1], lse
 
 
-def _each_head(function, value, *arrays):
+def _each_head(function: Callable, value: Any, *arrays: Array) -> Any:
     """Maps `function(value of a head, *arrays of it)` over arrays (B, H, ...)."""
 
     def for_each_head(leaf):
@@ -117,7 +128,7 @@ def _each_head(function, value, *arrays):
     return jax.vmap(of_head, axes, 1)(jax.tree.map(for_each_head, value), *arrays)
 
 
-def _long(make):
+def _long(make: Make) -> str:
     with enable_x64(True):
         qkv = inputs(jnp.float64, LONG, LONG)
         value = make(jnp.float64, H)
@@ -127,7 +138,7 @@ def _long(make):
         )
 
 
-def _halves(make):
+def _halves(make: Make) -> str:
     """Compares outputs and gradients in bfloat16 with those of the same numbers in float64.
 
     The kernel blocks may err twice as much as the reference, which is the textbook form, and
@@ -152,7 +163,7 @@ def _halves(make):
     return f"error {most:.1g}"
 
 
-def _outputs_and_gradients(arguments, kernel):
+def _outputs_and_gradients(arguments: Any, kernel: str) -> list[np.ndarray]:
     """Returns outputs and LSEs, and the gradients of their sums, as arrays of float64."""
     _, value = arguments
     has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
@@ -172,7 +183,7 @@ def _outputs_and_gradients(arguments, kernel):
     return [np.asarray(x, np.float64) for x in leaves if x.dtype != jax.dtypes.float0]
 
 
-def _heads(make):
+def _heads(make: Make) -> None:
     """Compares all heads together with each head alone, with its own parameters."""
     with enable_x64(True):
         q, k, v = inputs(jnp.float64)
@@ -188,7 +199,7 @@ def _heads(make):
             close(together[:, :, i : i + 1], alone, 1e-9, f"outputs of head {i}")
 
 
-def _shared_keys(make):
+def _shared_keys(make: Make) -> str:
     """Compares one head of keys and values with the same repeated for all heads."""
     with enable_x64(True):
         q, k, v = inputs(jnp.float64)
@@ -197,7 +208,7 @@ def _shared_keys(make):
         each = [jnp.broadcast_to(x, (*x.shape[:2], H, x.shape[3])) for x in one]
         exact = attention(q, *each, **value)
         visible = jnp.ones((B, 1, M), bool)
-        both = dict(score=ScaledDot(), normaliser=Softmax()) | value
+        both = {"score": ScaledDot(), "normaliser": Softmax(), **value}
         out = over_cache(q, *as_cached(*one), visible=visible, **both)
         close(out, exact, 1e-9, "outputs of the kernel of decoding")
         for kernel in ("blocks", "reference"):
@@ -206,7 +217,7 @@ def _shared_keys(make):
         return detail
 
 
-def _gradients(make):
+def _gradients(make: Make) -> str:
     with enable_x64(True):
         qkv = inputs(jnp.float64)
         leaves, tree = jax.tree.flatten(make(jnp.float64, H))
@@ -231,13 +242,13 @@ def _gradients(make):
         return f"{len(leaves)} parameters"
 
 
-def _cached(make):
+def _cached(make: Make) -> str:
     with enable_x64(True):
         q, k, v = inputs(jnp.float64)
         value = make(jnp.float64, H)
         visible = np.arange(M)[None, None] < np.array([4, M])[:, None, None]
         exact = attention(q, k, v, mask=Mask.dense(visible[:, None]), **value)
         keys, values = as_cached(k, v)
-        both = dict(score=ScaledDot(), normaliser=Softmax()) | value
+        both = {"score": ScaledDot(), "normaliser": Softmax(), **value}
         out = over_cache(q, keys, values, visible=jnp.asarray(visible), **both)
         return close(out, exact, 1e-9)

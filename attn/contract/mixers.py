@@ -1,8 +1,13 @@
 """Checks of a custom mixer."""
 
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.config import Block
 from attn.context import Context
@@ -60,11 +65,11 @@ def in_layer(mixer: Mixer) -> None:
     jax.eval_shape(lambda key, x: layer.init(key, x, ctx), key, x)
 
 
-def _block(mixer):
+def _block(mixer: Mixer) -> Block:
     return Block(D, H, K, V, d_ff=D, positions=NoPositions(), mixing=mixer)
 
 
-def _alone(mixer):
+def _alone(mixer: Mixer) -> None:
     module, variables, x = _module(mixer, causal=True)
     ctx = Context(Mask.causal())
 
@@ -75,7 +80,7 @@ def _alone(mixer):
     return by_arguments_alone(compute, layers=(1,))
 
 
-def _module(mixer, causal):
+def _module(mixer: Mixer, causal: bool) -> tuple[nn.Module, Any, Array]:
     """Returns a mixer's module, its variables, and inputs (B, N, D)."""
     module = mixer.build(_block(mixer), causal)
     x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
@@ -83,12 +88,12 @@ def _module(mixer, causal):
     return module, jax.jit(module.init)(jax.random.key(1), x, ctx), x
 
 
-def _mixing(module, mask):
+def _mixing(module: nn.Module, mask: Mask) -> Callable:
     """Returns the compiled function (variables, x) -> outputs of all positions."""
     return jax.jit(lambda variables, x: module.apply(variables, x, Context(mask))[0])
 
 
-def _causal(mixer):
+def _causal(mixer: Mixer) -> None:
     module, variables, x = _module(mixer, causal=True)
     mixed = _mixing(module, Mask.causal())
     before = mixed(variables, x)
@@ -97,7 +102,7 @@ def _causal(mixer):
         close(after[:, :i], before[:, :i], 1e-6, f"outputs before position {i}")
 
 
-def _padding(mixer):
+def _padding(mixer: Mixer) -> str:
     module, variables, x = _module(mixer, causal=False)
     mixed = _mixing(module, Mask.padding(jnp.full(B, 3)))
     before = mixed(variables, x)
@@ -105,7 +110,7 @@ def _padding(mixer):
     return close(after[:, :3], before[:, :3], 1e-6)
 
 
-def _packed(mixer):
+def _packed(mixer: Mixer) -> str:
     for causal in (False, True):
         module, variables, _ = _module(mixer, causal)
 
@@ -116,7 +121,7 @@ def _packed(mixer):
     return detail
 
 
-def _steps(mixer):
+def _steps(mixer: Mixer) -> str:
     module, variables, x = _module(mixer, causal=True)
     whole = _mixing(module, Mask.causal())(variables, x)
 

@@ -1,10 +1,12 @@
 """Checks of one's own normaliser."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.contract import kernels
 from attn.contract.common import H, M, N, Row, cast, close, run
@@ -49,18 +51,18 @@ def check_normaliser(
     return list(run(checks | more))
 
 
-def _one_head(value):
+def _one_head(value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0] if jnp.ndim(leaf) else leaf, value)
 
 
-def _scores(dtype=jnp.float64):
+def _scores(dtype: Any = jnp.float64) -> Array:
     """Returns scores of which some are hidden, and all of the last query's."""
     s = np.random.default_rng(4).normal(size=(N, M)) * 2
     s[:, 1] = s[-1] = -np.inf
     return jnp.asarray(s, dtype)
 
 
-def _dtypes(make):
+def _dtypes(make: kernels.Make) -> None:
     value = _one_head(make(jnp.float32, H)["normaliser"])
     weights = value(_scores(jnp.float32))
     if weights.shape != (N, M) or weights.dtype != jnp.float32:
@@ -70,7 +72,7 @@ def _dtypes(make):
         )
 
 
-def hidden(value) -> None:
+def hidden(value: Any) -> None:
     """Raises ValueError where a hidden key has a weight, or a weight is no finite number."""
     with enable_x64(True):
         s = _scores()
@@ -87,14 +89,14 @@ def hidden(value) -> None:
             raise ValueError("a key whose score is −inf has a weight that is not 0")
 
 
-def _unchanged(value):
+def _unchanged(value: Any) -> str:
     with enable_x64(True):
         s = _scores()
         seen = jnp.delete(s, 1, axis=1)
         return close(jnp.delete(value(s), 1, axis=1), value(seen), 1e-9)
 
 
-def _sums(value):
+def _sums(value: Any) -> str:
     if not value.sums_to_one:
         return "it does not"
     with enable_x64(True):

@@ -10,6 +10,7 @@ score. Heads come before positions, unlike in `attn.attention`.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +20,19 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 Scores = Float[Array, "B H N M"]
 
 
-def dot(q, k):
+def dot(q: Array, k: Array) -> Scores:
     """Computes qᵀ k."""
     return jnp.einsum("bhnk,bhmk->bhnm", q, k)
 
 
-def scaled_dot(q, k, scale=None):
+def scaled_dot(q: Array, k: Array, scale: Any = None) -> Scores:
     """Computes qᵀ k · scale, of each head or all; by default 1/√K (Vaswani et al. 2017)."""
     if scale is None:
         scale = max(1, q.shape[-1]) ** -0.5
     return dot(q, k) * jnp.reshape(scale, (1, -1, 1, 1))
 
 
-def bilinear(q, k, w, w_2=None):
+def bilinear(q: Array, k: Array, w: Array, w_2: Array | None = None) -> Scores:
     """Computes qᵀ W k, or qᵀ W W₂ k, with W (H, K, K) (Luong et al. 2015)."""
     q = jnp.einsum("bhnk,hkl->bhnl", q, _all_heads(w, q))
     if w_2 is not None:
@@ -39,7 +40,9 @@ def bilinear(q, k, w, w_2=None):
     return dot(q, k)
 
 
-def additive(q, k, w_q, w_k, v, b=None):
+def additive(
+    q: Array, k: Array, w_q: Array, w_k: Array, v: Array, b: Array | None = None
+) -> Scores:
     """Computes vᵀ tanh(W_q q + W_k k + b), with v (H, A) (Bahdanau et al. 2015)."""
     of_q = jnp.einsum("bhnk,hka->bhna", q, _all_heads(w_q, q))
     of_k = jnp.einsum("bhmk,hka->bhma", k, _all_heads(w_k, q))
@@ -49,7 +52,7 @@ def additive(q, k, w_q, w_k, v, b=None):
     return jnp.einsum("bhnma,ha->bhnm", hidden, _all_heads(v, q))
 
 
-def _all_heads(parameter, q):
+def _all_heads(parameter: Array, q: Array) -> Array:
     return jnp.broadcast_to(parameter, (q.shape[1], *parameter.shape[1:]))
 
 
@@ -102,7 +105,7 @@ def attention(
     return jnp.einsum("bhnm,bhmv->bhnv", weights, v), lse, weights
 
 
-def error(actual, expected) -> float:
+def error(actual: Any, expected: Any) -> float:
     """Returns the largest difference, in parts of the largest finite expected value.
 
     Where all expected values are 0, it is the difference itself; it is inf for NaN, and 0

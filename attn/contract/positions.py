@@ -1,5 +1,8 @@
 """Checks of custom positions."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,14 +51,14 @@ def check_positions(positions: Positions) -> list[Row]:
     return list(run(checks))
 
 
-def _table(positions):
+def _table(positions: Positions) -> None:
     table = positions.table(jax.random.key(0), N, D)
     rows, *width = table.shape
     if rows < N or width != [D] or not jnp.isfinite(table).all():
         raise ValueError(f"a table of shape {table.shape} for {N} positions, width {D}")
 
 
-def _places(positions):
+def _places(positions: Positions) -> None:
     counted = jnp.broadcast_to(jnp.arange(N), (B, N))
     rows = len(positions.table(jax.random.key(0), N, D))
     for key in (None, jax.random.key(1)):
@@ -65,7 +68,7 @@ def _places(positions):
             raise ValueError(f"places {places.tolist()} in a table of {rows} rows")
 
 
-def _rotate(positions):
+def _rotate(positions: Positions) -> None:
     for dtype in ("float32", "bfloat16"):
         q, _, _ = inputs(dtype)
         turned = positions.rotate(q, jnp.arange(N))
@@ -75,7 +78,7 @@ def _rotate(positions):
             raise ValueError("a turned number is NaN or Inf")
 
 
-def _tiles(positions):
+def _tiles(positions: Positions) -> str | None:
     for causal in (False, True):
         bias = positions.bias(jax.random.key(0), H, causal)
         if bias is None:
@@ -87,7 +90,7 @@ def _tiles(positions):
         close(part, whole[:, 37:45, 11:32], 1e-6, "a tile and its part of the whole")
 
 
-def _packed(positions):
+def _packed(positions: Positions) -> str:
     module = MultiHeadAttention(description(positions=positions), causal=True)
     x = jnp.zeros((1, N, D))
     variables = module.init(jax.random.key(1), x, Context(Mask.causal()))
@@ -98,7 +101,7 @@ def _packed(positions):
     return packed(mix, Mask.causal())
 
 
-def _gradients(positions):
+def _gradients(positions: Positions) -> str:
     """Compares what kernels say of the gradients of a bias, through what it is made of."""
     if positions.attend:
         return "no bias"
@@ -114,7 +117,7 @@ def _gradients(positions):
     return _compared(value, bias_of, N)
 
 
-def _compared(value, bias_of, m):
+def _compared(value: Any, bias_of: Callable, m: int) -> str:
     """Compares what kernels say of the gradients of a value's arrays."""
     qkv = inputs(jnp.float32, m=m)
     leaves, tree = jax.tree.flatten(cast(value, jnp.float32))

@@ -1,8 +1,11 @@
 """Checks of a custom residual."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn.config import LanguageModel
 from attn.context import Context, Decoding
@@ -46,7 +49,7 @@ def check_residual(residual: Residual) -> list[Row]:
     return list(run(checks))
 
 
-def _description(residual):
+def _description(residual: Residual) -> LanguageModel:
     return LanguageModel(
         d_model=D,
         d_ff=D,
@@ -59,7 +62,9 @@ def _description(residual):
     )
 
 
-def _model(residual, **options):
+def _model(
+    residual: Residual, **options: Any
+) -> tuple[language_model.LanguageModel, Any, Array]:
     """Returns a model of several layers, its variables and tokens (B, N)."""
     description = _description(residual)
     model = language_model.LanguageModel(description, VOCABULARY, 2 * N, **options)
@@ -68,7 +73,7 @@ def _model(residual, **options):
     return model, variables, tokens
 
 
-def _causal(residual):
+def _causal(residual: Residual) -> None:
     model, variables, tokens = _model(residual)
     apply = jax.jit(model.apply)
     before = apply(variables, tokens, Context(Mask.causal()))
@@ -78,7 +83,7 @@ def _causal(residual):
         close(after[:, :i], before[:, :i], 1e-6, f"outputs before position {i}")
 
 
-def _scan(residual):
+def _scan(residual: Residual) -> str:
     model, variables, tokens = _model(residual)
     ctx = Context(Mask.causal())
     looped = jax.jit(model.apply)(variables, tokens, ctx)
@@ -86,7 +91,7 @@ def _scan(residual):
     return close(scanned, looped, 1e-5)
 
 
-def _gradients(residual):
+def _gradients(residual: Residual) -> None:
     model, variables, tokens = _model(residual)
 
     apply = jax.jit(model.apply)
@@ -101,7 +106,7 @@ def _gradients(residual):
         raise ValueError("a gradient is NaN or Inf")
 
 
-def _packed(residual):
+def _packed(residual: Residual) -> str:
     model, variables, tokens = _model(residual)
     apply = jax.jit(model.apply)
     alone = apply(variables, tokens, Context(Mask.causal()))
@@ -113,7 +118,7 @@ def _packed(residual):
     return close(row[0, N:], alone[1], 1e-5)
 
 
-def _steps(residual):
+def _steps(residual: Residual) -> str:
     model, variables, tokens = _model(residual)
     whole = jax.jit(model.apply)(variables, tokens, Context(Mask.causal()))
 

@@ -1,9 +1,11 @@
 """Checks of one's own score."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from attn.contract import kernels
 from attn.contract.common import H, K, M, N, Row, cast, close, inputs, run
@@ -40,12 +42,12 @@ def check_score(
     return list(run(checks | kernels.checks_of(make, dtypes, score=score)))
 
 
-def _make(score, dtype, h):
+def _make(score: Any, dtype: Any, h: int) -> Any:
     """Makes a score of h heads whose parameters are of a dtype."""
     return cast(score_init(score)(jax.random.key(0), h, K, K), dtype)
 
 
-def _one_head(function, score, q, k):
+def _one_head(function: Callable, score: Any, q: Array, k: Array) -> Array:
     """Maps `function(score, q, k)` over the heads of q and k (N, H, K)."""
 
     def for_each_head(leaf):
@@ -55,7 +57,7 @@ def _one_head(function, score, q, k):
     return jax.vmap(function, (0, 1, 1))(score, q, k)
 
 
-def _dtypes(score):
+def _dtypes(score: Any) -> None:
     for dtype, wide in (("bfloat16", "float32"), ("float32", "float32")):
         q, k, _ = inputs(dtype)
         s = _one_head(
@@ -68,7 +70,7 @@ def _dtypes(score):
             )
 
 
-def _prepare(score):
+def _prepare(score: Any) -> str:
     def prepared(score, q, k):
         score, q, k = score.prepare(q, k)
         return score(q, k)
@@ -81,7 +83,7 @@ def _prepare(score):
         return close(_one_head(prepared, value, q[0], k[0]), direct, 1e-9)
 
 
-def _product(score):
+def _product(score: Any) -> str:
     value = _make(score, jnp.float32, H)
     kinds = []
 

@@ -42,7 +42,7 @@ class Heads:
         v: Float[Array, "*B M J V"],
         ctx: Context,
         **arguments: Any,
-    ):
+    ) -> Any:
         """Computes what `attention` returns for the same arguments."""
         return attention(q, k, v, **arguments)
 

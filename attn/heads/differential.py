@@ -63,7 +63,7 @@ class Differential(Heads):
         v: Float[Array, "*B M H V"],
         ctx: Context,
         **arguments: Any,
-    ):
+    ) -> Any:
         """Computes the outputs (*B, N, H, V) and, asked for, the weights A_1 − λ A_2."""
         result = differential(q, k, v, self._factor(params, ctx), **arguments)
         if not arguments.get("return_weights"):
@@ -93,13 +93,13 @@ class Differential(Heads):
             return self.lambda_init
         return 0.8 - 0.6 * jnp.exp(-0.3 * (ctx.layer - 1))
 
-    def _factor(self, params, ctx):
+    def _factor(self, params: Mapping[str, Array], ctx: Context) -> Array:
         """Returns λ, in float32 at least."""
         wide = at_least_float32(params["scale"].dtype)
         q_1, k_1, q_2, k_2 = (params[name].astype(wide) for name in VECTORS)
         return jnp.exp(q_1 @ k_1) - jnp.exp(q_2 @ k_2) + self.initial_lambda(ctx)
 
-    def _normed(self, params, out, ctx):
+    def _normed(self, params: Mapping[str, Array], out: Array, ctx: Context) -> Array:
         """Returns (1 − lambda_init) · RMSNorm(out), of each head by itself."""
         wide = out.astype(at_least_float32(out.dtype))
         square = (wide**2).mean(-1, keepdims=True)
@@ -130,7 +130,7 @@ def differential(
     dropout_key: Array | None = None,
     return_weights: bool = False,
     **arguments: Any,
-):
+) -> Any:
     """Computes (A_1 − λ A_2) v, λ = factor: Ye et al. 2024, section 2.1, before its norm.
 
     A_1 is of the first K numbers of queries and keys, A_2 of the other K. Each is one call
@@ -157,7 +157,7 @@ def halves(x: Float[Array, "*B E"]) -> list[Float[Array, "*B K"]]:
     return jnp.split(x, 2, axis=-1)
 
 
-def minus(a, factor, b):
+def minus(a: Array, factor: Any, b: Array) -> Array:
     """Returns a − factor · b in a's dtype, subtracted in float32 at least."""
     wide = at_least_float32(a.dtype)
     factor = jnp.asarray(factor, wide)

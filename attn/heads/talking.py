@@ -54,7 +54,7 @@ class TalkingHeads(Heads):
         v: Float[Array, "*B M H V"],
         ctx: Context,
         **arguments: Any,
-    ):
+    ) -> Any:
         """Computes the outputs (*B, N, H, V) and, asked for, the weights."""
         matrices = params["w_scores"], params["w_weights"]
         return talking_heads(q, k, v, *matrices, **arguments)
@@ -146,7 +146,7 @@ def talking_heads(
     return (out, weights) if return_weights else out
 
 
-def _weighted(weights, v):
+def _weighted(weights: Array, v: AnyArray) -> Array:
     """Returns the sums (*B, N, H, V) of values by their weights (*B, H, N, M)."""
     # Of a query that sees NaN the weights are NaN already; from others it is kept.
     finite = jnp.where(jnp.isfinite(v), v, 0)

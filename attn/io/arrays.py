@@ -1,6 +1,7 @@
 """The variables of a model as a flat dictionary of arrays."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -8,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
+from jaxtyping import Array
 
 from attn.context import Context
 
 
-def to_arrays(variables) -> dict[str, np.ndarray]:
+def to_arrays(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns all variables of any model as one flat dictionary.
 
     Names are such as "encoder_0/self_attention/w_q" and "source_positions/table".
@@ -37,7 +39,7 @@ def from_arrays(model: nn.Module, arrays: Mapping[str, ArrayLike]) -> dict:
     return variables
 
 
-def _abstract(model):
+def _abstract(model: nn.Module) -> Any:
     """Returns the shapes of a model's variables."""
     tokens = jnp.zeros((1, 1), jnp.int32)
     # One of tokens and one context for each text that the model reads.
@@ -49,7 +51,7 @@ def _abstract(model):
     return jax.eval_shape(init, jax.random.key(0))
 
 
-def _flat(variables):
+def _flat(variables: Mapping[str, Any]) -> dict[str, Any]:
     flat = {}
     # Parameters and tables never have a name in common, so collections are left out.
     for tree in variables.values():
@@ -57,11 +59,13 @@ def _flat(variables):
     return flat
 
 
-def _wide(x):
+def _wide(x: np.ndarray) -> Array:
     return jnp.asarray(x.astype(np.promote_types(x.dtype, np.float32)))
 
 
-def _mistakes(arrays, expected):
+def _mistakes(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
+) -> list[str]:
     """Lists all that is wrong with these arrays."""
     wrong = []
     if missing := sorted(expected.keys() - arrays.keys()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -34,7 +35,7 @@ def save(path: str | Path, arrays: Mapping[str, ArrayLike]) -> None:
     _safetensors().numpy.save_file(arrays, path)
 
 
-def _safetensors():
+def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:

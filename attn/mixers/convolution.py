@@ -7,6 +7,7 @@ K hypotheses of one sentence, T entries of a cache, O taps.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
@@ -37,7 +38,7 @@ class Convolution(nn.Module):
     causal: bool = False
     separable: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         """Draws the parameters."""
         first = -2 * self.radius if self.causal else -self.radius
         self.offsets = tuple(range(first, first + 2 * self.radius + 1))
@@ -74,11 +75,11 @@ class Convolution(nn.Module):
             taps.append(jnp.where(visible[..., i, None], shifted, 0))
         return self._sum(taps), ctx
 
-    def empty_cache(self, batch: int, entries: int, dtype: Any):
+    def empty_cache(self, batch: int, entries: int, dtype: Any) -> Array:
         """Returns room for the convolution's input in each entry."""
         return jnp.zeros((batch, entries, self.d_model), dtype)
 
-    def _sum(self, taps):
+    def _sum(self, taps: Sequence[Array]) -> Array:
         """Returns the outputs from the inputs of each tap."""
         bias = self.bias.reshape((1,) * (taps[0].ndim - 1) + (-1,))
         if not self.separable:
@@ -99,7 +100,7 @@ class Convolutional(Mixer):
         """Makes the convolution."""
         return Convolution(block.d_model, self.radius, causal)
 
-    def taps(self, n, causal: bool):
+    def taps(self, n: Any, causal: bool) -> Any:
         """Counts the taps of n positions that are not beyond the sentence's ends."""
         r = self.radius
         return seen(n, 2 * r, 0) if causal else seen(n, r, r)

@@ -9,6 +9,7 @@ E states of a cache, T entries that self-attention's cache would have, F feature
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
@@ -54,7 +55,7 @@ class LinearHeads(nn.Module):
     d_v: int
     causal: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         """Draws the projections."""
         glorot = nn.initializers.glorot_uniform
         into_heads = glorot(0, (1, 2))
@@ -71,7 +72,7 @@ class LinearHeads(nn.Module):
         return feature_map(q), feature_map(k), with_one(v)
 
     @staticmethod
-    def rule(*arrays, begins, is_backwards):
+    def rule(*arrays: Array, begins: Array, is_backwards: bool) -> Array:
         """Computes the outputs (N, F) of one head from all positions."""
         # In an encoder both directions together see each position once.
         return gated_linear(*arrays, begins=begins, own=not is_backwards)
@@ -97,7 +98,7 @@ class LinearHeads(nn.Module):
         # The last column is the sum of the keys, for the denominator.
         return self.d_k, self.d_v + 1
 
-    def projected(self, x: Float[Array, "B N D"]):
+    def projected(self, x: Float[Array, "B N D"]) -> tuple[Array, ...]:
         """Returns queries, keys and values, in float32 at least."""
         return tuple(to_heads(x, w) for w in (self.w_q, self.w_k, self.w_v))
 
@@ -121,13 +122,13 @@ class LinearHeads(nn.Module):
             spoiled |= jnp.flip(behind, -1)
         return jnp.where(spoiled[..., None], jnp.nan, y), ctx
 
-    def empty_cache(self, batch: int, entries: int, dtype: Any):
+    def empty_cache(self, batch: int, entries: int, dtype: Any) -> Array:
         """Returns room for the states (B, E, H, K, V) of E = `entries` hypotheses."""
         shape = (batch, entries, self.h, *self.state_shape)
         # A state sums over all positions, so it is kept in float32 at least.
         return jnp.zeros(shape, at_least_float32(dtype))
 
-    def _step(self, x, ctx):
+    def _step(self, x: Array, ctx: Context) -> tuple[Array, Context]:
         """Returns the outputs of N hypotheses; the first N states of the cache are in use."""
         t, visible = ctx.decoding.t, ctx.decoding.visible
         step = self.step
@@ -138,7 +139,7 @@ class LinearHeads(nn.Module):
         cache = write(ctx.cache, states.astype(ctx.cache.dtype), 0, axis=x.ndim - 2)
         return self._output(x, out), ctx.replace(cache=cache)
 
-    def _output(self, x, out):
+    def _output(self, x: Array, out: Array) -> Array:
         heads = self.finish(x, out).astype(x.dtype)
         return jnp.einsum("...nhv,hvd->...nd", heads, self.w_o)
 
@@ -161,7 +162,7 @@ class GatedLinearHeads(LinearHeads):
     decay: str = "feature"
     norm_epsilon: float = 1e-6
 
-    def setup(self):
+    def setup(self) -> None:
         """Draws projections, decays and gates."""
         super().setup()
         check_decay(self.decay)
@@ -220,7 +221,7 @@ class DeltaHeads(LinearHeads):
     beta_max: float = 1.0
     householders: int = 1
 
-    def setup(self):
+    def setup(self) -> None:
         """Draws projections and β's."""
         super().setup()
         into_heads = nn.initializers.glorot_uniform(0, (1, 2))
@@ -237,7 +238,7 @@ class DeltaHeads(LinearHeads):
         return unit(nn.swish(q)), unit(nn.swish(k)), v, beta
 
     @staticmethod
-    def rule(*arrays, begins, is_backwards):
+    def rule(*arrays: Array, begins: Array, is_backwards: bool) -> Array:
         """Computes the outputs (N, V) of one head from all positions."""
         return delta_product(*arrays, begins=begins)
 
@@ -273,7 +274,7 @@ class GatedDeltaHeads(DeltaHeads):
     gates.
     """
 
-    def setup(self):
+    def setup(self) -> None:
         """Draws projections, β's, decays and gates."""
         super().setup()
         into_heads = nn.initializers.glorot_uniform(0, (1, 2))
@@ -298,12 +299,14 @@ class GatedDeltaHeads(DeltaHeads):
         return self.norm(out) * nn.swish(to_heads(x, self.w_r))
 
 
-def _log_rates(key, shape, dtype=jnp.float32):
+def _log_rates(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Draws A: e^A is uniform from 1 to 16."""
     return jnp.log(jax.random.uniform(key, shape, dtype, 1, 16))
 
 
-def _inverse_softplus_of_times(key, shape, dtype=jnp.float32):
+def _inverse_softplus_of_times(
+    key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32
+) -> Array:
     """Draws b: log softplus(b) is uniform from log 0.001 to log 0.1."""
     low, high = jnp.log(0.001), jnp.log(0.1)
     time = jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
@@ -328,7 +331,7 @@ def unit(x: Float[Array, "*B F"]) -> Float[Array, "*B F"]:
     return x * jax.lax.rsqrt((x**2).sum(-1, keepdims=True) + 1e-6)
 
 
-def for_each_head(function):
+def for_each_head(function: Callable) -> Callable:
     """Maps function(arrays, begins, ends) of one head over heads and batch axes.
 
     It takes arrays (N, …, F) and the same begins and ends (N,) for all heads of an example.
@@ -346,7 +349,9 @@ def for_each_head(function):
     return mapped
 
 
-def _one_head(rule, causal, arrays, begins, ends):
+def _one_head(
+    rule: Callable, causal: bool, arrays: Sequence[Array], begins: Array, ends: Array
+) -> Array:
     if causal:
         return rule(*arrays, begins=begins, is_backwards=False)
     return both_ways(rule, arrays, begins, ends)
@@ -480,7 +485,7 @@ class GatedDeltaNet(DeltaNet):
         return super().products(n, causal, block) + n * gates
 
 
-def _matrices(block):
+def _matrices(block: "Block") -> int:
     """Counts the numbers of W_Q, W_K, W_V and W_O of linear attention."""
     return 2 * block.d_model * block.h * (block.d_k + block.d_v)
 

@@ -38,7 +38,7 @@ class CellLoop(nn.Module):
     cell: str = "gru"
     backwards: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         """Makes the cell."""
         self.rnn = CELLS[self.cell](self.features)
 
@@ -46,7 +46,7 @@ class CellLoop(nn.Module):
         self,
         x: Float[Array, "B N D"],
         begins: Bool[Array, "B N"],
-        start=None,
+        start: Any = None,
     ) -> Float[Array, "B N F"]:
         """Returns the cell's output at each position.
 
@@ -79,11 +79,11 @@ class CellLoop(nn.Module):
         _, outputs = jax.lax.scan(one, zeros, inputs, reverse=self.backwards)
         return jnp.moveaxis(outputs, 0, -2)
 
-    def one(self, state, x: Float[Array, "*B D"]):
+    def one(self, state: Any, x: Float[Array, "*B D"]) -> tuple[Any, Array]:
         """Returns the state after x, and the cell's output."""
         return self.rnn(state, x)
 
-    def zeros(self, x: Float[Array, "*B D"]):
+    def zeros(self, x: Float[Array, "*B D"]) -> Any:
         """Returns the state before anything, one array (B, F) or, of an LSTM, two."""
         # The key is not used: carries begin at 0. Linen makes them in float32, which
         # would widen what follows from a bfloat16 x.
@@ -105,7 +105,7 @@ class Recurrence(nn.Module):
     cell: str = "gru"
     both_ways: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         """Makes the cells of one direction or both."""
         if self.both_ways and self.d_model % 2:
             raise ValueError(
@@ -133,12 +133,12 @@ class Recurrence(nn.Module):
             states = jnp.concatenate([states, self.backward(x, ends)], axis=-1)
         return states, ctx
 
-    def empty_cache(self, batch: int, entries: int, dtype: Any):
+    def empty_cache(self, batch: int, entries: int, dtype: Any) -> Any:
         """Returns room for a state in each entry."""
         # By the cell itself, which knows whether its state is one array or two.
         return self.forward.zeros(jnp.zeros((batch, entries, self.d_model), dtype))
 
-    def _step(self, x, ctx, start):
+    def _step(self, x: Array, ctx: Context, start: Any) -> tuple[Array, Context]:
         t, visible = ctx.decoding.t, ctx.decoding.visible
         state = jax.tree.map(lambda leaf: ancestors(leaf, visible, t - 1), ctx.cache)
         if start is not None:

@@ -132,7 +132,7 @@ class Positions:
         """Whether it takes products of tokens, which a table or a bias does not."""
         return self._has("in_attention")
 
-    def _has(self, *hooks):
+    def _has(self, *hooks: str) -> bool:
         # A hook that a subclass leaves alone is the base's own function.
         cls = type(self)
         return any(getattr(cls, hook) is not getattr(Positions, hook) for hook in hooks)

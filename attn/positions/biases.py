@@ -24,7 +24,7 @@ own bias is:
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ class RelativeBias:
     offset: Any = 0  # Int[Array, ""]
 
     @classmethod
-    def init(cls, key: Array, h: int, reach: int):
+    def init(cls, key: Array, h: int, reach: int) -> Self:
         """Draws the table of h heads and distances up to r = reach from N(0, 0.02²).
 
         Liu et al. 2021, "Swin Transformer".
@@ -115,7 +115,7 @@ class BucketBias:
         buckets: int = 32,
         bidirectional: bool = True,
         max_distance: int = 128,
-    ):
+    ) -> Self:
         """Draws the table of h heads, Glorot-uniform over (h, buckets), as in t5x."""
         table = jax.nn.initializers.glorot_uniform()(key, (h, buckets))
         return cls(table, bidirectional=bidirectional, max_distance=max_distance)
@@ -213,7 +213,9 @@ def alibi_slopes(h: int) -> Float[np.ndarray, "H"]:
     return (2.0 ** (-8 * np.array(exponents))).astype(np.float32)
 
 
-def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array, "H m"]:
+def bias_row(
+    bias: Any, h: int, position: Int[ArrayLike, ""], m: int
+) -> Float[Array, "H m"]:
     """Returns what h heads add to the scores of the query at `position` and m keys.
 
     It is the row that a decoder with a cache needs.
@@ -222,7 +224,7 @@ def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array,
 
 
 def bias_of_heads(
-    bias, h: int, i: Int[Array, "n"], j: Int[Array, "m"]
+    bias: Any, h: int, i: Int[Array, "n"], j: Int[Array, "m"]
 ) -> Float[Array, "H n m"]:
     """Returns what each of h heads adds to the scores of queries i and keys j."""
     leaves, tree = jax.tree.flatten(bias)
@@ -241,7 +243,7 @@ def bias_of_heads(
     return jax.vmap(one_head, in_axes=axes, axis_size=h)(*leaves)
 
 
-def head_parameter(name, parameter, ndim):
+def head_parameter(name: str, parameter: Any, ndim: int) -> Array:
     """Returns a head's parameter in float32 at least.
 
     A diagonal's gradient is a sum of many.

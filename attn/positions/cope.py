@@ -75,7 +75,7 @@ def contextual_attention(
     return attention(q[..., :0], k[..., :0], v, **without, **arguments)
 
 
-def _check(q, k, table, places):
+def _check(q: AnyArray, k: AnyArray, table: Array, places: Array | None) -> None:
     """Raises ValueError for heads, a table or places that do not fit."""
     if k.shape[-2] != q.shape[-2]:
         raise ValueError(
@@ -95,18 +95,27 @@ def _check(q, k, table, places):
         )
 
 
-def _scores(q, k, v, *, table, places, mask, **arguments):
+def _scores(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    table: Array,
+    places: Array,
+    mask: Any,
+    **arguments: Any,
+) -> Array:
     """Computes the scores of one head with what its positions add to them."""
     s = scores_of_head(q, k, v, mask=mask, **arguments)
     wide = at_least_float32(q.dtype)
-    of_counts = q.astype(wide) @ table.astype(wide).T
+    of_counts = jnp.asarray(q, wide) @ table.astype(wide).T
     visible = mask.tile(jnp.arange(q.shape[0]), jnp.arange(k.shape[0]))
     gates = jnp.where(visible, jax.nn.sigmoid(s.astype(wide)), 0)
     counts = jnp.minimum(_counts(gates, places), len(table) - 1)
     return s + _between(of_counts, counts).astype(s.dtype)
 
 
-def _counts(gates, places):
+def _counts(gates: Array, places: Array) -> Array:
     """Returns the sums of a row's gates from each key to the row's place, both included."""
     sums = jnp.cumsum(gates, axis=1)
     own_sum = jnp.take_along_axis(sums, places[:, None], axis=1)
@@ -115,7 +124,7 @@ def _counts(gates, places):
     return jnp.where(before, own_sum - sums + gates, sums - own_sum + own_gate)
 
 
-def _between(values, at):
+def _between(values: Array, at: Array) -> Array:
     """Returns a row's values at whole numbers, and on the lines between them."""
     below = jnp.clip(jnp.floor(at), 0, values.shape[1] - 1).astype(jnp.int32)
     above = jnp.minimum(below + 1, values.shape[1] - 1)
@@ -150,7 +159,9 @@ class CoPE(Positions):
         """Makes the table; the key is not used."""
         return Table(jnp.zeros((self.p_max + 1, a.d_k)))
 
-    def bias_of(self, value: Table, x: Float[Array, "B N D"], ctx: Context):
+    def bias_of(
+        self, value: Table, x: Float[Array, "B N D"], ctx: Context
+    ) -> tuple[None, Context]:
         """Returns no bias: `attend` adds what the scores count."""
         return None, ctx
 
@@ -162,7 +173,7 @@ class CoPE(Positions):
         v: Float[Array, "*B M H V"],
         ctx: Context,
         **arguments: Any,
-    ):
+    ) -> Any:
         """Computes what `attention` returns, of tokens of one text."""
         return contextual_attention(q, k, v, value.table, **arguments)
 

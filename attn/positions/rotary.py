@@ -174,7 +174,7 @@ class Rotary(Positions):
         # Of latents there are d_r numbers beside them that turn.
         self._check(a.d_r or a.d_k)
 
-    def _check(self, d_k):
+    def _check(self, d_k: int) -> None:
         check_base(self.base)
         check_scaling(self.scaling, self.factor, self.length)
         if not 0 < self.fraction <= 1:

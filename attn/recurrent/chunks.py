@@ -4,7 +4,8 @@ A sequence consists of runs: the state begins anew, from 0, where a run begins. 
 n chunks of C tokens.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +90,9 @@ def join_blocks(
     return jnp.concatenate([upper, lower], axis=1)
 
 
-def scan_chunks(step, state, chunks, length: int) -> Float[Array, "N V"]:
+def scan_chunks(
+    step: Callable, state: Array, chunks: Any, length: int
+) -> Float[Array, "N V"]:
     """Returns the outputs of `step(state, chunk)` over the chunks, without the padding.
 
     Derivatives keep the state before each chunk, and make what is inside of it again.
@@ -99,13 +102,17 @@ def scan_chunks(step, state, chunks, length: int) -> Float[Array, "N V"]:
     return out.reshape(-1, out.shape[-1])[:length]
 
 
-def empty_state(k: Float[Array, "n C K"], v: Float[Array, "n C V"]):
+def empty_state(
+    k: Float[Array, "n C K"], v: Float[Array, "n C V"]
+) -> Float[Array, "K V"]:
     """Returns a state (K, V) of zeros that varies over devices as keys and values do."""
     # Like their product, because zeros alone have another type in shard_map.
     return jnp.zeros_like(k[0, 0, :, None] * v[0, 0, None])
 
 
-def both_ways(rule, arrays, begins, ends) -> Float[Array, "N V"]:
+def both_ways(
+    rule: Callable, arrays: Sequence[Array], begins: Array | None, ends: Array | None
+) -> Float[Array, "N V"]:
     """Returns the sum of a rule over the tokens in order and from the last to the first.
 
     Args:

@@ -14,12 +14,15 @@ for all chunks at once up to S, the WY representation: U = U' − W S. N tokens,
 C tokens, K = d_k, V = d_v.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.precision import at_least_float32
 from attn.recurrent.chunks import (
+    Runs,
     cut,
     empty_state,
     join_blocks,
@@ -124,7 +127,9 @@ def delta_rule_step(
     return state, q @ state
 
 
-def _without_state(runs, k, v, beta, total):
+def _without_state(
+    runs: Runs, k: Array, v: Array, beta: Array, total: Array
+) -> tuple[Array, Array]:
     """Returns U' (C, V) and W (C, K), such that the chunk writes U' − W S."""
     products = decayed_products(beta * k, k, total, runs.sees(own=False))
     reads = jnp.where(runs.goes_on[:, None], beta * jnp.exp(total) * k, 0)
@@ -157,14 +162,16 @@ def unit_lower_inverse(a: Float[Array, "C C"]) -> Float[Array, "C C"]:
 
 
 @unit_lower_inverse.defjvp
-def _unit_lower_inverse_jvp(primals, tangents):
+def _unit_lower_inverse_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
     """The derivative of A⁻¹ is −A⁻¹ dA A⁻¹."""
     inverse = unit_lower_inverse(*primals)
     (change,) = tangents
     return inverse, -_product(_product(inverse, jnp.tril(change, -1)), inverse)
 
 
-def _product(a, b):
+def _product(a: Array, b: Array) -> Array:
     """Returns a product of matrices whose numbers no accelerator rounds to fewer bits."""
     if a.shape[-1] <= SMALL:
         # A call for each of many small matrices costs a CPU more than their numbers do.
@@ -172,7 +179,7 @@ def _product(a, b):
     return jnp.matmul(a, b, precision="highest")
 
 
-def _of_chunk(state, chunk):
+def _of_chunk(state: Array, chunk: Any) -> tuple[Array, Array]:
     """Returns the state after a chunk, and its outputs (C, V)."""
     runs, q, k, total, writes, reads = chunk
     writes = writes - reads @ state

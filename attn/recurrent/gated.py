@@ -8,6 +8,7 @@ tokens, C of them in a chunk, K = d_k, V = d_v.
 """
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -73,7 +74,7 @@ def gated_linear_step(
     return state, q @ state
 
 
-def _of_chunk(state, chunk, own):
+def _of_chunk(state: Array, chunk: Any, own: bool) -> tuple[Array, Array]:
     """Returns the state after a chunk, and its outputs (C, V)."""
     runs, q, k, v, *decays = chunk
     sees = runs.sees(own)
@@ -108,7 +109,7 @@ def decayed_products(
     return jnp.where(sees, _products_of_vectors(q, k, total), 0)
 
 
-def _products_of_vectors(q, k, total):
+def _products_of_vectors(q: Array, k: Array, total: Array) -> Array:
     """Computes the same for j ≤ i with a decay for each feature, and 0 for j > i.
 
     From blocks of s to blocks of 2·s: queries of the second half and keys of the first
