@@ -12,7 +12,7 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.recurrent.chunks import (
     cut,
     empty_state,
