@@ -14,11 +14,12 @@ from jaxtyping import Float
 from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
 from attn.normalisers import NORMALISERS, Softmax
+from attn.pytrees import AnyArray
 from attn.random_bits import keys_of_heads
 from attn.scores import SCORES, ScaledDot
 
 
-def checked(q, k, v, score, mask, bias) -> tuple[ArrayLike, ArrayLike, ArrayLike, Mask]:
+def checked(q, k, v, score, mask, bias) -> tuple[AnyArray, AnyArray, AnyArray, Mask]:
     """Returns q, k and v in floating point, and the mask, where all fit together.
 
     Raises:

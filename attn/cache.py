@@ -23,6 +23,7 @@ def kept_positions(t: Int[ArrayLike, ""], room: int) -> Int[Array, "P"]:
     A cache is a ring: position p has place p mod P. In places that are still empty the
     numbers are below 0.
     """
+    t = jnp.asarray(t)
     return t - (t - jnp.arange(room)) % room
 
 

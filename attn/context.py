@@ -62,7 +62,8 @@ class Context:
     """What layers of a stack share, by name; the variant that reads it declares it."""
     layer: Any = 1
     """The number of the layer in its stack, from 1."""
-    decoding: Decoding | None = None
+    decoding: Any = None
+    """The step of a decoder, a `Decoding`; None in a full pass."""
     cache: Any = None
     """What the layer keeps while decoding, or a tuple of what all layers keep."""
     path: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Real, UInt32
 
 from attn.arguments import check_normaliser, checked, has_no_pairs
@@ -23,17 +22,18 @@ from attn.lookup import entries
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.normalisers import Softmax, softmax_parts
+from attn.pytrees import AnyArray
 from attn.random_bits import keys_of_heads, mix
 from attn.scores import ScaledDot
 
 
 def argmax_attention(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
-    v: Real[ArrayLike, "*B M J V"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
+    v: Real[AnyArray, "*B M J V"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     straight_through: bool = False,
@@ -69,13 +69,13 @@ def argmax_attention(
 
 
 def sampled_attention(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
-    v: Real[ArrayLike, "*B M J V"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
+    v: Real[AnyArray, "*B M J V"],
     *,
     key: Array,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     straight_through: bool = False,

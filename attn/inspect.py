@@ -24,16 +24,16 @@ from attn.kernels.tile import Tile
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
 from attn.normalisers import Softmax, softmax_parts
-from attn.pytrees import at_least_float32
+from attn.pytrees import AnyArray, at_least_float32
 from attn.scores import ScaledDot
 
 
 def entropy(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
 ) -> Float[Array, "*B N H"]:
@@ -73,11 +73,11 @@ def _entropy_of_tile(tile):
 
 
 def top_weights(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     top: int = 5,
@@ -120,11 +120,11 @@ def _top_of_tile(tile, top):
 
 
 def received(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
@@ -161,12 +161,12 @@ def received(
 
 
 def weight_rows(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
     queries: Sequence[int] | Int[ArrayLike, "R"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,

@@ -23,7 +23,8 @@ def enable_x64(is_on: bool = True) -> AbstractContextManager:
     """
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(is_on)
-    return jax.experimental.enable_x64(is_on)
+    # pyright sees the newer JAX alone.
+    return jax.experimental.enable_x64(is_on)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def apply_linear(function: Callable, *arguments: Any) -> Any:

@@ -21,7 +21,7 @@ does: kernels then keep a single number for each query.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,11 @@ from attn.functions.entmax import entmax
 from attn.functions.stick_breaking import stick_breaking
 from attn.pytrees import pytree
 
+T = TypeVar("T")
 
-def normaliser(cls):
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def normaliser(cls: type[T]) -> type[T]:
     """Makes a class of parameters a normaliser: a frozen dataclass of pytree leaves.
 
     The class defines one of these two:
@@ -52,18 +55,18 @@ def normaliser(cls):
       is_softmax: True states that the weights are softmax(s), so that kernels can use a
         fused one. The default is False.
     """
-    cls = pytree(cls)
-    if hasattr(cls, "exponents"):
-        cls.__call__ = lambda self, s: softmax(*self.exponents(s))[0]
-    if not hasattr(cls, "init"):
-        cls.init = classmethod(lambda cls, key, h: cls())
-    if not hasattr(cls, "sums_to_one"):
-        cls.sums_to_one = True
-    if not hasattr(cls, "by_score"):
-        cls.by_score = True
-    if not hasattr(cls, "is_softmax"):
-        cls.is_softmax = False
-    return cls
+    made: Any = pytree(cls)
+    if hasattr(made, "exponents"):
+        made.__call__ = lambda self, s: softmax(*self.exponents(s))[0]
+    if not hasattr(made, "init"):
+        made.init = classmethod(lambda cls, key, h: cls())
+    if not hasattr(made, "sums_to_one"):
+        made.sums_to_one = True
+    if not hasattr(made, "by_score"):
+        made.by_score = True
+    if not hasattr(made, "is_softmax"):
+        made.is_softmax = False
+    return made
 
 
 def count(s: Float[Array, "n m"]) -> Float[Array, "n 1"]:
@@ -309,7 +312,7 @@ def check_alpha(alpha: float | int) -> None:
         raise ValueError(f"alpha={alpha} must be from 1 (softmax) to 2 (sparsemax)")
 
 
-NORMALISERS = {
+NORMALISERS: dict[str, Any] = {
     "softmax": Softmax,
     "off_by_one": OffByOne,
     "sink": Sink,
@@ -341,5 +344,5 @@ def normaliser_init(choice: str | type | Callable) -> Callable:
                 f"unknown normaliser {choice!r}; known: {known}; or give a class of "
                 "normalisers"
             )
-        choice = NORMALISERS[choice]
+        return NORMALISERS[choice].init
     return choice.init if isinstance(choice, type) else choice

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,13 @@ from jaxtyping import Array
 
 from attn import platforms
 
+T = TypeVar("T")
+AnyArray = Array | np.ndarray
+"""An array of JAX's or numpy's."""
 
-def pytree(cls, children: Iterable[str] | None = None):
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def pytree(cls: type[T], children: Iterable[str] | None = None) -> type[T]:
     """Makes a class of fields a frozen dataclass and a pytree of them.
 
     The children are the fields of these names, or those without the metadata
@@ -22,14 +27,14 @@ def pytree(cls, children: Iterable[str] | None = None):
     # `jax.tree_util.register_dataclass` does the same. But in JAX 0.10 and 0.12 structures
     # of two such classes are equal where their static fields are, and the caches of jit
     # take, rarely and silently, a program of the one for the other's.
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    made: Any = dataclasses.dataclass(frozen=True)(cls)
+    fields = {field.name: field for field in dataclasses.fields(made)}
     if children is None:
         children = [name for name in fields if not fields[name].metadata.get("static")]
     children = tuple(children)
     if unknown := set(children) - set(fields):
         raise TypeError(
-            f"{cls.__name__} has no fields {sorted(unknown)}; its own: {list(fields)}"
+            f"{made.__name__} has no fields {sorted(unknown)}; its own: {list(fields)}"
         )
     static = tuple(name for name in fields if name not in children)
 
@@ -43,10 +48,10 @@ def pytree(cls, children: Iterable[str] | None = None):
 
     def unflatten(structure, leaves):
         names = (*static, *children)
-        return cls(**dict(zip(names, (*structure, *leaves), strict=True)))
+        return made(**dict(zip(names, (*structure, *leaves), strict=True)))
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
+    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
+    return made
 
 
 def shared_by_examples(value):

@@ -7,6 +7,7 @@ which is what the tests hold it to; it is not meant for cryptography.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.extend
@@ -67,7 +68,7 @@ def typed_key(key: Array) -> Array:
       TypeError: what is no random key.
     """
     dtype = getattr(key, "dtype", None)
-    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return key
     if dtype != jnp.uint32 or jnp.ndim(key) < 1:
         kind = type(key).__name__ if dtype is None else f"{dtype}{list(key.shape)}"
@@ -112,24 +113,24 @@ def cheap_key(key: Array) -> Array:
     return jax.random.wrap_key_data(words, impl=_CHEAP)
 
 
-def _hash(words, count, stream=0):
+def _hash(words: Array, count: Array, stream: Any = 0) -> Array:
     # mix(0) is 0: the words of stream 0 are those of the key.
     return mix(mix(count ^ words[0]) + (words[1] + mix(jnp.uint32(stream))))
 
 
-def _fold_in(words, number):
+def _fold_in(words: Array, number: Any) -> Array:
     # The factor makes order matter, and a number folded in twice not cancel.
     number = jnp.asarray(number).astype(jnp.uint32)
     return words * jnp.uint32(0x9E3779B1) ^ mix(number[None] ^ _APART)
 
 
-def _split(words, shape):
+def _split(words: Array, shape: tuple[int, ...]) -> Array:
     # The complement, because the children of `words` itself by fold_in must be others.
     numbers = counter(shape).reshape(-1)
     return jax.vmap(_fold_in, (None, 0))(~words, numbers).reshape(*shape, 2)
 
 
-def _bits(words, width, shape):
+def _bits(words: Array, width: int, shape: tuple[int, ...]) -> Array:
     """Draws words of 8 to 64 bits."""
     if width == 64:
         high, low = _hash(words, counter((2, *shape))).astype(jnp.uint64)

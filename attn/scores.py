@@ -25,7 +25,7 @@ holds a new score to the contract.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,11 @@ ScoreChoice = str | type | Callable
 """What `score_init` takes. An option of `init` with this annotation is another score."""
 
 
-def score(cls):
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def score(cls: type[T]) -> type[T]:
     """Makes a class of parameters a score: a frozen dataclass of pytree leaves.
 
     A field with the metadata {"static": True} is a part of its structure instead.
@@ -58,14 +62,14 @@ def score(cls):
       products(d_q, d_k): returns the `attn.Products` of one head. Without it the FLOPs of
         a model with this score are unknown.
     """
-    cls = pytree(cls)
-    if not hasattr(cls, "init"):
-        cls.init = classmethod(_default_init)
-    if not hasattr(cls, "prepare"):
-        cls.prepare = lambda self, q, k: (self, q, k)
-    if not hasattr(cls, "is_product"):
-        cls.is_product = False
-    return cls
+    made: Any = pytree(cls)
+    if not hasattr(made, "init"):
+        made.init = classmethod(_default_init)
+    if not hasattr(made, "prepare"):
+        made.prepare = lambda self, q, k: (self, q, k)
+    if not hasattr(made, "is_product"):
+        made.is_product = False
+    return made
 
 
 def _default_init(cls, key: Array, h: int, d_q: int, d_k: int):
@@ -467,7 +471,7 @@ class Annealed:
         return self.end + (self.start - self.end) * left
 
 
-SCORES = {
+SCORES: dict[str, Any] = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
     "bilinear": Bilinear,
@@ -494,7 +498,7 @@ def score_init(choice: ScoreChoice) -> Callable:
             raise ValueError(
                 f"unknown score {choice!r}; known: {known}; or give a class of scores"
             )
-        choice = SCORES[choice]
+        return SCORES[choice].init
     return choice.init if isinstance(choice, type) else choice
 
 

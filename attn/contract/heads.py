@@ -93,7 +93,7 @@ def _weights(heads, number):
     module, variables, x, memory = _module(heads)
     ctx = Context(memory=memory, layer=number)
     (out, _), kept = module.apply(variables, x, ctx, mutable=["weights"])
-    shape = kept["weights"]["weights"].shape
+    shape = jnp.shape(kept["weights"]["weights"])
     if shape != (B, H, N, M):
         raise ValueError(f"weights have shape {shape}, not {(B, H, N, M)}")
     return close(out, module.apply(variables, x, ctx)[0], 1e-5)

@@ -64,7 +64,7 @@ def _kernels(make, mask, dtype):
         qkv = inputs(dtype)
         value = make(dtype, H)
         wide = [x.astype(jnp.float64) for x in qkv]
-        exact = _exact(*wide, visible, **cast(value, jnp.float64))
+        exact = _exact(wide, visible, **cast(value, jnp.float64))
         has_lse = exact[1] is not None
         call = functools.partial(attention, *qkv, mask=mask, return_lse=has_lse)
         for kernel in ("reference", "blocks"):
@@ -79,9 +79,9 @@ def _kernels(make, mask, dtype):
     return details[len(details) // 2]
 
 
-def _exact(q, k, v, visible, *, score=ScaledDot(), normaliser=Softmax()):
+def _exact(qkv, visible, *, score=ScaledDot(), normaliser=Softmax()):
     """Returns the output and the LSE, None where the normaliser has none, by the oracle."""
-    q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
+    q, k, v = (jnp.moveaxis(x, 2, 1) for x in qkv)
     s = _each_head(lambda score, q, k: score(q, k), score, q, k)
     has_lse = hasattr(normaliser, "exponents")
     weigh = _by_exponents if has_lse else lambda one, s: (one(s), s[:, 0])

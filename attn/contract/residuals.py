@@ -47,8 +47,16 @@ def check_residual(residual: Residual) -> list[Row]:
 
 
 def _description(residual):
-    sizes = dict(d_model=D, d_ff=D, h=H, d_k=K, d_v=V, N=len(LAYERS))
-    return LanguageModel(**sizes, positions=NoPositions(), residual=residual)
+    return LanguageModel(
+        d_model=D,
+        d_ff=D,
+        h=H,
+        d_k=K,
+        d_v=V,
+        N=len(LAYERS),
+        positions=NoPositions(),
+        residual=residual,
+    )
 
 
 def _model(residual, **options):
@@ -81,10 +89,11 @@ def _scan(residual):
 def _gradients(residual):
     model, variables, tokens = _model(residual)
 
+    apply = jax.jit(model.apply)
+    ctx = Context(Mask.causal())
+
     def loss(params):
-        out = model.apply(
-            {**variables, "params": params}, tokens, Context(Mask.causal())
-        )
+        out = apply({**variables, "params": params}, tokens, ctx)
         return (out**2).sum()
 
     gradients = jax.jit(jax.grad(loss))(variables["params"])

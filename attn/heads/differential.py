@@ -146,8 +146,8 @@ def differential(
         pairs = split_each(typed_key(dropout_key), 2)
         keys = [pairs[..., 0], pairs[..., 1]]
     results = [
-        attention(*qk, v, dropout_key=key, return_weights=return_weights, **arguments)
-        for *qk, key in zip(halves(q), halves(k), keys, strict=True)
+        attention(q, k, v, dropout_key=key, return_weights=return_weights, **arguments)
+        for q, k, key in zip(halves(q), halves(k), keys, strict=True)
     ]
     return jax.tree.map(lambda one, other: minus(one, factor, other), *results)
 

@@ -21,7 +21,7 @@ from attn.kernels.cached import from_cached
 from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.normalisers import Softmax
-from attn.pytrees import at_least_float32, factors
+from attn.pytrees import AnyArray, at_least_float32, factors
 from attn.scores import Dot, ScaledDot
 
 if TYPE_CHECKING:
@@ -80,20 +80,20 @@ class TalkingHeads(Heads):
 
 
 def talking_heads(
-    q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M H L"],
-    v: Float[Array, "*B M H V"],
+    q: Float[AnyArray, "*B N H K"],
+    k: Float[AnyArray, "*B M H L"],
+    v: Float[AnyArray, "*B M H V"],
     w_scores: Float[Array, "H G"],
     w_weights: Float[Array, "H G"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
     dropout_key: Array | None = None,
     return_weights: bool = False,
-):
+) -> Any:
     """Computes attention whose heads mix their scores and their weights.
 
     Shazeer et al. 2020: s'_g = Σ_h s_h w_scores[h, g], a_g = normaliser(s'_g)

@@ -5,7 +5,6 @@ K = d_k.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -26,9 +25,11 @@ class Positions:
     """The name of its parameters in an attention."""
     trained: ClassVar[bool] = False
     """States that the table is a parameter."""
-    attend: ClassVar[Callable | None] = None
+    attend: ClassVar[Any] = None
     """A method (value, q, k, v, ctx, **arguments) that takes the place of `attention`, in
-    a class that has one; with it comes `over_cache`, see `attn.heads.base.Heads`."""
+    a class that has one."""
+    over_cache: ClassVar[Any] = None
+    """The method that goes with `attend`, as that of `attn.heads.base.Heads`."""
     floats_of_pair: ClassVar[float | None] = None
     """The numbers that a gradient keeps of a pair and head, where there is an `attend`."""
 

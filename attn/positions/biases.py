@@ -24,7 +24,7 @@ own bias is:
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from attn.config import Attention
 
 
-def bias(cls):
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def bias(cls: type[T]) -> type[T]:
     """Makes a class of parameters a bias: a frozen dataclass of pytree leaves.
 
     Fields marked as static are no leaves. `tile(i, j)` gives the numbers (n, m) that one
@@ -47,10 +51,10 @@ def bias(cls):
     without the axis H. The class attribute `trained`, True unless given, states whether a
     model trains its arrays.
     """
-    cls = pytree(cls)
-    if not hasattr(cls, "trained"):
-        cls.trained = True
-    return cls
+    made: Any = pytree(cls)
+    if not hasattr(made, "trained"):
+        made.trained = True
+    return made
 
 
 @bias
@@ -213,7 +217,7 @@ def bias_row(bias, h: int, position: Int[ArrayLike, ""], m: int) -> Float[Array,
 
     It is the row that a decoder with a cache needs.
     """
-    return bias_of_heads(bias, h, position + jnp.arange(1), jnp.arange(m))[:, 0]
+    return bias_of_heads(bias, h, jnp.arange(1) + position, jnp.arange(m))[:, 0]
 
 
 def bias_of_heads(

@@ -21,7 +21,7 @@ from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.normalisers import Softmax
 from attn.positions.base import Positions
-from attn.pytrees import at_least_float32, pytree
+from attn.pytrees import AnyArray, at_least_float32, pytree
 from attn.scores import Dot, ScaledDot
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def contextual_attention(
-    q: Float[Array, "*B N H K"],
-    k: Float[Array, "*B M J L"],
-    v: Float[Array, "*B M J V"],
+    q: Float[AnyArray, "*B N H K"],
+    k: Float[AnyArray, "*B M J L"],
+    v: Float[AnyArray, "*B M J V"],
     table: Float[Array, "P K"],
     *,
     places: Int[Array, "N"] | None = None,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     **arguments: Any,
-):
+) -> Any:
     """Computes attention that counts the keys between a query and a key by gates.
 
     Golovneva et al. 2024, "Contextual position encoding", section 4: with scores s_ij, and

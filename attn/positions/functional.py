@@ -148,8 +148,9 @@ class FireBias:
 
     def in_context(self, ctx: Context) -> "FireBias":
         """Returns the bias of queries at their places, which a step's offset says itself."""
-        has_places = ctx.decoding is None and ctx.places is not None
-        return self.at_places(ctx.places) if has_places else self
+        if ctx.decoding is not None or ctx.places is None:
+            return self
+        return self.at_places(ctx.places)
 
     def flat(self, batch: tuple[int, ...]) -> "FireBias":
         """Returns the bias with an axis of examples and one of heads before the tokens."""

@@ -81,15 +81,13 @@ def delta_product(
     `delta_rule`, which is P = 1; C counts writes.
     """
     tokens, count, _ = k.shape
-    q, begins, log_decay = (
-        None if x is None else jnp.repeat(x, count, axis=0)
-        for x in (q, begins, log_decay)
-    )
     first = jnp.arange(tokens * count) % count == 0
     if begins is not None:
-        begins = begins & first
+        begins = jnp.repeat(begins, count, axis=0) & first
     if log_decay is not None:
-        log_decay = jnp.where(first[:, None], log_decay, 0)
+        repeated = jnp.repeat(log_decay, count, axis=0)
+        log_decay = jnp.where(first[:, None], repeated, 0)
+    q = jnp.repeat(q, count, axis=0)
     k, v, beta = (x.reshape(tokens * count, -1) for x in (k, v, beta))
     out = delta_rule(q, k, v, beta, log_decay, begins=begins, chunk=chunk)
     return out[count - 1 :: count]
