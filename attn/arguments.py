@@ -26,50 +26,56 @@ def checked(q, k, v, score, mask, bias) -> tuple[AnyArray, AnyArray, AnyArray, M
       TypeError: complex or boolean q, k or v; a score, mask or bias of another kind.
       ValueError: shapes that do not fit each other.
     """
+    check_score(score)
     check_shapes(q, k, v, score)
-    _check_score(score)
     if mask is not None and not isinstance(mask, Mask):
         raise TypeError(
             f"mask must be an attn.Mask, not {_kind(mask)}; Mask.dense(array) makes one "
             "of a boolean array (True = may attend)"
         )
+    *batch, n, h, _ = q.shape
+    sizes = tuple(batch), h, n, k.shape[-3]
+    # Without arrays a mask fits everything.
+    if jax.tree.leaves(mask):
+        mask.check(*sizes)
+    if bias is not None:
+        check_bias(bias, *sizes)
     mask = Mask() if mask is None else mask
-    batch = tuple(q.shape[:-3])
-    n, h = q.shape[-3:-1]
-    m = k.shape[-3]
-    mask.check(batch, h, n, m)
-    _check_bias(bias, batch, h, n, m)
-    return _floating("q", q), _floating("k", k), _floating("v", v), mask
+    return floating("q", q), floating("k", k), floating("v", v), mask
+
+
+def check_score(score):
+    """Raises TypeError for what is no score, or wraps what is none."""
+    if isinstance(score, (str, type)) or not hasattr(score, "prepare"):
+        raise _no_value("score", score, SCORES, ScaledDot, "key, h, d_q, d_k")
+    if hasattr(score, "inner"):
+        check_score(score.inner)
 
 
 def check_shapes(q, k, v, score):
     """Raises ValueError for queries, keys and values whose shapes do not fit."""
-    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    shapes = f"got q {q.shape}, k {k.shape}, v {v.shape}"
     if not q.ndim == k.ndim == v.ndim >= 3:
         raise ValueError(
             "q, k and v must be (*B, length, H, d), with the same number of axes; "
-            f"got {shapes}"
+            f"{shapes}"
         )
     same_batch = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
-    if not (same_batch and k.shape[-2] == v.shape[-2]):
+    if not (same_batch and k.shape[-3:-1] == v.shape[-3:-1]):
         raise ValueError(
-            "q, k and v must share the batch axes, and k and v the number of heads; "
-            f"got {shapes}"
+            "q, k and v must share the batch axes, k and v the number of heads, and each "
+            f"key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; {shapes}"
         )
-    check_heads(q.shape[-2], k.shape[-2], f"; got {shapes}")
-    if k.shape[-3] != v.shape[-3]:
-        raise ValueError(
-            f"each key needs one value: {k.shape[-3]} keys, {v.shape[-3]} values; "
-            f"got {shapes}"
-        )
-    # Other scores may compare vectors of two widths, as a bilinear one does.
+    if q.shape[-2] != k.shape[-2]:
+        check_heads(q.shape[-2], k.shape[-2], f"; {shapes}")
     innermost = score
     while hasattr(innermost, "inner"):
         innermost = innermost.inner
+    # Other scores may compare vectors of two widths, as a bilinear one does.
     if q.shape[-1] != k.shape[-1] and getattr(innermost, "of_one_width", False):
         raise ValueError(
             f"d_k differs between queries and keys: {q.shape[-1]} and {k.shape[-1]}; "
-            f"got {shapes}"
+            f"{shapes}"
         )
 
 
@@ -84,20 +90,8 @@ def check_heads(h: int, h_kv: int, where: str = "") -> None:
 
 def check_normaliser(normaliser, return_lse: bool = False) -> None:
     """Raises TypeError for what is no normaliser, ValueError for an LSE that it has not."""
-    if isinstance(normaliser, (str, type)):
-        cls = normaliser
-        if isinstance(normaliser, str):
-            cls = NORMALISERS.get(normaliser, Softmax)
-        name = repr(normaliser) if isinstance(normaliser, str) else cls.__name__
-        raise TypeError(
-            f"normaliser={name} must be a value with its parameters, which "
-            f"{cls.__name__}.init(key, h) makes"
-        )
-    if not hasattr(normaliser, "sums_to_one"):
-        raise TypeError(
-            "normaliser must be of a class that attn.normaliser makes, not "
-            f"{_kind(normaliser)}"
-        )
+    if isinstance(normaliser, (str, type)) or not hasattr(normaliser, "sums_to_one"):
+        raise _no_value("normaliser", normaliser, NORMALISERS, Softmax, "key, h")
     if return_lse and not hasattr(normaliser, "exponents"):
         raise ValueError(
             f"{type(normaliser).__name__} has no exponentials, and so no LSE: "
@@ -105,12 +99,54 @@ def check_normaliser(normaliser, return_lse: bool = False) -> None:
         )
 
 
-def nobody_meets(q, k) -> bool:
+def check_bias(bias, batch, h, n, m):
+    """Raises TypeError for what is no bias, ValueError for one that does not fit."""
+    if isinstance(bias, Mask):
+        raise TypeError(
+            "bias is a Mask, which hides and adds nothing; give it as mask="
+        )
+    if hasattr(bias, "tile"):
+        # With an axis it would be read as one number for each head.
+        if np.ndim(getattr(bias, "offset", 0)) > 0:
+            raise ValueError(
+                f"the bias's offset of shape {np.shape(bias.offset)} must be one number, "
+                "the same for all examples and heads"
+            )
+        if hasattr(bias, "check"):
+            bias.check(batch, h, n, m)
+        return
+    dtype = bias.dtype if hasattr(bias, "dtype") else jnp.result_type(bias)
+    if dtype == jnp.bool_:
+        raise TypeError(
+            "bias is boolean and would be added as 0 and 1; to hide keys give "
+            "mask=Mask.dense(bias) (True = may attend)"
+        )
+    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        raise TypeError(f"bias must be real numbers, not {dtype}")
+    shape = (*batch, h, n, m)
+    if not fits(np.shape(bias), shape):
+        raise ValueError(
+            f"bias of shape {np.shape(bias)} does not fit (*B, H, N, M) = {shape}"
+        )
+
+
+def has_no_pairs(q, k) -> bool:
     """Tells whether there are no queries, no keys or no heads.
 
     Kernels need one of each; without them every result is known.
     """
     return 0 in (q.shape[-3], q.shape[-2], k.shape[-3])
+
+
+def floating(name: str, x):
+    """Returns x in floating point; raises TypeError for what is no real numbers."""
+    # The letter first, as it is read faster; that of bfloat16 is another.
+    if x.dtype.kind == "f" or jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"{name} must be real numbers, not {x.dtype}")
+    # In integers 1/√d_k would be 0, and so would every weight but 1.
+    return jnp.asarray(x, jnp.float32)
 
 
 def make_drop(rate, key, shape):
@@ -157,64 +193,18 @@ def is_never(name: str, rate: float | Float[ArrayLike, ""]) -> bool:
     return bool(rate == 0)
 
 
-def _floating(name, x):
-    """Returns numbers in floating point: integers become float32."""
-    # The letter first, as it is read faster; that of bfloat16 is another.
-    if x.dtype.kind == "f" or jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise TypeError(f"{name} must be real numbers, not {x.dtype}")
-    # In integers 1/√d_k would be 0, and so would every weight but 1.
-    return jnp.asarray(x, jnp.float32)
-
-
-def _check_score(score):
-    if isinstance(score, (str, type)):
-        cls = SCORES.get(score, ScaledDot) if isinstance(score, str) else score
-        name = repr(score) if isinstance(score, str) else score.__name__
-        raise TypeError(
-            f"score={name} must be a value with its parameters, which "
-            f"{cls.__name__}.init(key, h, d_q, d_k) makes"
+def _no_value(kind, value, names, default, arguments) -> TypeError:
+    """Returns the error for a name, a class or another thing in place of a value."""
+    if not isinstance(value, (str, type)):
+        return TypeError(
+            f"{kind} must be of a class that attn.{kind} makes, not {_kind(value)}"
         )
-    if not hasattr(score, "prepare"):
-        raise TypeError(
-            f"score must be of a class that attn.score makes, not {_kind(score)}"
-        )
-    # Of a score that wraps another, both are looked at.
-    if hasattr(score, "inner"):
-        _check_score(score.inner)
-
-
-def _check_bias(bias, batch, h, n, m):
-    if bias is None:
-        return
-    shape = (*batch, h, n, m)
-    if isinstance(bias, Mask):
-        raise TypeError(
-            "bias is a Mask, which hides and adds nothing; give it as mask="
-        )
-    if hasattr(bias, "tile"):
-        # With an axis it would be read as one number for each head.
-        if np.ndim(getattr(bias, "offset", 0)) > 0:
-            raise ValueError(
-                f"the bias's offset of shape {np.shape(bias.offset)} must be one number, "
-                "the same for all examples and heads"
-            )
-        if hasattr(bias, "check"):
-            bias.check(batch, h, n, m)
-        return
-    dtype = bias.dtype if hasattr(bias, "dtype") else jnp.result_type(bias)
-    if dtype == jnp.bool_:
-        raise TypeError(
-            "bias is boolean and would be added as 0 and 1; to hide keys give "
-            "mask=Mask.dense(bias) (True = may attend)"
-        )
-    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)):
-        raise TypeError(f"bias must be real numbers, not {dtype}")
-    if not fits(np.shape(bias), shape):
-        raise ValueError(
-            f"bias of shape {np.shape(bias)} does not fit (*B, H, N, M) = {shape}"
-        )
+    cls = names.get(value, default) if isinstance(value, str) else value
+    name = repr(value) if isinstance(value, str) else value.__name__
+    return TypeError(
+        f"{kind}={name} must be a value with its parameters, which "
+        f"{cls.__name__}.init({arguments}) makes"
+    )
 
 
 def _kind(value):

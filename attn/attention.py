@@ -11,15 +11,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
-from attn.functions import SAVED
+from attn.arguments import check_normaliser, checked, has_no_pairs, make_drop
+from attn.kernels import cudnn
 from attn.kernels.blocks import blocks
-from attn.kernels.cudnn import cudnn, is_padded, why_not
-from attn.kernels.reference import reference
-from attn.map_heads import heads_at_once, map_heads
+from attn.kernels.reference import all_heads, reference
+from attn.map_heads import map_heads
 from attn.masks import Mask
 from attn.normalisers import Softmax
-from attn.platforms import takes_cudnn
 from attn.scores import ScaledDot
 
 IMPLEMENTATIONS = ("reference", "blocks", "cudnn")
@@ -99,59 +97,47 @@ def attention(
         without a key, a rate that is not from 0 to 1.
     """
     q, k, v, mask = checked(q, k, v, score, mask, bias)
+    check_normaliser(normaliser, return_lse)
     if return_weights not in (False, True, "before", "after"):
         raise ValueError(
             f"return_weights={return_weights!r} must be 'before' or 'after' dropout, "
             "True or False"
         )
-    check_normaliser(normaliser, return_lse)
-    drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    cudnn_lacks = why_not(
-        q,
-        k,
-        v,
-        score=score,
-        normaliser=normaliser,
-        mask=mask,
-        bias=bias,
-        drop=drop,
-        return_lse=return_lse,
-        return_weights=return_weights,
-    )
-    if implementation is None:
-        kernel = _fastest(q, k, v, score, mask, cudnn_lacks, return_weights)
-    else:
-        kernel = _asked_for(implementation, cudnn_lacks, return_weights)
+    drop = None
+    if not isinstance(dropout_rate, float) or dropout_rate or dropout_key is not None:
+        drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
     results = ["out"]
     if return_lse:
         results.append("lse")
     if return_weights:
         results.append("after" if return_weights == "after" else "before")
-    if nobody_meets(q, k):
+    values = dict(score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop)
+    if implementation is None:
+        kernel = _fastest(q, k, v, values, results)
+    else:
+        kernel = _asked_for(implementation, q, k, v, values, results)
+    if has_no_pairs(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
     elif kernel == "cudnn":
-        outputs = [_by_cudnn(q, k, v, score, mask)]
+        outputs = [cudnn.by_examples(q, k, v, score, mask)]
     else:
-        arguments = dict(
-            score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop
-        )
-        outputs = _map_kernel(q, k, v, arguments, kernel=kernel, results=tuple(results))
+        outputs = _map_kernel(q, k, v, values, kernel=kernel, results=tuple(results))
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _fastest(q, k, v, score, mask, cudnn_lacks, return_weights):
+def _fastest(q, k, v, values, results):
     """Returns the kernel to use where nobody asks for one."""
-    if cudnn_lacks is None:
-        # Elsewhere jax.nn's own form takes N·M memory.
-        dtype = jnp.result_type(q, k, v)
-        if takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
-            return "cudnn"
+    # cuDNN has kernels of half precision alone.
+    is_half = jnp.result_type(q, k, v).itemsize == 2
+    if is_half and cudnn.is_fastest(q, k, v, results=results, **values):
+        return "cudnn"
     # Scores that are no product may make N·M·A numbers in the textbook form.
-    short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
-    return "reference" if return_weights or short else "blocks"
+    short = q.shape[-3] * k.shape[-3] <= SMALL and values["score"].is_product
+    with_weights = results[-1] in ("before", "after")
+    return "reference" if with_weights or short else "blocks"
 
 
-def _asked_for(implementation, cudnn_lacks, return_weights):
+def _asked_for(implementation, q, k, v, values, results):
     """Returns the kernel with this name.
 
     Raises ValueError for one that is unknown or cannot do what is asked, saying why.
@@ -163,11 +149,14 @@ def _asked_for(implementation, cudnn_lacks, return_weights):
     if implementation not in IMPLEMENTATIONS:
         known = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"unknown implementation {implementation!r}; known: {known}")
-    if implementation == "cudnn" and cudnn_lacks:
+    lacks = None
+    if implementation == "cudnn":
+        lacks = cudnn.why_not(q, k, v, results=results, **values)
+    if lacks:
         raise ValueError(
-            f"implementation='cudnn' cannot serve here: {cudnn_lacks}; 'blocks' can"
+            f"implementation='cudnn' cannot serve here: {lacks}; 'blocks' can"
         )
-    if implementation == "blocks" and return_weights:
+    if implementation == "blocks" and results[-1] in ("before", "after"):
         raise ValueError(
             "implementation='blocks' never has all weights at once; "
             "use 'reference' for return_weights"
@@ -176,19 +165,16 @@ def _asked_for(implementation, cudnn_lacks, return_weights):
 
 
 @functools.partial(jax.jit, static_argnames=("kernel", "results"))
-def _map_kernel(q, k, v, arguments, *, kernel, results):
+def _map_kernel(q, k, v, values, *, kernel, results):
     """Maps the kernel over every head of every example, and returns some of its results.
 
     The compiler drops what a jitted function computes and does not return.
     """
-    one_head = {"reference": _reference, "blocks": blocks}[kernel]
-    limits = {}
-    # The reference names nothing to keep, so its derivative would make all again.
-    if kernel == "blocks":
-        limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], arguments["score"])
-        limits["saved"] = SAVED
-    out, lse, *weights = map_heads(one_head, q, k, v, **arguments, **limits)
-    # map_heads gives (*B, N, H, M); weights are laid out as a dense mask is.
+    if kernel == "reference":
+        out, lse, *weights = all_heads(reference, q, k, v, **values)
+    else:
+        out, lse, *weights = map_heads(blocks, q, k, v, **values)
+    # Mapped they are (*B, N, H, M), and are to be laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
     # The kernel blocks has no weights, so the last two names may lack a value.
     named = dict(
@@ -226,37 +212,3 @@ def _rest(normaliser, h):
 
     heads = jax.tree.map(for_each_head, normaliser)
     return jax.vmap(of_head, axis_size=h)(heads)
-
-
-def _reference(q, k, v, *, score, normaliser, mask, taint, bias, drop):
-    """Calls the reference kernel with arrays in place of descriptions.
-
-    Tokens that held NaN or Inf are 0 here; their taint makes NaN of the scores that see
-    them.
-    """
-    i = jnp.arange(q.shape[0])
-    j = jnp.arange(k.shape[0])
-    if hasattr(bias, "tile"):
-        bias = bias.tile(i, j)
-
-    def tainted(q, k):
-        s = score(q, k)
-        return s if taint is None else s + taint.tile().astype(s.dtype)
-
-    rest = dict(mask=mask.tile(i, j), bias=bias, drop=drop)
-    return reference(q, k, v, score=tainted, normaliser=normaliser, **rest)
-
-
-@jax.jit
-def _by_cudnn(q, k, v, score, mask):
-    batch = q.shape[:-3]
-
-    def flat(leaf):
-        # Of the parts that are served only padding has an array, one number an example.
-        return jnp.broadcast_to(leaf, batch).reshape(-1)
-
-    mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
-    # jax.nn takes one batch axis, attention() any number.
-    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
-    out = cudnn(q, k, v, score=score, mask=mask)
-    return out.reshape(*batch, *out.shape[1:])

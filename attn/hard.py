@@ -14,16 +14,15 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Real, UInt32
 
-from attn.arguments import check_normaliser, checked, nobody_meets
+from attn.arguments import check_normaliser, checked, has_no_pairs
 from attn.attention import attention
 from attn.functions import SAVED
-from attn.functions.softmax import softmax_parts
 from attn.kernels.query_blocks import over_blocks
 from attn.kernels.tile import Tile
 from attn.lookup import entries
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
-from attn.normalisers import Softmax
+from attn.normalisers import Softmax, softmax_parts
 from attn.pytrees import AnyArray
 from attn.random_bits import keys_of_heads, mix
 from attn.scores import ScaledDot
@@ -60,7 +59,7 @@ def argmax_attention(
             f"the key of the best score need not have the greatest weight of "
             f"{type(normaliser).__name__}: no key is the best"
         )
-    if nobody_meets(q, k):
+    if has_no_pairs(q, k):
         return _nothing(q, v)
     index, best = _best_keys(q, k, score, normaliser, mask, bias)
     # Negated, because NaN must count as broken and no comparison with it holds.
@@ -120,7 +119,7 @@ def sampled_attention(
             "probabilities to sample by"
         )
     keys = keys_of_heads("key", key, (*q.shape[:-3], q.shape[-2]))
-    if nobody_meets(q, k):
+    if has_no_pairs(q, k):
         wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
         return *_nothing(q, v), jnp.zeros(q.shape[:-1], wide)
     index, log_prob = _random_keys(q, k, score, normaliser, mask, bias, keys)

@@ -16,16 +16,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Real
 
-from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
+from attn.arguments import check_normaliser, checked, has_no_pairs, make_drop
 from attn.attention import attention
-from attn.functions.softmax import softmax_parts
 from attn.kernels.query_blocks import over_blocks
-from attn.kernels.tile import Taint, Tile
+from attn.kernels.reference import Taint
+from attn.kernels.tile import Tile
 from attn.map_heads import map_heads_of_keys
 from attn.masks import Mask
-from attn.normalisers import Softmax
-from attn.precision import at_least_float32
-from attn.pytrees import AnyArray
+from attn.normalisers import Softmax, softmax_parts
+from attn.pytrees import AnyArray, at_least_float32
 from attn.scores import ScaledDot
 
 
@@ -44,7 +43,7 @@ def entropy(
     """
     q, k, _, mask = checked(q, k, k, score, mask, bias)
     check_normaliser(normaliser)
-    if nobody_meets(q, k):
+    if has_no_pairs(q, k):
         return jnp.zeros(q.shape[:-1], _wide(q))
     return _entropy(q, k, score, normaliser, mask, bias)
 
@@ -92,7 +91,7 @@ def top_weights(
     """
     q, k, _, mask = checked(q, k, k, score, mask, bias)
     check_normaliser(normaliser)
-    if nobody_meets(q, k):
+    if has_no_pairs(q, k):
         shape = (*q.shape[:-1], top)
         return jnp.zeros(shape, _wide(q)), jnp.full(shape, -1, jnp.int32)
     return _top_weights(q, k, score, normaliser, mask, bias, top=top)
@@ -204,7 +203,7 @@ def weight_rows(
             f"0 to {n - 1}"
         )
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    if nobody_meets(q, k):
+    if has_no_pairs(q, k):
         shape = (*q.shape[:-3], q.shape[-2], queries.size, k.shape[-3])
         return jnp.zeros(shape, _wide(q))
     return _weight_rows(q, k, queries, score, normaliser, mask, bias, drop)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

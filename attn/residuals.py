@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from attn.arithmetic import Products
 from attn.context import Context
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 
 if TYPE_CHECKING:
     from attn.config import Attention

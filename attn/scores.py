@@ -35,8 +35,7 @@ from jaxtyping import Array, Float
 from attn.arithmetic import Products, stated
 from attn.context import Context, in_context
 from attn.functions.tanh_sum import tanh_sum
-from attn.precision import at_least_float32, factors
-from attn.pytrees import pytree
+from attn.pytrees import at_least_float32, factors, pytree
 
 ScoreChoice = str | type | Callable
 """What `score_init` takes. An option of `init` with this annotation is another score."""

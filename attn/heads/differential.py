@@ -17,7 +17,7 @@ from attn.attention import attention
 from attn.context import Context
 from attn.heads.base import Heads
 from attn.kernels.cached import over_cache
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.random_bits import split_each, typed_key
 
 if TYPE_CHECKING:

@@ -18,12 +18,10 @@ from attn.attention import attention
 from attn.context import Context
 from attn.heads.base import Heads
 from attn.kernels.cached import from_cached
-from attn.kernels.dense_scores import scores_of_head
-from attn.map_heads import map_heads
+from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.normalisers import Softmax
-from attn.precision import at_least_float32, factors
-from attn.pytrees import AnyArray
+from attn.pytrees import AnyArray, at_least_float32, factors
 from attn.scores import Dot, ScaledDot
 
 if TYPE_CHECKING:
@@ -119,7 +117,7 @@ def talking_heads(
             f"talking heads have keys and values of their own: {q.shape[-2]} heads of "
             f"queries, {k.shape[-2]} of keys"
         )
-    s = map_heads(
+    s = all_heads(
         scores_of_head,
         q,
         k,

@@ -15,9 +15,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from attn.functions import SAVED
-from attn.functions.softmax import exponentials
 from attn.kernels.query_blocks import over_blocks
-from attn.precision import factors
+from attn.normalisers import exponentials
+from attn.pytrees import factors
 
 
 def blocks(

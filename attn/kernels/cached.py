@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.functions.softmax import softmax_parts
-from attn.precision import at_least_float32
+from attn.normalisers import softmax_parts
+from attn.pytrees import at_least_float32
 
 
 def cached(

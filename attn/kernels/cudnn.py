@@ -10,13 +10,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.jax_versions import jax_nn_takes_window
-from attn.masks import Mask
-from attn.masks.parts import Band, Padding
+from attn.masks import Band, Mask, Padding
 from attn.platforms import takes_cudnn
 
 
+def is_fastest(q, k, v, mask: Mask, results, **values) -> bool:
+    """Returns whether `cudnn` serves, and by cuDNN: jax.nn's own form takes N·M memory."""
+    dtype = jnp.result_type(q, k, v)
+    if not takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
+        return False
+    return why_not(q, k, v, mask=mask, results=results, **values) is None
+
+
 def why_not(
-    q, k, v, *, score, normaliser, mask, bias, drop, return_lse, return_weights
+    q, k, v, *, score, normaliser, mask, bias, drop, results=("out",)
 ) -> str | None:
     """Returns the reason why `cudnn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
@@ -31,8 +38,8 @@ def why_not(
         "its masks are causal with a constant offset, window and padding": not simple,
         "a row of −inf in the bias would give NaN": bias is not None,
         "it has no dropout": drop is not None,
-        "its LSE has no gradient": return_lse,
-        "it does not return weights": return_weights,
+        "its LSE has no gradient": "lse" in results,
+        "it does not return weights": results[-1] in ("before", "after"),
         f"d_v must equal d_k, not {widths}": k.shape[-1] != v.shape[-1],
         "d_k must be at least 1": k.shape[-1] == 0,
         "its softmax is float32, the inputs are float64": dtype == jnp.float64,
@@ -42,6 +49,22 @@ def why_not(
     if found is None and not _shares_keys(score, q, k):
         return f"{kind} makes keys of its own for each of the queries that share them"
     return found
+
+
+@jax.jit
+def by_examples(q, k, v, score, mask):
+    """Computes `cudnn` with any number of batch axes before N."""
+    batch = q.shape[:-3]
+
+    def flat(leaf):
+        # Of the parts that are served only padding has an array, one number an example.
+        return jnp.broadcast_to(leaf, batch).reshape(-1)
+
+    mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
+    # jax.nn takes one batch axis, attention() any number.
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    out = cudnn(q, k, v, score=score, mask=mask)
+    return out.reshape(*batch, *out.shape[1:])
 
 
 def _shares_keys(score, q, k):

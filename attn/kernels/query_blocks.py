@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from attn.functions import SAVED
-from attn.kernels.tile import Taint, Tile
+from attn.kernels.reference import Taint
+from attn.kernels.tile import Tile
 from attn.masks import Mask, mask_part
-from attn.precision import as_narrow_as, widened
+from attn.pytrees import as_narrow_as, widened
 
 BLOCK = 256
 """The most queries in a block."""

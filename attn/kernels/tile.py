@@ -8,22 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn.precision import at_least_float32
-
-
-class Taint(NamedTuple):
-    """NaN for each token that held NaN or Inf, else 0.
-
-    Such tokens come to the kernels as 0: in a product a weight of 0 would not keep NaN
-    from the others, nor in a gradient a cotangent of 0.
-    """
-
-    q: Any  # Float[Array, "N"], of the queries
-    k: Any  # Float[Array, "M"], of keys and values
-
-    def tile(self) -> Float[Array, "N M"]:
-        """Returns NaN for each pair of which one token held NaN or Inf."""
-        return self.q[:, None] + self.k[None]
+from attn.pytrees import at_least_float32
 
 
 class Tile(NamedTuple):

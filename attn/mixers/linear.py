@@ -21,7 +21,7 @@ from attn.cache import parents
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.recurrent.chunks import both_ways, seen_before
 from attn.recurrent.delta import delta_product, delta_product_step
 from attn.recurrent.gated import gated_linear, gated_linear_step

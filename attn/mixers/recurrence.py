@@ -19,7 +19,7 @@ from attn.cache import ancestors, write_entries
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer
-from attn.precision import as_narrow_as, widened
+from attn.pytrees import as_narrow_as, widened
 
 if TYPE_CHECKING:
     from attn.config import Block

@@ -15,9 +15,8 @@ from attn.arguments import is_never
 from attn.cache import for_each_example, kept_positions, kept_visible, write_entries
 from attn.context import Context, in_context
 from attn.kernels.cached import as_cached, from_cached, over_cache
-from attn.kernels.dense_scores import scores_of_head
 from attn.kernels.latent import matrices_of_kept, over_latents
-from attn.map_heads import map_heads
+from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.nn.layers import ACTIVATIONS
 from attn.nn.parameters import normaliser_of, with_parameters
@@ -161,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         score = in_context(self.score, ctx)
         arguments = dict(score=score, normaliser=self.normaliser, mask=mask, bias=bias)
         if a.residual.takes_scores:
-            s = map_heads(scores_of_head, q, k, v, **arguments)
+            s = all_heads(scores_of_head, q, k, v, **arguments)
             s = jnp.moveaxis(s, -2, -3)
             s, ctx = a.residual.scores(self.of_residual, s, ctx)
             # Without features all scores are 0, and so the bias is what the softmax is of.
@@ -314,7 +313,7 @@ class MultiHeadAttention(nn.Module):
         k, v = from_cached(*kept)
         mask = Mask.dense(visible[:, None])
         arguments = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
-        s = jnp.moveaxis(map_heads(scores_of_head, q, k, v, **arguments), -2, -3)
+        s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **arguments), -2, -3)
         s, ctx = self.config.residual.scores(self.of_residual, s, ctx)
         options = dict(normaliser=normaliser, visible=visible, best=best)
         # Without features all scores are 0, and so the bias is what the softmax is of.

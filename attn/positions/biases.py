@@ -33,8 +33,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.positions.base import Positions
-from attn.precision import at_least_float32
-from attn.pytrees import pytree
+from attn.pytrees import at_least_float32, pytree
 
 if TYPE_CHECKING:
     from attn.config import Attention

@@ -17,13 +17,11 @@ from attn.arithmetic import Products
 from attn.attention import attention
 from attn.context import Context
 from attn.kernels.cached import from_cached
-from attn.kernels.dense_scores import scores_of_head
-from attn.map_heads import map_heads
+from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.normalisers import Softmax
 from attn.positions.base import Positions
-from attn.precision import at_least_float32
-from attn.pytrees import AnyArray, pytree
+from attn.pytrees import AnyArray, at_least_float32, pytree
 from attn.scores import Dot, ScaledDot
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def contextual_attention(
         places = jnp.arange(q.shape[-3])
     of_head = functools.partial(_scores, table=table, places=places)
     arrays = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
-    s = jnp.moveaxis(map_heads(of_head, q, k, v, **arrays), -2, -3)
+    s = jnp.moveaxis(all_heads(of_head, q, k, v, **arrays), -2, -3)
     # Without features all scores are 0, and so the bias is what the softmax is of.
     without = dict(score=Dot(), normaliser=normaliser, mask=mask, bias=s)
     return attention(q[..., :0], k[..., :0], v, **without, **arguments)

@@ -17,8 +17,7 @@ from attn.context import Context
 from attn.masks import spread
 from attn.positions.base import Positions
 from attn.positions.biases import bias
-from attn.precision import at_least_float32
-from attn.pytrees import pytree
+from attn.pytrees import at_least_float32, pytree
 
 if TYPE_CHECKING:
     from attn.config import Attention

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from attn.positions.base import Positions
 from attn.positions.tables import check_base
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 
 if TYPE_CHECKING:
     from attn.config import Attention

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.recurrent.chunks import (
     Runs,
     cut,

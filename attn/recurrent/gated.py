@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.recurrent.chunks import (
     cut,
     empty_state,

@@ -8,7 +8,7 @@ N tokens, K = d_k, V = d_v, W = V + 1.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.precision import at_least_float32
+from attn.pytrees import at_least_float32
 from attn.recurrent.chunks import both_ways
 from attn.recurrent.gated import CHUNK, gated_linear
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 WITH_BLOCKS = ("attn.attention", "attn.hard", "attn.inspect")
-WITH_HEADS = ("attn.attention", "attn.map_heads")
 
 
 @contextlib.contextmanager
@@ -18,8 +17,9 @@ def blocks_of(n, at_once=None):
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", n)
-        for module in WITH_HEADS if at_once else ():
-            patch.setattr(sys.modules[module], "heads_at_once", lambda *_: at_once)
+        if at_once:
+            module = sys.modules["attn.map_heads"]
+            patch.setattr(module, "heads_at_once", lambda *_: at_once)
         forget()
         yield
     forget()

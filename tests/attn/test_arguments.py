@@ -20,7 +20,7 @@ from attn import (
 )
 from attn.arguments import is_never
 from attn.jax_versions import enable_x64
-from attn.masks.parts import Padding
+from attn.masks import Padding
 
 B = 2
 N = 3

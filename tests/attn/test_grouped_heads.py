@@ -99,7 +99,7 @@ def test_results_and_gradients_are_those_of_repeated_keys(
     kernel, score, at_once, monkeypatch
 ):
     if at_once:
-        module = sys.modules["attn.attention"]
+        module = sys.modules["attn.map_heads"]
         monkeypatch.setattr(module, "heads_at_once", lambda *_: at_once)
         jax.clear_caches()
     rest = everything()

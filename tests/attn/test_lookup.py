@@ -156,7 +156,7 @@ def test_a_bias_that_most_pairs_share(positions):
 
 def test_parameters_that_parts_and_blocks_share(monkeypatch):
     """Parts of heads and blocks of queries come one after another, and add to one gradient."""
-    module = sys.modules["attn.attention"]
+    module = sys.modules["attn.map_heads"]
     monkeypatch.setattr(module, "heads_at_once", lambda n, m, score: 1)
     monkeypatch.setattr(sys.modules["attn.kernels.query_blocks"], "BLOCK", 2)
     jax.clear_caches()

@@ -90,7 +90,7 @@ def test_what_cudnn_lacks_goes_elsewhere(on_gpu, options):
 def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
     """A GPU's slices have a layout of their own, which must pass through every derivative."""
     monkeypatch.setattr(
-        sys.modules["attn.attention"], "heads_at_once", lambda n, m, score: 1
+        sys.modules["attn.map_heads"], "heads_at_once", lambda n, m, score: 1
     )
     qkv = inputs(jnp.float32)
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from attn import Additive, Bilinear, Dot, Mask, ScaledDot, attention
 from attn.jax_versions import enable_x64
+from attn.map_heads import heads_at_once
 from attn.positions.biases import ALiBiBias, BucketBias, RelativeBias
 from tests.hostile import attention_oracle as oracle
 from tests.hostile.attention_cases import REPEATS, corners, draw_case, draw_structure
@@ -126,11 +127,10 @@ def prepare(structure):
     blocks = sys.modules["attn.kernels.query_blocks"]
     blocks.BLOCK = structure.block
     blocks.RUNS = structure.runs
-    outer = sys.modules["attn.attention"]
-    at_once = sys.modules["attn.map_heads"].heads_at_once
+    maps = sys.modules["attn.map_heads"]
+    maps.heads_at_once = heads_at_once
     if structure.at_once is not None:
-        at_once = lambda n, m, score: structure.at_once
-    outer.heads_at_once = at_once
+        maps.heads_at_once = lambda n, m, score: structure.at_once
     # What was compiled before has other blocks in it.
     jax.clear_caches()
     return jax.jit(functools.partial(compute, structure))
