@@ -13,16 +13,18 @@ from jaxtyping import Array, Float, Real
 
 from attn.arguments import check_normaliser, checked, make_drop, nobody_meets
 from attn.functions import SAVED
-from attn.kernels.jax_nn import is_padded, jax_nn, why_not
+from attn.kernels.blocks import blocks
+from attn.kernels.cudnn import cudnn, is_padded, why_not
 from attn.kernels.reference import reference
-from attn.kernels.tiled import tiled
 from attn.map_heads import heads_at_once, map_heads
 from attn.masks import Mask
 from attn.normalisers import Softmax
 from attn.platforms import takes_cudnn
 from attn.scores import ScaledDot
 
-IMPLEMENTATIONS = ("reference", "tiled", "jax_nn")
+IMPLEMENTATIONS = ("reference", "blocks", "cudnn")
+RENAMED = {"tiled": "blocks", "jax_nn": "cudnn"}
+"""The kernels' earlier names."""
 
 SMALL = 2**16
 """Scores of a head up to which implementation=None takes the textbook form.
@@ -74,8 +76,8 @@ def attention(
         element, head and example. It counts as a constant: a traced rate gets gradient 0.
       dropout_key: a random key, or one for each example (*B); needed by and only by a
         dropout rate.
-      implementation: "reference" (textbook, N·M memory), "tiled" (O(N + M) memory),
-        "jax_nn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
+      implementation: "reference" (textbook, N·M memory), "blocks" (O(N + M) memory),
+        "cudnn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
         float16 and bfloat16), or None: the third where cuDNN serves (without forward-mode
         derivatives), else the first for short inputs and scores that are matrix products,
         else the second.
@@ -104,7 +106,7 @@ def attention(
         )
     check_normaliser(normaliser, return_lse)
     drop = make_drop(dropout_rate, dropout_key, (*q.shape[:-3], q.shape[-2]))
-    jax_nn_lacks = why_not(
+    cudnn_lacks = why_not(
         q,
         k,
         v,
@@ -117,9 +119,9 @@ def attention(
         return_weights=return_weights,
     )
     if implementation is None:
-        kernel = _fastest(q, k, v, score, mask, jax_nn_lacks, return_weights)
+        kernel = _fastest(q, k, v, score, mask, cudnn_lacks, return_weights)
     else:
-        kernel = _asked_for(implementation, jax_nn_lacks, return_weights)
+        kernel = _asked_for(implementation, cudnn_lacks, return_weights)
     results = ["out"]
     if return_lse:
         results.append("lse")
@@ -127,8 +129,8 @@ def attention(
         results.append("after" if return_weights == "after" else "before")
     if nobody_meets(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
-    elif kernel == "jax_nn":
-        outputs = [_by_jax_nn(q, k, v, score, mask)]
+    elif kernel == "cudnn":
+        outputs = [_by_cudnn(q, k, v, score, mask)]
     else:
         arguments = dict(
             score=score, normaliser=normaliser, mask=mask, bias=bias, drop=drop
@@ -137,33 +139,37 @@ def attention(
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _fastest(q, k, v, score, mask, jax_nn_lacks, return_weights):
+def _fastest(q, k, v, score, mask, cudnn_lacks, return_weights):
     """Returns the kernel to use where nobody asks for one."""
-    if jax_nn_lacks is None:
+    if cudnn_lacks is None:
         # Elsewhere jax.nn's own form takes N·M memory.
         dtype = jnp.result_type(q, k, v)
         if takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
-            return "jax_nn"
+            return "cudnn"
     # Scores that are no product may make N·M·A numbers in the textbook form.
     short = q.shape[-3] * k.shape[-3] <= SMALL and score.is_product
-    return "reference" if return_weights or short else "tiled"
+    return "reference" if return_weights or short else "blocks"
 
 
-def _asked_for(implementation, jax_nn_lacks, return_weights):
+def _asked_for(implementation, cudnn_lacks, return_weights):
     """Returns the kernel with this name.
 
     Raises ValueError for one that is unknown or cannot do what is asked, saying why.
     """
+    if implementation in RENAMED:
+        raise ValueError(
+            f"implementation={implementation!r} is now {RENAMED[implementation]!r}"
+        )
     if implementation not in IMPLEMENTATIONS:
         known = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"unknown implementation {implementation!r}; known: {known}")
-    if implementation == "jax_nn" and jax_nn_lacks:
+    if implementation == "cudnn" and cudnn_lacks:
         raise ValueError(
-            f"implementation='jax_nn' cannot serve here: {jax_nn_lacks}; 'tiled' can"
+            f"implementation='cudnn' cannot serve here: {cudnn_lacks}; 'blocks' can"
         )
-    if implementation == "tiled" and return_weights:
+    if implementation == "blocks" and return_weights:
         raise ValueError(
-            "implementation='tiled' never has all weights at once; "
+            "implementation='blocks' never has all weights at once; "
             "use 'reference' for return_weights"
         )
     return implementation
@@ -175,16 +181,16 @@ def _map_kernel(q, k, v, arguments, *, kernel, results):
 
     The compiler drops what a jitted function computes and does not return.
     """
-    one_head = {"reference": _reference, "tiled": tiled}[kernel]
+    one_head = {"reference": _reference, "blocks": blocks}[kernel]
     limits = {}
     # The reference names nothing to keep, so its derivative would make all again.
-    if kernel == "tiled":
+    if kernel == "blocks":
         limits["at_once"] = heads_at_once(q.shape[-3], k.shape[-3], arguments["score"])
         limits["saved"] = SAVED
     out, lse, *weights = map_heads(one_head, q, k, v, **arguments, **limits)
     # map_heads gives (*B, N, H, M); weights are laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
-    # The tiled kernel has no weights, so the last two names may lack a value.
+    # The kernel blocks has no weights, so the last two names may lack a value.
     named = dict(
         zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False)
     )
@@ -242,7 +248,7 @@ def _reference(q, k, v, *, score, normaliser, mask, taint, bias, drop):
 
 
 @jax.jit
-def _by_jax_nn(q, k, v, score, mask):
+def _by_cudnn(q, k, v, score, mask):
     batch = q.shape[:-3]
 
     def flat(leaf):
@@ -252,5 +258,5 @@ def _by_jax_nn(q, k, v, score, mask):
     mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
     # jax.nn takes one batch axis, attention() any number.
     q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
-    out = jax_nn(q, k, v, score=score, mask=mask)
+    out = cudnn(q, k, v, score=score, mask=mask)
     return out.reshape(*batch, *out.shape[1:])

@@ -334,7 +334,7 @@ class QKNorm:
         wide = wide * jax.lax.rsqrt(total + 1e-6)
         if gain is not None:
             gain = jnp.asarray(gain, wide.dtype)
-            # x may have axes of a batch here, as the kernel "jax_nn" prepares all at once.
+            # x may have axes of a batch here, as the kernel "cudnn" prepares all at once.
             wide = wide * gain.reshape((1,) * (x.ndim - gain.ndim) + gain.shape)
         return wide.astype(x.dtype)
 

@@ -20,7 +20,7 @@ from attn.normalisers import Softmax
 from attn.scores import ScaledDot
 
 LONG = 300
-"""Queries of two blocks of the tiled kernel."""
+"""Queries of two blocks of the kernel blocks."""
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}
 """The greatest error, as a share of the greatest number or of 1."""
 
@@ -37,13 +37,13 @@ def checks_of(make, dtypes, **options):
     }
     for dtype in dtypes:
         if dtype == "bfloat16":
-            what = "reference and tiled in bfloat16, forward and backward"
+            what = "reference and blocks in bfloat16, forward and backward"
             checks[what] = lambda: _halves(make)
             continue
         # Each mask and each precision; the rest of their pairs would take minutes.
         names = masks() if dtype == "float64" else ("none", "causal & padding")
         for mask in names:
-            what = f"reference and tiled in {dtype}, mask {mask}"
+            what = f"reference and blocks in {dtype}, mask {mask}"
             checks[what] = functools.partial(_kernels, make, mask, dtype)
     return checks
 
@@ -67,7 +67,7 @@ def _kernels(make, mask, dtype):
         exact = _exact(*wide, visible, **cast(value, jnp.float64))
         has_lse = exact[1] is not None
         call = functools.partial(attention, *qkv, mask=mask, return_lse=has_lse)
-        for kernel in ("reference", "tiled"):
+        for kernel in ("reference", "blocks"):
             results = call(**value, implementation=kernel)
             pairs = (
                 zip(results, exact, strict=True) if has_lse else [(results, exact[0])]
@@ -75,7 +75,7 @@ def _kernels(make, mask, dtype):
             for name, (a, b) in zip(("outputs", "LSEs"), pairs, strict=False):
                 named = f"{name} of {kernel}"
                 details.append(close(a, b, TOLERANCES[dtype], named))
-    # Of the tiled kernel, the output's.
+    # Of the kernel blocks, the output's.
     return details[len(details) // 2]
 
 
@@ -123,32 +123,32 @@ def _long(make):
         value = make(jnp.float64, H)
         call = functools.partial(attention, *qkv, mask=Mask.causal(), **value)
         return close(
-            call(implementation="tiled"), call(implementation="reference"), 1e-9
+            call(implementation="blocks"), call(implementation="reference"), 1e-9
         )
 
 
 def _halves(make):
     """Compares outputs and gradients in bfloat16 with those of the same numbers in float64.
 
-    The tiled kernel may err twice as much as the reference, which is the textbook form, and
+    The kernel blocks may err twice as much as the reference, which is the textbook form, and
     by what a result is rounded by. Inputs are long: XLA has other products for short ones.
     """
     with enable_x64(True):
         arguments = inputs("bfloat16", LONG, LONG), make("bfloat16", H)
         exact = _outputs_and_gradients(cast(arguments, jnp.float64), "reference")
         textbook = _outputs_and_gradients(arguments, "reference")
-        tiled = _outputs_and_gradients(arguments, "tiled")
+        blocks = _outputs_and_gradients(arguments, "blocks")
     most = 0.0
-    for right, *both in zip(exact, textbook, tiled, strict=True):
-        error, of_tiled = (np.sqrt(((x - right) ** 2).mean()) for x in both)
+    for right, *both in zip(exact, textbook, blocks, strict=True):
+        error, of_blocks = (np.sqrt(((x - right) ** 2).mean()) for x in both)
         scale = max(1.0, np.sqrt((right**2).mean()))
         if not error <= TOLERANCES["bfloat16"] * scale:
             raise ValueError(f"the reference errs by {error:.2g}")
-        if not of_tiled <= 2 * error + 2**-8 * scale:
+        if not of_blocks <= 2 * error + 2**-8 * scale:
             raise ValueError(
-                f"tiled errs by {of_tiled:.2g}, the reference by {error:.2g}"
+                f"blocks errs by {of_blocks:.2g}, the reference by {error:.2g}"
             )
-        most = max(most, of_tiled / scale)
+        most = max(most, of_blocks / scale)
     return f"error {most:.1g}"
 
 
@@ -200,7 +200,7 @@ def _shared_keys(make):
         both = dict(score=ScaledDot(), normaliser=Softmax()) | value
         out = over_cache(q, *as_cached(*one), visible=visible, **both)
         close(out, exact, 1e-9, "outputs of the kernel of decoding")
-        for kernel in ("tiled", "reference"):
+        for kernel in ("blocks", "reference"):
             out = attention(q, *one, **value, implementation=kernel)
             detail = close(out, exact, 1e-9, f"outputs of {kernel}")
         return detail
@@ -223,11 +223,11 @@ def _gradients(make):
 
         gradient = jax.grad(loss, argnums=(0, 1))
         exact = jax.tree.leaves(gradient(leaves, qkv, "reference"))
-        tiled = jax.tree.leaves(gradient(leaves, qkv, "tiled"))
-        for a, b in zip(tiled, exact, strict=True):
+        blocks = jax.tree.leaves(gradient(leaves, qkv, "blocks"))
+        for a, b in zip(blocks, exact, strict=True):
             if not jnp.isfinite(b).all():
                 raise ValueError("a gradient is NaN or Inf")
-            close(a, b, 1e-8, "gradients of tiled and reference")
+            close(a, b, 1e-8, "gradients of blocks and reference")
         return f"{len(leaves)} parameters"
 
 

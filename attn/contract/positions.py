@@ -130,8 +130,8 @@ def _compared(value, bias_of, m):
 
     arrays = [leaves[at] for at in places]
     exact = jax.grad(loss)(arrays, "reference")
-    for a, b in zip(jax.grad(loss)(arrays, "tiled"), exact, strict=True):
+    for a, b in zip(jax.grad(loss)(arrays, "blocks"), exact, strict=True):
         if not jnp.isfinite(b).all():
             raise ValueError("a gradient is NaN or Inf")
-        close(a, b, 1e-4, "gradients of tiled and reference")
+        close(a, b, 1e-4, "gradients of blocks and reference")
     return f"{len(arrays)} parameters"

@@ -272,7 +272,7 @@ def activation_memory(settings: Settings) -> int:
 def _floats_of_layer(block, t):
     """Returns the numbers that a layer keeps of a token, on both sides of a model."""
     kept = block.positions.floats_of_pair or block.heads.floats_of_pair
-    # Longer rows take the tiled kernel, which keeps no n² weights.
+    # Longer rows take the kernel blocks, which keeps no n² weights.
     is_short = t.sequence_length**2 <= SMALL
     is_quadratic = (
         block.positions.attend

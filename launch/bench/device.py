@@ -53,7 +53,7 @@ STEPS = (
 )
 PEERS = {
     "steps": ("attn", "flax", "torch:as-paper", "torch:compiled"),
-    "attention": ("attn", "attn:tiled", "jax.nn", "textbook", "torch", "torch:flex"),
+    "attention": ("attn", "attn:blocks", "jax.nn", "textbook", "torch", "torch:flex"),
 }
 
 

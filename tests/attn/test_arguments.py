@@ -29,7 +29,7 @@ H = 2  # as many as examples, so that a stray axis of either passes for the othe
 K = 7
 V = 4
 
-KERNELS = ["reference", "tiled"]
+KERNELS = ["reference", "blocks"]
 
 
 @pytest.fixture(autouse=True)
@@ -316,7 +316,7 @@ SIZES = {"no keys": dict(m=0), "no queries": dict(n=0), "neither": dict(n=0, m=0
 SIZES["no heads"] = dict(h=0)
 
 
-@pytest.mark.parametrize("kernel", [*KERNELS, "jax_nn", None])
+@pytest.mark.parametrize("kernel", [*KERNELS, "cudnn", None])
 @pytest.mark.parametrize("name", SIZES)
 def test_without_keys_or_queries_outputs_are_0(kernel, name):
     q, k, v = (x[..., :V] for x in inputs(**SIZES[name]))
@@ -374,7 +374,7 @@ def test_vectors_without_numbers_are_all_alike(kernel):
 FAR = [2**30, 2**31 - 3, 2**31 - 1, 2**31, sys.maxsize, np.int64(2**31 - 1)]
 
 
-@pytest.mark.parametrize("kernel", [*KERNELS, "jax_nn"])
+@pytest.mark.parametrize("kernel", [*KERNELS, "cudnn"])
 @pytest.mark.parametrize("far", FAR, ids=str)
 def test_the_largest_integers_are_no_limit(qkv, kernel, far):
     qkv = [x[..., :V] for x in qkv]

@@ -41,7 +41,7 @@ def small_blocks():
         yield
 
 
-@pytest.fixture(params=["reference", "tiled"])
+@pytest.fixture(params=["reference", "blocks"])
 def kernel(request):
     return request.param
 
@@ -162,7 +162,7 @@ def test_dropout_is_the_same_on_every_kernel(qkv):
     options = dict(mask=Mask.causal(1), dropout_rate=0.4, dropout_key=jax.random.key(1))
     out = [
         attention(*qkv, **options, implementation=name)
-        for name in ("reference", "tiled")
+        for name in ("reference", "blocks")
     ]
     np.testing.assert_allclose(*out, rtol=1e-5, atol=1e-6)
 
@@ -182,7 +182,7 @@ def test_second_order_gradients_in_float64(qkv, name, mask):
         score = jax.tree.map(lambda x: jnp.asarray(x[:2], jnp.float64), SCORES[name][0])
         bias = jnp.asarray(np.random.default_rng(3).normal(size=(2, N, M)))
 
-        options = dict(mask=mask, implementation="tiled", return_lse=True)
+        options = dict(mask=mask, implementation="blocks", return_lse=True)
 
         def f(q, k, v, bias, score):
             return attention(q, k, v, bias=bias, score=score, **options)

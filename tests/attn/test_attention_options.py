@@ -107,11 +107,14 @@ def test_other_mistakes_are_named(qkv):
         attention(*qkv, bias=jnp.zeros((2, N, M)))
     with pytest.raises(
         ValueError,
-        match="unknown implementation 'flash'; known: reference, tiled, jax_nn",
+        match="unknown implementation 'flash'; known: reference, blocks, cudnn",
     ):
         attention(*qkv, implementation="flash")
+    for old, new in (("tiled", "blocks"), ("jax_nn", "cudnn")):
+        with pytest.raises(ValueError, match=f"implementation='{old}' is now '{new}'"):
+            attention(*qkv, implementation=old)
     with pytest.raises(ValueError, match="never has all weights at once"):
-        attention(*qkv, implementation="tiled", return_weights=True)
+        attention(*qkv, implementation="blocks", return_weights=True)
     with pytest.raises(
         ValueError, match="return_weights='both' must be 'before' or 'after' dropout"
     ):

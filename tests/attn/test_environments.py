@@ -31,10 +31,10 @@ MASKS = {
 }
 # Each kernel, mask and score once or twice: every case is compiled for each environment.
 CASES = [
-    ("tiled", "causal", "additive"),
+    ("blocks", "causal", "additive"),
     pytest.param("reference", "padding", "bilinear", marks=pytest.mark.ci),
-    pytest.param("tiled", "dense", "scaled dot", marks=pytest.mark.ci),
-    pytest.param("tiled", "padding", "scaled dot", marks=pytest.mark.ci),
+    pytest.param("blocks", "dense", "scaled dot", marks=pytest.mark.ci),
+    pytest.param("blocks", "padding", "scaled dot", marks=pytest.mark.ci),
     pytest.param("reference", "segments", "additive", marks=pytest.mark.ci),
     pytest.param("reference", "none", "scaled dot", marks=pytest.mark.ci),
     pytest.param("reference", "dense for all", "dot", marks=pytest.mark.ci),
@@ -122,7 +122,7 @@ def test_strict_promotion_of_dtypes(kernel, mask, score):
 
 @pytest.mark.parametrize(
     ("kernel", "score"),
-    the_rest_in_ci([("tiled", "additive"), ("reference", "bilinear")], first=1),
+    the_rest_in_ci([("blocks", "additive"), ("reference", "bilinear")], first=1),
 )
 def test_strict_promotion_of_bfloat16_with_bias_and_dropout(kernel, score):
     bias = ALiBiBias(jnp.array([0.5, 0.25]))
@@ -179,7 +179,7 @@ def test_explicit_sharding(kernel, mask, score, spec):
 def test_explicit_sharding_of_dropout():
     mesh = two_devices(AxisType.Explicit)
     options = dict(dropout_rate=0.3, dropout_key=jax.random.key(1))
-    function = plain(MASKS["padding"], "tiled", **options)
+    function = plain(MASKS["padding"], "blocks", **options)
     expected = value_and_gradients(function, *inputs_once(), score_of("additive"))
     with jax.set_mesh(mesh):
         sharding = NamedSharding(mesh, P("x"))
@@ -192,13 +192,13 @@ def test_explicit_sharding_of_dropout():
 @explicit_meshes
 def test_explicit_sharding_of_heads_that_wait_their_turn():
     """One head at a time, as with long inputs."""
-    expected = expected_of("tiled", "causal", "additive")
+    expected = expected_of("blocks", "causal", "additive")
     mesh = two_devices(AxisType.Explicit)
     with jax.set_mesh(mesh), blocks_of(3, at_once=1):
         sharding = NamedSharding(mesh, P("x"))
         arrays = [jax.device_put(x, sharding) for x in inputs_once()]
         actual = value_and_gradients(
-            plain(MASKS["causal"], "tiled"), *arrays, score_of("additive")
+            plain(MASKS["causal"], "blocks"), *arrays, score_of("additive")
         )
     assert_alike(actual, expected)
 
@@ -211,7 +211,7 @@ def test_explicit_sharding_of_heads_that_share_keys(spec):
     """Four heads of queries and two of keys, over two devices."""
     shapes = (B, N, 4, K), (B, M, 2, K), (B, M, 2, V)
     arrays = [jnp.asarray(DRAW(size=shape), jnp.float32) for shape in shapes]
-    function = plain(MASKS["padding"], "tiled")
+    function = plain(MASKS["padding"], "blocks")
     expected = value_and_gradients(function, *arrays, ScaledDot())
     mesh = two_devices(AxisType.Explicit)
     with jax.set_mesh(mesh):

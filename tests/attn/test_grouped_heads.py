@@ -35,7 +35,7 @@ G = 3  # heads of queries to each
 H = J * G
 K = 4
 V = 3
-KERNELS = ("reference", "tiled")
+KERNELS = ("reference", "blocks")
 
 
 def inputs(heads=H, h_kv=J, d_v=V, dtype=np.float32):
@@ -88,11 +88,11 @@ def test_one_head_of_keys_for_all_is_right(kernel, mask):
     ("kernel", "score", "at_once"),
     [
         ("reference", "bilinear", None),
-        ("tiled", "scaled dot", None),
+        ("blocks", "scaled dot", None),
         # Parts of a group, a group, and all heads of an example at a time.
-        pytest.param("tiled", "scaled dot", 1, marks=pytest.mark.ci),
-        pytest.param("tiled", "additive", 3, marks=pytest.mark.ci),
-        pytest.param("tiled", "scaled dot", 6, marks=pytest.mark.ci),
+        pytest.param("blocks", "scaled dot", 1, marks=pytest.mark.ci),
+        pytest.param("blocks", "additive", 3, marks=pytest.mark.ci),
+        pytest.param("blocks", "scaled dot", 6, marks=pytest.mark.ci),
     ],
 )
 def test_results_and_gradients_are_those_of_repeated_keys(
@@ -168,7 +168,7 @@ def test_compiled_memory_is_that_of_fewer_heads():
     def temporaries(repeat):
         def loss(q, k, v):
             k, v = (x.repeat(repeat, -2) for x in (k, v))
-            return attention(q, k, v, implementation="tiled").sum()
+            return attention(q, k, v, implementation="blocks").sum()
 
         shapes = [(n, h, d), (m, 1, d), (m, 1, d)]
         shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -182,7 +182,7 @@ def test_compiled_memory_is_that_of_fewer_heads():
 @pytest.mark.parametrize(
     "mask", [Mask(), Mask.window(1, 1) & Mask.padding(np.array([6, 0]))]
 )
-def test_jax_nn_takes_fewer_heads_of_keys(mask):
+def test_cudnn_takes_fewer_heads_of_keys(mask):
     q, k, v = inputs(d_v=K)
     score = scores()["bilinear"]
 
@@ -194,18 +194,18 @@ def test_jax_nn_takes_fewer_heads_of_keys(mask):
 
         return jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(q, k, v, score)
 
-    both = [of(kernel, k, v) for kernel in ("jax_nn", "reference")]
+    both = [of(kernel, k, v) for kernel in ("cudnn", "reference")]
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     # NaN reaches the queries of its group that see it.
     k[0, -1, 0] = np.nan
     k[1, -1, 1] = np.nan
-    actual, expected = (of(kernel, k, v)[1] for kernel in ("jax_nn", "reference"))
+    actual, expected = (of(kernel, k, v)[1] for kernel in ("cudnn", "reference"))
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     assert np.isnan(expected).any() != bool(mask.parts)
 
 
-def test_jax_nn_refuses_keys_that_a_score_makes_for_each_head():
+def test_cudnn_refuses_keys_that_a_score_makes_for_each_head():
     @attn.score
     class Scaled:
         """score(q, k) = q · (scale · k)"""
@@ -222,9 +222,9 @@ def test_jax_nn_refuses_keys_that_a_score_makes_for_each_head():
     q, k, v = inputs(d_v=K)
     score = Scaled(jnp.arange(1.0, H + 1))
     with pytest.raises(ValueError, match="Scaled makes keys of its own"):
-        attention(q, k, v, score=score, implementation="jax_nn")
-    attention(q, repeated(k), repeated(v), score=score, implementation="jax_nn")
-    actual = attention(q, k, v, score=score, implementation="tiled")
+        attention(q, k, v, score=score, implementation="cudnn")
+    attention(q, repeated(k), repeated(v), score=score, implementation="cudnn")
+    actual = attention(q, k, v, score=score, implementation="blocks")
     expected = attention(q, repeated(k), repeated(v), score=score)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 

@@ -25,7 +25,7 @@ SCORES = {
 NOTHING_HIDDEN = Mask.causal(offset=M)
 
 
-@pytest.fixture(params=["reference", "tiled"])
+@pytest.fixture(params=["reference", "blocks"])
 def kernel(request):
     return request.param
 

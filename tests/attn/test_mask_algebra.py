@@ -85,7 +85,7 @@ def _blocks_of_two():
         yield
 
 
-@pytest.fixture(params=["reference", "tiled"])
+@pytest.fixture(params=["reference", "blocks"])
 def kernel(request):
     return request.param
 
@@ -192,7 +192,7 @@ def test_sinks_and_a_window_slide_over_long_inputs(kind):
 
     f = jax.grad(loss, has_aux=True)
     with blocks_of(4):
-        results = f(k, mask, "tiled"), f(k, Mask.dense(seen), "reference")
+        results = f(k, mask, "blocks"), f(k, Mask.dense(seen), "reference")
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -203,7 +203,7 @@ def test_a_window_with_sinks_takes_the_keys_that_it_shows_alone():
     mask = (Mask.window(60, 0) | Mask.first(4)) & CAUSAL
 
     def f(q, k, v):
-        return attention(q, k, v, mask=mask, implementation="tiled")
+        return attention(q, k, v, mask=mask, implementation="blocks")
 
     with blocks_of(BLOCK):
         text = jax.jit(f).lower(x, x, x).as_text()
@@ -260,7 +260,7 @@ def test_an_array_within_differs_between_lanes_and_examples():
     q, k, v = draw_qkv()
 
     def f(lengths):
-        return attention(q, k, v, mask=Mask.prefix(lengths), implementation="tiled")
+        return attention(q, k, v, mask=Mask.prefix(lengths), implementation="blocks")
 
     lengths = jnp.array([[0, 3], [6, 2]])
     lanes = jax.vmap(f)(lengths)

@@ -109,7 +109,7 @@ def test_examples_keep_their_order():
     "shape",
     [(3, 5), (1, 5), (3, 1), (2, 1, 3, 5), (2, 1, 1, 5), (4, 3, 5), (2, 4, 3, 1)],
 )
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("implementation", ["reference", "blocks"])
 def test_a_dense_mask_is_broadcast(shape, implementation):
     draw = np.random.default_rng(0)
     q, k, v = (draw.normal(size=(2, n, 4, 7)).astype(np.float32) for n in (3, 5, 5))

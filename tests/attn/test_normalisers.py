@@ -139,8 +139,8 @@ def test_weights_and_outputs_equal_the_oracle(case, mask):
     np.testing.assert_allclose(weights, exact, atol=1e-11)
     exact_out = np.einsum("bhnm,bmhv->bnhv", exact, v)
     np.testing.assert_allclose(out, exact_out, atol=1e-10)
-    tiled = attn.attention(q, k, v, implementation="tiled", **options)
-    np.testing.assert_allclose(tiled, exact_out, atol=1e-10)
+    blocks = attn.attention(q, k, v, implementation="blocks", **options)
+    np.testing.assert_allclose(blocks, exact_out, atol=1e-10)
 
 
 @in_float64
@@ -158,7 +158,7 @@ def test_gradients_are_those_of_differences(case):
             v,
             normaliser=tree.unflatten(leaves),
             mask=Mask.causal(1),
-            implementation="tiled",
+            implementation="blocks",
         )
 
     check_grads(function, (leaves, q, k, v), order=1, modes=["fwd", "rev"], eps=1e-6)
@@ -176,11 +176,11 @@ def test_blocks_windows_and_dropout_equal_the_reference(case):
             dropout_rate=0.3,
             dropout_key=jax.random.key(1),
         )
-        tiled, reference = (
+        blocks, reference = (
             attn.attention(q, k, v, implementation=kernel, **options)
-            for kernel in ("tiled", "reference")
+            for kernel in ("blocks", "reference")
         )
-        np.testing.assert_allclose(tiled, reference, atol=1e-11)
+        np.testing.assert_allclose(blocks, reference, atol=1e-11)
 
 
 @in_float64
@@ -197,7 +197,7 @@ def test_the_lse_is_the_log_of_the_denominator(case):
         if case == "scalable_softmax" and len(seen):
             seen = seen * HEADS[h] * np.log(len(seen))
         exact[b, h, i] = np.logaddexp.reduce([rest[h], *seen])
-    for kernel in ("reference", "tiled"):
+    for kernel in ("reference", "blocks"):
         options = dict(mask=mask, return_lse=True, implementation=kernel)
         _, lse = attn.attention(q, k, v, normaliser=normaliser, **options)
         np.testing.assert_allclose(lse, np.moveaxis(exact, 1, 2), atol=1e-12)
@@ -325,7 +325,7 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line():
     with pytest.raises(ValueError, match="Entmax has no exponentials, and so no LSE"):
         attn.attention(q, k, v, normaliser=attn.Entmax(), return_lse=True)
     with pytest.raises(ValueError, match="softmax, and not OffByOne"):
-        attn.attention(q, k, v, normaliser=attn.OffByOne(), implementation="jax_nn")
+        attn.attention(q, k, v, normaliser=attn.OffByOne(), implementation="cudnn")
     for wrong in ("sink", attn.Sink):
         with pytest.raises(TypeError, match=r"which Sink.init\(key, h\) makes"):
             attn.attention(q, k, v, normaliser=wrong)

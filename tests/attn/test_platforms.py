@@ -107,7 +107,7 @@ def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
             jax.jvp(gradient, qkv, qkv),
         )
 
-    actual, expected = map(derivatives, ("tiled", "reference"))
+    actual, expected = map(derivatives, ("blocks", "reference"))
     for one, other in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 

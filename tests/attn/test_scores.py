@@ -57,7 +57,7 @@ def test_sizes_below_1_are_refused():
         Bilinear.init(KEY, 2, 4, 4, rank=-1)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("implementation", ["reference", "blocks"])
 def test_a_score_in_bfloat16_has_its_softmax_in_float32(implementation):
     @attn.score
     class Distance:

@@ -89,7 +89,7 @@ def test_prepare_leaves_the_cap_alone():
     assert score == Softcap(Dot(), 4.0)
 
 
-def test_normed_products_are_served_by_jax_nn():
+def test_normed_products_are_served_by_cudnn():
     draw = np.random.default_rng(1).normal
     q, k, v = (jnp.asarray(draw(size=(2, n, H, K)), jnp.float32) for n in (N, M, M))
     score = QKNorm.init(KEY, H, K, K)
@@ -102,13 +102,13 @@ def test_normed_products_are_served_by_jax_nn():
         mask=Mask.causal() & Mask.padding(np.array([4, 7])),
     )
     np.testing.assert_allclose(
-        call(implementation="jax_nn"),
+        call(implementation="cudnn"),
         call(implementation="reference"),
         rtol=1e-5,
         atol=1e-6,
     )
     with pytest.raises(ValueError, match="its score is a matrix product, and not Soft"):
-        attention(q, k, v, score=Softcap(score), implementation="jax_nn")
+        attention(q, k, v, score=Softcap(score), implementation="cudnn")
 
 
 TEMPERATURES = {0: 3.0, 25: 2.375, 100: 0.5, 1000: 0.5, None: 0.5}
@@ -129,7 +129,7 @@ def test_a_temperature_goes_from_one_value_to_another(step, inner):
     np.testing.assert_allclose(own(q[:, 0], k[:, 0]), s, rtol=1e-5, atol=1e-5)
     weights = np.exp(s - s.max(-1, keepdims=True))
     expected = weights @ v[:, 0] / weights.sum(-1, keepdims=True)
-    for kernel in ("reference", "tiled"):
+    for kernel in ("reference", "blocks"):
         out = attention(q, k, v, score=now, implementation=kernel)
         np.testing.assert_allclose(out[:, 0], expected, rtol=1e-4, atol=1e-5)
     around = in_context(Softcap(QKNorm(score)), ctx)

@@ -145,7 +145,7 @@ def made_up():
         "torch": Cell(seconds=[0.0002], growth_bytes=2**19),
         "flax": Cell("unsupported", "no additive score"),
         "textbook": Cell("wrong", "off by 1.0e-01", seconds=[]),
-        "attn:tiled": Cell("failed", "the process died", temporary_bytes=2**20),
+        "attn:blocks": Cell("failed", "the process died", temporary_bytes=2**20),
     }
 
 
@@ -160,12 +160,12 @@ def test_the_table_has_medians_ratios_and_reasons():
         ("torch", "0.2", "0.1x", "0.5 [1]", "0.5x"),
         ("flax", "— [2]", "", "", ""),
         ("textbook", "wrong [3]", "", "", ""),
-        ("attn:tiled", "failed [4]", "", "", ""),
+        ("attn:blocks", "failed [4]", "", "", ""),
     ]
     assert table.notes[1:] == [
         "flax: no additive score",
         "textbook: off by 1.0e-01",
-        "attn:tiled: the process died",
+        "attn:blocks: the process died",
     ]
 
 

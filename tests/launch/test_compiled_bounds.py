@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ci
 BOUNDS = tomllib.loads(Path(__file__).with_name("compiled_bounds.toml").read_text())
 CASES = {case.name: case for case in BENCHMARK.cases}
 RATIO = 20
-"""The most times as long as the textbook form that `tiled` may take to compile."""
+"""The most times as long as the textbook form that `blocks` may take to compile."""
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,12 @@ def test_a_program_stays_within_its_bounds(compiled, device, name):
 
 
 @pytest.mark.parametrize("device", ["v5e", "h100"])
-def test_tiled_compiles_in_a_time_like_the_textbook_form(compiled, device):
+def test_blocks_compiles_in_a_time_like_the_textbook_form(compiled, device):
     name = "scaled_dot-causal-2048-gradient-{}-bfloat16"
-    tiled, textbook = (
+    blocks, textbook = (
         compiled(device, name.format(kernel)).seconds
-        for kernel in ("tiled", "reference")
+        for kernel in ("blocks", "reference")
     )
-    assert tiled <= RATIO * textbook, (
-        f"tiled compiles in {tiled:.1f} s, the textbook form in {textbook:.1f} s"
+    assert blocks <= RATIO * textbook, (
+        f"blocks compiles in {blocks:.1f} s, the textbook form in {textbook:.1f} s"
     )

@@ -22,7 +22,7 @@ class AttentionCase:
     """Or "causal", "window" to both sides, "local" to the left, "padding", "segments"."""
     direction: str = "forward"
     """Or "gradient": of Σ output, to q, k, v and the parameters of the score."""
-    implementation: str | None = "tiled"
+    implementation: str | None = "blocks"
     dtype: str = "bfloat16"
     b: int = 2
     h: int = 8

@@ -162,6 +162,6 @@ def test_additive_attention_errs_at_most_twice_as_much_as_the_textbook_form(spre
             attention(q, k, v, score=Additive(w_q, w_k, w_v), implementation=name)[:, 0]
             - expected
         ).max()
-        for name in ("tiled", "reference")
+        for name in ("blocks", "reference")
     ]
     assert errors[0] <= 2 * errors[1]

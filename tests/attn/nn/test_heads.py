@@ -191,7 +191,7 @@ def test_without_the_second_map_differential_attention_is_attention():
     (out, weights), (expected, _) = both(("return_weights", True), 0.0)
     np.testing.assert_array_equal(out, expected[0])
     np.testing.assert_array_equal(weights, expected[1])
-    out, maps = both(("implementation", "tiled"), 0.7)
+    out, maps = both(("implementation", "blocks"), 0.7)
     np.testing.assert_allclose(out, maps[0] - 0.7 * maps[1], rtol=1e-5, atol=1e-6)
 
 

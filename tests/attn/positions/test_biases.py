@@ -160,10 +160,10 @@ def gradient_of(bias, qkv, mask, implementation):
 @pytest.mark.parametrize(
     ("kernel", "name", "mask"),
     [
-        *(("tiled", name, "causal") for name in BIASES if name != "power"),
-        slow("tiled", "power", "causal"),
-        ("tiled", "table", "none"),
-        ("tiled", "table", "window"),
+        *(("blocks", name, "causal") for name in BIASES if name != "power"),
+        slow("blocks", "power", "causal"),
+        ("blocks", "table", "none"),
+        ("blocks", "table", "window"),
         # The reference takes all biases alike: as one tile.
         ("reference", "table", "causal"),
         slow("reference", "fire", "causal"),
@@ -206,7 +206,7 @@ def test_equals_the_oracle_with_its_gradients(qkv, kernel, name, mask):
 
 def test_second_order_gradients(qkv):
     q, k, v = (x[:n, :1] for x, n in zip(qkv, (5, 7, 7), strict=True))
-    options = dict(mask=Mask.window(3, 1), implementation="tiled")
+    options = dict(mask=Mask.window(3, 1), implementation="blocks")
 
     @jax.jit
     def f(table):
@@ -237,7 +237,7 @@ def test_the_row_of_a_step_is_that_of_the_whole(name):
 
 @pytest.mark.parametrize(
     ("kernel", "name"),
-    [("tiled", "table"), ("tiled", "alibi"), ("reference", "table")],
+    [("blocks", "table"), ("blocks", "alibi"), ("reference", "table")],
 )
 def test_lanes_have_biases_and_offsets_of_their_own(qkv, kernel, name):
     lanes = {key: np.stack([x, 2 * x]) for key, x in parameters(name).items()}
@@ -421,7 +421,7 @@ def test_gradients_cost_no_more_than_the_diagonals(name):
 
     def loss(p, q, k, v):
         bias = BIASES[name][0](**p)
-        return attention(q, k, v, bias=bias, implementation="tiled").sum()
+        return attention(q, k, v, bias=bias, implementation="blocks").sum()
 
     with blocks_of(BLOCK):
         traced = jax.jit(jax.grad(loss)).trace(of_first_head(name), x, x, x)

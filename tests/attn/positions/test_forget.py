@@ -59,11 +59,11 @@ def bias_of(logs):
 @pytest.mark.parametrize(
     ("name", "mask"),
     [
-        ("tiled", CAUSAL),
-        pytest.param("tiled", Mask.window(2, 3), marks=pytest.mark.ci),
+        ("blocks", CAUSAL),
+        pytest.param("blocks", Mask.window(2, 3), marks=pytest.mark.ci),
         pytest.param("reference", CAUSAL, marks=pytest.mark.ci),
     ],
-    ids=["tiled, causal", "tiled, window", "reference, causal"],
+    ids=["blocks, causal", "blocks, window", "reference, causal"],
 )
 def test_equals_the_oracle_with_its_gradients(name, mask):
     with enable_x64(True), blocks_of(4):
@@ -181,7 +181,7 @@ def test_lanes_have_gates_of_their_own():
 
     def f(logs):
         bias = bias_of(logs)
-        return attention(*inputs, bias=bias, mask=CAUSAL, implementation="tiled")
+        return attention(*inputs, bias=bias, mask=CAUSAL, implementation="blocks")
 
     together = jax.jit(jax.vmap(f))(lanes)
     for lane, logs in zip(together, lanes, strict=True):
@@ -195,7 +195,7 @@ def test_memory_is_that_of_two_vectors():
 
     def loss(c, q, k, v):
         bias = ForgetBias(c, c)
-        return attention(q, k, v, bias=bias, implementation="tiled").sum()
+        return attention(q, k, v, bias=bias, implementation="blocks").sum()
 
     compiled = jax.jit(jax.grad(loss)).lower(c, x, x, x).compile()
     assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < 30

@@ -18,7 +18,7 @@ from attn.platforms import takes_cudnn
 def why_not(
     q, k, v, *, score, normaliser, mask, bias, drop, return_lse, return_weights
 ) -> str | None:
-    """Returns the reason why `jax_nn` cannot serve, or None where it can."""
+    """Returns the reason why `cudnn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
     # The width of the queries may be another, as a bilinear score brings them to d_k.
     widths = f"{v.shape[-1]} and {k.shape[-1]}"
@@ -64,7 +64,7 @@ def _shares_keys(score, q, k):
     return True
 
 
-def jax_nn(
+def cudnn(
     q: Float[Array, "B N H Q"],
     k: Float[Array, "B M J K"],
     v: Float[Array, "B M J K"],

@@ -1,4 +1,4 @@
-"""The "jax_nn" implementation: equal to the reference where it serves, a reason where
+"""The "cudnn" implementation: equal to the reference where it serves, a reason where
 it does not.
 """
 
@@ -71,7 +71,7 @@ def test_equals_the_reference_with_gradients(qkv, score, mask):
     mask, visible = MASKS[mask]
     visible = np.broadcast_to(visible, (B, N, M))[:, None]
     arguments = *qkv, SCORES[score]
-    actual = gradients("jax_nn", mask, *arguments)
+    actual = gradients("cudnn", mask, *arguments)
     # One program of the reference a score.
     expected = gradients("reference", Mask.dense(visible), *arguments)
     for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
@@ -102,7 +102,7 @@ def test_nan_is_seen_by_those_who_see_it(qkv, mask, where):
     bad[where] = bad[where].at[0, 4:, 0].set(jnp.nan).at[1, 3, 2, 1].set(jnp.inf)
     out = [
         np.asarray(attention(*bad, mask=mask, implementation=name))
-        for name in ("jax_nn", "reference")
+        for name in ("cudnn", "reference")
     ]
     np.testing.assert_allclose(*out, rtol=2e-4, atol=2e-5)
     assert np.isnan(out[0][1]).any() and not np.isnan(out[0][0]).any()
@@ -115,13 +115,13 @@ def test_a_query_of_nan_that_sees_nothing_reaches_no_gradient(qkv):
     mask = Mask.window(0, 0) & Mask.padding(np.array([N - 1, N]))
 
     def loss(q, k, v):
-        return (attention(q, k, v, mask=mask, implementation="jax_nn") ** 2).sum()
+        return (attention(q, k, v, mask=mask, implementation="cudnn") ** 2).sum()
 
     gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
     actual = gradient(bad, k, v)
     expected = gradient(q.at[0, N - 1].set(0), k, v)
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
-    seen = attention(bad, k, v, implementation="jax_nn")
+    seen = attention(bad, k, v, implementation="cudnn")
     np.testing.assert_array_equal(np.isnan(seen).all(-1), np.isnan(bad).any(-1))
 
 
@@ -131,7 +131,7 @@ def test_what_is_hidden_reaches_no_gradient_of_the_score(qkv, name):
     mask = Mask.padding(np.array([4, 7])) & Mask.causal(offset=-1)
 
     def loss(score, q, k):
-        out = attention(q, k, v, score=score, mask=mask, implementation="jax_nn")
+        out = attention(q, k, v, score=score, mask=mask, implementation="cudnn")
         return (out**2).sum()
 
     gradient = jax.jit(jax.grad(loss))
@@ -168,9 +168,9 @@ def test_what_is_hidden_reaches_no_gradient_of_the_score(qkv, name):
 )
 def test_says_why_it_cannot_serve(qkv, change, reason):
     with pytest.raises(
-        ValueError, match=f"implementation='jax_nn' cannot serve here: .*{reason}"
+        ValueError, match=f"implementation='cudnn' cannot serve here: .*{reason}"
     ):
-        attention(*qkv, implementation="jax_nn", **change)
+        attention(*qkv, implementation="cudnn", **change)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8])
@@ -178,13 +178,13 @@ def test_lengths_may_be_of_any_integers(qkv, dtype):
     expected = attention(*qkv, mask=Mask.padding(np.array([4, 6])))
     with enable_x64(True):
         mask = Mask.padding(np.array([4, 6], dtype))
-        actual = attention(*qkv, mask=mask, implementation="jax_nn")
+        actual = attention(*qkv, mask=mask, implementation="cudnn")
     np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
 
 
 def test_an_offset_may_be_of_numpys_integers(qkv):
     expected = attention(*qkv, mask=Mask.causal(1))
-    actual = attention(*qkv, mask=Mask.causal(np.int64(1)), implementation="jax_nn")
+    actual = attention(*qkv, mask=Mask.causal(np.int64(1)), implementation="cudnn")
     np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
 
 
@@ -192,21 +192,21 @@ def test_a_bilinear_score_brings_queries_to_the_width_of_keys(qkv):
     q, k, v = qkv
     score = Bilinear(jnp.asarray(DRAW(size=(H, 4, K)), jnp.float32))
     expected = attention(q[..., :4], k, v, score=score)
-    actual = attention(q[..., :4], k, v, score=score, implementation="jax_nn")
+    actual = attention(q[..., :4], k, v, score=score, implementation="cudnn")
     np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5)
     with pytest.raises(ValueError, match="d_v must equal d_k, not 4 and 11"):
-        attention(q[..., :4], k, v[..., :4], score=score, implementation="jax_nn")
+        attention(q[..., :4], k, v[..., :4], score=score, implementation="cudnn")
 
 
 def test_widths_and_float64_are_refused(qkv):
     q, k, v = qkv
     with pytest.raises(ValueError, match="d_v must equal d_k, not 2 and 11"):
-        attention(q, k, v[..., :2], implementation="jax_nn")
+        attention(q, k, v[..., :2], implementation="cudnn")
     with (
         enable_x64(True),
         pytest.raises(ValueError, match="float32, the inputs are float64"),
     ):
         attention(
             *(jnp.asarray(np.asarray(x, np.float64)) for x in qkv),
-            implementation="jax_nn",
+            implementation="cudnn",
         )

@@ -20,7 +20,7 @@ from attn.kernels.query_blocks import over_blocks
 from attn.precision import factors
 
 
-def tiled(
+def blocks(
     q: Float[Array, "N K"],
     k: Float[Array, "M L"],
     v: Float[Array, "M V"],
@@ -40,13 +40,13 @@ def tiled(
     mask at most 1/RUNS of the work goes to hidden keys.
     """
     rest = dict(mask=mask, taint=taint, bias=bias, drop=drop)
-    blocks = functools.partial(
+    map_blocks = functools.partial(
         over_blocks, q=q, k=k, v=v, score=score, normaliser=normaliser, **rest
     )
     if hasattr(normaliser, "exponents"):
-        out, lse = blocks(_block)
+        out, lse = map_blocks(_block)
     else:
-        out = blocks(_block_of_weights)
+        out = map_blocks(_block_of_weights)
         lse = None
     return out.astype(v.dtype), lse
 
