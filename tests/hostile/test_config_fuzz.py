@@ -45,15 +45,19 @@ def check_refusal(case: Case, message: str):
     """One line, not long, that names a setting of the case and its value, or the
     contradiction that it makes."""
     assert message.isprintable() and len(message) < 2000, case
-    shown = []
+    named = []
     for key, value in case.changes.items():
         text = key if isinstance(key, str) else repr(key)
         if text.rpartition(".")[2] in message:
-            shown += [getattr(value, "__name__", repr(value)), repr(value), str(value)]
-    assert shown, (case, message)
-    if not re.search(WITHOUT_ITS_VALUE, message):
-        texts = [" ".join(text.split())[:100] for text in shown]
-        assert any(text in message for text in texts), (case, message)
+            named.append(value)
+    assert named, (case, message)
+    if re.search(WITHOUT_ITS_VALUE, message):
+        return
+    shown = []
+    for value in named:
+        shown += [getattr(value, "__name__", repr(value)), repr(value), str(value)]
+    texts = [" ".join(text.split())[:100] for text in shown]
+    assert any(text in message for text in texts), (case, message)
 
 
 def run(count: int, seed: int = 0) -> list[tuple[Case, Settings]]:
@@ -92,6 +96,7 @@ def largest() -> Settings:
     return resolve(base("quick"), numbers | others | {"training.batch_size": 2**10})
 
 
+@pytest.mark.ci
 def test_the_largest_of_all_builds_by_shape_and_does_not_fit():
     one = Trial("largest", "", {}, largest())
     check_all([one])

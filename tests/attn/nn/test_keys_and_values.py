@@ -18,13 +18,11 @@ from attn import (
     MultiHeadAttention,
     Relative,
     Rotary,
-    Transformer,
     config,
     keys_of_rows,
 )
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
-from tests.attn.nn import slow_search
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
 B = 2
@@ -266,33 +264,6 @@ def test_a_step_over_latents_makes_no_keys():
     assert largest() == B * entries * C
     assert largest(score="bilinear") == B * entries * C
     assert largest(score=Normed) >= B * entries * H * K
-
-
-def test_a_beam_search_finds_the_tokens_of_the_plain_form():
-    """Of latents, of which one head of keys is made for all."""
-    sizes = dict(N=1, d_model=10, d_ff=17, h=H, d_k=6, d_v=5)
-    vocabulary, length = slow_search.VOCABULARY, slow_search.LENGTH
-    plain, latent = (
-        config.Transformer(**sizes, **more) for more in ({}, dict(h_kv=1, d_c=C))
-    )
-    model, variables = slow_search.build(latent)
-
-    def of_layer(layer):
-        return {
-            name: repeated(without_latents(x), 1) if name.endswith("attention") else x
-            for name, x in layer.items()
-        }
-
-    params = {
-        name: of_layer(x) if "coder_" in name and isinstance(x, dict) else x
-        for name, x in variables["params"].items()
-    }
-    sentences = slow_search.sentences()
-    actual = slow_search.searcher(model, 2, 2)(variables, *sentences)
-    search = slow_search.searcher(Transformer(plain, vocabulary, length), 2, 2)
-    expected = search(variables | {"params": params}, *sentences)
-    np.testing.assert_array_equal(actual.tokens, expected.tokens)
-    np.testing.assert_allclose(actual.log_probs, expected.log_probs, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -2,34 +2,26 @@
 heads; its parameters, its cache and its options.
 """
 
-import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attn
 from attn import (
-    T5,
     Additive,
-    ALiBi,
     Bilinear,
     Context,
     CrossAttention,
     Mask,
     MultiHeadAttention,
-    Positions,
-    Relative,
-    Rotary,
     config,
     keys_of_rows,
 )
 from attn.jax_versions import enable_x64
 from tests.attn import oracle
-from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
+from tests.attn.nn.modules import apply, count, random_variables
 from tests.attn.nn.scores import CASES, A, H, K
 
 B = 2
@@ -218,14 +210,6 @@ def test_initial_values_are_glorot_uniform():
         assert (np.abs(alike - np.eye(len(drawn))) < 0.1).all()
 
 
-def test_an_empty_cache_has_room_for_keys_and_values():
-    model = MultiHeadAttention(description())
-    (keys, values), of_positions = model.empty_cache(2, 19, jnp.bfloat16)
-    assert keys.shape == (2, H, K, 19) and values.shape == (2, H, 19, 17)
-    assert keys.dtype == values.dtype == jnp.bfloat16
-    assert of_positions is None
-
-
 @pytest.mark.parametrize(
     ("saved", "score", "message"),
     [
@@ -239,48 +223,6 @@ def test_parameters_of_another_score_are_refused(saved, score, message):
 
 
 # Options
-
-
-@dataclasses.dataclass(frozen=True)
-class Log(Positions):
-    """One's own: −slope · log(1 + |j − i|) (Chi et al. 2022)."""
-
-    def bias(self, key, h, causal):
-        return LogBias(jnp.ones(h))
-
-
-@attn.bias
-class LogBias:
-    slopes: Any
-
-    def tile(self, i, j):
-        distance = jnp.abs(j[None] - i[:, None])
-        return -self.slopes * jnp.log1p(distance.astype(jnp.float32))
-
-
-@pytest.mark.parametrize(
-    "positions", [Rotary(), Relative(3), T5(8, max_distance=6), Log()], ids=repr
-)
-def test_distances_count_in_a_full_pass_and_in_steps(positions):
-    options = dict(biases=True, positions=positions, d_k=4, d_v=5, combine="mean")
-    model, params = build(cls=MultiHeadAttention, **options)
-    variables = {"params": params}
-    x, _ = inputs()
-    every, rolled = (
-        apply(model, variables, y, Context())[0] for y in (x, jnp.roll(x, 1, axis=1))
-    )
-    # Without distances these would be the same.
-    assert not np.allclose(jnp.roll(rolled, -1, axis=1), every, atol=1e-3)
-    whole, _ = apply(model, variables, x, CAUSAL)
-    cache = model.empty_cache(B, N, x.dtype)
-    actual = steps(model, variables, x[:, None], cache)[:, 0]
-    np.testing.assert_allclose(actual, whole, rtol=2e-5, atol=2e-6)
-
-
-def test_alibi_has_no_parameters_and_a_trained_bias_has():
-    for positions, has in ((ALiBi(), False), (Relative(3), True), (Rotary(), False)):
-        _, params = build(cls=MultiHeadAttention, positions=positions, d_k=4)
-        assert ("relative" in params) == has
 
 
 def test_weights_drop_by_the_rows_keys_alone():
@@ -367,17 +309,3 @@ def test_rates_that_make_no_sense_are_refused(selection, numbers, message):
     ctx = Context(memory=memory, numbers={"P_attention": numbers})
     with pytest.raises(ValueError, match=message):
         module.init(jax.random.key(1), x, ctx)
-
-
-@pytest.mark.parametrize(
-    ("selection", "normaliser", "message"),
-    [
-        ("argmax", "stick_breaking", "need not have the greatest weight of Stick"),
-        ("sampled", "sink", "those of Sink need not sum to 1"),
-    ],
-)
-def test_normalisers_that_cannot_select_are_refused(selection, normaliser, message):
-    model = CrossAttention(description(normaliser=normaliser), selection=selection)
-    x, memory = inputs()
-    with pytest.raises(ValueError, match=message):
-        model.init(jax.random.key(1), x, Context(memory=memory))
