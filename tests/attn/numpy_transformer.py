@@ -20,8 +20,11 @@ def layer_norm(p, x, epsilon=EPSILON):
     return (x - mean) / np.sqrt(variance + epsilon) * p["scale"] + p["bias"]
 
 
-def multi_head(p, visible, memory=None):
-    """Attention to `memory`, or to what it is called with."""
+def multi_head(p, visible, memory=None, score=lambda head: oracle.scaled_dot):
+    """Attention to `memory`, or to what it is called with.
+
+    Heads may share keys and values, and have these of latents; without W_O they are averaged.
+    """
 
     def projected(letter, x):
         y = np.einsum("nd,dhk->hnk", x, p[f"w_{letter}"])
@@ -29,8 +32,14 @@ def multi_head(p, visible, memory=None):
 
     def attend(x):
         source = x if memory is None else memory
-        rows = [projected(*pair) for pair in (("q", x), ("k", source), ("v", source))]
-        heads = [oracle.attention(*own, visible)[0] for own in zip(*rows, strict=True)]
+        source = source @ p["w_c"] if "w_c" in p else source
+        q, k, v = projected("q", x), projected("k", source), projected("v", source)
+        heads = []
+        for i in range(len(q)):
+            j = i * len(k) // len(q)
+            heads.append(oracle.attention(q[i], k[j], v[j], visible, score(i))[0])
+        if "w_o" not in p:
+            return np.mean(heads, 0)
         return np.einsum("hnv,hvd->nd", np.array(heads), p["w_o"]) + p.get("b_o", 0)
 
     return attend

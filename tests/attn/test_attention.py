@@ -65,6 +65,18 @@ def test_equals_the_oracle(qkv, kernel, mask, score):
         np.testing.assert_allclose(x, right, **near)
 
 
+@pytest.mark.parametrize(("left", "right"), [(2, 1), (0, 3), (4, -2), (-3, 5)])
+def test_a_window_slides_over_long_inputs(kernel, left, right):
+    """Long enough that the blocks in the middle see a part of the keys that touches neither end."""
+    draw = np.random.default_rng(4).normal
+    qkv = [draw(size=(1, n, 1, K)).astype(np.float32) for n in (23, 29, 29)]
+    i, j = np.arange(23)[:, None], np.arange(29)
+    visible = ((i - left <= j) & (j <= i + right))[None, None]
+    expected, _, _ = oracle.each_head(*qkv, visible)
+    out = attention(*qkv, mask=Mask.window(left, right), implementation=kernel)
+    np.testing.assert_allclose(out, expected, rtol=3e-5, atol=3e-6)
+
+
 def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv, kernel):
     mask = Mask.causal(offset=-2)  # queries 0 and 1 see no key
 

@@ -22,7 +22,7 @@ from attn import (
     keys_of_rows,
 )
 from attn.jax_versions import enable_x64
-from tests.attn import oracle
+from tests.attn import numpy_transformer
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
 B = 2
@@ -151,14 +151,7 @@ def test_equals_the_oracle(options):
     p, x, memory = jax.tree.map(np.float64, (params, *inputs()))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M) < LENGTHS[b], (N, M))
-        source = memory[b] @ p["w_c"] if "w_c" in p else memory[b]
-        heads = []
-        for i in range(H):
-            j = i // (H // options["h_kv"])
-            q = x[b] @ p["w_q"][:, i] + p["b_q"][i]
-            k, v = (source @ p[f"w_{y}"][:, j] + p[f"b_{y}"][j] for y in "kv")
-            heads.append(oracle.attention(q, k, v, visible)[0])
-        expected = np.concatenate(heads, -1) @ p["w_o"].reshape(-1, D) + p["b_o"]
+        expected = numpy_transformer.multi_head(p, visible, memory[b])(x[b])
         np.testing.assert_allclose(out[b], expected, rtol=1e-4, atol=1e-5)
 
 
