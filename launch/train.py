@@ -33,7 +33,7 @@ from launch import command, config_flag
 
 SPLITS = ("validation", "test")
 
-_CONFIG = config_flag.define_config()
+config_flag.define_config()
 _WORKDIR = command.define_workdir()
 _TRACKER = command.define_tracker()
 _RESUME = flags.DEFINE_string(
@@ -70,7 +70,7 @@ def run(interruption):
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.settings import resolve
 
-    settings = resolve(_CONFIG.value)
+    settings = resolve(config_flag.experiment().config)
     from experiments.data.dataset import prepare
     from experiments.evaluation.evaluator import score_notes
     from experiments.evaluation.metrics import METRICS

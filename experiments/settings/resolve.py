@@ -9,7 +9,7 @@ kind is refused, so that none is ignored in silence.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -178,33 +178,6 @@ def override(
         group = values.get(name)
         if isinstance(group, dict):
             values[name] = _defaults(name, _kind(union, group)) | group
-    return ml_collections.ConfigDict(values, type_safe=False)
-
-
-def with_all_settings(
-    config: ml_collections.ConfigDict, keys: Iterable[str] = ()
-) -> ml_collections.ConfigDict:
-    """Returns a copy of `config` that has the settings of all kinds of models and corpora.
-
-    It is for flags, which can only set what is there; it cannot be resolved. Of what parts of
-    a model may change, it has the settings named in `keys`.
-    """
-    values = _copy_with_texts(config)
-    for name, union in UNIONS.items():
-        if isinstance(values.setdefault(name, {}), dict):
-            defaults = {}
-            for kind in union.all_classes():
-                # Of a name that several kinds have, the default of the first kind
-                # stands.
-                defaults = _defaults(name, kind) | defaults
-            values[name] = defaults | values[name]
-    for key in keys:
-        if key.count(".") > 1:
-            *path, name = key.split(".")
-            inner = values
-            for step in path:
-                inner = inner.setdefault(step, {})
-            inner.setdefault(name, _default_of(setting(key)))
     return ml_collections.ConfigDict(values, type_safe=False)
 
 

@@ -14,21 +14,15 @@ from experiments.sweep.points import SweepError, expand
 from launch import command, config_flag
 from tests.hostile.config_cases import base, fields, misspelled
 
-# ml_collections loads config files by it.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning"),
-]
-
 
 def parsed(arguments, monkeypatch) -> ConfigDict:
     """The config that a command is given, as launch.command parses its flags."""
     values = flags.FlagValues()
     monkeypatch.setattr(flags, "FLAGS", values)
     monkeypatch.setattr(sys, "argv", ["x", *arguments])
-    sys.modules.pop("config_config", None)  # the config file before
     config_flag.define_config(values)
     command._parse(sys.argv)
-    return values.config
+    return config_flag.experiment(values).config
 
 
 def refusal(arguments, monkeypatch, capsys) -> str:
@@ -81,46 +75,41 @@ def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("def get_config(:\n", [], "line 1: SyntaxError"),
+        ("def get_config(:\n", [], ":1: SyntaxError"),
         (
             "\nimport nowhere\n",
             [],
-            "line 2: ModuleNotFoundError: No module named 'nowhere'",
+            ":2: ModuleNotFoundError: No module named 'nowhere'",
         ),
         (
             "def get_config():\n    return 1 / 0\n",
             [],
-            "line 2: ZeroDivisionError: division by zero",
+            ":2: ZeroDivisionError: division by zero",
         ),
         (
             "def get_config():\n    raise ValueError('a\\nb')\n",
             [],
-            "line 2: ValueError: a b",
+            ":2: ValueError: a b",
         ),
         (
             "def get_config():\n    open('/nowhere/x')\n",
             [],
-            "line 2: FileNotFoundError",
+            ":2: FileNotFoundError",
         ),
         (
             "def get_config():\n    open('/nowhere/x')\n",
             ["--config.model.h=2"],
-            "line 2: FileNotFoundError",
+            ":2: FileNotFoundError",
         ),
         (
             "def get_config():\n    return {}['h']\n",
             ["--config.model.h=2"],
-            "line 2: KeyError: 'h'",
+            ":2: KeyError: 'h'",
         ),
         (
             "def get_config():\n    return 3\n",
             [],
             "get_config() must return a ConfigDict, not int",
-        ),
-        (
-            "def get_config():\n    return 3\n",
-            ["--config.model.h=2"],
-            "Attribute <class 'int'>.model",
         ),
         (
             "def get_config():\n    pass\n",
@@ -132,7 +121,7 @@ def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
             [],
             "get_config() must return a ConfigDict, not dict",
         ),
-        ("", [], "has no attribute 'get_config'"),
+        ("", [], "it has no function get_config"),
         ("\0", [], "source code string cannot contain null bytes"),
         (
             "from ml_collections import ConfigDict\n"
