@@ -396,6 +396,15 @@ def _is_normaliser(cls):
     return isinstance(cls, type) and hasattr(cls, "sums_to_one")
 
 
+def _is_optimizer(function):
+    is_function = inspect.isfunction(function)
+    return is_function and "learning_rate" in inspect.signature(function).parameters
+
+
+def _is_schedule(function):
+    return inspect.isfunction(function) and not _is_optimizer(function)
+
+
 def _is_source(cls):
     return (
         # By what it has: a corpus from outside need not inherit from anything here.
@@ -476,7 +485,7 @@ SOURCES = Choices(
 """Corpora from outside; the project's own have settings in place of options."""
 OPTIMIZERS = Choices(
     optim.OPTIMIZERS,
-    inspect.isfunction,
+    _is_optimizer,
     "an optimizer: a function of learning_rate, and options, that returns an "
     "optax.GradientTransformation",
     hidden=("learning_rate", optim.MATRICES),
@@ -487,7 +496,7 @@ OPTIMIZERS = Choices(
 )
 SCHEDULES = Choices(
     optim.SCHEDULES,
-    inspect.isfunction,
+    _is_schedule,
     "a schedule: a function of options that returns an optax.Schedule",
     hidden=optim.RUN,
     build=lambda choice: optim.choose_schedule(choice.cls, choice.options),
