@@ -125,8 +125,8 @@ def _names_in(place):
     names = [
         name
         for name, value in user_code.own_names(place).items()
-        if not name.startswith("_")
-        and any(kind.choices.accepts(value) for kind in KINDS)
+        # Any function may be a schedule.
+        if any(kind.choices.accepts(value) for kind in KINDS if kind.name != "schedule")
     ]
     if not names:
         return f"{place}: nothing in it can be checked (--help says what can)"

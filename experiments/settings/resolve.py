@@ -137,28 +137,14 @@ def _check_trusted(values):
                 )
 
 
-def _leaves(values):
+def _leaves(values, prefix=""):
     """Yields (dotted key, field, value) of nested values, as far as their keys are known."""
-    for group, inner in values.items():
-        if not isinstance(inner, Mapping):
-            continue
-        known = {name: field for key, _, field in known_fields() for name in [key]}
-        for name, value in inner.items():
-            key = f"{group}.{name}"
-            if isinstance(value, Mapping):
-                yield from _leaves_of_part(key, name, value)
-            elif key in known:
-                yield key, known[key], value
-
-
-def _leaves_of_part(prefix, part, values):
-    options = part_fields(part)
     for name, value in values.items():
-        key = f"{prefix}.{name}"
+        key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _leaves_of_part(key, part, value)
-        elif name in options:
-            yield key, options[name], value
+            yield from _leaves(value, f"{key}.")
+        elif field := _setting_or_none(key):
+            yield key, field, value
 
 
 def override(
@@ -357,6 +343,8 @@ def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:
 def _kind_field(group):
     """Returns the field of the setting that chooses among the kinds of a group."""
     union = UNIONS[group]
+    if union.outside:
+        return union.outside.__dataclass_fields__[union.key]
     names = tuple(union.all_classes())
     allowed = f"one of {', '.join(names)}"
     field = models.field(names[0], allowed, lambda value: union.class_of(value))
@@ -416,9 +404,6 @@ def _known_field(group, name, key):
     fields = _fields_of_all_kinds(group)
     prefix = group and f"{group}."
     if name not in fields:
-        moved = aliases.MOVED.get(f"{prefix}{name}")
-        if moved:
-            raise SettingsError(f"{cut(key)}: this setting is {moved} now")
         meant = {key: text.format("…") for key, text in aliases.OPTIONS.items()}
         near = hint(name, (), aliases.KEYS | meant) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
