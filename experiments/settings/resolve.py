@@ -90,9 +90,7 @@ def _default_of(field):
     if "part" in field.metadata:
         return {}
     choices = choices_of(field)
-    if choices is None or field.default in field.metadata["others"]:
-        return field.default
-    return choices.text_of(field.default)
+    return choices.text_of(field.default) if choices else field.default
 
 
 def resolve(
@@ -502,10 +500,8 @@ def _checked_part(values, prefix, part):
 
 
 def _checked(field, value, key):
-    if "choice" in field.metadata:
-        return _chosen(field, value, key)
-    if "canonical" in field.metadata:
-        return field.metadata["canonical"](value, key)
+    if choices := choices_of(field):
+        return _chosen(field, choices, value, key)
     number = field.type is float and type(value) is int
     require(
         # By type, because isinstance would take True for an int.
@@ -523,12 +519,14 @@ def _checked(field, value, key):
     return field.type(value)
 
 
-def _chosen(field, value, key):
-    """Returns the value that a text, a class or itself stands for."""
+def _chosen(field, choices, value, key):
+    """Returns what a text, or a class, stands for: of a model the value, otherwise the text."""
     if value in field.metadata["others"]:
         return value
     require(
         isinstance(value, str | type),
         f"{key}={shown(value)} must be str, not {type(value).__name__}",
     )
-    return choices_of(field).value(value, key)
+    # A class may refuse its options only when the value is made.
+    made = choices.value(value, key)
+    return made if "choice" in field.metadata else choices.parse(value, key).text
