@@ -362,21 +362,23 @@ def _message_of_disk(error):
 
 def _parse(arguments, required=(), unless=None):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
-    arguments = config_flag.with_paths(arguments)
-    given = config_flag.given_config(arguments)
+    values = flags.FLAGS
     try:
         # Before absl parses, whose messages leave out what is known.
-        config_flag.check_arguments(arguments, flags.FLAGS)
-        left = flags.FLAGS(arguments)
+        config_flag.define_settings(arguments[1:], values)
+        left = values(arguments)
+        config = values["config"].value if "config" in values else None
+        config_flag.check_file(config)
         _check_words(left[1:])
-        if unless and flags.FLAGS[unless].value:
+        if unless and values[unless].value:
             required = ()
-        # A config whose get_config() returns None is one that is given.
-        _check_required([name for name in required if name != "config" or not given])
-        if given is not None:
-            config_flag.apply_overrides(given)
-    except Exception as error:  # a config file is a program, and may raise anything
-        mistake(config_flag.message_of(error, given or ""))
+        _check_required(required)
+        if config is not None:
+            config_flag.load(values)
+    except UserError as error:
+        mistake(error)
+    except flags.Error as error:
+        mistake(config_flag.message_of(error))
     return left
 
 

@@ -150,9 +150,7 @@ def _default(field):
     if "part" in field.metadata:
         return "{}"
     known = choices.choices_of(field)
-    if known is None or field.default in field.metadata["others"]:
-        return _shown(field.default)
-    return known.text_of(field.default)
+    return known.text_of(field.default) if known else _shown(field.default)
 
 
 def _allowed(field):

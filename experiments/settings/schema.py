@@ -331,8 +331,7 @@ class Settings:
         classes = []
         for group_name in groups:
             for field, value in _values(getattr(self, group_name)):
-                choices = choices_of(field)
-                if choices is not None and value not in field.metadata["others"]:
+                if choices := choices_of(field):
                     classes += choices.origins_of(value)
         return classes
 
@@ -439,6 +438,4 @@ def _changes_as_dict(changes, options):
 
 def _as_json(field, value):
     choices = choices_of(field) if field else None
-    if choices is None or value in field.metadata["others"]:
-        return value
-    return choices.text_of(value)
+    return choices.text_of(value) if choices else value

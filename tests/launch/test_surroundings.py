@@ -14,9 +14,6 @@ from experiments.system.machine import PlatformError
 from experiments.system.signals import Interruption
 from launch import command
 
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
 
