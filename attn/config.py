@@ -34,9 +34,8 @@ from attn.nn.layers import (
     Post,
     ReLU,
 )
-from attn.nn.parameters import check_selected
 from attn.nn.selection import SELECTIONS
-from attn.normalisers import NORMALISERS, normaliser_init
+from attn.normalisers import NORMALISERS, check_selected, normaliser_init
 from attn.positions import NoPositions, Positions, Sinusoidal
 from attn.residuals import NoResidual, Residual
 from attn.scores import SCORES, ScoreChoice, score_init

@@ -346,3 +346,18 @@ def normaliser_init(choice: str | type | Callable) -> Callable:
             )
         return NORMALISERS[choice].init
     return choice.init if isinstance(choice, type) else choice
+
+
+def check_selected(normaliser: Any, selection: str) -> None:
+    """Raises ValueError for a normaliser by whose weights no key can be selected."""
+    name = type(normaliser).__name__
+    if selection == "sampled" and not normaliser.sums_to_one:
+        raise ValueError(
+            f"selection=sampled draws keys by their weights, and those of {name} need not "
+            "sum to 1"
+        )
+    if selection == "argmax" and not normaliser.by_score:
+        raise ValueError(
+            "selection=argmax takes the key of the best score, which need not have the "
+            f"greatest weight of {name}"
+        )

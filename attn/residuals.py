@@ -26,6 +26,14 @@ class Residual:
 
     name: ClassVar[str] = "residual"
     """The name of its parameters in an attention."""
+    acts: ClassVar[bool] = False
+    """Whether a class has methods of its own, which an attention then calls."""
+    takes_scores: ClassVar[bool] = False
+    """Whether a class has a method `scores` of its own."""
+
+    def __init_subclass__(cls):
+        cls.takes_scores = cls.scores is not Residual.scores
+        cls.acts = cls.takes_scores or cls.values is not Residual.values
 
     def parameters(self, key: Array, a: "Attention") -> dict[str, Array]:
         """Draws the arrays that an attention trains for it."""
@@ -54,11 +62,6 @@ class Residual:
         A class with this method has all scores side by side: memory is h·n².
         """
         return s, ctx
-
-    @property
-    def takes_scores(self) -> bool:
-        """Whether the value has a method `scores` of its own."""
-        return type(self).scores is not Residual.scores
 
     def products(self, a: "Attention") -> Products | None:
         """Counts the products that it takes; None for unknown."""

@@ -29,6 +29,11 @@ class Heads:
     """The numbers that a gradient keeps of a pair and map, fitted to XLA on a CPU."""
     is_quadratic: ClassVar[bool] = False
     """Whether memory is of n² however long a text is."""
+    acts: ClassVar[bool] = False
+    """Whether a class has an `attend` of its own, in `attention`'s place."""
+
+    def __init_subclass__(cls):
+        cls.acts = cls.attend is not Heads.attend
 
     def parameters(self, key: Array, a: "Attention") -> dict[str, Array]:
         """Draws the arrays that an attention trains for it."""

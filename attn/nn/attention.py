@@ -4,14 +4,18 @@ B examples, N queries, M keys, T = the entries that a cache has room for, D = d_
 H = h, J = the heads of keys, K = d_k, V = d_v, C = the numbers a cache keeps of a latent.
 """
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from attn.arguments import is_never
+from attn.attention import attention
 from attn.cache import for_each_example, kept_positions, kept_visible, write_entries
 from attn.context import Context, in_context
 from attn.kernels.cached import as_cached, from_cached, over_cache
@@ -19,10 +23,10 @@ from attn.kernels.latent import matrices_of_kept, over_latents
 from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.nn.layers import ACTIVATIONS
-from attn.nn.parameters import normaliser_of, with_parameters
 from attn.nn.selection import Baseline, check_nothing_to_drop, select
+from attn.normalisers import check_selected, normaliser_init
 from attn.positions import bias_of_heads, bias_row
-from attn.scores import Dot, score_init
+from attn.scores import Dot, ScoreChoice, score_init
 
 if TYPE_CHECKING:
     from attn.config import Attention
@@ -79,17 +83,22 @@ class MultiHeadAttention(nn.Module):
             self, "score", lambda key: init_score(key, a.h, d_k, d_k)
         )
         self.normaliser = normaliser_of(self, a.normaliser, self.selection, a.h)
-        self.in_attention = with_parameters(
-            self,
-            a.positions.name,
+        self.in_attention = self._own(
+            a.positions,
+            a.positions.in_layers,
             lambda key: a.positions.in_attention(key, a, self.causal),
         )
-        self.of_heads = with_parameters(
-            self, a.heads.name, lambda key: a.heads.parameters(key, a)
+        self.of_heads = self._own(
+            a.heads, a.heads.acts, lambda key: a.heads.parameters(key, a)
         )
-        self.of_residual = with_parameters(
-            self, a.residual.name, lambda key: a.residual.parameters(key, a)
+        self.of_residual = self._own(
+            a.residual, a.residual.acts, lambda key: a.residual.parameters(key, a)
         )
+
+    def _own(self, variant, acts, make):
+        """Returns what `make(key)` makes for a variant that acts here, else None."""
+        # Parameters where none belong are refused all the same.
+        return with_parameters(self, variant.name, make if acts else lambda key: None)
 
     def _draw_projections(self, a):
         concat = a.combine == "concat"
@@ -126,8 +135,10 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Array, "B N D"], ctx: Context
     ) -> tuple[Float[Array, "B N D"], Context]:
         """Returns attention from the tokens of x to each other, in a step to the cache."""
-        bias, ctx = self.config.positions.bias_of(self.in_attention, x, ctx)
-        q = self._queries(x, ctx.places_of(x))
+        bias = None
+        if self.config.positions.in_layers:
+            bias, ctx = self.config.positions.bias_of(self.in_attention, x, ctx)
+        q = self._queries(x, self._places(x, ctx))
         if ctx.decoding is None:
             k, v, ctx = self._keys_and_values(x, ctx)
             mask = ctx.mask
@@ -166,22 +177,25 @@ class MultiHeadAttention(nn.Module):
             # Without features all scores are 0, and so the bias is what the softmax is of.
             q, k = q[..., :0], k[..., :0]
             arguments |= dict(score=Dot(), bias=s)
-
-        def attend(q, k, v, **arguments):
-            if a.positions.attend:
-                return a.positions.attend(self.in_attention, q, k, v, ctx, **arguments)
-            return a.heads.attend(self.of_heads, q, k, v, ctx, **arguments)
-
+        attend = attention
+        if a.positions.attend:
+            attend = functools.partial(a.positions.attend, self.in_attention, ctx=ctx)
+        elif a.heads.acts:
+            attend = functools.partial(a.heads.attend, self.of_heads, ctx=ctx)
         dropout = self._dropout(ctx)
+        if self.selection == "soft" and not self.is_mutable_collection("weights"):
+            return attend(q, k, v, **arguments, **dropout), ctx
         return select(self, x, q, k, v, arguments, dropout, attend, ctx), ctx
 
     def _dropout(self, ctx):
-        rate = ctx.rate("P_attention")
-        check_nothing_to_drop(self.selection, rate)
-        keys = ctx.key(self, "dropout")
-        if is_never("P_attention", rate) or keys is None:
+        if self.selection != "soft":
+            check_nothing_to_drop(self.selection, ctx.rate("P_attention"))
+        if "dropout" not in ctx.keys or is_never(
+            "P_attention", ctx.rate("P_attention")
+        ):
             return {}
-        return dict(dropout_rate=rate, dropout_key=keys)
+        keys = ctx.key(self, "dropout")
+        return dict(dropout_rate=ctx.rate("P_attention"), dropout_key=keys)
 
     def _keys_and_values(self, x, ctx):
         """Returns keys (B, M, J, K) and values (B, M, J, V) of x, and the context."""
@@ -192,7 +206,8 @@ class MultiHeadAttention(nn.Module):
         if a.biases:
             k = _plus(k, self.b_k)
             v = _plus(v, self.b_v)
-        v, ctx = a.residual.values(self.of_residual, v, ctx)
+        if a.residual.acts:
+            v, ctx = a.residual.values(self.of_residual, v, ctx)
         places = self._places(x, ctx)
         if not a.d_r:
             return self._rotate(k, places), v, ctx
@@ -201,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         return jnp.concatenate([k, r], -1), v, ctx
 
     def _places(self, x, ctx):
-        return ctx.places_of(x)
+        return ctx.places_of(x) if self.config.positions.rotates else None
 
     def _queries(self, x, places):
         q = _project(x, self.w_q)
@@ -217,6 +232,8 @@ class MultiHeadAttention(nn.Module):
         return self._rotate((x @ self.w_k_r)[..., None, :], places)
 
     def _rotate(self, x, places):
+        if not self.config.positions.rotates:
+            return x
         # Each of a head's maps is turned as a head of its own.
         turned = x.reshape(*x.shape[:-2], x.shape[-2] * self.config.heads.maps, -1)
         return self.config.positions.rotate(turned, places).reshape(x.shape)
@@ -242,7 +259,7 @@ class MultiHeadAttention(nn.Module):
         t, visible = ctx.decoding.t, ctx.decoding.visible
         kept, own = ctx.cache
         if self.config.d_c:
-            kept = write_entries(kept, self._latents(x, ctx.places_of(x)), t)
+            kept = write_entries(kept, self._latents(x, self._places(x, ctx)), t)
         else:
             # Keys are rotated before they are kept, because their position never changes.
             k, v, ctx = self._keys_and_values(x, ctx)
@@ -355,6 +372,60 @@ class CrossAttention(MultiHeadAttention):
             return self._latents(memory, None)
         k, v, _ = self._keys_and_values(memory, Context())
         return as_cached(k, v)
+
+
+def normaliser_of(module: nn.Module, choice: ScoreChoice, selection: str, h: int):
+    """Returns the normaliser of a choice, with its parameters, for h heads of `module`.
+
+    Raises:
+      ValueError: one whose weights cannot be sampled by, where the selection samples, or do
+        not follow the scores, where it takes the best.
+    """
+    init = normaliser_init(choice)
+    value = with_parameters(module, "normaliser", lambda key: init(key, h))
+    if selection != "soft":
+        check_selected(value, selection)
+    return value
+
+
+def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
+    """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
+
+    They are kept under `name`; there is no entry where there are none, and the arrays of a
+    value whose `trained` is False stay as they are.
+
+    Raises:
+      ValueError: the parameters are those of another value.
+    """
+    value = make(jax.random.key(0))  # for its form and its numbers
+    if not getattr(value, "trained", True):
+        return value
+    names = list(_arrays(value))
+    params = {}
+    # Parameters where none belong are read as well, to be refused below.
+    if names or module.has_variable("params", name):
+        params = module.param(name, lambda key: _arrays(make(key)))
+    if sorted(params) != sorted(names):
+        raise ValueError(
+            f"the parameters are of another {name}: they have {sorted(params)}, "
+            f"it has {sorted(names)}"
+        )
+
+    def replaced(path, leaf):
+        return params.get(_name(path), leaf)
+
+    return jax.tree.map_with_path(replaced, value)
+
+
+def _arrays(value):
+    """Returns the arrays of a score or bias, each by the name of its field."""
+    leaves = jax.tree.leaves_with_path(value)
+    is_array = jax.Array | np.ndarray
+    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
+
+
+def _name(path):
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def entries_of(cache: Any) -> int:

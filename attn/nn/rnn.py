@@ -25,6 +25,7 @@ from attn.kernels.cached import as_cached, over_cache
 from attn.lookup import entries, rows
 from attn.masks.near import dense_mask
 from attn.mixers.recurrence import MATRICES, Recurrence
+from attn.nn.attention import normaliser_of, with_parameters
 from attn.nn.layers import (
     EMBEDDINGS,
     Dropout,
@@ -32,7 +33,6 @@ from attn.nn.layers import (
     embedding_matrices,
     output_matrix,
 )
-from attn.nn.parameters import normaliser_of, with_parameters
 from attn.nn.products import of_score
 from attn.nn.selection import Baseline, select
 from attn.scores import ScoreChoice, score_init

@@ -33,6 +33,28 @@ class Positions:
     floats_of_pair: ClassVar[float | None] = None
     """The numbers that a gradient keeps of a pair and head, where there is an `attend`."""
 
+    rotates: ClassVar[bool] = False
+    """Whether a class turns queries and keys."""
+    reads_tokens: ClassVar[bool] = False
+    """Whether a class takes products of tokens, which a table or a bias does not."""
+    in_layers: ClassVar[bool] = False
+    """Whether a class acts in the layers, and not in the table alone."""
+    is_data: ClassVar[bool] = True
+    """Whether a class fills a table and does no more.
+
+    Models that differ in such values only are one program: a table is data.
+    """
+
+    def __init_subclass__(cls):
+        def has(hook):
+            # A hook that a class leaves alone is the base's own function.
+            return getattr(cls, hook) is not getattr(Positions, hook)
+
+        cls.rotates = has("rotate")
+        cls.reads_tokens = has("in_attention")
+        cls.in_layers = any(map(has, ("rotate", "bias", "bias_of", "in_attention")))
+        cls.is_data = not (cls.in_layers or has("places"))
+
     def table(self, key: Array, length: int, d_model: int) -> Float[Array, "L D"]:
         """Returns the table of `length` positions that is added to the embeddings.
 
@@ -108,34 +130,6 @@ class Positions:
 
     def check(self, a: "Attention") -> None:
         """Raises ValueError where the value cannot serve an attention and its model."""
-
-    @property
-    def in_layers(self) -> bool:
-        """Whether the value acts in the layers, and not in the table alone."""
-        return self._has("rotate", "bias", "in_attention")
-
-    @property
-    def is_data(self) -> bool:
-        """Whether the value fills a table and does no more.
-
-        Models that differ in such values only are one program: a table is data.
-        """
-        return not (self.in_layers or self._has("places"))
-
-    @property
-    def rotates(self) -> bool:
-        """Whether the value turns queries and keys."""
-        return self._has("rotate")
-
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether it takes products of tokens, which a table or a bias does not."""
-        return self._has("in_attention")
-
-    def _has(self, *hooks: str) -> bool:
-        # A hook that a subclass leaves alone is the base's own function.
-        cls = type(self)
-        return any(getattr(cls, hook) is not getattr(Positions, hook) for hook in hooks)
 
 
 @dataclasses.dataclass(frozen=True)

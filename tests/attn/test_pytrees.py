@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import attn
-from attn import SCORES, Mask
+from attn import SCORES, Mask, masks
 from attn.kernels.drop import Drop
-from attn.masks import parts
 from attn.pytrees import pytree
 
 pytestmark = pytest.mark.quick
@@ -55,14 +54,14 @@ def some_masks():
 
 
 def test_children_and_structure():
-    value = parts.Padding(jnp.array([1, 2]))
+    value = masks.Padding(jnp.array([1, 2]))
     [(path, leaf)], structure = jax.tree_util.tree_flatten_with_path(value)
     assert jax.tree_util.keystr(path) == ".lengths"
     again = jax.tree.unflatten(structure, [leaf])
-    assert type(again) is parts.Padding
+    assert type(again) is masks.Padding
     assert again.lengths is value.lengths
-    assert jax.tree.structure(parts.Band(1, 2)) == jax.tree.structure(parts.Band(1, 2))
-    assert jax.tree.structure(parts.Band(1, 2)) != jax.tree.structure(parts.Band(1, 3))
+    assert jax.tree.structure(masks.Band(1, 2)) == jax.tree.structure(masks.Band(1, 2))
+    assert jax.tree.structure(masks.Band(1, 2)) != jax.tree.structure(masks.Band(1, 3))
 
 
 def test_an_unknown_child_is_refused():
