@@ -5,11 +5,12 @@ numbers: so the checks cost nothing where attention is compiled. B batch (any le
 axes), N queries, M keys, H heads of queries, K = L = d_k, V = d_v.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Float
 
 from attn.kernels.drop import Drop
 from attn.masks import Mask, fits
@@ -19,7 +20,9 @@ from attn.random_bits import keys_of_heads
 from attn.scores import SCORES, ScaledDot
 
 
-def checked(q, k, v, score, mask, bias) -> tuple[AnyArray, AnyArray, AnyArray, Mask]:
+def checked(
+    q: AnyArray, k: AnyArray, v: AnyArray, score: Any, mask: Any, bias: Any
+) -> tuple[AnyArray, AnyArray, AnyArray, Mask]:
     """Returns q, k and v in floating point, and the mask, where all fit together.
 
     Raises:
@@ -36,7 +39,7 @@ def checked(q, k, v, score, mask, bias) -> tuple[AnyArray, AnyArray, AnyArray, M
     *batch, n, h, _ = q.shape
     sizes = tuple(batch), h, n, k.shape[-3]
     # Without arrays a mask fits everything.
-    if jax.tree.leaves(mask):
+    if mask is not None and jax.tree.leaves(mask):
         mask.check(*sizes)
     if bias is not None:
         check_bias(bias, *sizes)
@@ -44,7 +47,7 @@ def checked(q, k, v, score, mask, bias) -> tuple[AnyArray, AnyArray, AnyArray, M
     return floating("q", q), floating("k", k), floating("v", v), mask
 
 
-def check_score(score):
+def check_score(score: Any) -> None:
     """Raises TypeError for what is no score, or wraps what is none."""
     if isinstance(score, (str, type)) or not hasattr(score, "prepare"):
         raise _no_value("score", score, SCORES, ScaledDot, "key, h, d_q, d_k")
@@ -52,7 +55,7 @@ def check_score(score):
         check_score(score.inner)
 
 
-def check_shapes(q, k, v, score):
+def check_shapes(q: AnyArray, k: AnyArray, v: AnyArray, score: Any) -> None:
     """Raises ValueError for queries, keys and values whose shapes do not fit."""
     shapes = f"got q {q.shape}, k {k.shape}, v {v.shape}"
     if not q.ndim == k.ndim == v.ndim >= 3:
@@ -88,7 +91,7 @@ def check_heads(h: int, h_kv: int, where: str = "") -> None:
         )
 
 
-def check_normaliser(normaliser, return_lse: bool = False) -> None:
+def check_normaliser(normaliser: Any, return_lse: bool = False) -> None:
     """Raises TypeError for what is no normaliser, ValueError for an LSE that it has not."""
     if isinstance(normaliser, (str, type)) or not hasattr(normaliser, "sums_to_one"):
         raise _no_value("normaliser", normaliser, NORMALISERS, Softmax, "key, h")
@@ -99,7 +102,7 @@ def check_normaliser(normaliser, return_lse: bool = False) -> None:
         )
 
 
-def check_bias(bias, batch, h, n, m):
+def check_bias(bias: Any, batch: tuple[int, ...], h: int, n: int, m: int) -> None:
     """Raises TypeError for what is no bias, ValueError for one that does not fit."""
     if isinstance(bias, Mask):
         raise TypeError(
@@ -130,7 +133,7 @@ def check_bias(bias, batch, h, n, m):
         )
 
 
-def has_no_pairs(q, k) -> bool:
+def has_no_pairs(q: AnyArray, k: AnyArray) -> bool:
     """Tells whether there are no queries, no keys or no heads.
 
     Kernels need one of each; without them every result is known.
@@ -138,7 +141,7 @@ def has_no_pairs(q, k) -> bool:
     return 0 in (q.shape[-3], q.shape[-2], k.shape[-3])
 
 
-def floating(name: str, x):
+def floating(name: str, x: AnyArray) -> AnyArray:
     """Returns x in floating point; raises TypeError for what is no real numbers."""
     # The letter first, as it is read faster; that of bfloat16 is another.
     if x.dtype.kind == "f" or jnp.issubdtype(x.dtype, jnp.floating):
@@ -149,7 +152,7 @@ def floating(name: str, x):
     return jnp.asarray(x, jnp.float32)
 
 
-def make_drop(rate, key, shape):
+def make_drop(rate: Any, key: Any, shape: tuple[int, ...]) -> Drop | None:
     """Returns one Drop for each example and head (*B, H), or None where nothing is dropped.
 
     The key is one for all, or one for each example (*B). A traced rate counts as a constant:
@@ -176,7 +179,7 @@ def make_drop(rate, key, shape):
     return Drop(jnp.broadcast_to(jnp.asarray(rate, float), shape), keys)
 
 
-def is_never(name: str, rate: float | Float[ArrayLike, ""]) -> bool:
+def is_never(name: str, rate: Any) -> bool:
     """Tells whether a rate of dropout is 0, and known before the numbers of arrays are.
 
     Raises:
@@ -193,7 +196,9 @@ def is_never(name: str, rate: float | Float[ArrayLike, ""]) -> bool:
     return bool(rate == 0)
 
 
-def _no_value(kind, value, names, default, arguments) -> TypeError:
+def _no_value(
+    kind: str, value: Any, names: Mapping[str, type], default: type, arguments: str
+) -> TypeError:
     """Returns the error for a name, a class or another thing in place of a value."""
     if not isinstance(value, (str, type)):
         return TypeError(
@@ -207,7 +212,7 @@ def _no_value(kind, value, names, default, arguments) -> TypeError:
     )
 
 
-def _kind(value):
+def _kind(value: Any) -> str:
     """Describes a value of the wrong kind, an array by its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"an array of {value.dtype} {tuple(value.shape)}"

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
 from attn.arguments import check_normaliser, checked, has_no_pairs, make_drop
@@ -18,6 +17,7 @@ from attn.kernels.reference import all_heads, reference
 from attn.map_heads import map_heads
 from attn.masks import Mask
 from attn.normalisers import Softmax
+from attn.pytrees import AnyArray
 from attn.scores import ScaledDot
 
 IMPLEMENTATIONS = ("reference", "blocks", "cudnn")
@@ -32,12 +32,12 @@ They are 256 KiB in float32.
 
 
 def attention(
-    q: Real[ArrayLike, "*B N H K"],
-    k: Real[ArrayLike, "*B M J L"],
-    v: Real[ArrayLike, "*B M J V"],
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
+    v: Real[AnyArray, "*B M J V"],
     *,
-    score=ScaledDot(),
-    normaliser=Softmax(),
+    score: Any = ScaledDot(),
+    normaliser: Any = Softmax(),
     mask: Mask | None = None,
     bias: Any = None,
     dropout_rate: float | Float[Array, ""] = 0.0,
@@ -45,7 +45,7 @@ def attention(
     implementation: str | None = None,
     return_lse: bool = False,
     return_weights: bool | str = False,
-):
+) -> Any:
     """Computes normaliser(score(q, k) + bias) v, over the keys that the mask shows.
 
     With softmax this is "Attention Is All You Need", section 3.2. B batch (any leading
@@ -125,7 +125,9 @@ def attention(
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _fastest(q, k, v, values, results):
+def _fastest(
+    q: AnyArray, k: AnyArray, v: AnyArray, values: dict[str, Any], results: list[str]
+) -> str:
     """Returns the kernel to use where nobody asks for one."""
     # cuDNN has kernels of half precision alone.
     is_half = jnp.result_type(q, k, v).itemsize == 2
@@ -137,7 +139,14 @@ def _fastest(q, k, v, values, results):
     return "reference" if with_weights or short else "blocks"
 
 
-def _asked_for(implementation, q, k, v, values, results):
+def _asked_for(
+    implementation: str,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    values: dict[str, Any],
+    results: list[str],
+) -> str:
     """Returns the kernel with this name.
 
     Raises ValueError for one that is unknown or cannot do what is asked, saying why.
@@ -165,7 +174,15 @@ def _asked_for(implementation, q, k, v, values, results):
 
 
 @functools.partial(jax.jit, static_argnames=("kernel", "results"))
-def _map_kernel(q, k, v, values, *, kernel, results):
+def _map_kernel(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    values: dict[str, Any],
+    *,
+    kernel: str,
+    results: tuple[str, ...],
+) -> tuple[Array, ...]:
     """Maps the kernel over every head of every example, and returns some of its results.
 
     The compiler drops what a jitted function computes and does not return.
@@ -183,7 +200,9 @@ def _map_kernel(q, k, v, values, *, kernel, results):
     return tuple(named[name] for name in results)
 
 
-def _without_keys(q, k, v, normaliser, results):
+def _without_keys(
+    q: AnyArray, k: AnyArray, v: AnyArray, normaliser: Any, results: list[str]
+) -> list[Array]:
     """Returns what there is where no query sees a key, as there are none of one kind."""
     *batch, n, h, _ = q.shape
     wide = jnp.promote_types(jnp.result_type(q), jnp.float32)
@@ -200,7 +219,7 @@ def _without_keys(q, k, v, normaliser, results):
     return [named[name] for name in results]
 
 
-def _rest(normaliser, h):
+def _rest(normaliser: Any, h: int) -> Array:
     """Returns the LSE (H,) of a query without keys: what else is in the denominator."""
 
     def of_head(normaliser):

@@ -4,19 +4,29 @@ B batch (any leading axes), N queries, M keys, H heads of queries, J heads of ke
 values, K = d_k, V = d_v.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from attn import platforms
 from attn.functions import SAVED
 from attn.kernels.query_blocks import BLOCK
 from attn.kernels.reference import by_head, map_by_head
-from attn.pytrees import as_narrow_as, widened
+from attn.pytrees import AnyArray, as_narrow_as, widened
 
 
-def map_heads(function: Callable, q, k, v, *, score, **values):
+def map_heads(
+    function: Callable,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    score: Any,
+    **values: Any,
+) -> Any:
     """Computes what `kernels.reference.all_heads` does, a part of the heads at a time.
 
     So many heads are computed together as `heads_at_once` says; the others wait their turn,
@@ -26,7 +36,7 @@ def map_heads(function: Callable, q, k, v, *, score, **values):
     *batch, n, h, _ = q.shape
     m, h_kv = k.shape[-3:-1]
     qkv, values = by_head(q, k, v, score=score, **values)
-    own = (*qkv, values)
+    own = qkv, values
     group = h // h_kv
 
     def one_part(size, first, qkv, values):
@@ -38,7 +48,8 @@ def map_heads(function: Callable, q, k, v, *, score, **values):
         q = _cut_rows(q, first, size)
         kv = [_cut_rows(x, first_keys, keys) for x in kv]
         values = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), values)
-        return map_by_head(function, *as_narrow_as(own, (q, *kv, values)))
+        part = as_narrow_as(own, ([q, *kv], values))
+        return map_by_head(function, *part)
 
     # Around the slices too: they are made again, not kept.
     keep = jax.checkpoint_policies.save_only_these_names(SAVED)
@@ -50,18 +61,20 @@ def map_heads(function: Callable, q, k, v, *, score, **values):
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
-def map_heads_of_keys(function: Callable, q, k, **values):
+def map_heads_of_keys(
+    function: Callable, q: AnyArray, k: AnyArray, **values: Any
+) -> Any:
     """Maps a function of one head that needs no values, as `map_heads` does."""
     return map_heads(function, q, k, k[..., :0], **values)
 
 
-def heads_at_once(n, m, score):
+def heads_at_once(n: int, m: int, score: Any) -> int:
     """Returns the number of heads to compute together, with n queries and m keys each."""
     size = platforms.bytes_of_scores(score.is_product)
     return max(1, size // max(1, 4 * min(n, BLOCK) * m))
 
 
-def _part_size(at_once, qkv, values):
+def _part_size(at_once: int, qkv: Sequence[Array], values: Any) -> tuple[int, int]:
     """Returns how many examples and heads make a part: divisors of all, so parts are equal.
 
     They are whole groups of heads that share keys, or a part of one. Devices share an axis
@@ -86,17 +99,19 @@ def _part_size(at_once, qkv, values):
     return examples, heads
 
 
-def _divisor(whole, most):
+def _divisor(whole: int, most: int) -> int:
     """Returns the largest divisor up to `most`, 1 at least."""
     most = min(whole, max(1, most))
     return next(d for d in range(most, 0, -1) if whole % d == 0)
 
 
-def _is_sharded(x, axis):
+def _is_sharded(x: Array, axis: int) -> bool:
     return jax.typeof(x).sharding.spec[axis] is not None
 
 
-def _in_turn(one_part, size, qkv, values):
+def _in_turn(
+    one_part: Callable, size: tuple[int, int], qkv: Sequence[Array], values: Any
+) -> Any:
     """Computes all parts, one after another; returns the results (B, N, H, …) of all."""
     whole = qkv[0].shape[0], qkv[0].shape[2]
     if whole == size:
@@ -121,7 +136,9 @@ def _in_turn(one_part, size, qkv, values):
     return jax.lax.scan(step, start, jnp.arange(parts))[0]
 
 
-def _widened_where_shared(whole, size, qkv, values):
+def _widened_where_shared(
+    whole: tuple[int, int], size: tuple[int, int], qkv: Sequence[Array], values: Any
+) -> tuple[Sequence[Array], Any]:
     """Returns both with what several parts share, and add up gradients of, widened."""
     q, k, v = qkv
     if size[1] < whole[1] // k.shape[2]:
@@ -136,7 +153,7 @@ def _widened_where_shared(whole, size, qkv, values):
     return (q, k, v), jax.tree.map(wide, values)
 
 
-def _cut(x, axes, first, size):
+def _cut(x: Array, axes: tuple[int, int], first: Any, size: tuple[int, int]) -> Array:
     """Returns a part of x along two axes; all parts share an axis of length 1."""
     for axis, start, length in zip(axes, first, size, strict=True):
         if x.shape[axis] not in (1, length):
@@ -144,26 +161,26 @@ def _cut(x, axes, first, size):
     return x
 
 
-def _cut_rows(x, first, size):
+def _cut_rows(x: Array, first: Any, size: tuple[int, int]) -> Array:
     """Returns the tokens (b, N, h, K) of a part."""
     part = _cut(x, (0, 2), first, size)
     return x if part is x else platforms.rows_together(part)
 
 
-def _added(whole, part, first):
+def _added(whole: Array, part: Array, first: Any) -> Array:
     """Adds a part (b, N, h, …) to the whole, from the example and head `first` on.
 
     The compiler makes a write of it, and of the transpose of `_cut` too: so results and
     gradients need no copy with heads first. To replace zeros in place of adding would
     cost the transpose a copy of the cotangent.
     """
-    at = [0] * whole.ndim
+    at: list[Any] = [0] * whole.ndim
     at[0], at[2] = first
     zeros = jnp.zeros_like(whole)
     return whole + jax.lax.dynamic_update_slice(zeros, part, at)
 
 
-def _padded(x, more):
+def _padded(x: Array, more: dict[int, int]) -> Array:
     """Returns x with so many zeros behind, by axis."""
     widths = [(0, more.get(axis, 0), 0) for axis in range(x.ndim)]
     return jax.lax.pad(x, jnp.zeros((), x.dtype), widths)

@@ -8,6 +8,7 @@ and m keys in a block.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,9 @@ from jaxtyping import Array, Float
 
 from attn.functions import SAVED
 from attn.kernels.query_blocks import over_blocks
+from attn.kernels.reference import Taint
+from attn.kernels.tile import Tile
+from attn.masks import Mask
 from attn.normalisers import exponentials
 from attn.pytrees import factors
 
@@ -25,13 +29,13 @@ def blocks(
     k: Float[Array, "M L"],
     v: Float[Array, "M V"],
     *,
-    score,
-    normaliser,
-    mask,
-    taint,
-    bias=None,
-    drop=None,
-):
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    taint: Taint | None,
+    bias: Any = None,
+    drop: Any = None,
+) -> tuple[Array, Array | None]:
     """Computes normaliser(score(q, k) + bias) v over the keys that `mask` shows.
 
     Returns the output (N, V) and the LSE (N,), None where the normaliser has none, equal
@@ -51,13 +55,13 @@ def blocks(
     return out.astype(v.dtype), lse
 
 
-def _block_of_weights(tile):
+def _block_of_weights(tile: Tile) -> Array:
     """Computes the output (n, V) of a normaliser that says of its weights no more."""
     return _times(tile.dropped(tile.normaliser(tile.scores())), tile.v)
 
 
 @jax.custom_jvp
-def _block(tile):
+def _block(tile: Tile) -> tuple[Array, Array]:
     """Computes the output (n, V) and LSE (n,) of the tile, in float32 at least."""
     top, e, total = exponentials(*tile.exponents())
     # Dropout is of the weights: the denominator counts those that are dropped too.
@@ -67,7 +71,7 @@ def _block(tile):
 
 
 @_block.defjvp
-def _block_jvp(primals, tangents):
+def _block_jvp(primals: Any, tangents: Any) -> Any:
     (tile,) = primals
     (d_tile,) = tangents
     out, lse = _block(tile)
@@ -79,7 +83,7 @@ def _block_jvp(primals, tangents):
 
 # The weights are made again, and not kept, when the tangents are transposed into gradients.
 @functools.partial(jax.checkpoint, prevent_cse=False)
-def _tangent(tile, changes, lse):
+def _tangent(tile: Tile, changes: tuple[Any, ...], lse: Array) -> tuple[Array, Array]:
     """Computes dLSE = Σ w dx and dout = Σ w (dx − dLSE) v + Σ w dv, w = exp(x − LSE).
 
     What else is in the denominator adds to dLSE as a key does. Both are linear in the
@@ -105,7 +109,7 @@ def _tangent(tile, changes, lse):
     return through_scores + _times(tile.dropped(w), d_v), d_lse
 
 
-def _times(w, v):
+def _times(w: Array, v: Array) -> Array:
     """Computes w vᵀ in w's precision, v in its own."""
     both = factors(w.astype(v.dtype), v)
     return jnp.einsum("nm,vm->nv", *both, preferred_element_type=w.dtype)

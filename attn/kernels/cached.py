@@ -6,6 +6,8 @@ the cache itself, so NaN is not looked for. H heads of queries share J heads of 
 values.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -19,8 +21,8 @@ def cached(
     k: Float[Array, "K M"],
     v: Float[Array, "M V"],
     *,
-    score,
-    normaliser,
+    score: Any,
+    normaliser: Any,
     visible: Bool[Array, "n M"],
     bias: Float[Array, "m M"] | None = None,
     best: bool = False,
@@ -50,8 +52,8 @@ def over_cache(
     k: Float[Array, "*B J K M"],
     v: Float[Array, "*B J M V"],
     *,
-    score,
-    normaliser,
+    score: Any,
+    normaliser: Any,
     visible: Bool[Array, "*B n M"],
     bias: Float[Array, "*b H m M"] | None = None,
     best: bool = False,
@@ -63,7 +65,7 @@ def over_cache(
     *batch, _, h, _ = q.shape
     h_kv = k.shape[-3]
 
-    def one_head(q, k, v, values, bias, visible):
+    def one_head(q, k, v, values, bias: Any, visible):
         score, normaliser = values
         arguments = dict(score=score, normaliser=normaliser, bias=bias, best=best)
         return cached(q, k, v, visible=visible, **arguments)
@@ -92,11 +94,15 @@ def over_cache(
     return jnp.moveaxis(out, -3, -2)
 
 
-def as_cached(k: Float[Array, "*B M J K"], v: Float[Array, "*B M J V"]):
+def as_cached(
+    k: Float[Array, "*B M J K"], v: Float[Array, "*B M J V"]
+) -> tuple[Array, Array]:
     """Returns keys and values of `attention()`'s layout in the layout of `cached`."""
     return jnp.moveaxis(k, -3, -1), jnp.moveaxis(v, -3, -2)
 
 
-def from_cached(k: Float[Array, "*B J K T"], v: Float[Array, "*B J T V"]):
+def from_cached(
+    k: Float[Array, "*B J K T"], v: Float[Array, "*B J T V"]
+) -> tuple[Array, Array]:
     """Returns keys and values of the layout of `cached` in that of `attention()`."""
     return jnp.moveaxis(k, -1, -3), jnp.moveaxis(v, -2, -3)

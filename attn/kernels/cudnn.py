@@ -5,6 +5,8 @@ that is put right here where it is cheap, and refused where it is not. B example
 N queries, M keys, H heads of queries, J heads of keys and values, K = d_k = d_v.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,9 +14,17 @@ from jaxtyping import Array, Float
 from attn.jax_versions import jax_nn_takes_window
 from attn.masks import Band, Mask, Padding
 from attn.platforms import takes_cudnn
+from attn.pytrees import AnyArray
 
 
-def is_fastest(q, k, v, mask: Mask, results, **values) -> bool:
+def is_fastest(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    mask: Mask,
+    results: list[str],
+    **values: Any,
+) -> bool:
     """Returns whether `cudnn` serves, and by cuDNN: jax.nn's own form takes N·M memory."""
     dtype = jnp.result_type(q, k, v)
     if not takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
@@ -23,7 +33,16 @@ def is_fastest(q, k, v, mask: Mask, results, **values) -> bool:
 
 
 def why_not(
-    q, k, v, *, score, normaliser, mask, bias, drop, results=("out",)
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+    drop: Any,
+    results: list[str],
 ) -> str | None:
     """Returns the reason why `cudnn` cannot serve, or None where it can."""
     simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
@@ -52,7 +71,7 @@ def why_not(
 
 
 @jax.jit
-def by_examples(q, k, v, score, mask):
+def by_examples(q: AnyArray, k: AnyArray, v: AnyArray, score: Any, mask: Mask) -> Array:
     """Computes `cudnn` with any number of batch axes before N."""
     batch = q.shape[:-3]
 
@@ -67,7 +86,7 @@ def by_examples(q, k, v, score, mask):
     return out.reshape(*batch, *out.shape[1:])
 
 
-def _shares_keys(score, q, k):
+def _shares_keys(score: Any, q: AnyArray, k: AnyArray) -> bool:
     """Tells whether heads of queries that share keys share those that `prepare` makes."""
     h = q.shape[-2]
     if h == k.shape[-2]:
@@ -92,8 +111,8 @@ def cudnn(
     k: Float[Array, "B M J K"],
     v: Float[Array, "B M J K"],
     *,
-    score,
-    mask,
+    score: Any,
+    mask: Mask,
 ) -> Float[Array, "B N H K"]:
     """Computes softmax(score(q, k)) v over the keys that `mask` shows.
 
@@ -132,7 +151,7 @@ def cudnn(
     return jnp.where(spoiled[..., None], jnp.nan, out)
 
 
-def _call_jax_nn(q, k, v, mask, lengths):
+def _call_jax_nn(q: Array, k: Array, v: Array, mask: Mask, lengths: Array) -> Array:
     """Returns jax.nn's output for what the mask shows of `lengths` keys (B,)."""
     left, right = mask.reach()
     padded = is_padded(mask)
@@ -163,20 +182,22 @@ def is_padded(mask: Mask) -> bool:
     return any(isinstance(part, Padding) for part in mask.parts)
 
 
-def _local_window(left, right, farthest):
+def _local_window(
+    left: int | None, right: int | None, farthest: int
+) -> tuple[int, int] | None:
     """Returns the window that jax.nn takes, which has no open side; None for no bound."""
     if left is None and right is None:
         return None
-    return tuple(farthest if x is None else x for x in (left, right))
+    return farthest if left is None else left, farthest if right is None else right
 
 
-def _finite(x):
+def _finite(x: Array) -> tuple[Array, Array]:
     """Returns x with 0 for each token and head that is not finite, and which these are."""
     bad = ~jnp.isfinite(x).all(-1)
     return jnp.where(bad[..., None], 0, x), bad
 
 
-def _prepared(q, k, score):
+def _prepared(q: Array, k: Array, score: Any) -> tuple[Array, Array]:
     """Returns queries and keys whose plain products are the scores."""
     h = q.shape[-2]
     h_kv = k.shape[-2]
@@ -194,7 +215,7 @@ def _prepared(q, k, score):
     return q_in_groups.reshape(*q.shape[:-1], -1), k[..., 0, :]
 
 
-def _for_each_head(score, h):
+def _for_each_head(score: Any, h: int) -> Any:
     """Returns a score whose parameters all have a leading axis H."""
 
     def of_heads(leaf):
@@ -203,7 +224,9 @@ def _for_each_head(score, h):
     return jax.tree.map(of_heads, score)
 
 
-def _visible_range(n, left, right, lengths):
+def _visible_range(
+    n: int, left: int | None, right: int | None, lengths: Array
+) -> tuple[Array, Array]:
     """Returns the (first, last) key that each query (B, N) sees; none if last < first."""
     shape = (len(lengths), n)
     i = jnp.arange(n)[None]
@@ -214,7 +237,7 @@ def _visible_range(n, left, right, lengths):
     return jnp.broadcast_to(first, shape), jnp.broadcast_to(last, shape)
 
 
-def _any_between(bad, first, last):
+def _any_between(bad: Array, first: Array, last: Array) -> Array:
     """Tells whether one of bad[first], …, bad[last] is set: (B, N, H) of bad (B, M, H)."""
     # A running count answers for any range by two look-ups, without N·M memory.
     before = jnp.pad(jnp.cumsum(bad, axis=1), ((0, 0), (1, 0), (0, 0)))

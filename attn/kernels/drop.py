@@ -41,7 +41,7 @@ class Drop:
         count = row[:, None] * columns + j.astype(jnp.uint32)[None]
         return self._drop(x, count, stream[:, None])
 
-    def _drop(self, x, count, stream=0):
+    def _drop(self, x: Array, count: Array, stream: Any = 0) -> Array:
         # 24 bits: what float32 holds exactly, so that rate·2^24 is the threshold and not
         # near it.
         rate = jnp.asarray(self.rate, jnp.float32)
@@ -53,6 +53,6 @@ class Drop:
 
 
 @jax.jit
-def _dropped(drop, x):
+def _dropped(drop: Drop, x: Array) -> Array:
     """Drops of all of x. Calls of one shape are traced once."""
     return drop._drop(x, counter(x.shape))

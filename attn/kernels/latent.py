@@ -6,6 +6,8 @@ Key j of a head is c_j W_K and its value c_j W_V (DeepSeek-AI 2024, "DeepSeek-V2
 and W_V to the output. C = d_c numbers of a latent, H heads of queries, J of W_K and W_V.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -19,8 +21,8 @@ def over_latents(
     w_k: Float[Array, "C J K"],
     w_v: Float[Array, "C J V"],
     *,
-    score,
-    **options,
+    score: Any,
+    **options: Any,
 ) -> Float[Array, "*B N H V"]:
     """Computes `over_cache` of the keys c W_K and values c W_V, with the same options.
 
@@ -31,11 +33,11 @@ def over_latents(
         k, v = (jnp.einsum("...mc,cjk->...mjk", c, w) for w in (w_k, w_v))
         return over_cache(q, *as_cached(k, v), score=score, **options)
 
-    def in_groups(x):
+    def in_groups(x: Array) -> Array:
         j = w_k.shape[1]
         return x.reshape(*x.shape[:-2], j, x.shape[-2] // j, x.shape[-1])
 
-    def joined(x):
+    def joined(x: Array) -> Array:
         return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
     dot, q = _prepared(score, q)
@@ -46,14 +48,14 @@ def over_latents(
     return joined(jnp.einsum("...njgc,cjv->...njgv", in_groups(out), w_v))
 
 
-def takes_latents(score, d_k: int) -> bool:
+def takes_latents(score: Any, d_k: int) -> bool:
     """Tells whether scores are products of queries, prepared, with keys as they are."""
     one_head = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else x[0], score)
     k = jnp.zeros((1, d_k))
     return score.is_product and one_head.prepare(k, k)[2] is k
 
 
-def _prepared(score, q):
+def _prepared(score: Any, q: Array) -> tuple[Any, Array]:
     """Returns `Dot()`, and queries (*B, N, H, K) whose products with keys are the scores."""
     h, d_k = q.shape[-2:]
 
@@ -74,7 +76,7 @@ def matrices_of_kept(
     w_v: Float[Array, "C J V"],
     biases: tuple[Float[Array, "J K"], Float[Array, "J V"]] | None,
     r: int,
-):
+) -> tuple[Array, Array]:
     """Returns the matrices of keys and values over all that a cache keeps of a token.
 
     That is its latent; 1, where there are biases, whose row they are; and the r numbers of

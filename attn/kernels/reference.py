@@ -16,7 +16,13 @@ from jaxtyping import Array, Float
 
 from attn.masks import Mask, spread
 from attn.normalisers import softmax
-from attn.pytrees import at_least_float32, factors, map_leading, shared_by_examples
+from attn.pytrees import (
+    AnyArray,
+    at_least_float32,
+    factors,
+    map_leading,
+    shared_by_examples,
+)
 
 
 class Taint(NamedTuple):
@@ -39,13 +45,13 @@ def reference(
     k: Float[Array, "M L"],
     v: Float[Array, "M V"],
     *,
-    score,
-    normaliser,
-    mask,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
     taint: Taint | None = None,
-    bias=None,
-    drop=None,
-):
+    bias: Any = None,
+    drop: Any = None,
+) -> tuple[Array, Array | None, Array, Array]:
     """Computes normaliser(score(q, k) + bias) v over the keys that `mask` shows.
 
     Args:
@@ -79,7 +85,17 @@ def reference(
     return out.astype(v.dtype), lse, weights, dropped
 
 
-def scores_of_head(q, k, v, *, score, normaliser, mask, taint, bias, drop):
+def scores_of_head(
+    q: Float[Array, "N K"],
+    k: Float[Array, "M L"],
+    v: Float[Array, "M V"],
+    *,
+    score: Any,
+    mask: Mask,
+    taint: Taint | None,
+    bias: Any,
+    **others: Any,
+) -> Float[Array, "N M"]:
     """Computes score(q, k) + bias of one head (N, M), 0 where the mask hides.
 
     It is for what needs all scores side by side, and takes the arguments of a kernel.
@@ -88,7 +104,7 @@ def scores_of_head(q, k, v, *, score, normaliser, mask, taint, bias, drop):
     return jnp.where(mask.tile(*_places(s)), s, 0)
 
 
-def _scores(q, k, score, taint, bias):
+def _scores(q: Array, k: Array, score: Any, taint: Taint | None, bias: Any) -> Array:
     s = score(q, k)
     s = s.astype(at_least_float32(s.dtype))
     if bias is not None:
@@ -97,11 +113,13 @@ def _scores(q, k, score, taint, bias):
     return s if taint is None else s + taint.tile().astype(s.dtype)
 
 
-def _places(s):
+def _places(s: Array) -> tuple[Array, Array]:
     return jnp.arange(s.shape[0]), jnp.arange(s.shape[1])
 
 
-def all_heads(function: Callable, q, k, v, **values):
+def all_heads(
+    function: Callable, q: AnyArray, k: AnyArray, v: AnyArray, **values: Any
+) -> Any:
     """Computes `function` of every head of every example, all at once.
 
     Args:
@@ -118,11 +136,21 @@ def all_heads(function: Callable, q, k, v, **values):
     """
     batch = q.shape[:-3]
     qkv, values = by_head(q, k, v, **values)
-    results = map_by_head(function, *qkv, values)
+    results = map_by_head(function, qkv, values)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
-def by_head(q, k, v, *, score, normaliser, mask: Mask, bias=None, drop=None):
+def by_head(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any = None,
+    drop: Any = None,
+) -> tuple[list[AnyArray], dict[str, Any]]:
     """Returns q, k, v as (b, N, H, …), and the rest by name, with leaves of (b, H, …).
 
     An axis of b or H has length 1 where all share one.
@@ -152,9 +180,9 @@ def by_head(q, k, v, *, score, normaliser, mask: Mask, bias=None, drop=None):
     return [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)], values
 
 
-def map_by_head(function, q, k, v, values):
+def map_by_head(function: Callable, qkv: Any, values: dict[str, Any]) -> Any:
     """Maps the function of one head over arrays and values as `by_head` gives them."""
-    groups = k.shape[2]
+    groups = qkv[1].shape[2]
 
     def in_groups(x):
         """Returns x (b, heads, …) as (b, groups, heads of each, …)."""
@@ -162,7 +190,7 @@ def map_by_head(function, q, k, v, values):
             return jnp.expand_dims(x, 2)
         return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
 
-    rows = (*(jnp.moveaxis(x, 2, 1) for x in (q, k, v)), values)
+    rows = (*(jnp.moveaxis(x, 2, 1) for x in qkv), values)
     # Over examples, then over heads of keys, then over the queries of each.
     mapped = functools.partial(_one_head, function)
     for _ in range(3):
@@ -173,7 +201,9 @@ def map_by_head(function, q, k, v, values):
     )
 
 
-def _one_head(function, q, k, v, values):
+def _one_head(
+    function: Callable, q: Array, k: Array, v: Array, values: dict[str, Any]
+) -> Any:
     """Calls the function with what NaN and Inf in q, k and v may reach kept apart."""
     bias = values["bias"]
     if bias is not None and not hasattr(bias, "tile"):
@@ -200,6 +230,6 @@ def _one_head(function, q, k, v, values):
     return jax.tree.map(spoiled, results)
 
 
-def _is_finite(x):
+def _is_finite(x: Array) -> Array:
     """Tells of each token whether all its numbers are finite."""
     return jnp.isfinite(x).all(-1)

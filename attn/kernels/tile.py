@@ -3,6 +3,7 @@
 N queries, M keys, K = d_k, V = d_v of the head; n queries, m keys of the tile.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ class Tile(NamedTuple):
         visible = self._of_keys(lambda run: self.mask.tile(self.i, run))
         return jnp.where(visible, s + self.taint.tile().astype(s.dtype), -jnp.inf)
 
-    def exponents(self):
+    def exponents(self) -> tuple[Array, Array | None]:
         """Computes the exponents (n, m) and the rest, as `attn.normalisers` says of both."""
         x, rest = self.normaliser.exponents(self.scores())
         return x, None if rest is None else jnp.asarray(rest, x.dtype)
@@ -65,7 +66,7 @@ class Tile(NamedTuple):
             return x
         return self.drop.tile(x, self.i, self.j, self.columns)
 
-    def _of_keys(self, function):
+    def _of_keys(self, function: Callable) -> Array:
         """Returns `function(run)` of all runs of keys, side by side."""
         if len(self.runs) == 1:
             return function(self.runs[0])

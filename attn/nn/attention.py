@@ -315,8 +315,10 @@ class MultiHeadAttention(nn.Module):
         if a.positions.attend:
             attend = a.positions.over_cache
             return attend(self.in_attention, q, *kept, ctx, **options), ctx
-        if not a.d_c:
+        if not a.d_c and a.heads.acts:
             return a.heads.over_cache(self.of_heads, q, *kept, ctx, **options), ctx
+        if not a.d_c:
+            return over_cache(q, *kept, **options), ctx
         biases = (self.b_k, self.b_v) if a.biases else None
         w_k, w_v = matrices_of_kept(self.w_k, self.w_v, biases, a.d_r)
         return over_latents(q, kept, w_k, w_v, **options), ctx
