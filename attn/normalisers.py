@@ -21,7 +21,7 @@ does: kernels then keep a single number for each query.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,7 @@ from jaxtyping import Array, Float
 
 from attn.functions.entmax import entmax
 from attn.functions.stick_breaking import stick_breaking
-from attn.pytrees import pytree
-
-T = TypeVar("T")
+from attn.pytrees import T, pytree
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

@@ -25,7 +25,7 @@ holds a new score to the contract.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Self, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +35,10 @@ from jaxtyping import Array, Float
 from attn.arithmetic import Products, stated
 from attn.context import Context, in_context
 from attn.functions.tanh_sum import tanh_sum
-from attn.pytrees import at_least_float32, factors, pytree
+from attn.pytrees import T, at_least_float32, factors, pytree
 
 ScoreChoice = str | type | Callable
 """What `score_init` takes. An option of `init` with this annotation is another score."""
-
-
-T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

@@ -9,13 +9,14 @@ M keys; features come first.
 
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn.jax_versions import apply_linear
+from attn.pytrees import AnyArray
 
 # A pass reads and writes all N·M sums, so several features share it.
 GROUP = 8
@@ -29,9 +30,9 @@ Of the sum of larger ones float32 keeps three digits at most.
 
 @jax.custom_jvp
 def tanh_sum(
-    a: Float[ArrayLike, "A N"],
-    b: Float[ArrayLike, "A M"],
-    v: Float[ArrayLike, "A"],
+    a: Float[AnyArray, "A N"],
+    b: Float[AnyArray, "A M"],
+    v: Float[AnyArray, "A"],
 ) -> Float[Array, "N M"]:
     """Computes Σ_f v_f tanh(a_f + b_f), to rounding, for all a and b of size up to 5,000."""
     n = a.shape[1]
@@ -90,14 +91,18 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     return jax.lax.scan(lambda s, x: (add(s, x), None), start, features)[0]
 
 
-def _zeros(of_queries, of_keys, of_features):
+def _zeros(
+    of_queries: Sequence[AnyArray],
+    of_keys: Sequence[AnyArray],
+    of_features: Sequence[AnyArray],
+) -> Array:
     """Returns zeros (N, M) whose type is that of sums of all these.
 
     shard_map's types tell over which devices a number varies, those of explicit meshes
     how it is sharded, and what a scan sums up must begin as it ends.
     """
-    column = sum(x.sum(0) for x in of_queries)[:, None]
-    row = sum(x.sum(0) for x in of_keys)[None]
+    column = sum(x.sum(0)[:, None] for x in of_queries)
+    row = sum(x.sum(0)[None] for x in of_keys)
     # Of the sum only the type is used, so it is never computed.
     return jnp.zeros_like(column + row + sum(x.sum() for x in of_features))
 

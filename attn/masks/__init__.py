@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from attn.pytrees import pytree
+from attn.pytrees import T, pytree
 
 __all__ = ["Mask", "fits", "mask_part", "spread"]
 
@@ -28,11 +28,17 @@ FAR = 2**30
 
 Sums of it and of a position are below 2^31, which 32 bits hold.
 """
-AXES = {0: (), 1: ("any",), 2: ("any", "any"), 3: ("H", "N", "M")}
+AXES: dict[Any, tuple[str, ...]] = {
+    0: (),
+    1: ("any",),
+    2: ("any", "any"),
+    3: ("H", "N", "M"),
+}
 """The axes of one example, by their number."""
 
 
-def mask_part(**core: int | str):
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def mask_part(**core: int | str) -> Callable[[type[T]], type[T]]:
     """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
 
     The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
@@ -48,11 +54,11 @@ def mask_part(**core: int | str):
 
     # The fields of arrays are annotated as Any, because JAX also puts other things than
     # arrays into a pytree: in_axes, shapes, None.
-    def decorate(cls):
-        cls = pytree(cls, children=core)
-        cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
-        cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
-        return cls
+    def decorate(cls: type[T]) -> type[T]:
+        made: Any = pytree(cls, children=core)
+        made.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
+        made.core_ndim = {name: len(axes) for name, axes in made.core_axes.items()}
+        return made
 
     return decorate
 
@@ -353,13 +359,14 @@ class Of:
         return self.function(i, j)
 
 
-def _of_masks(cls):
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def _of_masks(cls: type[T]) -> type[T]:
     """Makes a class with a field `masks`, a tuple of masks, a part of a mask."""
-    cls = pytree(cls, children=("masks",))
+    made: Any = pytree(cls, children=("masks",))
     # What is known of arrays, the masks within know.
-    cls.core_axes = {}
-    cls.core_ndim = {}
-    return cls
+    made.core_axes = {}
+    made.core_ndim = {}
+    return made
 
 
 @_of_masks

@@ -73,6 +73,7 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         """Draws the parameters."""
         a = self.config
+        a.check()
         if self.selection == "sampled":
             self.baseline = Baseline()
         self._draw_projections(a)
@@ -177,7 +178,7 @@ class MultiHeadAttention(nn.Module):
             # Without features all scores are 0, and so the bias is what the softmax is of.
             q, k = q[..., :0], k[..., :0]
             arguments |= dict(score=Dot(), bias=s)
-        attend = attention
+        attend: Callable = attention
         if a.positions.attend:
             attend = functools.partial(a.positions.attend, self.in_attention, ctx=ctx)
         elif a.heads.acts:
@@ -266,15 +267,9 @@ class MultiHeadAttention(nn.Module):
             k, v = as_cached(k, v)
             kept = write_entries(kept[0], k, t, axis=-1), write_entries(kept[1], v, t)
         if self.reach is not None:
-            visible = visible & self._is_near(visible, t, x.shape[1])
+            visible = visible & _is_near(visible, t, x.shape[1], self.reach)
         visible = kept_visible(visible, t, _entries(kept))
         return kept, visible, ctx.replace(cache=(kept, own))
-
-    def _is_near(self, visible, t, k):
-        """Returns which entries stand within reach; none stand behind the step's."""
-        positions = jnp.arange(visible.shape[-1]) // k
-        first = jnp.expand_dims(jnp.asarray(t) - self.reach, (-2, -1))
-        return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
 
     def _latents(self, x, places):
         """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
@@ -307,7 +302,7 @@ class MultiHeadAttention(nn.Module):
     def _over_kept(self, q, kept, visible, bias, ctx):
         """Returns attention over what a cache keeps, keys and values or latents."""
         a = self.config
-        options = dict(
+        options: dict[str, Any] = dict(
             score=in_context(self.score, ctx),
             normaliser=self.normaliser,
             visible=visible,
@@ -325,8 +320,8 @@ class MultiHeadAttention(nn.Module):
         if not a.d_c:
             return over_cache(q, *kept, **options), ctx
         biases = (self.b_k, self.b_v) if a.biases else None
-        matrices = matrices_of_kept(self.w_k, self.w_v, biases, a.d_r)
-        return over_latents(q, kept, *matrices, **options), ctx
+        w_k, w_v = matrices_of_kept(self.w_k, self.w_v, biases, a.d_r)
+        return over_latents(q, kept, w_k, w_v, **options), ctx
 
     def _over_kept_scores(self, q, kept, ctx, visible, bias, score, normaliser, best):
         k, v = from_cached(*kept)
@@ -439,6 +434,13 @@ def entries_of(cache: Any) -> int:
 def _entries(kept):
     # Of values and latents tokens are the last axis but one.
     return jax.tree.leaves(kept)[-1].shape[-2]
+
+
+def _is_near(visible: Array, t: Any, k: int, reach: int) -> Array:
+    """Returns which entries stand within reach; none stand behind the step's."""
+    positions = jnp.arange(visible.shape[-1]) // k
+    first = jnp.expand_dims(jnp.asarray(t) - reach, (-2, -1))
+    return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
 
 
 def _project(x, w):

@@ -4,7 +4,7 @@ It is one `lax.while_loop` of static shapes. B texts, P tokens of a prefix,
 T = max_length, Y vocabulary.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -92,9 +92,7 @@ def sample(
         t, caches, tokens, log_probs, done = state
         visible = visible_at(mask, (batch,), t, max_length)
         ctx = Context(step=updates, decoding=Decoding(t, visible), cache=caches)
-        hidden, ctx = model.apply(
-            variables, tokens[:, t][:, None], ctx, method="decode"
-        )
+        hidden, ctx = _decode(model, variables, tokens[:, t][:, None], ctx)
         logits = jnp.einsum(
             "bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32
         )
@@ -118,6 +116,10 @@ def sample(
     start = jnp.int32(0), caches, tokens, jnp.zeros(batch), jnp.zeros(batch, bool)
     _, _, tokens, log_probs, _ = jax.lax.while_loop(unfinished, extend, start)
     return SampleResult(tokens[:, 1:], log_probs)
+
+
+def _decode(model: nn.Module, variables: Any, tokens: Array, ctx: Context) -> Any:
+    return model.apply(variables, tokens, ctx, method="decode")
 
 
 def allowed_tokens(

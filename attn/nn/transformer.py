@@ -32,6 +32,8 @@ class Transformer(Stacked):
       ValueError: a description that makes no sense, or layers that differ with scan.
     """
 
+    config: "config.Transformer"
+
     def setup(self):
         """Makes embeddings, position tables and layers."""
         config = self.config

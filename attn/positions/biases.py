@@ -24,7 +24,7 @@ own bias is:
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Self, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from attn.positions.base import Positions
-from attn.pytrees import at_least_float32, pytree
+from attn.pytrees import T, at_least_float32, pytree
 
 if TYPE_CHECKING:
     from attn.config import Attention
-
-
-T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
