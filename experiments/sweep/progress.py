@@ -1,10 +1,11 @@
 """Shows a sweep while it runs: a live view in a terminal, plain lines elsewhere."""
 
+import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import rich.console
 import rich.live
@@ -24,22 +25,6 @@ SHARE = 0.02
 
 LINE_EVERY = 20.0
 """Seconds between status lines where the output is no terminal."""
-
-
-class Executor(Protocol):
-    """Starts processes that join a sweep: here, on SLURM, or leaves that to a person.
-
-    A new kind of cluster is one class with these three methods.
-    """
-
-    def submit(self, trials: list[Trial]) -> None:
-        """Starts what is to train these trials, as far as it does not run already."""
-
-    def poll(self) -> bool:
-        """Goes on for a moment; returns whether anything still trains, or waits to."""
-
-    def leave(self) -> None:
-        """Is called at the end, also after an error or a stop signal."""
 
 
 class Progress:
@@ -101,10 +86,10 @@ class Progress:
             self._live.update("")
             self._live.stop()
 
-    def follow(self, executor: Executor) -> None:
-        """Shows the trials until nothing of the executor trains any more."""
-        with self:
-            while executor.poll():
+    def follow(self, training: Iterator[None]) -> None:
+        """Shows the trials until `training`, which goes on at each look, is at its end."""
+        with self, contextlib.closing(training):
+            for _ in training:
                 if time.monotonic() >= self._next_look:
                     start = time.monotonic()
                     self.look()

@@ -91,7 +91,7 @@ def run(
             follower.follow(settings, prepared, lanes, interruption)
         return {}
     job = Job(settings, Path(workdir), name, point or {}, start, tuple(alike))
-    with multihost.leading(), lock(workdir):
+    with multihost.leading():
         (result,) = run_all(
             [job],
             prepared,
@@ -253,12 +253,14 @@ class _Loop:
         while job := self.first or self.next_job():
             self.first = None
             # An error goes to `failed`, and the next trial gets the lane.
-            with _errors_of(job, self.failed):
+            with _errors_of(job, self.failed), contextlib.ExitStack() as resources:
+                # Two processes may take one for a moment, such as after a machine slept.
+                resources.enter_context(lock(job.path))
                 run_dir = RunDir(job.path)
                 if result := run_dir.open(job.settings):
                     self.results.append(result)
                 else:
-                    return start_run(job, run_dir, lane, self.common)
+                    return start_run(job, run_dir, lane, self.common, resources)
         return None
 
     def evaluate(self, runs: Sequence[TrialRun]):
@@ -401,10 +403,10 @@ class _Loop:
 
     def _end(self, run, result):
         """Writes the last file of a trial, once all others are whole, and frees its lane."""
-        # First, as the run's files are closed when it leaves its lane.
         run.log.result(result)
-        self.population.remove(run)
+        run.checkpoints.wait()
         run.run_dir.finish(result)
+        self.population.remove(run)
         self.results.append(result)
 
     @contextlib.contextmanager

@@ -84,8 +84,6 @@ class RunDir:
                 f"{self.path} is the directory of a sweep; choose another --workdir for "
                 "a single trial"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise WorkdirError(f"{self.path} is a file; choose another --workdir")
         ours = settings.to_dict()
         theirs = read_json(self.path / "config.json")
         if theirs is None:

@@ -86,7 +86,7 @@ class TrialRun:
     bad_steps: int
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
-    """Closes the checkpoints and trackers."""
+    """Closes the checkpoints and trackers, and unlocks the directory."""
     attended: int = -1
     """The last step at which it was evaluated and saved as its settings say."""
 
@@ -212,9 +212,16 @@ class StartedRun(NamedTuple):
     hyper: Hyper
 
 
-def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRun:
+def start_run(
+    job: Job,
+    run_dir: RunDir,
+    lane: int,
+    common: Common,
+    resources: contextlib.ExitStack,
+) -> StartedRun:
     """Opens the files of a trial, whose `run_dir` is, and finds its start point.
 
+    The run closes them with the `resources`; after an error they are left to the caller.
     State and numbers are on the host. Raises what `find_start` raises, and WorkdirError
     where the trial began with other data.
     """
@@ -222,54 +229,52 @@ def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRu
     run_dir.check_data(common.prepared)
     copied = copy_training(job.path, job.alike, job.settings, common.prepared)
     batches = batches_of(common.prepared, t, job.settings.seed)
-    with contextlib.ExitStack() as resources:
-        checkpoints = resources.enter_context(
-            # Two at least: where the newest is damaged, the one before is used.
-            Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
-        )
-        fresh = jax.device_get(initial_state(common.program, job.settings))
-        restored, origin = find_start(
-            checkpoints, job.start, fresh, job.settings, common.prepared
-        )
-        if restored.data:
-            batches.set_state(restored.data)
-        # On the host, where `Lanes.stack` joins the states of all lanes.
-        state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
-        step = int(state.step)
-        noted = dict(restored.noted)
-        logged = noted.pop("logged", "")
-        if origin:
-            # What another trial logged is not in this one's file.
-            logged = ""
-            # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save(step, restored.state, batches.get_state(), noted, False)
-            checkpoints.wait()
-        best = checkpoints.best() if t.keep_best else None
-        run_dir.describe(
-            job.name,
-            dict(job.point),
-            job.settings,
-            common.prepared,
-            common.program.length,
-            # A copy without a whole checkpoint is none.
-            origin or (copied if step else None),
-            goes_on=step > 0 and origin is None and copied is None,
-        )
-        clock = run_dir.resume(logged)
-        log = _open_log(job, run_dir, clock, noted, common, resources)
-        run = TrialRun(
-            job=job,
-            lane=lane,
-            run_dir=run_dir,
-            batches=batches,
-            checkpoints=checkpoints,
-            log=log,
-            step=step,
-            best=best or Best(-1, math.inf),
-            bad_steps=restored.noted.get("bad", 0),
-            # An error before this closes them; from here on the run does.
-            resources=resources.pop_all(),
-        )
+    checkpoints = resources.enter_context(
+        # Two at least: where the newest is damaged, the one before is used.
+        Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
+    )
+    fresh = jax.device_get(initial_state(common.program, job.settings))
+    restored, origin = find_start(
+        checkpoints, job.start, fresh, job.settings, common.prepared
+    )
+    if restored.data:
+        batches.set_state(restored.data)
+    # On the host, where `Lanes.stack` joins the states of all lanes.
+    state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
+    step = int(state.step)
+    noted = dict(restored.noted)
+    logged = noted.pop("logged", "")
+    if origin:
+        # What another trial logged is not in this one's file.
+        logged = ""
+        # So that the trial goes on from there whatever becomes of the other.
+        checkpoints.save(step, restored.state, batches.get_state(), noted, False)
+        checkpoints.wait()
+    best = checkpoints.best() if t.keep_best else None
+    run_dir.describe(
+        job.name,
+        dict(job.point),
+        job.settings,
+        common.prepared,
+        common.program.length,
+        # A copy without a whole checkpoint is none.
+        origin or (copied if step else None),
+        goes_on=step > 0 and origin is None and copied is None,
+    )
+    clock = run_dir.resume(logged)
+    log = _open_log(job, run_dir, clock, noted, common, resources)
+    run = TrialRun(
+        job=job,
+        lane=lane,
+        run_dir=run_dir,
+        batches=batches,
+        checkpoints=checkpoints,
+        log=log,
+        step=step,
+        best=best or Best(-1, math.inf),
+        bad_steps=restored.noted.get("bad", 0),
+        resources=resources.pop_all(),
+    )
     return StartedRun(run, state, hyper)
 
 
