@@ -173,6 +173,7 @@ def _train_group(board, group, trackers):
     No failure goes further: the other trials of a sweep run on.
     """
     from experiments.training import loop
+    from experiments.training.start_point import StartPoint
     from experiments.training.trackers import Tracking
     from experiments.trial.lanes import Lanes
 
@@ -186,7 +187,7 @@ def _train_group(board, group, trackers):
             board.path(trial),
             trial.name,
             trial.point,
-            alike=board.alike(trial),
+            StartPoint(alike=board.alike(trial)),
         )
 
     try:

@@ -58,7 +58,6 @@ def run(
     name: str = "trial",
     point: dict | None = None,
     start: StartPoint = StartPoint(),
-    alike: Sequence[Path] = (),
     say: Callable[[str], None] = lambda line: None,
     trackers: Sequence[str] = (),
     interruption: Interruption | None = None,
@@ -67,9 +66,8 @@ def run(
 
     Of several processes (`multihost`), the first does so; the others help, and return {}.
 
-    `start` may name another trial to start from; `alike` are directories of trials that
-    train the same, one of which is copied where it has ended; `say` gets a line for each log
-    and evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
+    `start` may name other trials to start from; `say` gets a line for each log and
+    evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
 
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of
     another trial, LockedError for one that another process writes to, CheckpointError for
@@ -90,7 +88,7 @@ def run(
         with explained(settings, lanes.count, lanes.mesh.size):
             follower.follow(settings, prepared, lanes, interruption)
         return {}
-    job = Job(settings, Path(workdir), name, point or {}, start, tuple(alike))
+    job = Job(settings, Path(workdir), name, point or {}, start)
     with multihost.leading():
         (result,) = run_all(
             [job],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
@@ -20,8 +21,7 @@ from experiments.training.checkpoints import Best, Checkpoints
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
-from experiments.training.same_training import copy_training
-from experiments.training.start_point import StartPoint, find_start
+from experiments.training.start_point import StartPoint, copy_training, find_start
 from experiments.training.trackers import Tracked, Trackers, Tracking
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes
@@ -32,17 +32,13 @@ MOST_SKIPS = 10
 
 
 class Job(NamedTuple):
-    """A trial to train, and the directory for its files; `name` and `point` go to its record.
-
-    `alike` are directories of trials that train the same, see `same_training`.
-    """
+    """A trial to train, and the directory for its files; `name` and `point` go to its record."""
 
     settings: Settings
     path: Path
     name: str = "trial"
     point: Mapping[str, Any] = MappingProxyType({})
     start: StartPoint = StartPoint()
-    alike: tuple[Path, ...] = ()
 
 
 class Common(NamedTuple):
@@ -227,7 +223,7 @@ def start_run(
     """
     t = job.settings.training
     run_dir.check_data(common.prepared)
-    copied = copy_training(job.path, job.alike, job.settings, common.prepared)
+    copied = copy_training(job.path, job.start.alike, job.settings, common.prepared)
     batches = batches_of(common.prepared, t, job.settings.seed)
     checkpoints = resources.enter_context(
         # Two at least: where the newest is damaged, the one before is used.
@@ -303,12 +299,7 @@ def _open_log(job, run_dir, clock, noted, common, resources):
 
 def _tracked(job, root, lines):
     """Returns what trackers know of a trial."""
-    settings = {}
-    for group, values in job.settings.to_dict().items():
-        if isinstance(values, dict):
-            settings |= {f"{group}.{name}": value for name, value in values.items()}
-        else:
-            settings[group] = values
+    settings = flatten_dict(job.settings.to_dict(), sep=".")
     metrics = (*METRICS, *job.settings.evaluation.own_metrics)
     keys = tuple(metric.key for metric in metrics)
     return Tracked(root, job.path, job.name, settings, keys, lines)
