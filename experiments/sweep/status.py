@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError, one_line
-from experiments.evaluation.metric_file import ENDED, is_number, read_metrics
+from experiments.evaluation.metric_file import ENDED, read_metrics
 from experiments.sweep.claims import (
     JOINERS,
     SILENCE,
@@ -87,10 +87,10 @@ def read_status(workdir: Path, work: Mapping[str, float] = NOTHING) -> Status:
     if sweep is None:
         raise UserError(f"{workdir} holds no sweep (no sweep.json)")
     listing = list_claims(workdir)
-    base = _steps(sweep["base"])
+    base = sweep["base"]["training"]
     trials = []
     for entry in sweep["trials"]:
-        steps = _steps(entry.get("settings", {}), base)
+        steps = (base | entry.get("settings", {}).get("training", {}))["steps"]
         trials.append(_trial_status(workdir, entry, listing)._replace(steps=steps))
     silences = [_silence(path) for path in (workdir / JOINERS).glob("*.json")]
     # A process may have left since.
@@ -109,12 +109,12 @@ def _trial_status(workdir, entry, listing) -> TrialStatus:
     except DamagedError as error:
         return status._replace(state="failed", error=str(error))
     if result is None:
-        return status._replace(step=_int(newest_line(directory).get("step")))
+        return status._replace(step=newest_line(directory).get("step", 0))
     if result.get("status") not in ENDED:
         return status._replace(state="failed", error=str(result.get("error")))
     error = result.get("error")
     return status._replace(
-        state=result["status"], step=_int(result.get("steps")), error=error
+        state=result["status"], step=result.get("steps", 0), error=error
     )
 
 
@@ -124,8 +124,8 @@ def _running(workdir, status, number) -> TrialStatus:
     owner = claim.get("joiner", "")
     says = read_joiner(workdir, owner)
     line = newest_line(workdir / status.directory)
-    step = _int(line.get("step"))
-    seconds = _number(line.get("seconds"))
+    step = line.get("step", 0)
+    seconds = line.get("seconds")
     return status._replace(
         state="running",
         step=step,
@@ -133,23 +133,9 @@ def _running(workdir, status, number) -> TrialStatus:
         job=says.get("job"),
         since=claim.get("at"),
         silent=_silence(workdir / JOINERS / f"{owner}.json"),
-        loss=_number(line.get("loss")),
+        loss=line.get("loss"),
         speed=step / seconds if seconds else None,
     )
-
-
-def _steps(groups, otherwise=None):
-    training = groups.get("training")
-    steps = training.get("steps") if isinstance(training, dict) else None
-    return steps if isinstance(steps, int) else otherwise
-
-
-def _int(value):
-    return value if isinstance(value, int) else 0
-
-
-def _number(value):
-    return float(value) if is_number(value) else None
 
 
 def _silence(path):

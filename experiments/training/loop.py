@@ -136,23 +136,12 @@ def run_all(
         return loop.train()
 
 
-class _Dispatched(NamedTuple):
-    """Steps of one run that were dispatched."""
-
-    run: TrialRun
-    batches: DrawnBatches
-    step: int
-    """The run's step after them."""
-    logs: bool
-    """Whether a line is due there."""
-
-
 class _Steps(NamedTuple):
     """Steps of a population that were dispatched, with metrics that may not be there yet."""
 
     metrics: Any
     count: int
-    runs: list[_Dispatched]
+    batches: dict[TrialRun, DrawnBatches]
 
 
 class _Pace:
@@ -347,13 +336,7 @@ class _Loop:
         """Dispatches the steps on these batches, without waiting for them."""
         slots = {run.lane: drawn.slots for run, drawn in batches.items()}
         count = len(next(iter(slots.values())))
-        metrics = self.population.step(slots, count)
-        runs = [
-            # As it is now: when these steps are logged, the run is a dispatch further.
-            _Dispatched(run, drawn, run.step, run.logs)
-            for run, drawn in batches.items()
-        ]
-        return _Steps(metrics, count, runs)
+        return _Steps(self.population.step(slots, count), count, batches)
 
     def log(self, steps: _Steps | None) -> None:
         """Logs steps that were dispatched, and ends trials whose loss is not finite."""
@@ -369,8 +352,8 @@ class _Loop:
         self.interruption.unsaved = True
         # After device_get, which waits until the steps have ended.
         self.pace.measure(steps.count)
-        for dispatched in steps.runs:
-            run = dispatched.run
+        # Not run.step and run.logs: the run is a dispatch further by now.
+        for run, drawn in steps.batches.items():
             # It has left its lane while these steps were under way.
             if run not in self.population:
                 continue
@@ -378,25 +361,23 @@ class _Loop:
             fatal = run.fatal_step(is_finite(values))
             with self._errors_of(run):
                 if fatal is None:
-                    work = self._flops(dispatched.batches)
-                    run.log.steps(dispatched.step, values, work, dispatched.logs)
+                    run.log.steps(drawn.step, values, self._flops(drawn), drawn.logs)
                 else:
-                    first = dispatched.step - steps.count + 1
-                    self._diverge(dispatched, values, fatal, first + fatal)
+                    first = drawn.step - steps.count + 1
+                    self._diverge(run, drawn, values, fatal, first + fatal)
 
     def _flops(self, drawn):
         lengths = [side.lengths[drawn.pairs] for side in self.common.prepared.train]
         return flops.of_training(self.common.program, *lengths)
 
-    def _diverge(self, dispatched, metrics, i, step):
-        """Ends a trial whose i-th dispatched step, the trial's `step`, is not finite."""
+    def _diverge(self, run, drawn, metrics, i, step):
+        """Ends a trial whose i-th step of these batches, its `step`, is not finite."""
         loss = metrics["loss"][i]
         norm = metrics["grad_norm"][i]
         error = f"diverged: loss {loss:g}, gradient norm {norm:g} at step {step}"
-        run = dispatched.run
         if run.training.nonfinite == "skip":
             error += f", the last of {MOST_SKIPS} such in a row"
-        batch = run.identify(dispatched.batches, i)
+        batch = run.identify(drawn, i)
         self._end(run, dict(status="diverged", error=error, step=step, batch=batch))
 
     def _end(self, run, result):

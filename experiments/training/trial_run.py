@@ -53,11 +53,15 @@ class Common(NamedTuple):
 
 
 class DrawnBatches(NamedTuple):
-    """Batches of a run: the numbers of their pairs (count, rows, S), -1 for none."""
+    """Batches of a run for some steps: the numbers of their pairs (count, rows, S), or -1."""
 
     slots: np.ndarray
     before: dict[str, int]
     """The state of the data iterator before them."""
+    step: int = 0
+    """The run's step after them."""
+    logs: bool = False
+    """Whether a line is due there."""
 
     @property
     def pairs(self) -> np.ndarray:
@@ -153,7 +157,7 @@ class TrialRun:
         # `identify` goes back here, to say which pairs were in a batch.
         before = self.batches.get_state()
         self.step += count
-        return DrawnBatches(self.batches.take(count), before)
+        return DrawnBatches(self.batches.take(count), before, self.step, self.logs)
 
     def fatal_step(self, finite: np.ndarray) -> int | None:
         """Returns which of the next steps, finite or not, ends the trial; None for none."""
