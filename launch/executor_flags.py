@@ -99,7 +99,8 @@ def train(
 ) -> Iterator[None]:
     """Trains trials of a workdir as the flags ask, or waits for others; yields meanwhile.
 
-    `outside` is the code from outside that the trials name, which other processes are told.
+    A new kind of cluster is one more function that starts joiners, and yields while they
+    train. `outside` is the code from outside that the trials name, which others are told.
     """
     if value("on") == "join":
         return slurm.wait_for_others(workdir, trials)
