@@ -407,15 +407,10 @@ def _run(todo, already, prepared, workdir, console, interruption):
     if not executor_flags.value("join"):
         begin(workdir, todo)
     outside = {f"{c.place}:{c.name}" for t in todo for c in t.settings.outside()}
-    executor = executor_flags.executor_for(
-        workdir, prepared, say, interruption, sorted(outside)
+    training = executor_flags.train(
+        workdir, todo, prepared, say, interruption, sorted(outside)
     )
-    progress = Progress(workdir, todo, already, console, _metrics(todo))
-    try:
-        executor.submit(todo)
-        progress.follow(executor)
-    finally:
-        executor.leave()
+    Progress(workdir, todo, already, console, _metrics(todo)).follow(training)
 
 
 def target():

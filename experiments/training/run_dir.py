@@ -84,8 +84,6 @@ class RunDir:
                 f"{self.path} is the directory of a sweep; choose another --workdir for "
                 "a single trial"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise WorkdirError(f"{self.path} is a file; choose another --workdir")
         ours = settings.to_dict()
         theirs = read_json(self.path / "config.json")
         if theirs is None:
@@ -93,7 +91,8 @@ class RunDir:
         elif theirs != ours:
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. "
-                f"Choose another --workdir, or remove this one{self._other_way(theirs, settings)}"
+                f"Choose another --workdir, where --resume={self.path} goes on from the "
+                "newest checkpoint if the data are the same, or remove this one"
             )
         # Of a writer that was killed; whoever calls this has the directory locked.
         names = (*FILES, "result.json", checksums.NAME)
@@ -108,22 +107,6 @@ class RunDir:
                 "can from the checkpoints"
             )
         return result
-
-    def _other_way(self, theirs, settings):
-        """Says how to go on from this trial with these settings, where that is possible."""
-        ours = settings.to_dict()
-        same = ("model", "data", *DATA_ORDER)
-        if any(look_up(theirs, key) != look_up(ours, key) for key in same):
-            return ""
-        steps = look_up(theirs, "training.steps")
-        if not isinstance(steps, int) or steps > settings.training.steps:
-            return ""
-        if settings.training.schedule_choice.decays and steps < settings.training.steps:
-            return ""
-        return (
-            "; to go on from its newest checkpoint with these settings, name another "
-            f"--workdir and give --resume={self.path}"
-        )
 
     def check_data(self, prepared: Dataset) -> None:
         """Raises WorkdirError if the trial began with other text or another vocabulary.
