@@ -83,29 +83,30 @@ def page() -> str:
                 parts.append(f"For {', '.join(kinds)}:\n")
             parts.append("\n".join(items) + "\n")
     parts.append("## Choices and their options\n")
-    tables = {}
+    choices = {}
     for option in describe.options():
-        tables.setdefault(option.key, []).append((f"`{option.written}`", option.words))
-    for kind, rows in tables.items():
-        parts.append(_table((kind, ""), rows))
+        item = f"- `{option.written}`: {option.words}"
+        choices.setdefault(option.key, []).append(item)
+    for kind, items in choices.items():
+        parts.append(f"### {kind}\n")
+        parts.append("\n".join(items) + "\n")
     return "\n".join(parts)
 
 
 def _item(setting):
     # What follows a colon is for messages, such as the letters that a name may have.
     allowed = setting.allowed.partition(": ")[0]
+    kind = _choice(setting)
+    if kind:
+        allowed = f"[{kind}](#{kind}) or file.py:Name"
     return f"- `{setting.key}={setting.default}` ({allowed}). {setting.words}"
 
 
-def _table(headings, rows):
-    """Returns a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines) + "\n"
-
-
-def _cell(text):
-    # A bar would end the cell.
-    return text.replace("|", "\\|")
+def _choice(setting):
+    """Returns the kind of choice that a setting is, such as mixing, or ""."""
+    name = setting.key.rpartition(".")[2]
+    kind = "mixing" if name.endswith("_mixing") else name
+    return kind if kind in describe.CHOICES else ""
 
 
 def _text(setting):

@@ -68,15 +68,16 @@ class Training:
     fit."""
     # Section 5.3 has this optimizer with its options, and this schedule.
     optimizer: str = choice(OPTIMIZERS, "adam")
-    """The optimizer, such as adamw(weight_decay=0.1). Weight decay leaves norms and biases
-    alone, unless mask=all. Muon updates the matrices, Adam the rest. A custom one is a
-    function of learning_rate and options that returns an optax.GradientTransformation."""
+    """The optimizer, such as adamw(weight_decay=0.1), or any of optax by its name. Weight
+    decay leaves norms and biases alone, unless mask=all. Muon updates the matrices, Adam the
+    rest. A custom one is a function of learning_rate and options that returns an
+    optax.GradientTransformation."""
     learning_rate: float = fields.positive(1.0)
     """Learning rate: a factor on the schedule `paper`, the highest rate of constant, cosine,
     linear and warmup_stable_decay, a factor on optax's and custom schedules."""
     schedule: str = choice(SCHEDULES, "paper")
-    """The learning rate over the steps, such as paper(warmup=4000). A custom one is a function
-    of options that returns an optax.Schedule."""
+    """The learning rate over the steps, such as paper(warmup=4000), or any of optax by its
+    name. A custom one is a function of options that returns an optax.Schedule."""
     clip: float = fields.at_least(0, 0.0, 1e30)
     """Largest norm of all gradients together, to which greater ones are scaled; 0 for no
     clipping."""
