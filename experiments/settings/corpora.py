@@ -290,7 +290,7 @@ class HuggingFaceData(RealData):
 
 @dataclasses.dataclass(frozen=True)
 class OutsideData(RealData):
-    """Holds the settings of a corpus from outside, which may have options of its own.
+    """Holds the settings of a custom corpus, which may have options of its own.
 
     It is named as `module:Name` or `file.py:Name(option=value)`, see
     `experiments.data.corpora.Source`.

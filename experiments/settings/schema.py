@@ -32,7 +32,7 @@ SCORING = ("beam", "alpha", "weights", "examples", "head_importance")
 """The settings of `Evaluation` on which nothing depends before a trial's end."""
 
 FLAT_EVALUATIONS = 6
-"""A trial that ends when flat has so many evaluations at least."""
+"""A trial that ends when flat has at least this many evaluations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Evaluation:
 
     @property
     def own_metrics(self) -> tuple[Any, ...]:
-        """The metrics from outside."""
+        """The custom metrics."""
         if self.metric == "none":
             return ()
         return (METRICS.value(self.metric, "evaluation.metric"),)
@@ -320,7 +320,7 @@ class Settings:
     def outside(
         self, groups: Sequence[str] = ("model", "data", "training", "evaluation")
     ) -> list[Outside]:
-        """Returns the classes from outside that `groups` name, with their sources."""
+        """Returns the custom classes that `groups` name, with their sources."""
         classes = []
         for group_name in groups:
             for field, value in _values(getattr(self, group_name)):

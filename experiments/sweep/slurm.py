@@ -105,7 +105,7 @@ class Slurm(Joined):
         say: Callable[[str], None],
         nodes: int = 1,
     ):
-        """Submits at most `jobs` tasks, each with so many nodes, that run the command `join`.
+        """Submits at most `jobs` tasks, each with `nodes` nodes, that run the command `join`.
 
         `flags` are sbatch's, such as {"partition": "gpu"}.
         """
