@@ -34,7 +34,7 @@ DISK = {
     errno.EPERM: "give the right to it",
     errno.ENOTDIR: "choose another place",
     errno.ENOENT: "choose another place",
-    errno.EIO: "look after the disk",
+    errno.EIO: "check the disk",
     errno.ELOOP: "remove the link",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EISDIR: "move that directory away",
@@ -192,7 +192,7 @@ def define_outside() -> flags.FlagHolder[list[str]]:
     return flags.DEFINE_list(
         "outside",
         [],
-        "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+        "Custom classes that the model may run, as path/to/scores.py:Cosine",
     )
 
 

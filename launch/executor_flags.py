@@ -50,7 +50,7 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "silence",
         SILENCE,
-        "Seconds without a sign of life after which others' trials are taken over",
+        "Seconds without a heartbeat after which others' trials are taken over",
         lower_bound=2.0,
     )
     command.define_outside()

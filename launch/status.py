@@ -1,4 +1,4 @@
-"""Says how a sweep stands, while it runs or later, from any machine that sees its directory.
+"""Reports sweep status, while it runs or later, from any machine that sees its directory.
 
 python -m launch.status --workdir=runs/quick
 

@@ -80,12 +80,12 @@ _ONLY = flags.DEFINE_string(
 _SEEDS = flags.DEFINE_string(
     "seeds",
     None,
-    "Run each point with so many seeds, from 0 on; auto: with as many as decide",
+    "Number of seeds of each point, from 0 on; auto: as many as decide",
 )
 _BUDGET = flags.DEFINE_string(
     "budget",
     None,
-    "For --seeds=auto: so many trials in all, or hours of training as 2h",
+    "For --seeds=auto: the number of trials in all, or hours of training as 2h",
 )
 _INTEREST = command.define_interest()
 _TUNE = flags.DEFINE_multi_string(
@@ -395,7 +395,7 @@ def _list_trials(workdir, planned, is_needed, tuning):
 
 
 def _metrics(planned):
-    """Returns all metrics that the trials have, those from outside last."""
+    """Returns all metrics that the trials have, custom ones last."""
     metrics = dict.fromkeys(METRICS)
     for trial in planned:
         metrics.update(dict.fromkeys(trial.settings.evaluation.own_metrics))

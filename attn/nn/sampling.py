@@ -60,7 +60,7 @@ def sample(
       bos: the token that the model reads first.
       eos: the token that ends a text.
       temperature: 0 for the likeliest token always.
-      top_k: only so many of the likeliest tokens, 0 for all (Fan et al. 2018).
+      top_k: the number of likeliest tokens to draw from, 0 for all (Fan et al. 2018).
       top_p: only the fewest likeliest tokens whose probabilities sum to this at least
         (Holtzman et al. 2020).
       mask: that of the model's full pass, for `max_length` queries and keys, where it shows

@@ -1,4 +1,4 @@
-"""Checks that hold a corpus of one's own to the contract of `experiments.data.corpora.Source`."""
+"""Validates a custom corpus: it must meet the contract of `experiments.data.corpora.Source`."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 
 def check_corpus(corpus: str, *, elsewhere: bool = True) -> list[Row]:
-    """Checks that a corpus from outside meets the contract.
+    """Checks that a custom corpus meets the contract.
 
     All splits are read several times, and `elsewhere` in another process too.
 

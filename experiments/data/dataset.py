@@ -133,7 +133,7 @@ def prepare(
     say = say or functools.partial(print, file=sys.stderr, flush=True)
     source = corpora.open(data)
     # The name of the corpus is in it because two readers may read the same bytes in two
-    # ways; that of a corpus from outside has the hash of its source.
+    # ways; that of a custom corpus has the hash of its source.
     key = (
         FORMAT,
         data.corpus,

@@ -9,12 +9,10 @@ class Data:
     """Holds the settings that every corpus has."""
 
     corpus: str
-    """Where the text comes from: cldr, phrases that are generated; files, a text file for
-    each language; tsv, csv and jsonl, files of rows; text, a text file without
-    translations; tfds, a data set of TensorFlow Datasets; huggingface, one of Hugging
-    Face's; recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words,
-    induction: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
-    file.py:Name, one from outside."""
+    """Where the text comes from. cldr: generated phrases; files: a text file for each
+    language; tsv, csv, jsonl: files of rows; text: a text file without translations; tfds,
+    huggingface: a data set of TensorFlow Datasets or Hugging Face; file.py:Name: a custom
+    corpus; the others: generated tasks, see data/corpora/tasks.py."""
 
     has_translations: ClassVar[bool] = True
     """False for text of one language, which only a language model can use."""

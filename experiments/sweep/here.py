@@ -42,7 +42,7 @@ class Wishes(NamedTuple):
     """Trials side by side in a process; 0 chooses."""
     trackers: tuple[str, ...] = ()
     silence: float = SILENCE
-    """Seconds without a sign of life after which another process is taken for dead."""
+    """Seconds without a heartbeat after which another process is considered dead."""
 
 
 class Here:

@@ -1,4 +1,4 @@
-"""Says how a sweep stands, from its files alone: on any machine, while it runs or later."""
+"""Reports sweep status, from its files alone: on any machine, while it runs or later."""
 
 import json
 import time

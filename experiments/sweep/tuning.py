@@ -286,5 +286,5 @@ def _check_sweep(planned, tuning):
 
 
 def _log(perplexity):
-    # What is no number is worse than any.
+    # NaN is worse than any number.
     return math.log(perplexity) if perplexity < math.inf else math.inf

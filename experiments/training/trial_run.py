@@ -28,7 +28,7 @@ from experiments.trial.lanes import Lanes
 from experiments.trial.program import Hyper, Program, State, hyper_of, initial_state
 
 MOST_SKIPS = 10
-"""So many steps in a row without a finite loss and gradient end a trial that skips them."""
+"""Steps in a row without a finite loss and gradient that end a trial which skips them."""
 
 
 class Job(NamedTuple):

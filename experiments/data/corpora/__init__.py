@@ -1,5 +1,5 @@
 """Where text comes from: CLDR (the embedded default), parallel text files, tables (TSV, CSV,
-JSON lines), TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
+JSON lines), TensorFlow Datasets, Hugging Face's datasets, text alone, and custom corpora."""
 
 import importlib
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Source(Protocol):
     """Reads a corpus.
 
     It is made of the settings of the data. Its constructor raises CorpusError for what can
-    be known to be wrong without reading the text. A corpus from outside is such a class,
+    be known to be wrong without reading the text. A custom corpus is such a class,
     named by data.corpus=module:Name or file.py:Name; its constructor takes the settings
     of the data, and then its own options by name.
 
