@@ -90,10 +90,10 @@ class Translator:
             if value is not None
         }
         self._model = load_model(workdir, point)
-        if self._model.program.model.kind == "language":
+        if not self._model.program.objective.searches:
             raise WorkdirError(
-                f"{workdir} has a language model, which translates nothing: launch.sample "
-                "uses it"
+                f"{workdir} has a model that translates nothing: "
+                f"{_use(self._model.program.objective)}"
             )
         search = self._search_settings(n_best)
         tokens = self._prefix_tokens(prefix)
@@ -169,15 +169,10 @@ class Sampler:
 
     def __init__(self, workdir: Path):
         self._model = load_model(workdir)
-        if self._model.program.labelled:
+        objective = self._model.program.objective
+        if objective.writes:
             raise WorkdirError(
-                f"{workdir} has a model that labels what it reads, and writes nothing by "
-                "itself: translations.txt there has its answers to the test set"
-            )
-        if self._model.program.model.kind != "language":
-            raise WorkdirError(
-                f"{workdir} has a model that translates, and writes nothing by itself: "
-                "launch.translate uses it"
+                f"{workdir} has a model that writes nothing by itself: {_use(objective)}"
             )
         state = self._model.state
         self._variables = dict(params=state.params, positions=state.positions)
@@ -241,6 +236,15 @@ class Sampler:
         texts = vocabulary.decode(samples.tokens)
         pairs = zip(samples.log_probs, texts, strict=True)
         return [Text(float(log_prob), text) for log_prob, text in pairs]
+
+
+def _use(objective):
+    """Returns what a trained model is for."""
+    if objective.searches:
+        return "launch.translate uses it"
+    if objective.chooses:
+        return "translations.txt there has its answers to the test set"
+    return "launch.sample uses it"
 
 
 def _check_unchanged(workdir):

@@ -15,17 +15,12 @@ import numpy as np
 import sentencepiece
 
 from experiments.errors import UserError
+from experiments.objectives import NOTHING, NOTHING_ID
 from experiments.system import machine
 
 PAD, BOS, EOS, UNK = range(4)
 """Ids of the control tokens. UNK is needed by sentencepiece; as unknown characters are
 spelled in bytes, it never occurs."""
-
-NOTHING = "_"
-"""Stands in labels where no answer is asked."""
-
-NOTHING_ID = 4
-"""The id of NOTHING in a vocabulary of symbols."""
 
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING, TARGETS, Objective, Translate
 from experiments.stats.variance_stabilising import (
     IDENTITY,
     PERCENT,
@@ -69,6 +69,8 @@ class Metric:
     answers: ClassVar[int | None] = None
     """Which of the k counts the answers of a text, where it has several; None where a
     sentence is one."""
+    targets: ClassVar[tuple[str, ...]] = TARGETS
+    """The kinds of targets that it makes sense for, see `experiments.objectives`."""
     while_training: ClassVar[bool] = True
     """Whether it is computed at each evaluation, or, as it takes long, at the end alone."""
     stored_as: ClassVar[tuple[str, ...]] = ()
@@ -216,6 +218,7 @@ class Bleu(Metric):
     heading = "BLEU"
     link = PERCENT
     published = True
+    targets = ("texts",)
     columns = 2 * ORDERS + 2
 
     language: str = ""
@@ -291,6 +294,7 @@ class DetokenizedBleu(Metric):
     key = "bleu_detokenized"
     heading = "BLEU, detokenised"
     link = PERCENT
+    targets = ("texts",)
     columns = 0
 
     def of_corpus(self, texts):
@@ -341,6 +345,7 @@ class Chrf(Metric):
     key = "chrf"
     heading = "chrF"
     link = PERCENT
+    targets = ("texts",)
     columns = 3 * CHRF_ORDERS
 
     def of_corpus(self, texts):
@@ -493,17 +498,19 @@ OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
 METRICS = (PERPLEXITY, BLEU, CHRF, EXACT_MATCH, ACCURACY)
 """The metrics that rows of a table are compared by, in the table's order."""
 
-OF_ANSWERS = (EXACT_MATCH, ACCURACY)
-"""The metrics that answers to tasks are scored by."""
+
+def of_objective(objective: Objective, language: str = "") -> tuple[Metric, ...]:
+    """Returns the metrics that texts are scored by, those with a target in `language`."""
+    known = {metric.key: metric for metric in (*METRICS, DetokenizedBleu())}
+    known[BLEU.key] = Bleu(language)
+    return tuple(known.get(metric, metric) for metric in objective.metrics)
 
 
-def of_text(language: str = "") -> tuple[Metric, ...]:
-    """Returns the metrics that translations into a language are scored by."""
-    return (Bleu(language), CHRF, EXACT_MATCH, DetokenizedBleu())
+OF_TRANSLATIONS = of_objective(Translate())
 
 
 def corpus_scores(
-    texts: Texts, metrics: Sequence[Metric] = of_text()
+    texts: Texts, metrics: Sequence[Metric] = OF_TRANSLATIONS
 ) -> dict[str, float]:
     """Computes {key: score} of translations against one reference each.
 
@@ -518,7 +525,9 @@ def corpus_scores(
 
 
 def signatures(
-    scores: Mapping[str, float], tokens_of: str, metrics: Sequence[Metric] = of_text()
+    scores: Mapping[str, float],
+    tokens_of: str,
+    metrics: Sequence[Metric] = OF_TRANSLATIONS,
 ) -> dict[str, str]:
     """Returns {key: signature} of the metrics among `scores` that have one."""
     signed = {m.key: m.signature(tokens_of) for m in metrics if m.key in scores}
@@ -526,7 +535,9 @@ def signatures(
 
 
 def notes(
-    references: Sequence[str], tokens_of: str, metrics: Sequence[Metric] = of_text()
+    references: Sequence[str],
+    tokens_of: str,
+    metrics: Sequence[Metric] = OF_TRANSLATIONS,
 ) -> dict[str, str]:
     """Returns {key: note} of the metrics that have a note on these references."""
     found = {metric.key: metric.note(references, tokens_of) for metric in metrics}
@@ -534,7 +545,7 @@ def notes(
 
 
 def sentence_arrays(
-    texts: Texts, metrics: Sequence[Metric] = of_text()
+    texts: Texts, metrics: Sequence[Metric] = OF_TRANSLATIONS
 ) -> dict[str, np.ndarray]:
     """Computes what each sentence contributes, by the names that sentences.npz has."""
     arrays = {}

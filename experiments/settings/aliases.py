@@ -117,6 +117,16 @@ FEED_FORWARDS = {
     "swish": "silu",
 }
 
+OBJECTIVES = {
+    "classification": "label",
+    "classify": "label",
+    "language": "continue",
+    "language_modelling": "continue",
+    "lm": "continue",
+    "seq2seq": "translate",
+    "translation": "translate",
+}
+
 OPTIMIZERS = {
     "gradient_descent": "sgd",
     "momentum": "sgd(momentum=0.9)",
@@ -161,6 +171,7 @@ VALUES = {
 """Of settings whose values are words; a hint is given where the setting has that word."""
 
 MOVED = {
+    "data.answers": "data.objective=write",
     "model.activation": "model.feed_forward",
     "model.scale_embeddings": "model.embedding_scale",
 }

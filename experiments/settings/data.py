@@ -3,6 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Objective, Translate
+
 
 @dataclasses.dataclass(frozen=True)
 class Data:
@@ -16,11 +18,8 @@ class Data:
     induction: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
     file.py:Name, one from outside."""
 
-    has_translations: ClassVar[bool] = True
-    """False for text of one language, which only a language model can use."""
-    labelled: ClassVar[bool] = False
-    """True where the target has the answer to each symbol of the source in its place, "_"
-    where none is asked: a language model reads the source and gives those answers."""
+    asked: ClassVar[Objective] = Translate()
+    """What is asked of a model."""
     sides: ClassVar[tuple[str, ...]] = ("text",)
     """Names of source and target, or of the one text."""
     # Every corpus has these two, as a setting or as what follows from others.
@@ -39,11 +38,6 @@ class Data:
     def language(self) -> str:
         """The language of the target, as "de" or "zh_Hans"; "" where it has none."""
         return ""
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether targets are answers, each word right or wrong, and no translations."""
-        return self.labelled
 
     @property
     def has_set_vocabulary(self) -> bool:

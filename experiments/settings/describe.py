@@ -54,6 +54,7 @@ CHOICES = {
     "mixing": choices.MIXERS,
     "optimizer": choices.OPTIMIZERS,
     "schedule": choices.SCHEDULES,
+    "objective": choices.OBJECTIVES,
 }
 """The choices of the library, by the last part of the settings that hold them."""
 

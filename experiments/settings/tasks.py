@@ -7,6 +7,7 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Answer, Objective, Write
 from experiments.settings import fields
 from experiments.settings.data import Data
 from experiments.settings.fields import require
@@ -34,14 +35,8 @@ class TaskData(Data):
     corpus_seed: int = fields.at_least(0, 0)
     """Seed of the texts; 0 to 2,147,483,647."""
 
-    has_translations: ClassVar[bool] = False
-    labelled: ClassVar[bool] = True
+    asked: ClassVar[Objective] = Answer()
     sides: ClassVar[tuple[str, ...]] = ("read", "answers")
-
-    @property
-    def has_answers(self) -> bool:
-        # Those of pairs too.
-        return True
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -88,12 +83,8 @@ class TaskPairsData(TaskData):
     whole, and writes the answers one after the other."""
 
     @property
-    def labelled(self) -> bool:
-        return self.form == "labels"
-
-    @property
-    def has_translations(self) -> bool:
-        return not self.labelled
+    def asked(self) -> Objective:
+        return Answer() if self.form == "labels" else Write()
 
 
 @dataclasses.dataclass(frozen=True)

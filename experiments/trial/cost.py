@@ -11,11 +11,11 @@ import jax
 
 from attn import NoPositions, config
 from attn.attention import SMALL
+from experiments.objectives.loss import LOGITS
 from experiments.optim import moment_shapes
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
 from experiments.trial import flops
-from experiments.trial.loss import LOGITS
 from experiments.trial.program import (
     Program,
     initial_variables,

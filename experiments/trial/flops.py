@@ -20,7 +20,6 @@ from experiments.data.batches import Batch
 from experiments.trial.program import (
     Program,
     build_model,
-    call_model,
     contexts,
     initial_variables,
 )
@@ -89,7 +88,8 @@ def of_row(program: Program) -> int | None:
         variables = initial_variables(program, key)
         model = build_model(program)
         batch = Batch(*[row] * len(Batch._fields))
-        hidden = call_model(model.apply, program, variables, row, row, contexts(batch))
+        both = contexts(batch)
+        hidden = program.objective.call(model.apply, variables, row, row, both)
         return hidden @ output_matrix(variables["params"]).T
 
     key = jax.eval_shape(lambda: jax.random.key(0))

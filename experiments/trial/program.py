@@ -4,7 +4,6 @@ A compiled program depends on a `Program`; trials that share one may differ in a
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key
 from experiments import optim
 from experiments.data.batches import Batch
+from experiments.objectives import Objective, Translate
 from experiments.settings import Settings
 
 # What a trial's seed is folded with: each use of randomness has its own key.
@@ -47,8 +47,7 @@ class Program(NamedTuple):
     scan: bool
     skip: bool = False
     """Whether an update whose loss or gradient is not finite is left out."""
-    labelled: bool = False
-    """Whether the target labels the source, which a language model then reads."""
+    objective: Objective = Translate()
 
 
 class Hyper(NamedTuple):
@@ -99,7 +98,7 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         remat=t.remat,
         scan=t.scan,
         skip=t.nonfinite == "skip",
-        labelled=settings.data.labelled,
+        objective=settings.objective,
     )
 
 
@@ -179,21 +178,6 @@ def contexts(batch: Batch, **options: Any) -> tuple[Context, Context]:
     )
 
 
-def call_model(
-    function: Callable, program: Program, first: Any, source, target, both, **options
-):
-    """Calls `function(first, ...)`, apply or init of the program's model.
-
-    It gets tokens (B, N) and (B, M) of source and target, and the contexts of `both`, as far
-    as the model uses them.
-    """
-    if isinstance(program.model, attn.config.LanguageModel):
-        # Labels stand in the places of what they label, so places and masks are the same.
-        tokens = source if program.labelled else target
-        return function(first, tokens, both[1], **options)
-    return function(first, source, target, *both, **options)
-
-
 def initial_state(program: Program, settings: Settings) -> State:
     """Draws fresh parameters with the trial's seed, in float32 whatever JAX's default is."""
     with enable_x64(False):
@@ -238,7 +222,7 @@ def initial_variables(program: Program, key):
     key = cheap_key(key)
     init = build_model(program).init
     both = Context(), Context()
-    variables = call_model(init, program, key, row, row, both)
+    variables = program.objective.call(init, key, row, row, both)
     return {"positions": {}, **variables}
 
 

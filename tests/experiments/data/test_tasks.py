@@ -10,7 +10,7 @@ import pytest
 
 from experiments.data import corpora, dataset
 from experiments.data.corpora import tasks
-from experiments.data.vocabulary import NOTHING, NOTHING_ID
+from experiments.objectives import NOTHING, NOTHING_ID, Answer
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
 
 pytestmark = pytest.mark.quick
@@ -280,7 +280,7 @@ def test_pairs_have_what_is_read_and_the_answers(task):
         ({"data.key_values": 33}, "data.symbols=64 has 32"),
         ({"data.length": 15}, "takes 4 symbols each, and a text has 15"),
         ({"model.kind": "rnn"}, "model.kind=rnn must be language, or data.form pairs"),
-        ({"data.form": "pairs"}, "data.form must be labels"),
+        ({"data.form": "pairs"}, "or data.form labels"),
         ({"data.corpus": "flipflop", "data.length": 7}, "must be even and 4 or more"),
         ({"data.corpus": "backcopy", "data.triggers": 64}, "must be fewer than"),
         ({"data.corpus": "selective_copy", "data.items": 49}, "data.items=49 must"),
@@ -300,7 +300,7 @@ def test_what_makes_no_text_is_refused(changes, message):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_defaults_resolve(task):
     changes = {"model.kind": "language", "data.corpus": task}
-    assert resolve(default_config(), changes).data.labelled
+    assert resolve(default_config(), changes).objective == Answer()
 
 
 @pytest.mark.parametrize("group", ["a5", "z60"])
@@ -327,7 +327,7 @@ from experiments.data.corpora import Pairs
 class Parity:
     """Asks at the end whether the ones are odd."""
 
-    labelled = True
+    objective = "answer"
 
     def __init__(self, data, length: int = 6):
         self.length = length
@@ -358,7 +358,7 @@ def test_a_task_from_outside(tmp_path):
     place = f"{tmp_path}/parity.py:Parity(length=9)"
     changes = {"model.kind": "language", "data.corpus": place}
     settings = resolve(default_config(), changes)
-    assert settings.data.labelled
+    assert settings.objective == Answer()
     prepared = dataset.prepare(settings.data)
     assert prepared.vocabulary().size == 9 and prepared.test.distances is None
     for ids, labels in zip(*prepared.test.ids, strict=True):
