@@ -182,6 +182,31 @@ class Vocabulary:
         return self._processor.id_to_piece(np.asarray(ids).tolist())
 
 
+class Labels:
+    """Turns labels of a closed set into ids and back, as `Vocabulary` does sentences."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names = tuple(names)
+        self._ids = {name: i for i, name in enumerate(self.names)}
+
+    def encode(self, labels: Iterable[str]) -> list[np.ndarray]:
+        """Returns the one id of each label. Raises KeyError for an unknown one."""
+        return [np.array([self._ids[label]], np.int32) for label in labels]
+
+    def flat(self, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of many labels, and 1 for each."""
+        ids = np.fromiter((self._ids[label] for label in labels), np.int32, len(labels))
+        return ids, np.ones(len(labels), np.int32)
+
+    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
+        """Returns the label that each row of ids begins with."""
+        return [self.names[row[0]] for row in ids]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Returns the label of each id."""
+        return [self.names[i] for i in ids]
+
+
 def _before_eos(row) -> list[int]:
     # Sentencepiece itself leaves out padding and BOS, but goes on after EOS.
     row = np.asarray(row).tolist()

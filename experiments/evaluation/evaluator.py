@@ -10,6 +10,7 @@ import numpy as np
 
 from attn import Positions
 from experiments.data.batches import Encoded
+from experiments.data.corpora import Pairs
 from experiments.data.dataset import Dataset, Heldout
 from experiments.data.lines import as_line
 from experiments.evaluation import alignment_error, head_importance
@@ -19,6 +20,7 @@ from experiments.evaluation.decode import Search, search_batch, search_of, trans
 from experiments.evaluation.metrics import (
     ENTROPY,
     FIRST_TOKEN_MASS,
+    METRICS,
     Metric,
     Texts,
     corpus_scores,
@@ -166,10 +168,10 @@ class Evaluator:
         for lane, settings in chosen.items():
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
-            references = heldout.text.target[:count]
             metrics = [m for m in metrics_of(settings) if m.while_training]
-            sources = heldout.text.source[:count]
-            texts = Texts(ours, references, _tokens_of(settings), sources)
+            texts = _texts(
+                settings, ours, Pairs(*(side[:count] for side in heldout.text))
+            )
             scores[lane] |= corpus_scores(texts, metrics)
         return scores
 
@@ -262,9 +264,9 @@ class Evaluator:
         for trial in trials:
             lane = trial.lane
             metrics = metrics_of(trial.settings)
-            ours = _texts(trial.settings, for_validation[lane], validation)
+            ours = _texts(trial.settings, for_validation[lane], validation.text)
             of_validation = corpus_scores(ours, metrics)
-            ours = _texts(trial.settings, for_test[lane], test)
+            ours = _texts(trial.settings, for_test[lane], test.text)
             of_test = corpus_scores(ours, metrics)
             scores[lane] = HeldoutScores(
                 self._loss(losses, lane) | of_validation,
@@ -272,6 +274,11 @@ class Evaluator:
                 for_test[lane],
             )
         return scores
+
+    @property
+    def _loss_metric(self):
+        (metric,) = [m for m in METRICS if m.key == self.objective.loss_metric]
+        return metric
 
     def _loss(self, losses, lane, prefix=""):
         """Returns {name: score} of a lane's losses."""
@@ -285,6 +292,7 @@ class Evaluator:
         vocabulary = self.prepared.vocabulary()
         if self.objective.chooses:
             outputs = self.functions.choose
+            vocabulary = self.prepared.target_vocabulary()
             texts = choose(outputs, states, vocabulary, pairs, *common, self.objective)
             return dict(zip(lanes, texts, strict=True))
         translations = translate(search, states, vocabulary, pairs.source, *common)
@@ -332,6 +340,7 @@ class Evaluator:
             trial.settings.evaluation.examples,
             self.program.length,
             self.objective,
+            self.prepared.target_vocabulary(),
         )
         # Encodings that are part of attention have a table of zeros, with nothing to
         # draw.
@@ -381,16 +390,17 @@ class Evaluator:
 
     def _sentences(self, trial, nll, tokens, texts):
         """Returns what each held-out sentence contributes to the scores, and its length."""
-        arrays = dict(
+        of_nll, of_tokens = self._loss_metric.arrays
+        arrays = {
             # A report sums them in float64 again.
-            validation_nll=nll.astype(np.float32),
-            validation_tokens=tokens.astype(np.int32),
-            validation_source=_lengths(self.prepared.validation),
-        )
+            of_nll: nll.astype(np.float32),
+            of_tokens: tokens.astype(np.int32),
+            "validation_source": _lengths(self.prepared.validation),
+        }
         if self.objective.writes:
             test = self.prepared.test
             arrays["test_source"] = _lengths(test)
-            ours = _texts(trial.settings, texts, test)
+            ours = _texts(trial.settings, texts, test.text)
             arrays |= sentence_arrays(ours, metrics_of(trial.settings))
         return arrays
 
@@ -424,10 +434,11 @@ def metrics_of(settings: Settings) -> tuple[Metric, ...]:
     return (*of_texts, *settings.evaluation.own_metrics)
 
 
-def _texts(settings, translations, heldout) -> Texts:
-    """Returns translations of a held-out set, with its references and sources."""
-    target, source = heldout.text.target, heldout.text.source
-    return Texts(translations, target, _tokens_of(settings), source)
+def _texts(settings, translations, pairs) -> Texts:
+    """Returns texts for held-out pairs, with their references and sources."""
+    are_labels = settings.objective.targets == "labels"
+    source, target = pairs
+    return Texts(translations, target, _tokens_of(settings), source, are_labels)
 
 
 def _tokens_of(settings):

@@ -4,6 +4,7 @@ S sentences, k numbers that a sentence contributes. To add a metric, write a sub
 `Metric` and put an instance into `METRICS`: the evaluation writes it and the report shows it.
 """
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from experiments.objectives import NOTHING, TARGETS, Objective, Translate
 from experiments.stats.variance_stabilising import (
     IDENTITY,
     PERCENT,
+    ROOT,
     ROOT_CROSS_ENTROPY,
     SHARE,
     Link,
@@ -30,6 +32,8 @@ class Texts(NamedTuple):
     tokens_of: str = ""
     """The language whose Moses tokens the texts are in, "" for plain text."""
     sources: Sequence[str] = ()
+    labels: bool = False
+    """Whether each text is one label, however many words it has."""
 
     @property
     def pairs(self) -> Iterator[tuple[str, str]]:
@@ -174,6 +178,23 @@ class Perplexity(Metric):
         # A diverged run has a perplexity of infinity, which is shown as such.
         with np.errstate(over="ignore", invalid="ignore"):
             return np.exp(sums[..., 0] / sums[..., 1])
+
+
+class CrossEntropy(Metric):
+    """The mean −log p per label, in nats (`perplexity.cross_entropy`)."""
+
+    key = "cross_entropy"
+    heading = "cross-entropy"
+    split = "validation"
+    higher_is_better = False
+    decimals = difference_decimals = 3
+    link = ROOT
+    columns = 2
+    stored_as = ("validation_label_nll", "validation_labels")
+
+    def of_sums(self, sums, sentences):
+        """Computes Σ nll / Σ labels."""
+        return sums[..., 0] / sums[..., 1]
 
 
 ORDERS = 4
@@ -426,11 +447,13 @@ class Accuracy(Metric):
         """Counts the right answers and all answers of each text, int32 (S, 2).
 
         An answer is a word of the reference other than NOTHING, and right where the same
-        word is in its place.
+        word is in its place; or a whole label.
         """
         rows = []
         for given, reference in texts.pairs:
             right = list(right_answers(given, reference))
+            if texts.labels:
+                right = [given == reference]
             rows.append([sum(right), len(right)])
         return np.array(rows, np.int32).reshape(-1, 2)
 
@@ -444,6 +467,33 @@ def right_answers(given: str, reference: str) -> Iterator[bool]:
     for i, word in enumerate(reference.split()):
         if word != NOTHING:
             yield i < len(words) and words[i] == word
+
+
+class MacroF1(Metric):
+    """The mean of the F1 (0 to 1) of all labels that texts have or are given.
+
+        F1 = 2·right / (given + due)
+
+    of each label (Sokolova and Lapalme 2009, table 3, with the F of each label averaged), so
+    that rare labels count as much as frequent ones.
+    """
+
+    key = "macro_f1"
+    heading = "macro-F1, %"
+    scale = 100.0
+    link = SHARE
+    targets = ("labels",)
+    columns = 0
+
+    def of_corpus(self, texts):
+        given = collections.Counter(texts.translations)
+        due = collections.Counter(texts.references)
+        right = collections.Counter(
+            ours for ours, theirs in texts.pairs if ours == theirs
+        )
+        both = given + due
+        scores = [2 * right[label] / count for label, count in both.items()]
+        return sum(scores) / len(scores)
 
 
 class AlignmentError(Metric):
@@ -483,11 +533,13 @@ class Entropy(Metric):
 
 
 PERPLEXITY = Perplexity()
+CROSS_ENTROPY = CrossEntropy()
 BLEU = Bleu()
 """What reports need of BLEU: sums over sentences know of no tokenizer."""
 CHRF = Chrf()
 EXACT_MATCH = ExactMatch()
 ACCURACY = Accuracy()
+MACRO_F1 = MacroF1()
 ALIGNMENT_ERROR = AlignmentError()
 FIRST_TOKEN_MASS = FirstTokenMass()
 ENTROPY = Entropy()
@@ -495,7 +547,7 @@ ENTROPY = Entropy()
 OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
 """What is measured of attention, in tables beside the metrics, where there is any."""
 
-METRICS = (PERPLEXITY, BLEU, CHRF, EXACT_MATCH, ACCURACY)
+METRICS = (PERPLEXITY, CROSS_ENTROPY, BLEU, CHRF, EXACT_MATCH, ACCURACY, MACRO_F1)
 """The metrics that rows of a table are compared by, in the table's order."""
 
 

@@ -3,7 +3,8 @@
 L lanes, S sentences, T tokens of a row.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -59,6 +60,13 @@ def perplexity(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 def cross_entropy(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Computes Σ nll / Σ tokens of each lane (L,), in nats, from (L, S) and (S,)."""
     return nll.sum(-1) / tokens.sum()
+
+
+def of_scores(scores: Mapping[str, float]) -> float:
+    """Returns the perplexity of a validation's scores, however its loss is shown; inf for none."""
+    if "cross_entropy" in scores:
+        return float(np.exp(scores["cross_entropy"]))
+    return scores.get("perplexity", math.inf)
 
 
 LOSSES = {"perplexity": perplexity, "cross_entropy": cross_entropy}

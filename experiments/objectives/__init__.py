@@ -161,10 +161,32 @@ class Answer(Objective):
         return np.where(scored & (chosen > NOTHING_ID), chosen, NOTHING_ID)
 
 
+@dataclasses.dataclass(frozen=True)
+class Label(Objective):
+    """Gives each source one label of a closed set, that of the training data's targets.
+
+    Targets are a label and the end mark, so that pairs are packed as others are.
+    """
+
+    models = ("classifier",)
+    targets = "labels"
+    loss_metric = "cross_entropy"
+    metrics = ("accuracy", "macro_f1")
+
+    def batch(self, batch, pairs):
+        """Returns the batch with targets (B, pairs), the label of each source in a row."""
+        labels = slice(0, 2 * pairs, 2)
+        names = [name for name in batch._fields if name.startswith("target_")]
+        return batch._replace(
+            **{name: getattr(batch, name)[:, labels] for name in names}
+        )
+
+
 OBJECTIVES = {
     "translate": Translate,
     "write": Write,
     "continue": Continue,
     "answer": Answer,
+    "label": Label,
 }
 """The objectives by name."""

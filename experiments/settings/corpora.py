@@ -335,7 +335,8 @@ class OutsideData(RealData):
 
     @property
     def has_set_vocabulary(self) -> bool:
-        return not hasattr(self.source_choice.cls, "symbols")
+        has_symbols = hasattr(self.source_choice.cls, "symbols")
+        return super().has_set_vocabulary and not has_symbols
 
 
 CORPORA = {

@@ -15,7 +15,7 @@ class Data:
     each language; tsv, csv and jsonl, files of rows; text, a text file without
     translations; tfds, a data set of TensorFlow Datasets; huggingface, one of Hugging
     Face's; recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words,
-    induction: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
+    induction, first: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
     file.py:Name, one from outside."""
 
     asked: ClassVar[Objective] = Translate()
@@ -41,8 +41,13 @@ class Data:
 
     @property
     def has_set_vocabulary(self) -> bool:
-        """Whether `vocabulary_size` is the size; else the corpus decides once it is read."""
-        return True
+        """Whether the numbers of tokens and labels are set; else the corpus decides them."""
+        return self.asked.targets != "labels"
+
+    @property
+    def labels(self) -> int:
+        """The labels there are, at least where targets are such; a guess until they are read."""
+        return 2 if self.asked.targets == "labels" else 0
 
     @property
     def tokenized_language(self) -> str:

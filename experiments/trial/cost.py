@@ -155,11 +155,11 @@ def attention_maps_memory(settings: Settings) -> int:
 
 
 def _decoder(model):
-    """Returns the layers of a model's decoder; those of an RNN are of one head."""
+    """Returns the layers of a model's decoder, if any; those of an RNN are of one head."""
     if isinstance(model, config.RNN):
         d = model.d_model
         return [config.Block(d, 1, d, d, d_ff=1, positions=NoPositions())] * model.N
-    return model.stack("decoder")
+    return model.stack("decoder") if hasattr(model, "decoder") else []
 
 
 def _encoder(model):

@@ -71,7 +71,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int | None:
     products = stated(build_model(program), n, m)
     if products is None:
         row = of_row(program)
-        products = None if row is None else row * m / program.sequence_length
+        read = n if program.objective.targets == "labels" else m
+        products = None if row is None else row * read / program.sequence_length
     return None if products is None else int(6 * products.sum())
 
 

@@ -48,6 +48,8 @@ class Program(NamedTuple):
     skip: bool = False
     """Whether an update whose loss or gradient is not finite is left out."""
     objective: Objective = Translate()
+    labels: int = 0
+    """The labels that there are to choose from, where targets are such."""
 
 
 class Hyper(NamedTuple):
@@ -79,8 +81,13 @@ class State(NamedTuple):
     """The moving averages of params and positions, or nothing."""
 
 
-def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
-    """Returns the program of a trial with so many tokens, whose longest row is `length`."""
+def program_of(
+    settings: Settings, vocabulary: int, length: int, labels: int | None = None
+) -> Program:
+    """Returns the program of a trial whose longest row is `length`.
+
+    It has these numbers of tokens and of labels, None for those that its settings say.
+    """
     t = settings.training
     return Program(
         # A table only decides how it starts, and `initial_state` does that: without it
@@ -99,6 +106,7 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         scan=t.scan,
         skip=t.nonfinite == "skip",
         objective=settings.objective,
+        labels=settings.data.labels if labels is None else labels,
     )
 
 
@@ -139,12 +147,12 @@ def hyper_of(settings: Settings) -> Hyper:
     return Hyper(key=key, **arrays)
 
 
-def build_model(program: Program) -> attn.Transformer | attn.RNN | attn.LanguageModel:
-    """Returns the program's model."""
-    options = dict(vocabulary=program.vocabulary, length=program.length)
+def build_model(program: Program) -> Any:
+    """Returns the program's model, a module of MODULES."""
     cls = MODULES[type(program.model)]
-    if cls is not attn.RNN:
-        options |= dict(remat=program.remat, scan=program.scan)
+    names = ("vocabulary", "length", "labels", "remat", "scan")
+    fields = cls.__dataclass_fields__
+    options = {name: getattr(program, name) for name in names if name in fields}
     return cls(program.model, **options)
 
 
@@ -152,6 +160,7 @@ MODULES = {
     attn.config.Transformer: attn.Transformer,
     attn.config.LanguageModel: attn.LanguageModel,
     attn.config.RNN: attn.RNN,
+    attn.config.Classifier: attn.Classifier,
 }
 """The modules of the kinds of models."""
 

@@ -32,12 +32,12 @@ class Texts:
         self.source = source
         self.symbols = _symbols(source, data.corpus)
         """The words that are one token each; None where a vocabulary is trained."""
-        self._in_places = data.asked.targets == "places"
+        self._targets = data.asked.targets
         self._skips = data.bad_lines == "skip"
         self._numbers = {split: [] for split in SPLITS}
         self._named = {split: [] for split in SPLITS}
         self._known = {NOTHING, *(self.symbols or ())}
-        if self._in_places and self.symbols is None:
+        if self._targets == "places" and self.symbols is None:
             raise CorpusError(
                 f"data.corpus={data.corpus} has answers in places and no symbols: give it a method "
                 "symbols() that returns all words of its texts"
@@ -109,7 +109,10 @@ class Texts:
                 bad = self._bad(pair)
                 if bad is None:
                     good.source.append(as_line(pair[0]))
-                    good.target.append(as_line(pair[1]))
+                    target = as_line(pair[1])
+                    # White space around it would make a label another one.
+                    is_label = self._targets == "labels"
+                    good.target.append(target.strip() if is_label else target)
                     continue
                 numbers.append(i)
                 if len(named) < NAMED:
@@ -128,10 +131,12 @@ class Texts:
 
     def _bad_words(self, pair) -> Bad | None:
         words, answers = (text.split() for text in pair)
+        if self._targets == "labels":
+            answers = []
         for word in (*words, *answers):
             if word not in self._known:
                 return Bad(f"{shown(word)} is none of the words of symbols()")
-        if self._in_places and len(words) != len(answers):
+        if self._targets == "places" and len(words) != len(answers):
             return Bad(f"{len(words)} words and {len(answers)} answers")
         return None
 

@@ -211,6 +211,23 @@ def induction(rng: random.Random, data, split: str) -> Text:
     return Text(symbols, {length - 1: answer}, length)
 
 
+def first(rng: random.Random, data, split: str) -> Text:
+    """Makes texts labelled by the marker that comes first, of several that each stand once.
+
+    Places and order of the markers are random, so that a guess is right in 1 / data.markers,
+    and so is whoever knows the symbols of a text and not their places.
+    """
+    length = data.lengths[split]
+    markers = rng.sample(data.alphabet[: data.markers], data.markers)
+    symbols = rng.choices(data.alphabet[data.markers :], k=length)
+    places = sorted(rng.sample(range(length), data.markers))
+    for place, marker in zip(places, markers, strict=True):
+        symbols[place] = marker
+    return Text(
+        symbols, {length - 1: Answer(markers[0], length - 1 - places[0])}, length
+    )
+
+
 GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "recall": recall,
     "flipflop": flipflop,
@@ -222,6 +239,7 @@ GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "sort": sort,
     "words": words,
     "induction": induction,
+    "first": first,
 }
 """The tasks by name: functions of random numbers, settings and split."""
 
@@ -243,13 +261,17 @@ class Source:
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the texts of a split as pairs."""
-        write = self._as_pair if self._data.asked.searches else self._in_places
+        write = (
+            self._as_pair if self._data.asked.targets != "places" else self._in_places
+        )
         texts = self.texts(split)
         while pairs := list(map(write, itertools.islice(texts, BLOCK))):
             yield Pairs(*map(list, zip(*pairs, strict=True)))
 
-    def distances(self) -> list[list[int]]:
-        """Returns for each text of the test the distance of each of its answers."""
+    def distances(self) -> list[list[int]] | None:
+        """Returns for each text of the test the distance of each of its answers, if any."""
+        if not self._data.asked.answers:
+            return None
         return [
             [answer.distance for answer in text.answers.values()]
             for text in self.texts("test")
