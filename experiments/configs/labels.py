@@ -24,7 +24,14 @@ def get_config(corpus="first"):
         raise ValueError(f"unknown corpus {corpus!r}; known: {', '.join(CORPORA)}")
     if corpus == "first":
         config = tasks.get_config(corpus)
-        config.training.update(steps=400, evaluate_every=100, save_every=200)
+        config.training.update(
+            steps=400,
+            # Rows of three texts, and of longer ones where another corpus has such.
+            batch_size=16,
+            sequence_length=64,
+            evaluate_every=100,
+            save_every=200,
+        )
         return config
     # Through `override`, because another kind and corpus have other settings.
     config = override(
