@@ -226,20 +226,10 @@ class Stacks(Layer):
 
     N: int = at_least(1, 6, 1000)
     """Layers in the encoder, and as many in the decoder."""
-    embeddings: str = one_of(EMBEDDINGS, "tied")
-    """Sharing of the vocabulary matrices. tied: one for source, target and output;
-    target: one for target and output; separate: three."""
     embedding_scale: float = at_least(0, 0.0, 1e6)
     """Factor on embeddings, above 0; 0 is the paper's √d_model."""
-    decoder_mixing: Mixer = value_of(Mixer, SelfAttention())
-    """What mixes the positions of the target, looking back only. decay=feature or head: a
-    decay for each feature of a key or for each head; beta_max: the largest β, at most 2;
-    householders: how often a token writes to the state."""
-    decoder: Mapping[str, Any] = changes("decoder")
-    """What differs in the decoder's layers, or in one of them: model.decoder.N=2,
-    model.decoder.h=4, model.decoder.layer_1.score=additive."""
 
-    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+    parts: ClassVar[tuple[str, ...]]
     numbers: ClassVar[tuple[str, ...]] = ("P_drop", "P_attention", "P_ff")
     """The numbers of the context that it reads."""
     has_stacks: ClassVar[bool] = True
@@ -264,7 +254,12 @@ class Stacks(Layer):
 
     def tables(self) -> dict[str, Positions]:
         """Returns the positions that fill each of the model's tables, by its name."""
-        return {"target_positions": self.stack("decoder")[0].positions}
+        names = {"encoder": "source_positions", "decoder": "target_positions"}
+        return {
+            table: self.stack(part)[0].positions
+            for part, table in names.items()
+            if part in self.parts
+        }
 
     def final_norm(self, part: str) -> Norm | None:
         """Returns the norm that follows a stack, which is its last layer's, or None."""
@@ -330,7 +325,25 @@ class Stacks(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Transformer(Stacks):
+class Decoder(Stacks):
+    """The options of models that have a decoder."""
+
+    embeddings: str = one_of(EMBEDDINGS, "tied")
+    """Sharing of the vocabulary matrices. tied: one for source, target and output;
+    target: one for target and output; separate: three."""
+    decoder_mixing: Mixer = value_of(Mixer, SelfAttention())
+    """What mixes the positions of the target, looking back only. decay=feature or head: a
+    decay for each feature of a key or for each head; beta_max: the largest β, at most 2;
+    householders: how often a token writes to the state."""
+    decoder: Mapping[str, Any] = changes("decoder")
+    """What differs in the decoder's layers, or in one of them: model.decoder.N=2,
+    model.decoder.h=4, model.decoder.layer_1.score=additive."""
+
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Decoder):
     """The encoder-decoder of "Attention Is All You Need"; the defaults are its base model."""
 
     kind: ClassVar[str] = "transformer"
@@ -357,11 +370,6 @@ class Transformer(Stacks):
         options = _options_of(self.of_memory(), Attention)
         return Attention(**options | _changed(self.cross, number))
 
-    def tables(self) -> dict[str, Positions]:
-        """Returns the positions that fill each of the model's tables, by its name."""
-        source = self.stack("encoder")[0].positions
-        return {"source_positions": source, **super().tables()}
-
     def check(self) -> None:
         super().check()
         for attention in dict.fromkeys(self.cross_attentions()):
@@ -380,7 +388,7 @@ class Transformer(Stacks):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModel(Stacks):
+class LanguageModel(Decoder):
     """A decoder by itself, which models the target side."""
 
     kind: ClassVar[str] = "language"
@@ -388,6 +396,30 @@ class LanguageModel(Stacks):
     # Without a source, `target` would say the same as `tied`.
     embeddings: str = one_of(("tied", "separate"), "tied")
     """Sharing of the vocabulary matrices. tied: one for input and output; separate: two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier(Stacks):
+    """An encoder, attention pooling over it, and a linear map to labels (Yang et al. 2016)."""
+
+    kind: ClassVar[str] = "classifier"
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    encoder_mixing: Mixer = value_of(Mixer, SelfAttention())
+    """What mixes the positions of the source, as decoder_mixing, but in both directions."""
+    encoder: Mapping[str, Any] = changes("encoder")
+    """What differs in the encoder's layers, as model.decoder."""
+    pooling_score: Any = made_by("score", "additive", SCORES)
+    """The function by which the learned query of the pooling compares itself with the
+    encoder's states."""
+    pooling_normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
+    """How the pooling makes weights of scores, softmax or what stands in its place."""
+
+    def check(self) -> None:
+        super().check()
+        score, normaliser = self.pooling_score, self.pooling_normaliser
+        with naming("pooling", f"{score}, {normaliser}"):
+            drawn(score, normaliser, 1, self.d_model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -444,8 +476,8 @@ class RNN:
         return ""
 
 
-Model = Transformer | LanguageModel | RNN
-MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel)}
+Model = Transformer | LanguageModel | RNN | Classifier
+MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel, Classifier)}
 """The kinds of models by name."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn import Context
-from experiments.configs import tasks
+from experiments.configs import labels, tasks
 from experiments.data.dataset import prepare
 from experiments.data.vocabulary import NOTHING, NOTHING_ID
 from experiments.evaluation.metrics import METRICS
@@ -37,10 +37,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def train(folder, **settings):
+def train(folder, config=None, **settings):
     """Trains a tiny model with some settings, MODEL__NAME for model.name."""
     point = {key.replace("__", "."): value for key, value in settings.items()}
-    resolved = resolve(tiny_config.get_config(), point)
+    resolved = resolve(config or tiny_config.get_config(), point)
     return loop.run(resolved, prepare(resolved.data), folder / "run"), resolved
 
 
@@ -55,6 +55,7 @@ def test_all_examples_are_tried():
         "my_metric.py",
         "reversal.py",
         "parity.py",
+        "tone.py",
         "my_config.py",
     }
 
@@ -69,6 +70,7 @@ def test_all_examples_are_tried():
         "kerple.py:Kerple",
         pytest.param("reversal.py:Reversal(length=7)", marks=pytest.mark.ci),
         "my_metric.py:TER",
+        "tone.py:Tone(length=7)",
     ],
 )
 def test_the_contract_is_kept(folder, name):
@@ -165,6 +167,24 @@ def test_the_task_is_read(folder):
     assert answers[0].tolist() == [NOTHING_ID]
     used = np.concatenate(dataset.test.ids.target)
     assert {*used} == {*np.concatenate(answers)}
+
+
+def test_a_classifier_learns_its_labels(folder):
+    assert len(FILES["tone.py"].splitlines()) <= 40
+    config = labels.get_config()
+    result, _ = train(
+        folder,
+        config,
+        data__corpus="tone.py:Tone",
+        model__N=1,
+        training__steps=150,
+        training__evaluate_every=75,
+        training__save_every=75,
+    )
+    # The more frequent label has hardly more than half.
+    assert result["accuracy"] > 0.9 and "bleu" not in result
+    report = write_report(folder / "run").markdown.read_text()
+    assert "accuracy" in report and "perplexity" not in report
 
 
 def test_the_config_plans_its_sweep(folder):

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.data.packing import pack, pairs_in_a_row
-from experiments.data.vocabulary import BOS, EOS, NOTHING_ID, PAD
+from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.objectives import Objective, Translate
 
 PART = 1 << 17
 """Pairs that are packed at a time, so that the first batch of a large corpus comes soon."""
@@ -56,8 +57,8 @@ class Corpus(NamedTuple):
 class Batch(NamedTuple):
     """Holds int32 arrays (batch_size, sequence_length).
 
-    The decoder reads `target_in` and is to predict `target_out`. Where the target labels the
-    source, a language model reads `source`, which stands in the same places.
+    The decoder reads `target_in` and is to predict `target_out`. Where the target answers in
+    the places of the source, a language model reads `source`.
     """
 
     source: np.ndarray
@@ -67,14 +68,6 @@ class Batch(NamedTuple):
     target_out: np.ndarray
     target_positions: np.ndarray
     target_segments: np.ndarray
-
-
-def scored(batch: Batch, labelled: bool):
-    """Returns where `target_out` is to be predicted, bool (batch_size, sequence_length).
-
-    That is where there is no padding; of labels, where an answer is asked.
-    """
-    return batch.target_out > NOTHING_ID if labelled else batch.target_segments > 0
 
 
 def corpus(pairs: Encoded) -> Corpus:
@@ -252,7 +245,7 @@ def most_in_a_row(corpus: Corpus, sequence_length: int) -> int:
 
 
 def padded(
-    pairs: Encoded, batch_size: int, length: int
+    pairs: Encoded, batch_size: int, length: int, objective: Objective = Translate()
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Gives batches for evaluation: one pair a row, in order of source length.
 
@@ -272,7 +265,7 @@ def padded(
         # Full size for the last batch too, because another shape would compile anew.
         slots = np.full((batch_size, 1), -1, np.int32)
         slots[: len(indices), 0] = indices
-        yield indices, assemble(flat, slots, length, np)
+        yield indices, objective.batch(assemble(flat, slots, length, np), pairs=1)
 
 
 def assemble(corpus: Corpus, slots, sequence_length: int, xp=jnp) -> Batch:

@@ -12,7 +12,7 @@ from attn.contract.common import Row, run
 from experiments.data import corpora
 from experiments.data.corpora import SPLITS
 from experiments.data.corpora.reading import Texts
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING
 from experiments.settings import OutsideData
 
 OTHER_PROCESS = """

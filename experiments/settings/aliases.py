@@ -95,6 +95,13 @@ FEED_FORWARDS = _by_name(
         "silu": "swish",
     }
 )
+OBJECTIVES = _by_name(
+    {
+        "label": "classification classify",
+        "continue": "language language_modelling lm",
+        "translate": "seq2seq translation",
+    }
+)
 OPTIMIZERS = _by_name(
     {
         "sgd": "gradient_descent",
@@ -159,6 +166,7 @@ KEYS = _by_name(
 """Of settings, whatever group they are looked for in."""
 OPTIONS = _by_name(
     {
+        "data.objective=write": "answers",
         "training.optimizer=adam(b1={})": "beta_1 beta1",
         "training.optimizer=adam(b2={})": "beta_2 beta2",
         "training.optimizer=adam(eps={})": "eps",

@@ -24,7 +24,7 @@ from typing import Any
 import attn
 from attn.nn import layers
 from attn.scores import ScoreChoice
-from experiments import optim
+from experiments import objectives, optim
 from experiments.errors import hint
 from experiments.settings import aliases, fields, user_code
 from experiments.settings.fields import SettingsError
@@ -455,6 +455,12 @@ def choices_of(field: dataclasses.Field) -> Choices | None:
     return field.metadata.get("choices")
 
 
+OBJECTIVES = Choices(
+    objectives.OBJECTIVES,
+    lambda cls: isinstance(cls, type) and issubclass(cls, objectives.Objective),
+    "a subclass of experiments.objectives.Objective",
+    aliases=aliases.OBJECTIVES,
+)
 SOURCES = Choices(
     {},
     _is_source,

@@ -6,8 +6,9 @@ Their readers are in `experiments.data.corpora`. On the command line all are `da
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Continue, Objective
 from experiments.settings import fields
-from experiments.settings.choices import SOURCES, Choice, choice
+from experiments.settings.choices import OBJECTIVES, SOURCES, Choice, choice
 from experiments.settings.data import Data
 from experiments.settings.fields import require
 from experiments.settings.tasks import TASKS
@@ -86,13 +87,15 @@ class RealData(ParallelData, WrittenData):
     """Whether the text is in Moses tokens already. BLEU is then of these tokens, and
     `bleu_detokenized` of both sides detokenised."""
 
-    answers: bool = fields.flag(False)
-    """Whether targets are answers rather than translations. They are then scored by accuracy,
-    word by word, and by exact match, not by BLEU and chrF."""
+    objective: str = choice(OBJECTIVES, "translate")
+    """What is asked of a model. translate: to write the target, or, of a language model, to
+    continue it; write: as translate, but targets are answers, which have accuracy and neither
+    BLEU nor chrF; answer: an answer or _ in the target for each word of the source; label: to
+    give a label to the source, the whole target."""
 
     @property
-    def has_answers(self) -> bool:
-        return self.answers or self.labelled
+    def asked(self) -> Objective:
+        return OBJECTIVES.value(self.objective, "data.objective")
 
     @property
     def tokenized_language(self) -> str:
@@ -223,7 +226,7 @@ class TextData(WrittenData):
     """Lines held out for validation, and as many for the test, from the end of the file,
     where all three are the same file."""
 
-    has_translations: ClassVar[bool] = False
+    asked: ClassVar[Objective] = Continue()
 
     def check(self) -> None:
         _require_directory(self)
@@ -297,6 +300,9 @@ class OutsideData(RealData):
     """
 
     corpus: str = choice(SOURCES, "")
+    objective: str = choice(OBJECTIVES, "own", "own")
+    """What is asked of a model, as for other corpora; own: what the corpus's class says by
+    its attribute `objective`, translate where it has none."""
 
     @property
     def source_choice(self) -> Choice:
@@ -304,16 +310,22 @@ class OutsideData(RealData):
         return SOURCES.parse(self.corpus, "data.corpus")
 
     @property
-    def labelled(self) -> bool:
-        return getattr(self.source_choice.cls, "labelled", False)
-
-    @property
-    def has_answers(self) -> bool:
-        return super().has_answers or getattr(self.source_choice.cls, "answers", False)
+    def asked(self) -> Objective:
+        if self.objective != "own":
+            return super().asked
+        cls = self.source_choice.cls
+        for name, meant in (("labelled", "answer"), ("answers", "write")):
+            require(
+                not hasattr(cls, name),
+                f"data.corpus={self.corpus}: {name} = True is objective = {meant!r} now",
+            )
+        own = getattr(cls, "objective", "translate")
+        return OBJECTIVES.value(own, f"data.corpus={self.corpus}: objective")
 
     @property
     def has_set_vocabulary(self) -> bool:
-        return not hasattr(self.source_choice.cls, "symbols")
+        has_symbols = hasattr(self.source_choice.cls, "symbols")
+        return super().has_set_vocabulary and not has_symbols
 
 
 CORPORA = {

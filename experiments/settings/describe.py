@@ -38,7 +38,8 @@ class Option(NamedTuple):
 
 WORDS = {
     "model": "The model: transformer, an encoder-decoder; rnn, the recurrent encoder-decoder "
-    "with attention; language, a decoder by itself, which models the target side.",
+    "with attention; language, a decoder by itself, which models the target side; classifier, an "
+    "encoder with attention pooling, which labels the source.",
     "data": "",
 }
 """What the settings say that choose among kinds, where no source does."""
@@ -54,6 +55,7 @@ CHOICES = {
     "mixing": choices.MIXERS,
     "optimizer": choices.OPTIMIZERS,
     "schedule": choices.SCHEDULES,
+    "objective": choices.OBJECTIVES,
 }
 """The choices of the library, by the last part of the settings that hold them."""
 

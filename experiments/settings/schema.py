@@ -9,10 +9,12 @@ from typing import Any
 
 from attn import config
 from attn.nn.selection import check_nothing_to_drop
+from experiments.objectives import Objective
 from experiments.optim import Optimizer, Schedule
 from experiments.settings import fields
 from experiments.settings.choices import (
     METRICS,
+    OBJECTIVES,
     OPTIMIZERS,
     SCHEDULES,
     choice,
@@ -262,18 +264,33 @@ class Settings:
             raise SettingsError(f"model{'.' if begins else ': '}{error}") from error
 
     def _check_model_with_data(self):
-        require(
-            self.data.has_translations or self.model.kind == "language",
-            f"data.corpus={self.data.corpus} has no translations: "
-            f"model.kind={self.model.kind} must be language"
-            + (", or data.form pairs" if hasattr(self.data, "form") else ""),
-        )
-        require(
-            getattr(self.data, "form", "labels") == "labels"
-            or self.model.kind != "language",
-            "data.form=pairs would have model.kind=language write answers to nothing: "
-            "data.form must be labels",
-        )
+        try:
+            objective = self.objective
+        except ValueError as error:
+            form = {"labels": "pairs", "pairs": "labels"}.get(
+                getattr(self.data, "form", "")
+            )
+            raise SettingsError(
+                f"data.corpus={self.data.corpus} has "
+                f"objective={OBJECTIVES.text_of(self.data.asked)}: {error}"
+                + (f", or data.form {form}" if form else "")
+            ) from None
+        for metric in self.evaluation.own_metrics:
+            require(
+                objective.writes and objective.targets in metric.targets,
+                f"evaluation.metric={self.evaluation.metric} is no metric of "
+                f"objective={OBJECTIVES.text_of(objective)}, which has "
+                f"{', '.join((objective.loss_metric, *map(_key, objective.metrics)))}",
+            )
+
+    @property
+    def objective(self) -> Objective:
+        """What the data ask of this kind of model.
+
+        Raises:
+          ValueError: the model cannot do it.
+        """
+        return self.data.asked.for_model(self.model.kind)
 
     def _check_model_with_training(self):
         for key in ("remat", "scan"):
@@ -356,6 +373,10 @@ class Settings:
     def digest(self) -> str:
         """Returns eight hexadecimal digits that two equal settings share."""
         return digest(self.to_dict())
+
+
+def _key(metric):
+    return metric if isinstance(metric, str) else metric.key
 
 
 def without_scoring(config: dict[str, Any]) -> dict[str, Any]:

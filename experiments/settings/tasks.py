@@ -7,6 +7,7 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Answer, Label, Objective, Write
 from experiments.settings import fields
 from experiments.settings.data import Data
 from experiments.settings.fields import require
@@ -34,14 +35,8 @@ class TaskData(Data):
     corpus_seed: int = fields.at_least(0, 0)
     """Seed of the texts."""
 
-    has_translations: ClassVar[bool] = False
-    labelled: ClassVar[bool] = True
+    asked: ClassVar[Objective] = Answer()
     sides: ClassVar[tuple[str, ...]] = ("read", "answers")
-
-    @property
-    def has_answers(self) -> bool:
-        # Those of pairs too.
-        return True
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -87,12 +82,8 @@ class TaskPairsData(TaskData):
     asked; pairs: an encoder-decoder reads the whole text, then writes all answers."""
 
     @property
-    def labelled(self) -> bool:
-        return self.form == "labels"
-
-    @property
-    def has_translations(self) -> bool:
-        return not self.labelled
+    def asked(self) -> Objective:
+        return Answer() if self.form == "labels" else Write()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,6 +295,39 @@ class InductionData(TaskPairsData):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class FirstData(TaskData):
+    """Holds the settings of labels by the marker that comes first."""
+
+    corpus: str = fields.one_of(("first",), "first")
+    length: int = fields.at_least(1, 16, LONGEST)
+    """Length of training's and validation's texts in symbols; 1 to 2048."""
+    markers: int = fields.at_least(2, 4, 2**12)
+    """Markers, which are the labels too, each once in a text; 2 to 4096."""
+    symbols: int = fields.at_least(1, 16, 2**16)
+    """Symbols beside the markers; 1 to 65,536."""
+
+    asked: ClassVar[Objective] = Label()
+    sides: ClassVar[tuple[str, ...]] = ("read", "label")
+    has_set_vocabulary: ClassVar[bool] = True
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (*numbered("m", self.markers), *numbered("s", self.symbols))
+
+    @property
+    def labels(self) -> int:
+        return self.markers
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.markers <= min(self.lengths.values()),
+            f"data.markers={self.markers} must find room in data.length={self.length} and "
+            f"data.test_length={self.test_length}",
+        )
+
+
 TASKS = {
     "recall": RecallData,
     "flipflop": FlipFlopData,
@@ -315,6 +339,7 @@ TASKS = {
     "sort": SortData,
     "words": WordsData,
     "induction": InductionData,
+    "first": FirstData,
 }
 """The tasks by name."""
 

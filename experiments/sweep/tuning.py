@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, SettingsError, check_key, known_fields
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.points import MAX_POINTS, SweepError, describe_point
@@ -190,7 +191,7 @@ def choices(rows: Sequence[Row], workdir: Path) -> list[Candidate | None]:
         if is_finished(workdir, trial):
             result = read_result(workdir / trial.directory)
             # One that diverged has none.
-            perplexities[trial.settings] = result.get("perplexity", math.inf)
+            perplexities[trial.settings] = of_scores(result)
     return [choose(row, perplexities) for row in rows]
 
 

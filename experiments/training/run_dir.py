@@ -22,6 +22,7 @@ from flax.traverse_util import flatten_dict
 from experiments.data.dataset import Dataset
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import ENDED, read_metrics
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, schema
 from experiments.system import checksums, code, machine
 from experiments.system.files import (
@@ -168,6 +169,7 @@ class RunDir:
             git=machine.git_commit(),
             code=code.now(),
             **_data(prepared),
+            **(dict(labels=list(prepared.labels)) if prepared.labels else {}),
             outside=sources,
             corpus_counts=prepared.counts,
             device=machine.device(),
@@ -255,7 +257,7 @@ class RunDir:
 
     def perplexities(self) -> dict[int, float]:
         """Returns {step: validation perplexity} of all evaluations."""
-        return {line["step"]: line["perplexity"] for line in self.metrics("validation")}
+        return {line["step"]: of_scores(line) for line in self.metrics("validation")}
 
     def speed(self) -> float | None:
         """Returns target tokens a second: the median, for first lines include compilation.

@@ -16,6 +16,7 @@ from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
 from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, Training
 from experiments.training.checkpoints import Best, Checkpoints
 from experiments.training.early_stopping import has_stopped_falling
@@ -191,8 +192,9 @@ class TrialRun:
     def log_validation(self, scores: dict[str, float]) -> None:
         """Logs the scores of this step."""
         self.log.validation(self.step, scores)
-        if scores["perplexity"] < self.best.perplexity:
-            self.best = Best(self.step, scores["perplexity"])
+        perplexity = of_scores(scores)
+        if perplexity < self.best.perplexity:
+            self.best = Best(self.step, perplexity)
 
     def close(self) -> None:
         """Waits for saves and closes files."""
@@ -294,6 +296,7 @@ def _open_log(job, run_dir, clock, noted, common, resources):
         common.say,
         metrics=(*METRICS, *e.own_metrics),
         scored=search_text(job.settings, 1, e.sentences, count),
+        loss_metric=job.settings.objective.loss_metric,
         peak=_peak(t, common.lanes.count),
         trackers=trackers,
         noted=noted,

@@ -147,7 +147,7 @@ def test_text_that_is_not_there(folder, changes, message):
     [
         (
             dict(model__kind="rnn"),
-            "data.corpus=text has no translations: model.kind=rnn must be language",
+            "data.corpus=text has objective=continue: model.kind=rnn must be language",
         ),
         (dict(data__directory=""), "data.corpus=text needs data.directory"),
         (

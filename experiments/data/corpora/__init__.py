@@ -46,14 +46,13 @@ class Source(Protocol):
 
       cuts_long_texts: a class attribute; True for text without translations, the same on
         both sides, whose lines are cut into parts of data.max_length tokens.
-      labelled: a class attribute; True where the target has as many words as the source,
-        each the answer that is asked after the source's word in its place, or
-        vocabulary.NOTHING. A language model then reads the source, and is trained and scored
-        on the answers alone. It needs `symbols`.
+      objective: a class attribute, what is asked of a model: the name of one of
+        `experiments.objectives`, or a custom one's class; "translate" where there is none.
+        With "answer" the target has as many words as the source, each the answer that is
+        asked after the source's word in its place, or objectives.NOTHING, and it needs
+        `symbols`.
       symbols(): a method that returns a list or tuple of all words of its texts, which stand
         between white space. Each is then one token, and no vocabulary is trained.
-      answers: a class attribute; True where targets are answers, such as labels, and no
-        translations, as the setting data.answers says of other corpora.
       distances(): a method that returns for each pair of the test split how far back each
         answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test
