@@ -140,6 +140,7 @@ VALUES = _by_name(
 """Of settings whose values are words; a hint is given where the setting has that word."""
 KEYS = _by_name(
     {
+        "data.objective": "answers",
         "model.feed_forward": "activation",
         "model.embedding_scale": "scale_embeddings",
         "training.accumulate": "accumulation gradient_accumulation grad_accum",
@@ -166,7 +167,6 @@ KEYS = _by_name(
 """Of settings, whatever group they are looked for in."""
 OPTIONS = _by_name(
     {
-        "data.objective=write": "answers",
         "training.optimizer=adam(b1={})": "beta_1 beta1",
         "training.optimizer=adam(b2={})": "beta_2 beta2",
         "training.optimizer=adam(eps={})": "eps",
