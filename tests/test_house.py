@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "errors": set(),
     "stats": {"errors"},
     "optim": set(),
+    "optim_contract": {"optim"},
     "settings": {"errors", "optim"},
     "system": {"errors"},
     "data": {"settings", "system"},
