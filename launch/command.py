@@ -90,16 +90,6 @@ def run_as_one_of(hosts: str | None, run) -> None:
         sys.exit(STATUS)
 
 
-def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the words that are neither flags nor the value of --workdir, and the others."""
-    words = []
-    others = []
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        is_value = before in ("-workdir", "--workdir")
-        (others if is_value or word.startswith("-") else words).append(word)
-    return words, others
-
-
 def open_streams() -> None:
     """Opens standard streams that cron or a container has closed, to read and keep nothing.
 

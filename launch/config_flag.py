@@ -10,13 +10,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_collections
 from absl import flags
 
 import experiments
 from experiments.errors import UserError, hint
+
+if TYPE_CHECKING:
+    import ml_collections
 
 PACKAGED = Path(experiments.__file__).parent / "configs"
 """The folder of the project's own configs, wherever it is installed."""
@@ -34,7 +36,7 @@ class Experiment(NamedTuple):
     path: str
     """The config file, with the argument of its get_config."""
     module: ModuleType
-    config: ml_collections.ConfigDict
+    config: "ml_collections.ConfigDict"
     """The file's config with the flags on top."""
     overrides: dict[str, Any]
     """What the flags set: {"model.h": 2} for --config.model.h=2."""
@@ -148,6 +150,8 @@ def experiment(values: flags.FlagValues = flags.FLAGS) -> Experiment:
 
 def _get_config(module, file, argument):
     """Calls the get_config of a config file."""
+    import ml_collections
+
     from experiments.settings.user_code import failure
 
     if not hasattr(module, "get_config"):

@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "stats": {"errors"},
     "optim": set(),
     "objectives": set(),
+    "optim_contract": {"optim"},
     "settings": {"errors", "optim", "objectives"},
     "system": {"errors"},
     "data": {"settings", "system"},
