@@ -9,13 +9,14 @@ M keys; features come first.
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn.jax_versions import apply_linear
+from attn.pytrees import AnyArray
 
 # A pass reads and writes all N·M sums, so several features share it.
 GROUP = 8
@@ -29,9 +30,9 @@ Of the sum of larger ones float32 keeps three digits at most.
 
 @jax.custom_jvp
 def tanh_sum(
-    a: Float[ArrayLike, "A N"],
-    b: Float[ArrayLike, "A M"],
-    v: Float[ArrayLike, "A"],
+    a: Float[AnyArray, "A N"],
+    b: Float[AnyArray, "A M"],
+    v: Float[AnyArray, "A"],
 ) -> Float[Array, "N M"]:
     """Computes Σ_f v_f tanh(a_f + b_f), to rounding, for all a and b of size up to 5,000."""
     n = a.shape[1]
@@ -77,7 +78,7 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     def add(s, feature):
         t, a, b, w, d_a, d_b, d_v = feature
         row = _row(t, tables)
-        r = _r(row, a, b)
+        r: Any = _r(row, a, b)
         # As products, so that their transposes are products too and not sums over an
         # axis; the second with ones that vmap takes for data, or it would transpose r.
         ones = (1 + 0 * row[0][:n])[:, None]
@@ -90,14 +91,14 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     return jax.lax.scan(lambda s, x: (add(s, x), None), start, features)[0]
 
 
-def _zeros(of_queries, of_keys, of_features):
+def _zeros(of_queries: Any, of_keys: Any, of_features: Any) -> Array:
     """Returns zeros (N, M) whose type is that of sums of all these.
 
     shard_map's types tell over which devices a number varies, those of explicit meshes
     how it is sharded, and what a scan sums up must begin as it ends.
     """
-    column = sum(x.sum(0) for x in of_queries)[:, None]
-    row = sum(x.sum(0) for x in of_keys)[None]
+    column = sum(x.sum(0)[:, None] for x in of_queries)
+    row = sum(x.sum(0)[None] for x in of_keys)
     # Of the sum only the type is used, so it is never computed.
     return jnp.zeros_like(column + row + sum(x.sum() for x in of_features))
 
@@ -114,7 +115,7 @@ def _r_jvp(primals, tangents):
     return r, -2 * (r - r * r) * (tangents[1][:, None] + tangents[2][None])
 
 
-def _two_features(n, row, other):
+def _two_features(n: int, row: Any, other: Any) -> Array:
     """Computes v tanh(a + b) of two features together: they share a division."""
     y = _y(n, row)
     z = _y(n, other)
@@ -124,7 +125,7 @@ def _two_features(n, row, other):
     return numerator / ((y + 1) * (z + 1))
 
 
-def _y(n, row):
+def _y(n: int, row: Any) -> Array:
     """Computes e^{2(a + b)} (N, M) from a row of the tables, cut where tanh is ±1."""
     m, k = row
     # At 2^top tanh has rounded to 1, and the product of two such y is still finite.
@@ -136,7 +137,7 @@ def _y(n, row):
     return (m[:n, None] * m[None, n:-1]) * power
 
 
-def _tables(a, b, v):
+def _tables(a: Any, b: Any, v: Any) -> tuple[Array, Array]:
     """Computes e^{2x} = m·2^k for a and b, each feature a row.
 
     Returns m with v behind it (A, N + M + 1), and k (A, N + M). 0.7 < m < 1.42, exact to
@@ -150,7 +151,7 @@ def _tables(a, b, v):
     return jnp.concatenate([m, v[:, None]], axis=1), k.astype(jnp.int32)
 
 
-def _row(t, tables):
+def _row(t: Any, tables: Any) -> Any:
     """Returns row t of each table, as a product of two rows with a one-hot vector.
 
     XLA's CPU compiler puts a slice into the loop over the pairs of tokens, which it then

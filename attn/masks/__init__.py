@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -28,11 +28,16 @@ FAR = 2**30
 
 Sums of it and of a position are below 2^31, which 32 bits hold.
 """
-AXES = {0: (), 1: ("any",), 2: ("any", "any"), 3: ("H", "N", "M")}
+AXES: dict[Any, tuple[str, ...]] = {
+    0: (),
+    1: ("any",),
+    2: ("any", "any"),
+    3: ("H", "N", "M"),
+}
 """The axes of one example, by their number."""
 
 
-def mask_part(**core: int | str):
+def mask_part(**core: int | str) -> Callable[[Any], Any]:
     """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
 
     The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
@@ -48,7 +53,7 @@ def mask_part(**core: int | str):
 
     # The fields of arrays are annotated as Any, because JAX also puts other things than
     # arrays into a pytree: in_axes, shapes, None.
-    def decorate(cls):
+    def decorate(cls: Any) -> Any:
         cls = pytree(cls, children=core)
         cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
         cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
@@ -353,7 +358,7 @@ class Of:
         return self.function(i, j)
 
 
-def _of_masks(cls):
+def _of_masks(cls: Any) -> Any:
     """Makes a class with a field `masks`, a tuple of masks, a part of a mask."""
     cls = pytree(cls, children=("masks",))
     # What is known of arrays, the masks within know.
@@ -434,7 +439,7 @@ class Dense:
         return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
-def reach_of(part):
+def reach_of(part: Any) -> tuple[int | None, int | None]:
     """Returns `Mask.reach` of one part."""
     if isinstance(part, Band):
         return part.left, part.right
@@ -444,7 +449,7 @@ def reach_of(part):
     return None, None
 
 
-def spans_of(part):
+def spans_of(part: Any) -> tuple[int, int | None, int | None]:
     """Returns `Mask.spans` of one part."""
     if isinstance(part, First):
         return part.count, -FAR, -FAR
@@ -455,20 +460,20 @@ def spans_of(part):
     return 0, *reach_of(part)
 
 
-def tightest(bounds):
+def tightest(bounds: Iterable[int | None]) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def loosest(bounds):
+def loosest(bounds: Sequence[Any]) -> int | None:
     return None if None in bounds else max(bounds)
 
 
-def masks_of(part):
+def masks_of(part: Any) -> tuple[Any, ...]:
     """Returns the masks that a part is made of."""
     return part.masks if isinstance(part, (Not, Either)) else ()
 
 
-def band(left, right):
+def band(left: Any, right: Any) -> Any:
     """Returns the band of bounds that may be None, without those that bound nothing."""
     bounds = []
     for bound in (left, right):
@@ -511,7 +516,7 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     return x.reshape(math.prod(lead), *rest)
 
 
-def _integers(name, value):
+def _integers(name: str, value: Any) -> Array:
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, not {value.dtype}")

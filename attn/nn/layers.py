@@ -289,7 +289,7 @@ class PositionTable(nn.Module):
             return self.positions.table(key, self.length, self.d_model)
 
         table = self.variable("positions", "table", initial_table).value
-        places = jnp.broadcast_to(places, tokens.shape)
+        places = jnp.broadcast_to(places, jnp.shape(tokens))
         keys = ctx.key(self, "positions")
 
         def of_row(places, key=None):

@@ -4,7 +4,7 @@ It is one `lax.while_loop` of static shapes. B texts, P tokens of a prefix,
 T = max_length, Y vocabulary.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -92,9 +92,11 @@ def sample(
         t, caches, tokens, log_probs, done = state
         visible = visible_at(mask, (batch,), t, max_length)
         ctx = Context(step=updates, decoding=Decoding(t, visible), cache=caches)
-        hidden, ctx = model.apply(
+        # Linen's `apply` promises less than the method gives.
+        results: Any = model.apply(
             variables, tokens[:, t][:, None], ctx, method="decode"
         )
+        hidden, ctx = results
         logits = jnp.einsum(
             "bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32
         )
@@ -144,7 +146,7 @@ def allowed_tokens(
     return unordered & (logits > -jnp.inf)
 
 
-def _draw(key, logits, temperature, top_k, top_p):
+def _draw(key: Any, logits: Array, temperature: Any, top_k: Any, top_p: Any) -> Array:
     cold = jnp.asarray(temperature) == 0
     # A cold draw is made too and thrown away: it must not divide by 0.
     warm = jnp.where(cold, 1.0, temperature)
