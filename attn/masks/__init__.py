@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, dataclass_transform
 
 import jax
@@ -441,7 +441,7 @@ class Dense:
         return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
-def reach_of(part):
+def reach_of(part: Any) -> tuple[int | None, int | None]:
     """Returns `Mask.reach` of one part."""
     if isinstance(part, Band):
         return part.left, part.right
@@ -451,7 +451,7 @@ def reach_of(part):
     return None, None
 
 
-def spans_of(part):
+def spans_of(part: Any) -> tuple[int, int | None, int | None]:
     """Returns `Mask.spans` of one part."""
     if isinstance(part, First):
         return part.count, -FAR, -FAR
@@ -462,20 +462,20 @@ def spans_of(part):
     return 0, *reach_of(part)
 
 
-def tightest(bounds):
+def tightest(bounds: Iterable[int | None]) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def loosest(bounds):
+def loosest(bounds: Sequence[Any]) -> int | None:
     return None if None in bounds else max(bounds)
 
 
-def masks_of(part):
+def masks_of(part: Any) -> tuple[Any, ...]:
     """Returns the masks that a part is made of."""
     return part.masks if isinstance(part, (Not, Either)) else ()
 
 
-def band(left, right):
+def band(left: Any, right: Any) -> Any:
     """Returns the band of bounds that may be None, without those that bound nothing."""
     bounds = []
     for bound in (left, right):
@@ -518,7 +518,7 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     return x.reshape(math.prod(lead), *rest)
 
 
-def _integers(name, value):
+def _integers(name: str, value: Any) -> Array:
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, not {value.dtype}")

@@ -146,7 +146,7 @@ def allowed_tokens(
     return unordered & (logits > -jnp.inf)
 
 
-def _draw(key, logits, temperature, top_k, top_p):
+def _draw(key: Any, logits: Array, temperature: Any, top_k: Any, top_p: Any) -> Array:
     cold = jnp.asarray(temperature) == 0
     # A cold draw is made too and thrown away: it must not divide by 0.
     warm = jnp.where(cold, 1.0, temperature)
