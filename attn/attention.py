@@ -194,9 +194,8 @@ def _map_kernel(
     # Mapped they are (*B, N, H, M), and are to be laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
     # The kernel blocks has no weights, so the last two names may lack a value.
-    named = dict(
-        zip(("out", "lse", "before", "after"), (out, lse, *weights), strict=False)
-    )
+    names = ["out", "lse", "before", "after"]
+    named = dict(zip(names, (out, lse, *weights), strict=False))
     return tuple(named[name] for name in results)
 
 

@@ -74,7 +74,7 @@ def heads_at_once(n: int, m: int, score: Any) -> int:
     return max(1, size // max(1, 4 * min(n, BLOCK) * m))
 
 
-def _part_size(at_once: int, qkv: Sequence[Array], values: Any) -> tuple[int, int]:
+def _part_size(at_once: int, qkv: Sequence[AnyArray], values: Any) -> tuple[int, int]:
     """Returns how many examples and heads make a part: divisors of all, so parts are equal.
 
     They are whole groups of heads that share keys, or a part of one. Devices share an axis
@@ -105,12 +105,12 @@ def _divisor(whole: int, most: int) -> int:
     return next(d for d in range(most, 0, -1) if whole % d == 0)
 
 
-def _is_sharded(x: Array, axis: int) -> bool:
+def _is_sharded(x: AnyArray, axis: int) -> bool:
     return jax.typeof(x).sharding.spec[axis] is not None
 
 
 def _in_turn(
-    one_part: Callable, size: tuple[int, int], qkv: Sequence[Array], values: Any
+    one_part: Callable, size: tuple[int, int], qkv: Sequence[AnyArray], values: Any
 ) -> Any:
     """Computes all parts, one after another; returns the results (B, N, H, …) of all."""
     whole = qkv[0].shape[0], qkv[0].shape[2]
@@ -137,8 +137,8 @@ def _in_turn(
 
 
 def _widened_where_shared(
-    whole: tuple[int, int], size: tuple[int, int], qkv: Sequence[Array], values: Any
-) -> tuple[Sequence[Array], Any]:
+    whole: tuple[int, int], size: tuple[int, int], qkv: Sequence[AnyArray], values: Any
+) -> tuple[Sequence[AnyArray], Any]:
     """Returns both with what several parts share, and add up gradients of, widened."""
     q, k, v = qkv
     if size[1] < whole[1] // k.shape[2]:

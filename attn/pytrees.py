@@ -131,7 +131,7 @@ def map_leading(function: Callable, *rows: Any):
     return jax.vmap(one)(mapped)
 
 
-def _sharded_alike(arrays):
+def _sharded_alike(arrays: list[Array]) -> list[Array]:
     """Returns the arrays with the leading axis of all sharded as it is in the first.
 
     Over a mesh with explicit axes vmap takes no others.
@@ -146,7 +146,7 @@ def _sharded_alike(arrays):
     return alike
 
 
-def _share_axes(a, b):
+def _share_axes(a: Any, b: Any) -> bool:
     """Tells whether two entries of a PartitionSpec share an axis of the mesh."""
     names = [set(x if isinstance(x, tuple) else (x,)) for x in (a, b)]
     return bool((names[0] & names[1]) - {None})

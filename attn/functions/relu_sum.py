@@ -5,6 +5,7 @@ units come first.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def _tangent(x, w, b, v, d_x, d_w, d_b, d_v):
     return jax.lax.scan(lambda s, units: (add(s, units), None), start, units)[0]
 
 
-def _grouped(*of_units):
+def _grouped(*of_units: Any) -> tuple[Array, ...]:
     """Returns arrays (F / GROUP, GROUP); those that fill up the last group add nothing."""
 
     def grouped(x):
@@ -68,7 +69,7 @@ def _grouped(*of_units):
     return tuple(map(grouped, of_units))
 
 
-def _zeros(x, *of_units):
+def _zeros(x: Any, *of_units: Any) -> Array:
     """Returns zeros (N, M) whose type is that of sums of all these.
 
     shard_map's types tell over which devices a number varies, and what a scan sums up must

@@ -37,6 +37,6 @@ def sums_to_the_end(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
     return (within + later[..., None]).reshape(n, -1)[:, :m]
 
 
-def _times(x, ones):
+def _times(x: Array, ones: Array) -> Array:
     # The sums are exponents: a GPU's or TPU's fast products would cost digits.
     return jnp.matmul(x, ones, precision=jax.lax.Precision.HIGHEST)

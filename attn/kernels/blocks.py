@@ -83,7 +83,7 @@ def _block_jvp(primals: Any, tangents: Any) -> Any:
 
 # The weights are made again, and not kept, when the tangents are transposed into gradients.
 @functools.partial(jax.checkpoint, prevent_cse=False)
-def _tangent(tile: Tile, changes: tuple[Any, ...], lse: Array) -> tuple[Array, Array]:
+def _tangent(tile: Tile, changes: Any, lse: Array) -> tuple[Array, Array]:
     """Computes dLSE = Σ w dx and dout = Σ w (dx − dLSE) v + Σ w dv, w = exp(x − LSE).
 
     What else is in the denominator adds to dLSE as a key does. Both are linear in the

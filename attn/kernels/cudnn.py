@@ -81,8 +81,8 @@ def by_examples(q: AnyArray, k: AnyArray, v: AnyArray, score: Any, mask: Mask) -
 
     mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
     # jax.nn takes one batch axis, attention() any number.
-    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
-    out = cudnn(q, k, v, score=score, mask=mask)
+    qkv = (jnp.reshape(x, (-1, *x.shape[-3:])) for x in (q, k, v))
+    out = cudnn(*qkv, score=score, mask=mask)
     return out.reshape(*batch, *out.shape[1:])
 
 
@@ -95,12 +95,11 @@ def _shares_keys(score: Any, q: AnyArray, k: AnyArray) -> bool:
     def prepared_keys(score, q, k):
         return score.prepare(q, k)[2]
 
-    one = (jax.ShapeDtypeStruct(x.shape[-1:], x.dtype) for x in (q, k))
-    q, k = (jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in one)
+    rows = (jax.ShapeDtypeStruct((1, x.shape[-1]), x.dtype) for x in (q, k))
     try:
         # vmap has no single result where heads differ.
         mapped = jax.vmap(prepared_keys, (0, None, None), None, axis_size=h)
-        jax.eval_shape(mapped, _for_each_head(score, h), q, k)
+        jax.eval_shape(mapped, _for_each_head(score, h), *rows)
     except ValueError:
         return False
     return True

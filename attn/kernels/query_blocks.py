@@ -5,10 +5,12 @@ the keys that nobody in the block sees. n queries in a block.
 """
 
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from attn.functions import SAVED
 from attn.kernels.reference import Taint
@@ -65,8 +67,18 @@ class _Head(NamedTuple):
 
 
 def over_blocks(
-    function, q, k, v, *, score, normaliser, mask, taint, bias=None, drop=None
-):
+    function: Callable,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    taint: Taint | None,
+    bias: Any = None,
+    drop: Any = None,
+) -> Any:
     """Computes `function(tile)` for all queries (N, …) of a head, block by block.
 
     The function gives arrays with a row for each query of the tile.
@@ -99,17 +111,18 @@ def over_blocks(
     # XLA must know the size of a slice when it compiles, but not where it starts.
     @functools.partial(_remat, static_argnums=0)
     def one_block(widths, starts, wide_keys, t, *rows):
-        own = as_narrow_as(values, wide_values)
+        score, normaliser, bias = as_narrow_as(values, wide_values)
         seen = as_narrow_as(keys, wide_keys)
-        head = _Head(*own, mask, drop, n, m)
+        head = _Head(score, normaliser, bias, mask, drop, n, m)
         return function(head.tile(t, starts, widths, seen, *rows))
 
     first, left, right = mask.spans()
-    is_window = left is not None and right is not None
-    # A window may be empty, and a tile has one key at least.
-    width = max(1, n + left + right) if is_window else m
+    width = m
+    if left is not None and right is not None:
+        # A window may be empty, and a tile has one key at least.
+        width = max(1, n + left + right)
     # Only a window narrower than all keys is worth a slice that moves with the block.
-    if first + width < m:
+    if left is not None and first + width < m:
         results = _in_windows(one_block, rows, wide_keys, first, left, width)
     else:
         results = _in_runs(one_block, rows, wide_keys, *mask.reach())
@@ -120,7 +133,9 @@ def over_blocks(
     return jax.tree.map(joined, results)
 
 
-def _in_windows(one_block, rows, keys, first, left, width):
+def _in_windows(
+    one_block: Callable, rows: Any, keys: Any, first: int, left: int, width: int
+) -> Any:
     """Computes all blocks, each with the first keys and so many that move with it."""
     n = rows[1].shape[1]
     m = keys[0].shape[1]
@@ -137,7 +152,9 @@ def _in_windows(one_block, rows, keys, first, left, width):
     return _map(in_window, rows)
 
 
-def _in_runs(one_block, rows, keys, left, right):
+def _in_runs(
+    one_block: Callable, rows: Any, keys: Any, left: int | None, right: int | None
+) -> Any:
     """Computes all blocks in runs, each with the keys that its blocks reach.
 
     A query reaches `left` keys before it and `right` after it, None for all.
@@ -160,7 +177,7 @@ def _in_runs(one_block, rows, keys, left, right):
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
 
-def _remat(function, static_argnums=()):
+def _remat(function: Callable, static_argnums: Any = ()) -> Callable:
     """Returns the function, whose derivative keeps what is named SAVED and makes the rest again.
 
     Without this the keys that each block sees would be kept for it, a copy for every block.
@@ -173,7 +190,7 @@ def _remat(function, static_argnums=()):
     )
 
 
-def _cut(x, starts, widths):
+def _cut(x: Array, starts: Any, widths: Any) -> Array:
     """Returns the keys of runs, so many each from each start on."""
     runs = []
     for start, width in zip(starts, widths, strict=True):
@@ -181,7 +198,7 @@ def _cut(x, starts, widths):
     return runs[0] if len(runs) == 1 else jnp.concatenate(runs, axis=-1)
 
 
-def _in_turn(following, done):
+def _in_turn(following: Any, done: Any) -> tuple[Any, Any]:
     """Returns both, the first not before the second is there.
 
     Runs one after another can use the same memory.
@@ -200,7 +217,7 @@ def _in_turn(following, done):
 
 
 @jax.custom_jvp
-def _barrier(arrays):
+def _barrier(arrays: Any) -> Any:
     return jax.lax.optimization_barrier(arrays)
 
 
@@ -208,7 +225,7 @@ def _barrier(arrays):
 _barrier.defjvp(lambda primals, tangents: (_barrier(*primals), *tangents))
 
 
-def _map(function, rows):
+def _map(function: Callable, rows: Any) -> Any:
     """Maps a function over the blocks, one after another.
 
     A single block is called as it is, for the compiler to fuse with its surroundings.
@@ -219,7 +236,9 @@ def _map(function, rows):
     return jax.lax.map(lambda x: function(*x), rows)
 
 
-def _runs(count, n, m, left, right):
+def _runs(
+    count: int, n: int, m: int, left: int | None, right: int | None
+) -> Iterator[tuple[slice, tuple[int, int]]]:
     """Cuts the blocks into runs, each with the static (start, width) of its keys."""
     # Without bounds all blocks see the same keys, and one run serves them.
     size = count if left is None and right is None else -(-count // RUNS)

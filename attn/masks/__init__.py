@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import Any, dataclass_transform
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from attn.pytrees import T, pytree
+from attn.pytrees import pytree
 
 __all__ = ["Mask", "fits", "mask_part", "spread"]
 
@@ -37,8 +37,7 @@ AXES: dict[Any, tuple[str, ...]] = {
 """The axes of one example, by their number."""
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def mask_part(**core: int | str) -> Callable[[type[T]], type[T]]:
+def mask_part(**core: int | str) -> Callable[[Any], Any]:
     """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
 
     The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
@@ -54,11 +53,11 @@ def mask_part(**core: int | str) -> Callable[[type[T]], type[T]]:
 
     # The fields of arrays are annotated as Any, because JAX also puts other things than
     # arrays into a pytree: in_axes, shapes, None.
-    def decorate(cls: type[T]) -> type[T]:
-        made: Any = pytree(cls, children=core)
-        made.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
-        made.core_ndim = {name: len(axes) for name, axes in made.core_axes.items()}
-        return made
+    def decorate(cls: Any) -> Any:
+        cls = pytree(cls, children=core)
+        cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
+        cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
+        return cls
 
     return decorate
 
@@ -359,14 +358,13 @@ class Of:
         return self.function(i, j)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def _of_masks(cls: type[T]) -> type[T]:
+def _of_masks(cls: Any) -> Any:
     """Makes a class with a field `masks`, a tuple of masks, a part of a mask."""
-    made: Any = pytree(cls, children=("masks",))
+    cls = pytree(cls, children=("masks",))
     # What is known of arrays, the masks within know.
-    made.core_axes = {}
-    made.core_ndim = {}
-    return made
+    cls.core_axes = {}
+    cls.core_ndim = {}
+    return cls
 
 
 @_of_masks
@@ -441,7 +439,7 @@ class Dense:
         return jax.lax.dynamic_slice_in_dim(rows, j[0, 0], j.shape[1], axis=1)
 
 
-def reach_of(part):
+def reach_of(part: Any) -> tuple[int | None, int | None]:
     """Returns `Mask.reach` of one part."""
     if isinstance(part, Band):
         return part.left, part.right
@@ -451,7 +449,7 @@ def reach_of(part):
     return None, None
 
 
-def spans_of(part):
+def spans_of(part: Any) -> tuple[int, int | None, int | None]:
     """Returns `Mask.spans` of one part."""
     if isinstance(part, First):
         return part.count, -FAR, -FAR
@@ -462,20 +460,20 @@ def spans_of(part):
     return 0, *reach_of(part)
 
 
-def tightest(bounds):
+def tightest(bounds: Iterable[int | None]) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def loosest(bounds):
+def loosest(bounds: Sequence[Any]) -> int | None:
     return None if None in bounds else max(bounds)
 
 
-def masks_of(part):
+def masks_of(part: Any) -> tuple[Any, ...]:
     """Returns the masks that a part is made of."""
     return part.masks if isinstance(part, (Not, Either)) else ()
 
 
-def band(left, right):
+def band(left: Any, right: Any) -> Any:
     """Returns the band of bounds that may be None, without those that bound nothing."""
     bounds = []
     for bound in (left, right):
@@ -518,7 +516,7 @@ def spread(x: Array, batch: tuple[int, ...], core: int) -> Array:
     return x.reshape(math.prod(lead), *rest)
 
 
-def _integers(name, value):
+def _integers(name: str, value: Any) -> Array:
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, not {value.dtype}")

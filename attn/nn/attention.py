@@ -96,12 +96,12 @@ class MultiHeadAttention(nn.Module):
             a.residual, a.residual.acts, lambda key: a.residual.parameters(key, a)
         )
 
-    def _own(self, variant, acts, make):
+    def _own(self, variant: Any, acts: bool, make: Callable) -> Any:
         """Returns what `make(key)` makes for a variant that acts here, else None."""
         # Parameters where none belong are refused all the same.
         return with_parameters(self, variant.name, make if acts else lambda key: None)
 
-    def _draw_projections(self, a):
+    def _draw_projections(self, a: "Attention") -> None:
         concat = a.combine == "concat"
         zeros = nn.initializers.zeros
         glorot = nn.initializers.glorot_uniform
@@ -166,11 +166,22 @@ class MultiHeadAttention(nn.Module):
         keys = jnp.zeros((batch, h_kv, a.width, entries), dtype)
         return (keys, jnp.zeros((batch, h_kv, entries, a.d_v), dtype)), own
 
-    def _attend(self, x, q, k, v, mask, bias, ctx):
+    def _attend(
+        self,
+        x: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Mask,
+        bias: Any,
+        ctx: Context,
+    ) -> tuple[Array, Context]:
         """Returns attention of a full pass, and the context."""
         a = self.config
         score = in_context(self.score, ctx)
-        arguments = dict(score=score, normaliser=self.normaliser, mask=mask, bias=bias)
+        arguments: dict[str, Any] = dict(
+            score=score, normaliser=self.normaliser, mask=mask, bias=bias
+        )
         if a.residual.takes_scores:
             s = all_heads(scores_of_head, q, k, v, **arguments)
             s = jnp.moveaxis(s, -2, -3)
@@ -188,17 +199,14 @@ class MultiHeadAttention(nn.Module):
             return attend(q, k, v, **arguments, **dropout), ctx
         return select(self, x, q, k, v, arguments, dropout, attend, ctx), ctx
 
-    def _dropout(self, ctx):
+    def _dropout(self, ctx: Context) -> dict[str, Any]:
+        rate = ctx.rate("P_attention")
         if self.selection != "soft":
-            check_nothing_to_drop(self.selection, ctx.rate("P_attention"))
-        if "dropout" not in ctx.keys or is_never(
-            "P_attention", ctx.rate("P_attention")
-        ):
-            return {}
-        keys = ctx.key(self, "dropout")
-        return dict(dropout_rate=ctx.rate("P_attention"), dropout_key=keys)
+            check_nothing_to_drop(self.selection, rate)
+        keys = None if is_never("P_attention", rate) else ctx.key(self, "dropout")
+        return {} if keys is None else dict(dropout_rate=rate, dropout_key=keys)
 
-    def _keys_and_values(self, x, ctx):
+    def _keys_and_values(self, x: Array, ctx: Context) -> tuple[Array, Array, Context]:
         """Returns keys (B, M, J, K) and values (B, M, J, V) of x, and the context."""
         a = self.config
         source = x @ self.w_c if a.d_c else x
@@ -216,10 +224,10 @@ class MultiHeadAttention(nn.Module):
         r = jnp.broadcast_to(r, (*k.shape[:-1], a.d_r))
         return jnp.concatenate([k, r], -1), v, ctx
 
-    def _places(self, x, ctx):
+    def _places(self, x: Array, ctx: Context) -> Array | None:
         return ctx.places_of(x) if self.config.positions.rotates else None
 
-    def _queries(self, x, places):
+    def _queries(self, x: Array, places: Any) -> Array:
         q = _project(x, self.w_q)
         if self.config.biases:
             q = _plus(q, self.b_q)
@@ -228,18 +236,18 @@ class MultiHeadAttention(nn.Module):
         turned = self._rotate(_project(x, self.w_q_r), places)
         return jnp.concatenate([q, turned], -1)
 
-    def _rotary_key(self, x, places):
+    def _rotary_key(self, x: Array, places: Any) -> Array:
         """Returns r = x W_R (B, N, 1, R), turned by its positions."""
         return self._rotate((x @ self.w_k_r)[..., None, :], places)
 
-    def _rotate(self, x, places):
+    def _rotate(self, x: Array, places: Any) -> Array:
         if not self.config.positions.rotates:
             return x
         # Each of a head's maps is turned as a head of its own.
         turned = x.reshape(*x.shape[:-2], x.shape[-2] * self.config.heads.maps, -1)
         return self.config.positions.rotate(turned, places).reshape(x.shape)
 
-    def _output(self, out, x):
+    def _output(self, out: Array, x: Array) -> Array:
         """Returns one vector a token from those of its heads; x decides what gates pass."""
         a = self.config
         if a.gate != "none":
@@ -255,7 +263,7 @@ class MultiHeadAttention(nn.Module):
 
     # What follows is of decoding alone.
 
-    def _remember(self, x, ctx):
+    def _remember(self, x: Array, ctx: Context) -> tuple[Any, Array, Context]:
         """Returns what the cache keeps with x in it, what x sees of it, and the context."""
         t, visible = ctx.decoding.t, ctx.decoding.visible
         kept, own = ctx.cache
@@ -267,11 +275,17 @@ class MultiHeadAttention(nn.Module):
             k, v = as_cached(k, v)
             kept = write_entries(kept[0], k, t, axis=-1), write_entries(kept[1], v, t)
         if self.reach is not None:
-            visible = visible & _is_near(visible, t, x.shape[1], self.reach)
+            visible = visible & self._is_near(visible, t, x.shape[1])
         visible = kept_visible(visible, t, _entries(kept))
         return kept, visible, ctx.replace(cache=(kept, own))
 
-    def _latents(self, x, places):
+    def _is_near(self, visible: Array, t: Any, k: int) -> Array:
+        """Returns which entries stand within reach; none stand behind the step's."""
+        positions = jnp.arange(visible.shape[-1]) // k
+        first = jnp.expand_dims(jnp.asarray(t) - jnp.asarray(self.reach), (-2, -1))
+        return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
+
+    def _latents(self, x: Array, places: Any) -> Array:
         """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
         parts = [x @ self.w_c]
         if self.config.biases:
@@ -280,7 +294,7 @@ class MultiHeadAttention(nn.Module):
             parts.append(self._rotary_key(x, places)[..., 0, :])
         return jnp.concatenate(parts, -1)
 
-    def _bias_of_step(self, bias, ctx, kept):
+    def _bias_of_step(self, bias: Any, ctx: Context, kept: Any) -> Any:
         """Returns a bias (*b, H, m, T) of the entries that a cache keeps, or None."""
         if not hasattr(bias, "tile"):
             return bias
@@ -299,7 +313,9 @@ class MultiHeadAttention(nn.Module):
         # k entries of the cache share each position.
         return for_each_example(row, t)(t).repeat(k, axis=-1)[..., None, :]
 
-    def _over_kept(self, q, kept, visible, bias, ctx):
+    def _over_kept(
+        self, q: Array, kept: Any, visible: Any, bias: Any, ctx: Context
+    ) -> tuple[Array, Context]:
         """Returns attention over what a cache keeps, keys and values or latents."""
         a = self.config
         options: dict[str, Any] = dict(
@@ -316,14 +332,25 @@ class MultiHeadAttention(nn.Module):
             attend = a.positions.over_cache
             return attend(self.in_attention, q, *kept, ctx, **options), ctx
         if not a.d_c and a.heads.acts:
-            return a.heads.over_cache(self.of_heads, q, *kept, ctx, **options), ctx
+            over = a.heads.over_cache
+            return over(self.of_heads, q, *kept, ctx=ctx, **options), ctx
         if not a.d_c:
             return over_cache(q, *kept, **options), ctx
         biases = (self.b_k, self.b_v) if a.biases else None
         w_k, w_v = matrices_of_kept(self.w_k, self.w_v, biases, a.d_r)
         return over_latents(q, kept, w_k, w_v, **options), ctx
 
-    def _over_kept_scores(self, q, kept, ctx, visible, bias, score, normaliser, best):
+    def _over_kept_scores(
+        self,
+        q: Array,
+        kept: Any,
+        ctx: Context,
+        visible: Any,
+        bias: Any,
+        score: Any,
+        normaliser: Any,
+        best: bool,
+    ) -> tuple[Array, Context]:
         k, v = from_cached(*kept)
         mask = Mask.dense(visible[:, None])
         arguments = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
@@ -356,7 +383,7 @@ class CrossAttention(MultiHeadAttention):
             out, ctx = self._over_kept(q, ctx.memory, visible, None, ctx)
         return self._output(out, x), ctx
 
-    def _places(self, x, ctx):
+    def _places(self, x: Array, ctx: Context) -> Array | None:
         # Those of the context are x's, and nothing here asks for the memory's.
         return jnp.arange(x.shape[1])
 
@@ -414,14 +441,14 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
     return jax.tree.map_with_path(replaced, value)
 
 
-def _arrays(value):
+def _arrays(value: Any) -> dict[str, Any]:
     """Returns the arrays of a score or bias, each by the name of its field."""
     leaves = jax.tree.leaves_with_path(value)
     is_array = jax.Array | np.ndarray
     return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
 
 
-def _name(path):
+def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
@@ -431,23 +458,16 @@ def entries_of(cache: Any) -> int:
     return _entries(kept)
 
 
-def _entries(kept):
+def _entries(kept: Any) -> int:
     # Of values and latents tokens are the last axis but one.
     return jax.tree.leaves(kept)[-1].shape[-2]
 
 
-def _is_near(visible: Array, t: Any, k: int, reach: int) -> Array:
-    """Returns which entries stand within reach; none stand behind the step's."""
-    positions = jnp.arange(visible.shape[-1]) // k
-    first = jnp.expand_dims(jnp.asarray(t) - reach, (-2, -1))
-    return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
-
-
-def _project(x, w):
+def _project(x: Array, w: Array) -> Array:
     return jnp.einsum("bnd,dhk->bnhk", x, w)
 
 
-def _plus(x, b):
+def _plus(x: Array, b: Array) -> Array:
     """Returns x + b, the same b for every token."""
     # Axes are written out: the tests make JAX raise where it would add them.
     return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)

@@ -92,7 +92,11 @@ def sample(
         t, caches, tokens, log_probs, done = state
         visible = visible_at(mask, (batch,), t, max_length)
         ctx = Context(step=updates, decoding=Decoding(t, visible), cache=caches)
-        hidden, ctx = _decode(model, variables, tokens[:, t][:, None], ctx)
+        # Linen's `apply` promises less than the method gives.
+        results: Any = model.apply(
+            variables, tokens[:, t][:, None], ctx, method="decode"
+        )
+        hidden, ctx = results
         logits = jnp.einsum(
             "bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32
         )
@@ -116,10 +120,6 @@ def sample(
     start = jnp.int32(0), caches, tokens, jnp.zeros(batch), jnp.zeros(batch, bool)
     _, _, tokens, log_probs, _ = jax.lax.while_loop(unfinished, extend, start)
     return SampleResult(tokens[:, 1:], log_probs)
-
-
-def _decode(model: nn.Module, variables: Any, tokens: Array, ctx: Context) -> Any:
-    return model.apply(variables, tokens, ctx, method="decode")
 
 
 def allowed_tokens(
@@ -146,7 +146,7 @@ def allowed_tokens(
     return unordered & (logits > -jnp.inf)
 
 
-def _draw(key, logits, temperature, top_k, top_p):
+def _draw(key: Any, logits: Array, temperature: Any, top_k: Any, top_p: Any) -> Array:
     cold = jnp.asarray(temperature) == 0
     # A cold draw is made too and thrown away: it must not divide by 0.
     warm = jnp.where(cold, 1.0, temperature)

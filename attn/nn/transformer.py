@@ -36,7 +36,7 @@ class Transformer(Stacked):
 
     def setup(self):
         """Makes embeddings, position tables and layers."""
-        config = self.config
+        config: Any = self.config
         self._draw_embeddings(EMBEDDINGS[config.embeddings])
         d_model = config.d_model
         tables = config.tables()
@@ -149,8 +149,8 @@ class Transformer(Stacked):
         the pairs of query and key that may see each other. None where a variant does not
         state its own.
         """
-        config = self.config
-        counts = [m * config.d_model * self.vocabulary]
+        config: Any = self.config
+        counts: list[Any] = [m * config.d_model * self.vocabulary]
         for block in config.stack("encoder"):
             counts += of_block(block, n, causal=False)
         for block in config.stack("decoder"):
