@@ -1,5 +1,6 @@
 # make sweep      the quick ablation table, into runs/quick
 # make check      what to run on save: lint, imports, and the tests of modules marked quick, in less than a minute
+# make types      the types, by pyright
 # make test       the tests
 # make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
 # make docs       the API reference of the docstrings, into build/docs
@@ -15,7 +16,7 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep check test wheel docs install lock colab notebooks readme
+.PHONY: sweep check types test wheel docs install lock colab notebooks readme
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -23,6 +24,11 @@ check: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/python -m pytest -m 'quick and not ci' $$(grep -rl --include='test_*.py' mark.quick tests)
+
+# pyproject.toml says what it asks of which package.
+types: install
+	$(PIP) install --quiet "pyright[nodejs]==1.1.414"
+	$(VENV)/bin/pyright
 
 test: install
 	$(VENV)/bin/python -m pytest

@@ -9,7 +9,6 @@ M keys; features come first.
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -92,11 +91,7 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     return jax.lax.scan(lambda s, x: (add(s, x), None), start, features)[0]
 
 
-def _zeros(
-    of_queries: Sequence[AnyArray],
-    of_keys: Sequence[AnyArray],
-    of_features: Sequence[AnyArray],
-) -> Array:
+def _zeros(of_queries: Any, of_keys: Any, of_features: Any) -> Array:
     """Returns zeros (N, M) whose type is that of sums of all these.
 
     shard_map's types tell over which devices a number varies, those of explicit meshes

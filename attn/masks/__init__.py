@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, dataclass_transform
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from attn.pytrees import T, pytree
+from attn.pytrees import pytree
 
 __all__ = ["Mask", "fits", "mask_part", "spread"]
 
@@ -37,8 +37,7 @@ AXES: dict[Any, tuple[str, ...]] = {
 """The axes of one example, by their number."""
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def mask_part(**core: int | str) -> Callable[[type[T]], type[T]]:
+def mask_part(**core: int | str) -> Callable[[Any], Any]:
     """Makes a class a part of a mask, as in `Mask((MyPart(...),))`.
 
     The part has a method `tile(i, j)`: it gives, broadcastable to (n, m), which keys
@@ -54,11 +53,11 @@ def mask_part(**core: int | str) -> Callable[[type[T]], type[T]]:
 
     # The fields of arrays are annotated as Any, because JAX also puts other things than
     # arrays into a pytree: in_axes, shapes, None.
-    def decorate(cls: type[T]) -> type[T]:
-        made: Any = pytree(cls, children=core)
-        made.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
-        made.core_ndim = {name: len(axes) for name, axes in made.core_axes.items()}
-        return made
+    def decorate(cls: Any) -> Any:
+        cls = pytree(cls, children=core)
+        cls.core_axes = {name: AXES.get(axes, (axes,)) for name, axes in core.items()}
+        cls.core_ndim = {name: len(axes) for name, axes in cls.core_axes.items()}
+        return cls
 
     return decorate
 
@@ -359,14 +358,13 @@ class Of:
         return self.function(i, j)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def _of_masks(cls: type[T]) -> type[T]:
+def _of_masks(cls: Any) -> Any:
     """Makes a class with a field `masks`, a tuple of masks, a part of a mask."""
-    made: Any = pytree(cls, children=("masks",))
+    cls = pytree(cls, children=("masks",))
     # What is known of arrays, the masks within know.
-    made.core_axes = {}
-    made.core_ndim = {}
-    return made
+    cls.core_axes = {}
+    cls.core_ndim = {}
+    return cls
 
 
 @_of_masks

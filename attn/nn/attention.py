@@ -275,9 +275,15 @@ class MultiHeadAttention(nn.Module):
             k, v = as_cached(k, v)
             kept = write_entries(kept[0], k, t, axis=-1), write_entries(kept[1], v, t)
         if self.reach is not None:
-            visible = visible & _is_near(visible, t, x.shape[1], self.reach)
+            visible = visible & self._is_near(visible, t, x.shape[1])
         visible = kept_visible(visible, t, _entries(kept))
         return kept, visible, ctx.replace(cache=(kept, own))
+
+    def _is_near(self, visible: Array, t: Any, k: int) -> Array:
+        """Returns which entries stand within reach; none stand behind the step's."""
+        positions = jnp.arange(visible.shape[-1]) // k
+        first = jnp.expand_dims(jnp.asarray(t) - jnp.asarray(self.reach), (-2, -1))
+        return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
 
     def _latents(self, x: Array, places: Any) -> Array:
         """Returns what a cache keeps: c = x W_C, 1 where there are biases, and r."""
@@ -455,13 +461,6 @@ def entries_of(cache: Any) -> int:
 def _entries(kept: Any) -> int:
     # Of values and latents tokens are the last axis but one.
     return jax.tree.leaves(kept)[-1].shape[-2]
-
-
-def _is_near(visible: Array, t: Any, k: int, reach: int) -> Array:
-    """Returns which entries stand within reach; none stand behind the step's."""
-    positions = jnp.arange(visible.shape[-1]) // k
-    first = jnp.expand_dims(jnp.asarray(t) - reach, (-2, -1))
-    return positions.reshape(1, 1, -1) >= first.reshape(-1, 1, 1)
 
 
 def _project(x: Array, w: Array) -> Array:

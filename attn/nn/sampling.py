@@ -60,7 +60,7 @@ def sample(
       bos: the token that the model reads first.
       eos: the token that ends a text.
       temperature: 0 for the likeliest token always.
-      top_k: the number of likeliest tokens to draw from, 0 for all (Fan et al. 2018).
+      top_k: only so many of the likeliest tokens, 0 for all (Fan et al. 2018).
       top_p: only the fewest likeliest tokens whose probabilities sum to this at least
         (Holtzman et al. 2020).
       mask: that of the model's full pass, for `max_length` queries and keys, where it shows
@@ -92,7 +92,11 @@ def sample(
         t, caches, tokens, log_probs, done = state
         visible = visible_at(mask, (batch,), t, max_length)
         ctx = Context(step=updates, decoding=Decoding(t, visible), cache=caches)
-        hidden, ctx = _decode(model, variables, tokens[:, t][:, None], ctx)
+        # Linen's `apply` promises less than the method gives.
+        results: Any = model.apply(
+            variables, tokens[:, t][:, None], ctx, method="decode"
+        )
+        hidden, ctx = results
         logits = jnp.einsum(
             "bd,yd->by", hidden[:, 0], matrix, preferred_element_type=jnp.float32
         )
@@ -116,10 +120,6 @@ def sample(
     start = jnp.int32(0), caches, tokens, jnp.zeros(batch), jnp.zeros(batch, bool)
     _, _, tokens, log_probs, _ = jax.lax.while_loop(unfinished, extend, start)
     return SampleResult(tokens[:, 1:], log_probs)
-
-
-def _decode(model: nn.Module, variables: Any, tokens: Array, ctx: Context) -> Any:
-    return model.apply(variables, tokens, ctx, method="decode")
 
 
 def allowed_tokens(

@@ -60,8 +60,8 @@ def select(
     # At init every collection is mutable, and weights would become variables.
     watched = module.is_mutable_collection("weights") and not module.is_initializing()
     # By default sow gathers a tuple of all calls; only the last one is wanted.
-    keep_last: dict[str, Any] = dict(reduce_fn=lambda _, new: new, init_fn=lambda: None)
-    sow = functools.partial(module.sow, **keep_last)
+    last: Any = dict(reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    sow = functools.partial(module.sow, **last)
     # Hard attention is watched by the soft weights from which it selects.
     if watched or module.selection == "soft":
         out = attend(q, k, v, return_weights=watched, **arguments, **dropout)

@@ -94,9 +94,9 @@ def _check(q: AnyArray, k: AnyArray, table: Array, places: Array | None) -> None
 
 
 def _scores(
-    q: AnyArray,
-    k: AnyArray,
-    v: AnyArray,
+    q: Array,
+    k: Array,
+    v: Array,
     *,
     table: Array,
     places: Array,
@@ -106,7 +106,7 @@ def _scores(
     """Computes the scores of one head with what its positions add to them."""
     s = scores_of_head(q, k, v, mask=mask, **arguments)
     wide = at_least_float32(q.dtype)
-    of_counts = jnp.asarray(q, wide) @ table.astype(wide).T
+    of_counts = q.astype(wide) @ table.astype(wide).T
     visible = mask.tile(jnp.arange(q.shape[0]), jnp.arange(k.shape[0]))
     gates = jnp.where(visible, jax.nn.sigmoid(s.astype(wide)), 0)
     counts = jnp.minimum(_counts(gates, places), len(table) - 1)
