@@ -28,7 +28,7 @@ def settings_of(case: Case) -> Settings:
         return resolve(base(case.base), case.changes)
     config = copy.deepcopy(base(case.base))
     for key, value in case.changes.items():
-        group, _, name = key.rpartition(".") if isinstance(key, str) else ("", "", key)
+        group, _, name = key.partition(".") if isinstance(key, str) else ("", "", key)
         if isinstance(config.get(group), dict):
             config[group][name] = value
         else:
