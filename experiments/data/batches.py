@@ -133,7 +133,7 @@ class Batches:
       batches_in_part: the number of batches in the current part; packing varies it a
         little.
       real_tokens: the share of the current part's positions, source and target together,
-        that are no padding.
+        that are no padding; where targets are `labels`, of the source's alone.
     """
 
     def __init__(
@@ -144,12 +144,14 @@ class Batches:
         sequence_length: int,
         seed: int,
         by_length: bool = False,
+        labels: bool = False,
     ):
         self._corpus = pairs if isinstance(pairs, Corpus) else corpus(pairs)
         self._batch_size = batch_size
         self._sequence_length = sequence_length
         self._seed = seed
         self._by_length = by_length
+        self._sides = 1 if labels else 2
         _check(self._corpus, sequence_length)
         self._row_pairs = most_in_a_row(self._corpus, sequence_length)
         self._parts = -(-len(self._corpus.source.lengths) // PART)
@@ -213,9 +215,8 @@ class Batches:
         lengths = [side.lengths[pairs] for side in self._corpus]
         self._slots = self._slots_of(pairs, lengths)
         self.batches_in_part = len(self._slots)
-        real = int(sum(side.sum() for side in lengths))
-        # Twice, for source and target.
-        positions = 2 * self._slots[..., 0].size * self._sequence_length
+        real = int(sum(side.sum() for side in lengths[: self._sides]))
+        positions = self._sides * self._slots[..., 0].size * self._sequence_length
         self.real_tokens = real / positions
 
     def _slots_of(self, pairs, lengths):

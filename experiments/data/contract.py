@@ -107,7 +107,8 @@ def read(data: OutsideData, source: Texts | None = None) -> Reading:
             digest.update(json.dumps(pair).encode())
             sizes[split] += 1
         digests[split] = digest.hexdigest()
-    return Reading(fingerprint, digests, sizes, source.source.counts())
+    counts = getattr(source.source, "counts", dict)()
+    return Reading(fingerprint, digests, sizes, counts)
 
 
 def _pairs(source, split) -> Iterator[tuple[str, str]]:

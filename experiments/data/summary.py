@@ -94,6 +94,7 @@ def packing(prepared: Dataset, settings: Settings) -> float:
         sequence_length=t.sequence_length,
         seed=settings.seed,
         by_length=t.bucket_by_length,
+        labels=bool(prepared.labels),
     ).real_tokens
 
 

@@ -320,6 +320,7 @@ def batches_of(prepared: Dataset, training: Training, seed: int) -> Batches:
         sequence_length=training.sequence_length,
         seed=seed,
         by_length=training.bucket_by_length,
+        labels=bool(prepared.labels),
     )
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn import Context, Mask
+from attn import Context, Mask, keys_of_rows
 from experiments.data import dataset
 from experiments.data.batches import Batches, Encoded, assemble, corpus, padded
 from experiments.data.corpora import CorpusError
@@ -30,8 +30,13 @@ from experiments.sweep.plan import check_all, plan_trials
 from experiments.system.signals import Interrupted
 from experiments.training import loop
 from experiments.trial import cost, flops
-from experiments.trial.program import build_model, initial_state, program_of
-from experiments.trial.step import token_losses
+from experiments.trial.program import (
+    build_model,
+    hyper_of,
+    initial_state,
+    program_of,
+)
+from experiments.trial.step import summed_gradients, token_losses
 from tests.experiments import tiny
 
 SIZES = dict(
@@ -293,6 +298,23 @@ def test_a_custom_objective(tmp_path):
     (outside,) = own.outside(["data"])
     assert outside.name == "Doubled"
     assert resolve(own.to_dict()) == own
+    program, state = trial()
+    trainable = dict(params=state.params, positions=state.positions)
+    _, batch = next(padded(pairs(3, 5), 2, 8, Label()))
+    losses = {}
+    for objective in (Label(), own.objective):
+        gradients, *sums = summed_gradients(
+            program._replace(objective=objective),
+            trainable,
+            hyper_of(settings()),
+            batch,
+            keys_of_rows(jax.random.key(0), np.arange(2)),
+            0,
+        )
+        losses[objective] = (gradients["params"]["query"], *sums)
+    plain, tripled = losses.values()
+    np.testing.assert_allclose(tripled[0], 3 * plain[0], rtol=1e-4)
+    assert tripled[1] == pytest.approx(3 * plain[1]) and tripled[2] == plain[2]
 
 
 @pytest.fixture(scope="module")

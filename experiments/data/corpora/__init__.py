@@ -57,6 +57,8 @@ class Source(Protocol):
         answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test
         split: the words that are translations of each other.
+      counts(): a method that returns how many pairs were left out, by the name of the reason,
+        once all was read.
       warnings(): a method that returns lines which a user should see before training.
     """
 
@@ -77,9 +79,6 @@ class Source(Protocol):
 
     def place(self, split: str, i: int) -> str:
         """Returns where pair i of a split stands, for messages: "val.en:7"."""
-
-    def counts(self) -> dict[str, int]:
-        """Returns what the source left out, by name, once all was read."""
 
 
 MODULES = {

@@ -76,7 +76,8 @@ class Texts:
     def counts(self) -> dict[str, int]:
         """Returns what was left out, by name, once all was read."""
         bad = {f"{split}_bad": len(self._numbers[split]) for split in SPLITS}
-        return self.source.counts() | {name: n for name, n in bad.items() if n}
+        counts = getattr(self.source, "counts", dict)()
+        return counts | {name: n for name, n in bad.items() if n}
 
     def warnings(self) -> list[str]:
         """Returns what a user should see before training, once all was read."""

@@ -290,10 +290,6 @@ class Source:
         """Returns a text's name."""
         return f"{self._data.corpus}, {split}, text {i}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every text is used."""
-        return {}
-
     def _in_places(self, text):
         answers = [NOTHING] * len(text.symbols)
         for position, answer in text.answers.items():
