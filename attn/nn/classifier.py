@@ -8,7 +8,7 @@ dropout, embeddings and deviations are those of the Transformer's encoder. B row
 texts of a row, D = d_model, L labels.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from attn.nn.layers import Dropout, PositionTable
 from attn.nn.products import of_score
 from attn.nn.rnn import SingleHead
 from attn.nn.transformer import of_block
+
+if TYPE_CHECKING:
+    from attn import config
 
 
 class Classifier(Stacked):
@@ -37,11 +40,12 @@ class Classifier(Stacked):
       ValueError: a description that makes no sense, or layers that differ with scan.
     """
 
+    config: "config.Classifier"
     labels: int = 2
 
     def setup(self):
         """Makes embeddings, position table, layers, the query and the output."""
-        config = self.config
+        config: Any = self.config
         d_model = config.d_model
         self._draw_embeddings(("embedding",))
         positions = config.tables()["source_positions"]
@@ -98,7 +102,7 @@ class Classifier(Stacked):
         """
         D = self.config.d_model
         score = of_score(self.config.pooling_score, D)
-        counts = [None]
+        counts: list[Any] = [None]
         if score is not None:
             counts = [score.query + n * (score.key + score.pair + D) + self.labels * D]
         for block in self.config.stack("encoder"):
