@@ -213,7 +213,7 @@ def weight_rows(
 def _weight_rows(
     q: AnyArray,
     k: AnyArray,
-    queries: np.ndarray,
+    queries: AnyArray,
     score: Any,
     normaliser: Any,
     mask: Mask,

@@ -25,7 +25,7 @@ holds a new score to the contract.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self, dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,7 @@ class Bilinear:
     @classmethod
     def init(
         cls, key: Array, h: int, d_q: int, d_k: int, *, rank: int | None = None
-    ) -> Self:
+    ) -> "Bilinear":
         """Draws W of h heads, (H, Q, K).
 
         With a rank R it is two factors, (H, Q, R) and (H, R, K).
@@ -203,7 +203,7 @@ class Additive:
         *,
         d_a: int | None = None,
         bias: bool = False,
-    ) -> Self:
+    ) -> "Additive":
         """Draws the parameters of h heads with hidden width A = d_a, d_k unless given.
 
         A bias starts at 0.
@@ -293,7 +293,7 @@ class QKNorm:
         *,
         inner: ScoreChoice = "scaled_dot",
         norm: str = "rms",
-    ) -> Self:
+    ) -> "QKNorm":
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Gains start at 1. The one number of norm="l2" starts at √d_k, where Henry et al.
@@ -362,7 +362,7 @@ class Softcap:
         *,
         inner: ScoreChoice = "scaled_dot",
         cap: float = 50.0,
-    ) -> Self:
+    ) -> "Softcap":
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Raises:
@@ -417,7 +417,7 @@ class Annealed:
         start: float = 2.0,
         end: float = 1.0,
         steps: int = 1000,
-    ) -> Self:
+    ) -> "Annealed":
         """Makes the score of h heads around the one that `score_init(inner)` makes.
 
         Raises:

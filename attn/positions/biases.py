@@ -24,7 +24,7 @@ own bias is:
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class RelativeBias:
     offset: Any = 0  # Int[Array, ""]
 
     @classmethod
-    def init(cls, key: Array, h: int, reach: int) -> Self:
+    def init(cls, key: Array, h: int, reach: int) -> "RelativeBias":
         """Draws the table of h heads and distances up to r = reach from N(0, 0.02²).
 
         Liu et al. 2021, "Swin Transformer".
@@ -111,7 +111,7 @@ class BucketBias:
         buckets: int = 32,
         bidirectional: bool = True,
         max_distance: int = 128,
-    ) -> Self:
+    ) -> "BucketBias":
         """Draws the table of h heads, Glorot-uniform over (h, buckets), as in t5x."""
         table = jax.nn.initializers.glorot_uniform()(key, (h, buckets))
         return cls(table, bidirectional=bidirectional, max_distance=max_distance)

@@ -5,7 +5,7 @@ of a tile.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class ForgetGates:
     b: Any  # Float[Array, "H"]
 
     @classmethod
-    def init(cls, key: Array, d_model: int, h: int) -> Self:
+    def init(cls, key: Array, d_model: int, h: int) -> "ForgetGates":
         """Draws w, Glorot-uniform; b is 0, so that a gate is about a half at first."""
         w = jax.nn.initializers.glorot_uniform()(key, (d_model, h))
         return cls(w, jnp.zeros(h))

@@ -6,7 +6,7 @@ MLP; n queries and m keys of a tile.
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class KerpleLogBias:
     offset: Any = 0  # Int[Array, ""]
 
     @classmethod
-    def init(cls, key: Array, h: int) -> Self:
+    def init(cls, key: Array, h: int) -> "KerpleLogBias":
         """Draws r_1 from U(0.01, 2) and r_2 from U(0.01, 1), as their code does."""
         keys = jax.random.split(key)
         r_1, r_2 = _uniform(keys[0], h, 2.0), _uniform(keys[1], h, 1.0)
@@ -62,7 +62,7 @@ class KerplePowerBias:
     offset: Any = 0  # Int[Array, ""]
 
     @classmethod
-    def init(cls, key: Array, h: int) -> Self:
+    def init(cls, key: Array, h: int) -> "KerplePowerBias":
         """Draws r_1 from U(0.01, 1) and r_2 from U(0.01, 1.99), about as their code does."""
         keys = jax.random.split(key)
         half = _uniform(keys[1], h, 1.99) / 2
@@ -103,7 +103,7 @@ class FireBias:
     @classmethod
     def init(
         cls, key: Array, h: int, width: int = 32, threshold: float = 512.0
-    ) -> Self:
+    ) -> "FireBias":
         """Draws an MLP of `width` units; c = 0.1 and L = threshold at first.
 
         Weights and b_1 are uniform within ±1/√(inputs), as in their code.

@@ -381,3 +381,9 @@ def test_normalisers_that_cannot_select_are_refused(selection, normaliser, messa
     x, memory = inputs()
     with pytest.raises(ValueError, match=message):
         model.init(jax.random.key(1), x, Context(memory=memory))
+
+
+def test_an_attention_by_itself_checks_its_description():
+    module = MultiHeadAttention(config.Attention(8, 4, 2, 2, h_kv=3))
+    with pytest.raises(ValueError, match="h_kv=3: 4 heads of queries cannot share 3"):
+        module.init(jax.random.key(0), jnp.zeros((1, 2, 8)), Context())
