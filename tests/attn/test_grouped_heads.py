@@ -294,3 +294,15 @@ def test_the_kernel_of_a_step_shares_keys_too(normaliser):
 def test_heads_that_do_not_divide_are_refused(h, h_kv):
     with pytest.raises(ValueError, match=rf"{h} heads of queries .* {h_kv} of keys"):
         attention(*inputs(h, h_kv))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_empty_batch_has_no_heads_to_wait_for(at_once, monkeypatch):
+    module = sys.modules["attn.map_heads"]
+    monkeypatch.setattr(module, "heads_at_once", lambda *_: at_once)
+    q = jnp.zeros((0, 3, 4, 2))
+    k = jnp.zeros((0, 3, 2, 2))
+    jax.clear_caches()
+    out = attention(q, k, k, mask=Mask.causal(), implementation="blocks")
+    assert out.shape == q.shape
+    jax.clear_caches()
