@@ -177,6 +177,14 @@ class Attention:
                 getattr(self, name).check(self)
         drawn(self.score, self.normaliser, self.h, self.d_k + self.d_r)
 
+    def check_alone(self) -> None:
+        """Raises ValueError as `check` does, but not for a table, which is the model's."""
+        has_table = not self.positions.in_layers
+        alone = (
+            dataclasses.replace(self, positions=NoPositions()) if has_table else self
+        )
+        Attention.check(alone)
+
     def of_memory(self) -> "Attention":
         """Returns the options of attention to another text, whose places say nothing."""
         return dataclasses.replace(

@@ -73,7 +73,7 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         """Draws the parameters."""
         a = self.config
-        a.check()
+        a.check_alone()
         if self.selection == "sampled":
             self.baseline = Baseline()
         self._draw_projections(a)

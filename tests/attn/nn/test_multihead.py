@@ -300,3 +300,23 @@ def test_rates_that_make_no_sense_are_refused(selection, numbers, message):
     ctx = Context(memory=memory, numbers={"P_attention": numbers})
     with pytest.raises(ValueError, match=message):
         module.init(jax.random.key(1), x, ctx)
+
+
+@pytest.mark.parametrize(
+    ("selection", "normaliser", "message"),
+    [
+        ("argmax", "stick_breaking", "need not have the greatest weight of Stick"),
+        ("sampled", "sink", "those of Sink need not sum to 1"),
+    ],
+)
+def test_normalisers_that_cannot_select_are_refused(selection, normaliser, message):
+    model = CrossAttention(description(normaliser=normaliser), selection=selection)
+    x, memory = inputs()
+    with pytest.raises(ValueError, match=message):
+        model.init(jax.random.key(1), x, Context(memory=memory))
+
+
+def test_an_attention_by_itself_checks_its_description():
+    module = MultiHeadAttention(config.Attention(8, 4, 2, 2, h_kv=3))
+    with pytest.raises(ValueError, match="h_kv=3: 4 heads of queries cannot share 3"):
+        module.init(jax.random.key(0), jnp.zeros((1, 2, 8)), Context())
