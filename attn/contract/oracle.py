@@ -17,22 +17,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from attn.pytrees import AnyArray
+
 Scores = Float[Array, "B H N M"]
 
 
-def dot(q: Array, k: Array) -> Scores:
+def dot(q: AnyArray, k: AnyArray) -> Scores:
     """Computes qᵀ k."""
     return jnp.einsum("bhnk,bhmk->bhnm", q, k)
 
 
-def scaled_dot(q: Array, k: Array, scale: Any = None) -> Scores:
+def scaled_dot(q: AnyArray, k: AnyArray, scale: Any = None) -> Scores:
     """Computes qᵀ k · scale, of each head or all; by default 1/√K (Vaswani et al. 2017)."""
     if scale is None:
         scale = max(1, q.shape[-1]) ** -0.5
     return dot(q, k) * jnp.reshape(scale, (1, -1, 1, 1))
 
 
-def bilinear(q: Array, k: Array, w: Array, w_2: Array | None = None) -> Scores:
+def bilinear(
+    q: AnyArray, k: AnyArray, w: AnyArray, w_2: AnyArray | None = None
+) -> Scores:
     """Computes qᵀ W k, or qᵀ W W₂ k, with W (H, K, K) (Luong et al. 2015)."""
     q = jnp.einsum("bhnk,hkl->bhnl", q, _all_heads(w, q))
     if w_2 is not None:
@@ -41,7 +45,12 @@ def bilinear(q: Array, k: Array, w: Array, w_2: Array | None = None) -> Scores:
 
 
 def additive(
-    q: Array, k: Array, w_q: Array, w_k: Array, v: Array, b: Array | None = None
+    q: AnyArray,
+    k: AnyArray,
+    w_q: AnyArray,
+    w_k: AnyArray,
+    v: AnyArray,
+    b: AnyArray | None = None,
 ) -> Scores:
     """Computes vᵀ tanh(W_q q + W_k k + b), with v (H, A) (Bahdanau et al. 2015)."""
     of_q = jnp.einsum("bhnk,hka->bhna", q, _all_heads(w_q, q))
@@ -52,7 +61,7 @@ def additive(
     return jnp.einsum("bhnma,ha->bhnm", hidden, _all_heads(v, q))
 
 
-def _all_heads(parameter: Array, q: Array) -> Array:
+def _all_heads(parameter: AnyArray, q: AnyArray) -> Array:
     return jnp.broadcast_to(parameter, (q.shape[1], *parameter.shape[1:]))
 
 

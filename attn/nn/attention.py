@@ -26,6 +26,7 @@ from attn.nn.layers import ACTIVATIONS
 from attn.nn.selection import Baseline, check_nothing_to_drop, select
 from attn.normalisers import check_selected, normaliser_init
 from attn.positions import bias_of_heads, bias_row
+from attn.pytrees import AnyArray
 from attn.scores import Dot, ScoreChoice, score_init
 
 if TYPE_CHECKING:
@@ -463,7 +464,7 @@ def _entries(kept: Any) -> int:
     return jax.tree.leaves(kept)[-1].shape[-2]
 
 
-def _project(x: Array, w: Array) -> Array:
+def _project(x: AnyArray, w: AnyArray) -> Array:
     return jnp.einsum("bnd,dhk->bnhk", x, w)
 
 

@@ -182,7 +182,7 @@ def test_what_it_writes(trained):
         sampler(1, beginning="very " * 30)
     with pytest.raises(WorkdirError, match=r"99 tokens are more than the \d\d that"):
         sampler(1, max_length=99)
-    message = r"a language model, which translates nothing: launch\.sample"
+    message = r"a model that translates nothing: launch\.sample uses it"
     with pytest.raises(WorkdirError, match=message):
         Translator(workdir)
 

@@ -51,7 +51,7 @@ def test_a_command_without_settings_names_none(run):
         (("sweep", CONFIG, "--sweep=hedas"), "nothing); did you mean heads?"),
         (
             ("report", "--workdir=x", "--interest=blue:1"),
-            "accuracy are; did you mean bleu?",
+            "are; did you mean bleu?",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.evaluation.metrics import METRICS
 from tests.calls import call
 from tests.experiments import fakes
 
@@ -29,7 +30,7 @@ def test_rows_within_the_interest_are_equal(tmp_path):
         [
             (
                 "ter:1",
-                "'ter' is no metric; perplexity, bleu, chrf, exact_match, accuracy are",
+                f"'ter' is no metric; {', '.join(metric.key for metric in METRICS)} are",
             ),
             ("bleu:a", "'a' is no number above 0; write bleu:0.5"),
             ("bleu", "'' is no number above 0"),

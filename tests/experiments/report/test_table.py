@@ -7,7 +7,7 @@ import re
 import pytest
 import rich.console
 
-from experiments.evaluation.metrics import BLEU
+from experiments.evaluation.metrics import BLEU, METRICS
 from experiments.report.cells import Grid
 from experiments.report.formats import to_markdown
 from experiments.report.rows import short_names
@@ -174,9 +174,8 @@ def test_csv_has_labels_and_the_scores_of_all_weights(tmp_path):
         ({"label": "a, b", "model.h": 2}, fakes.DIVERGED, {}),
     ]
     base, other = read_csv(write_report(fakes.sweep(tmp_path, trials)))
-    keys = ("perplexity", "bleu", "chrf", "exact_match", "accuracy")
-    columns = [f"{name}.{key}" for name in ("raw", "ema") for key in keys]
-    assert list(base)[-11:] == [*columns, "code"]
+    columns = [f"{name}.{metric.key}" for name in ("raw", "ema") for metric in METRICS]
+    assert list(base)[-len(columns) - 1 :] == [*columns, "code"]
     names = (
         "label",
         "bleu_detokenized",
