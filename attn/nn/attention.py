@@ -26,6 +26,7 @@ from attn.nn.layers import ACTIVATIONS
 from attn.nn.selection import Baseline, check_nothing_to_drop, select
 from attn.normalisers import check_selected, normaliser_init
 from attn.positions import bias_of_heads, bias_row
+from attn.pytrees import AnyArray
 from attn.scores import Dot, ScoreChoice, score_init
 
 if TYPE_CHECKING:
@@ -463,11 +464,11 @@ def _entries(kept: Any) -> int:
     return jax.tree.leaves(kept)[-1].shape[-2]
 
 
-def _project(x: Array, w: Array) -> Array:
+def _project(x: AnyArray, w: AnyArray) -> Array:
     return jnp.einsum("bnd,dhk->bnhk", x, w)
 
 
-def _plus(x: Array, b: Array) -> Array:
+def _plus(x: AnyArray, b: AnyArray) -> AnyArray:
     """Returns x + b, the same b for every token."""
     # Axes are written out: the tests make JAX raise where it would add them.
     return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)
