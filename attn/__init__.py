@@ -36,6 +36,7 @@ from attn.mixers import (
 )
 from attn.nn.attention import CrossAttention, MultiHeadAttention
 from attn.nn.beam_search import BeamResult, beam_search, greedy
+from attn.nn.classifier import Classifier
 from attn.nn.language_model import LanguageModel
 from attn.nn.layers import FeedForward, Norm
 from attn.nn.rnn import RNN
@@ -116,6 +117,7 @@ __all__ = [
     "BeamResult",
     "Bilinear",
     "BucketBias",
+    "Classifier",
     "CoPE",
     "Context",
     "Convolution",

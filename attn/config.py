@@ -101,48 +101,42 @@ class Attention:
     """One attention: MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O (section 3.2.2)."""
 
     d_model: int = at_least(2, 512, 2**16)
-    """Width of embeddings and of every layer's output, in features; 2 to 65,536."""
+    """Width of embeddings and of every layer's output, in features."""
     h: int = at_least(1, 8, 2**12)
-    """Heads of each attention; 1 to 4096."""
+    """Heads of each attention."""
     d_k: int = at_least(1, 64, 2**16)
-    """Width of a head's queries and keys, in features; 1 to 65,536. It is independent of
-    d_model and h."""
+    """Width of a head's queries and keys, in features, independent of d_model and h."""
     d_v: int = at_least(1, 64, 2**16)
-    """Width of a head's values, in features; 1 to 65,536."""
+    """Width of a head's values, in features."""
     h_kv: int = at_least(0, 0, 2**12)
-    """Heads of keys and values, 0 to 4096: 0 for h, 1 for multi-query attention, otherwise
-    a divisor of h, for grouped-query attention. A decoder's cache is smaller by h/h_kv."""
+    """Heads of keys and values: 0 for h, 1 for multi-query attention, otherwise a divisor of
+    h, for grouped-query attention. A decoder's cache is smaller by h/h_kv."""
     d_c: int = at_least(0, 0, 2**16)
-    """Width of latents of which keys and values are made, in features, 0 to 65,536: 0 for
-    none. It is multi-head latent attention; a decoder's cache has d_c numbers a token."""
+    """Width of the latents that keys and values are made of, in features; 0 for none. This is
+    multi-head latent attention; a decoder's cache has d_c numbers a token."""
     d_r: int = at_least(0, 0, 2**16)
-    """Width of the key beside latents that rotary positions turn, in features, 0 to 65,536.
-    They need it, and 0 is right without them or without d_c."""
+    """Width of the key beside latents that rotary positions turn, in features. Only these
+    need it, and only with d_c."""
     score: Any = made_by("score", "scaled_dot", SCORES)
     """The function by which attention compares a query and a key."""
     normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
-    """How attention makes weights of scores, softmax or what stands in its place."""
+    """How attention turns scores into weights."""
     positions: Positions = value_of(Positions, Sinusoidal())
-    """How the model knows where a token stands: a table that is added to the embeddings
-    (sinusoidal, learned, randomised), or a part of self-attention (rotary, alibi, relative,
-    t5, kerple, fire, forget, cope)."""
+    """How the model knows where a token stands: by a table that is added to the embeddings
+    (sinusoidal, learned, randomised), or within self-attention (the others)."""
     heads: Heads = value_of(Heads, Separate())
-    """How the heads of an attention interact. separate: not at all;
-    differential(lambda_init=None): a head's weights are the difference of two maps, each
-    with queries and keys of d_k features, and None for a lambda_init that grows with the
-    layer; talking: heads mix their scores and their weights, with memory h·n²."""
+    """How the heads of an attention interact. talking takes memory h·n²."""
     residual: Residual = value_of(Residual, NoResidual())
-    """What self-attention takes over from the layers before. none; values: a share of the
-    first layer's values; scores: the scores of the layer before, with memory h·n²."""
+    """What self-attention takes over from earlier layers. scores takes memory h·n²."""
     gate: str = one_of(GATES, "none")
-    """A gate on the outputs of heads before W_O, σ(x W_g). head: one number a head and
-    token; element: d_v numbers."""
+    """A gate σ(x W_g) on the outputs of heads before W_O. head: one number a head and token;
+    element: d_v numbers."""
     # The projections of section 3.2.2 are matrices alone.
     biases: bool = flag(False)
-    """Give W_Q, W_K, W_V and W_O, and a gate's W_g, bias vectors: True or False."""
+    """Whether W_Q, W_K, W_V and W_O, and a gate's W_g, have bias vectors."""
     combine: str = one_of(COMBINATIONS, "concat")
     """How heads become one vector. concat: Concat(heads) W_O; mean: the mean of heads whose
-    W_V leads to d_model, one full matrix where d_v = d_model, otherwise of rank d_v."""
+    W_V leads to d_model, of rank d_v where d_v differs from d_model."""
     head_activation: str = one_of(ACTIVATIONS, "none")
     """Activation function on the output of attention."""
 
@@ -203,15 +197,12 @@ class Layer(Attention):
     """The options that the layers of every model have beside those of attention."""
 
     d_ff: int = at_least(1, 2048, 2**20)
-    """Hidden width of the feed-forward network, in features; 1 to 1,048,576."""
+    """Hidden width of the feed-forward network, in features."""
     feed_forward: FeedForward = value_of(FeedForward, ReLU())
-    """The feed-forward network: relu, gelu or silu, the activation between two matrices;
-    gated(activation=silu): a third matrix makes factors of its hidden units."""
+    """The feed-forward network, by its activation; gated has a third matrix."""
     # The paper has post; tensor2tensor's later defaults are pre.
     norm: Norm = value_of(Norm, Post())
-    """Place of normalisation. post: Norm(x + Sublayer(x)); post_final: and one more after
-    each stack; pre: x + Sublayer(Norm(x)); both: x + Norm(Sublayer(Norm(x))). Each has
-    options kind=layer, LayerNorm, or kind=rms, RMSNorm, and epsilon=1e-6."""
+    """Place and kind of normalisation. kind=layer is LayerNorm, kind=rms RMSNorm."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,26 +233,11 @@ class Stacks(Layer):
     """The options that models of one or two stacks of layers have."""
 
     N: int = at_least(1, 6, 1000)
-    """Layers in the encoder, and as many in the decoder; 1 to 1000."""
-    embeddings: str = one_of(EMBEDDINGS, "tied")
-    """Sharing of the vocabulary matrices. tied: one for source, target and output;
-    target: one for target and output; separate: three."""
+    """Layers in the encoder, and as many in the decoder."""
     embedding_scale: float = at_least(0, 0.0, 1e6)
     """Factor on embeddings, above 0; 0 is the paper's √d_model."""
-    decoder_mixing: Mixer = value_of(Mixer, SelfAttention())
-    """What mixes the positions of the target, Table 1 of the paper: attention;
-    restricted(radius=4), attention to the nearest positions; recurrence(cell=gru);
-    convolution(radius=4); separable(radius=4), a convolution of each feature by itself and
-    then a matrix. Or a relative of attention whose state is a matrix a head, with h, d_k and
-    d_v: linear_attention; gated_linear_attention(decay=feature), with a decay for each
-    feature of a key or, decay=head, for each head; deltanet(beta_max=1, householders=1),
-    whose tokens write that many times, with β up to 2 at most; gated_deltanet, with the same
-    options. All look back only."""
-    decoder: Mapping[str, Any] = changes("decoder")
-    """What differs in the decoder's layers, or in one of them: model.decoder.N=2,
-    model.decoder.h=4, model.decoder.layer_1.score=additive."""
 
-    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+    parts: ClassVar[tuple[str, ...]]
     numbers: ClassVar[tuple[str, ...]] = ("P_drop", "P_attention", "P_ff")
     """The numbers of the context that it reads."""
     has_stacks: ClassVar[bool] = True
@@ -286,7 +262,12 @@ class Stacks(Layer):
 
     def tables(self) -> dict[str, Positions]:
         """Returns the positions that fill each of the model's tables, by its name."""
-        return {"target_positions": self.stack("decoder")[0].positions}
+        names = {"encoder": "source_positions", "decoder": "target_positions"}
+        return {
+            table: self.stack(part)[0].positions
+            for part, table in names.items()
+            if part in self.parts
+        }
 
     def final_norm(self, part: str) -> Norm | None:
         """Returns the norm that follows a stack, which is its last layer's, or None."""
@@ -352,7 +333,25 @@ class Stacks(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Transformer(Stacks):
+class Decoder(Stacks):
+    """The options of models that have a decoder."""
+
+    embeddings: str = one_of(EMBEDDINGS, "tied")
+    """Sharing of the vocabulary matrices. tied: one for source, target and output;
+    target: one for target and output; separate: three."""
+    decoder_mixing: Mixer = value_of(Mixer, SelfAttention())
+    """What mixes the positions of the target, looking back only. decay=feature or head: a
+    decay for each feature of a key or for each head; beta_max: the largest β, at most 2;
+    householders: how often a token writes to the state."""
+    decoder: Mapping[str, Any] = changes("decoder")
+    """What differs in the decoder's layers, or in one of them: model.decoder.N=2,
+    model.decoder.h=4, model.decoder.layer_1.score=additive."""
+
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Decoder):
     """The encoder-decoder of "Attention Is All You Need"; the defaults are its base model."""
 
     kind: ClassVar[str] = "transformer"
@@ -379,11 +378,6 @@ class Transformer(Stacks):
         options = _options_of(self.of_memory(), Attention)
         return Attention(**options | _changed(self.cross, number))
 
-    def tables(self) -> dict[str, Positions]:
-        """Returns the positions that fill each of the model's tables, by its name."""
-        source = self.stack("encoder")[0].positions
-        return {"source_positions": source, **super().tables()}
-
     def check(self) -> None:
         super().check()
         for attention in dict.fromkeys(self.cross_attentions()):
@@ -402,7 +396,7 @@ class Transformer(Stacks):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModel(Stacks):
+class LanguageModel(Decoder):
     """A decoder by itself, which models the target side."""
 
     kind: ClassVar[str] = "language"
@@ -410,6 +404,30 @@ class LanguageModel(Stacks):
     # Without a source, `target` would say the same as `tied`.
     embeddings: str = one_of(("tied", "separate"), "tied")
     """Sharing of the vocabulary matrices. tied: one for input and output; separate: two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier(Stacks):
+    """An encoder, attention pooling over it, and a linear map to labels (Yang et al. 2016)."""
+
+    kind: ClassVar[str] = "classifier"
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    encoder_mixing: Mixer = value_of(Mixer, SelfAttention())
+    """What mixes the positions of the source, as decoder_mixing, but in both directions."""
+    encoder: Mapping[str, Any] = changes("encoder")
+    """What differs in the encoder's layers, as model.decoder."""
+    pooling_score: Any = made_by("score", "additive", SCORES)
+    """The function by which the learned query of the pooling compares itself with the
+    encoder's states."""
+    pooling_normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
+    """How the pooling makes weights of scores, softmax or what stands in its place."""
+
+    def check(self) -> None:
+        super().check()
+        score, normaliser = self.pooling_score, self.pooling_normaliser
+        with naming("pooling", f"{score}, {normaliser}"):
+            drawn(score, normaliser, 1, self.d_model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -421,16 +439,16 @@ class RNN:
     has_stacks: ClassVar[bool] = False
 
     N: int = at_least(1, 6, 1000)
-    """Layers in the encoder, and as many in the decoder; 1 to 1000."""
+    """Layers in the encoder, and as many in the decoder."""
     d_model: int = at_least(2, 512, 2**16)
-    """Width of embeddings and of every layer's output, in features; 2 to 65,536, even."""
+    """Width of embeddings and of every layer's output, in features; an even number."""
     embeddings: str = one_of(EMBEDDINGS, "tied")
     """Sharing of the vocabulary matrices, as for the Transformer."""
     score: Any = made_by("score", "scaled_dot", SCORES, "none")
     """The function by which attention compares states; none: there is no attention, and
     the encoder's last states stand in its place."""
     normaliser: Any = made_by("normaliser", "softmax", NORMALISERS)
-    """How attention makes weights of scores, softmax or what stands in its place."""
+    """How attention turns scores into weights."""
     cell: str = one_of(CELLS, "lstm")
     """The recurrent cell."""
     selection: str = one_of(SELECTIONS, "soft")
@@ -466,8 +484,8 @@ class RNN:
         return ""
 
 
-Model = Transformer | LanguageModel | RNN
-MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel)}
+Model = Transformer | LanguageModel | RNN | Classifier
+MODELS = {cls.kind: cls for cls in (Transformer, RNN, LanguageModel, Classifier)}
 """The kinds of models by name."""
 
 

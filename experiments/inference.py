@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import sample
+from experiments.data.batches import Encoded
 from experiments.data.lines import as_line
-from experiments.data.vocabulary import BOS, EOS, Vocabulary, digest
+from experiments.data.vocabulary import BOS, EOS, Labels, Vocabulary, digest
 from experiments.errors import WorkdirError
+from experiments.evaluation.answers import choose, choose_batch
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
 from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system import checksums
@@ -41,6 +43,21 @@ class TrainedModel(NamedTuple):
     vocabulary: Vocabulary
     program: Program
     state: State
+    labels: tuple[str, ...] = ()
+
+    def sources(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the tokens of each line; one too long for the model is cut, with a warning."""
+        sources = self.vocabulary.encode(as_line(line).strip() for line in lines)
+        # The end mark takes one place.
+        max_length = self.program.length - 1
+        for number, source in enumerate(sources, start=1):
+            if len(source) > max_length:
+                print(
+                    f"line {number} has {len(source)} tokens and is cut to {max_length}, "
+                    "the most this model reads",
+                    file=sys.stderr,
+                )
+        return [source[:max_length] for source in sources]
 
 
 def load_model(
@@ -59,9 +76,10 @@ def load_model(
     # The directory may be another person's: code that it names is not run unasked.
     settings = resolve(config, point, trusted=False)
     vocabulary = _vocabulary(workdir / "vocabulary.model", record)
-    program = program_of(settings, vocabulary.size, record["length"])
+    labels = tuple(record.get("labels", ()))
+    program = program_of(settings, vocabulary.size, record["length"], len(labels))
     state = jax.device_get(_restore(workdir, program, settings))
-    return TrainedModel(settings, vocabulary, program, state)
+    return TrainedModel(settings, vocabulary, program, state, labels)
 
 
 class Translator:
@@ -90,10 +108,10 @@ class Translator:
             if value is not None
         }
         self._model = load_model(workdir, point)
-        if self._model.program.model.kind == "language":
+        if not self._model.program.objective.searches:
             raise WorkdirError(
-                f"{workdir} has a language model, which translates nothing: launch.sample "
-                "uses it"
+                f"{workdir} has a model that translates nothing: "
+                f"{_use(self._model.program.objective)}"
             )
         search = self._search_settings(n_best)
         tokens = self._prefix_tokens(prefix)
@@ -113,18 +131,8 @@ class Translator:
         A line too long for the model is cut, with a warning. A short line may have fewer
         translations than were asked for.
         """
-        settings, vocabulary, program, _ = self._model
-        sources = vocabulary.encode(as_line(line).strip() for line in lines)
-        # The end mark takes one place.
-        max_length = program.length - 1
-        for number, source in enumerate(sources, start=1):
-            if len(source) > max_length:
-                print(
-                    f"line {number} has {len(source)} tokens and is cut to {max_length}, "
-                    "the most this model reads",
-                    file=sys.stderr,
-                )
-        sources = [source[:max_length] for source in sources]
+        settings, vocabulary, program, *_ = self._model
+        sources = self._model.sources(lines)
         # A few lines need no whole batch, most of which would be padding.
         batch_size = min(settings.evaluation.batch_size, max(1, len(sources)))
         (translations,) = translate(
@@ -154,6 +162,43 @@ class Translator:
         return tokens
 
 
+class Labeller:
+    """Gives labels to texts with the model in a trial's directory.
+
+    Raises WorkdirError where it has none for that, and what `load_model` raises.
+    """
+
+    def __init__(self, workdir: Path):
+        self._model = load_model(workdir)
+        if not self._model.labels:
+            raise WorkdirError(
+                f"{workdir} has a model that gives no labels: "
+                f"{_use(self._model.program.objective)}"
+            )
+        self._choose = over_lanes(functools.partial(choose_batch, self._model.program))
+        # It runs on lanes; this is a population of one.
+        self._states = Lanes().stack([self._model.state])
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        """Returns the label of each line."""
+        program = self._model.program
+        sources = self._model.sources(lines)
+        if not sources:
+            return []
+        # Any label has the shape of the one that is asked.
+        asked = Encoded(sources, [np.zeros(1, np.int32)] * len(sources))
+        (labels,) = choose(
+            self._choose,
+            self._states,
+            Labels(self._model.labels),
+            asked,
+            min(self._model.settings.evaluation.batch_size, len(sources)),
+            program.length,
+            objective=program.objective,
+        )
+        return labels
+
+
 class Text(NamedTuple):
     """Holds a text and the natural log of its probability, its fixed beginning left out."""
 
@@ -169,15 +214,10 @@ class Sampler:
 
     def __init__(self, workdir: Path):
         self._model = load_model(workdir)
-        if self._model.program.labelled:
+        objective = self._model.program.objective
+        if objective.writes:
             raise WorkdirError(
-                f"{workdir} has a model that labels what it reads, and writes nothing by "
-                "itself: translations.txt there has its answers to the test set"
-            )
-        if self._model.program.model.kind != "language":
-            raise WorkdirError(
-                f"{workdir} has a model that translates, and writes nothing by itself: "
-                "launch.translate uses it"
+                f"{workdir} has a model that writes nothing by itself: {_use(objective)}"
             )
         state = self._model.state
         self._variables = dict(params=state.params, positions=state.positions)
@@ -212,7 +252,7 @@ class Sampler:
         Raises WorkdirError for more tokens than the model reads, or a beginning that leaves
         no room.
         """
-        settings, vocabulary, program, _ = self._model
+        settings, vocabulary, program, *_ = self._model
         max_length = max_length or settings.evaluation.max_length
         (tokens,) = vocabulary.encode([as_line(beginning).strip()])
         if max_length > program.length:
@@ -241,6 +281,17 @@ class Sampler:
         texts = vocabulary.decode(samples.tokens)
         pairs = zip(samples.log_probs, texts, strict=True)
         return [Text(float(log_prob), text) for log_prob, text in pairs]
+
+
+def _use(objective):
+    """Returns what a trained model is for."""
+    if objective.searches:
+        return "launch.translate uses it"
+    if objective.targets == "labels":
+        return "experiments.inference.Labeller uses it"
+    if objective.chooses:
+        return "translations.txt there has its answers to the test set"
+    return "launch.sample uses it"
 
 
 def _check_unchanged(workdir):

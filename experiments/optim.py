@@ -166,8 +166,6 @@ def _check(function, options):
     known = inspect.signature(function).parameters
     name = function.__name__
     if function not in OPTIMIZERS.values():
-        if "learning_rate" not in known:
-            raise ValueError(f"{name} must have a parameter learning_rate")
         return
     if name in REFUSED:
         raise ValueError("it evaluates other weights than it trains")

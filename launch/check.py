@@ -1,14 +1,14 @@
-"""Validates a custom part, such as a score, a mixer or a corpus, against its contract.
+"""Validates a custom part, such as a score, an optimizer or a corpus, against its contract.
 
     python -m launch.check my_score.py:Cosine
     python -m launch.check 'kerple.py:Kerple(reach=8)' my_module:Mixer
-    python -m launch.check reversal.py:Reversal my_metric.py:TER
+    python -m launch.check reversal.py:Reversal my_metric.py:TER my_opt.py:signs
 
-Scores, normalisers, positions, heads, residuals, mixers, corpora and metrics are each named as a
-setting names them, with options in brackets. For each a table says what was tried: every
-kernel, precision and mask, gradients, a decoder's cache, layers 1 to 3 of heads; of a
-corpus all its texts, several times; of a metric small texts. The exit status is 1 where
-anything fails.
+Scores, normalisers, positions, heads, residuals, mixers, optimizers, schedules, corpora and
+metrics are each named as a setting names them, with options in brackets. For each a table
+says what was tried: every kernel, precision and mask, gradients, a decoder's cache, layers 1
+to 3 of heads; of an optimizer a few steps, a saved state and lanes; of a corpus all its
+texts, several times; of a metric small texts. The exit status is 1 where anything fails.
 """
 
 import sys
@@ -23,14 +23,17 @@ from attn import contract
 from experiments.data.contract import check_corpus
 from experiments.errors import hint
 from experiments.evaluation.contract import check_metric
+from experiments.optim_contract import check_optimizer, check_schedule
 from experiments.settings import SettingsError, user_code
 from experiments.settings.choices import (
     HEADS,
     METRICS,
     MIXERS,
     NORMALISERS,
+    OPTIMIZERS,
     POSITIONS,
     RESIDUALS,
+    SCHEDULES,
     SCORES,
     SOURCES,
     TEXT,
@@ -59,6 +62,8 @@ KINDS = (
     Kind("heads", HEADS, contract.check_heads),
     Kind("residual", RESIDUALS, contract.check_residual),
     Kind("mixer", MIXERS, contract.check_mixer),
+    Kind("optimizer", OPTIMIZERS, check_optimizer),
+    Kind("schedule", SCHEDULES, check_schedule),
     Kind("corpus", SOURCES, lambda choice: check_corpus(choice.text)),
     Kind("metric", METRICS, check_metric),
 )
@@ -120,7 +125,8 @@ def _names_in(place):
     names = [
         name
         for name, value in user_code.own_names(place).items()
-        if any(kind.choices.accepts(value) for kind in KINDS)
+        # Any function may be a schedule.
+        if any(kind.choices.accepts(value) for kind in KINDS if kind.name != "schedule")
     ]
     if not names:
         return f"{place}: nothing in it can be checked (--help says what can)"

@@ -34,7 +34,7 @@ DISK = {
     errno.EPERM: "give the right to it",
     errno.ENOTDIR: "choose another place",
     errno.ENOENT: "choose another place",
-    errno.EIO: "look after the disk",
+    errno.EIO: "check the disk",
     errno.ELOOP: "remove the link",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EISDIR: "move that directory away",
@@ -88,16 +88,6 @@ def run_as_one_of(hosts: str | None, run) -> None:
     except Interrupted:
         # The parent prints the line.
         sys.exit(STATUS)
-
-
-def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the words that are neither flags nor the value of --workdir, and the others."""
-    words = []
-    others = []
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        is_value = before in ("-workdir", "--workdir")
-        (others if is_value or word.startswith("-") else words).append(word)
-    return words, others
 
 
 def open_streams() -> None:
@@ -192,7 +182,7 @@ def define_outside() -> flags.FlagHolder[list[str]]:
     return flags.DEFINE_list(
         "outside",
         [],
-        "Classes from outside that the model may run, as path/to/scores.py:Cosine",
+        "Custom classes that the model may run, as path/to/scores.py:Cosine",
     )
 
 
@@ -362,21 +352,23 @@ def _message_of_disk(error):
 
 def _parse(arguments, required=(), unless=None):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
-    arguments = config_flag.with_paths(arguments)
-    given = config_flag.given_config(arguments)
+    values = flags.FLAGS
     try:
         # Before absl parses, whose messages leave out what is known.
-        config_flag.check_arguments(arguments, flags.FLAGS)
-        left = flags.FLAGS(arguments)
+        config_flag.define_settings(arguments[1:], values)
+        left = values(arguments)
+        config = values["config"].value if "config" in values else None
+        config_flag.check_file(config)
         _check_words(left[1:])
-        if unless and flags.FLAGS[unless].value:
+        if unless and values[unless].value:
             required = ()
-        # A config whose get_config() returns None is one that is given.
-        _check_required([name for name in required if name != "config" or not given])
-        if given is not None:
-            config_flag.apply_overrides(given)
-    except Exception as error:  # a config file is a program, and may raise anything
-        mistake(config_flag.message_of(error, given or ""))
+        _check_required(required)
+        if config is not None:
+            config_flag.load(values)
+    except UserError as error:
+        mistake(error)
+    except flags.Error as error:
+        mistake(config_flag.message_of(error))
     return left
 
 

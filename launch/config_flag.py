@@ -4,22 +4,21 @@ A config is a file anywhere, or one of the project's own by its name alone: quic
 quick.py, whatever the current folder is. What follows a colon is its get_config's argument.
 """
 
-import contextlib
-import logging
+import inspect
 import os
 import shlex
-import sys
-import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_collections
 from absl import flags
-from ml_collections import config_flags
-from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 import experiments
 from experiments.errors import UserError, hint
+
+if TYPE_CHECKING:
+    import ml_collections
 
 PACKAGED = Path(experiments.__file__).parent / "configs"
 """The folder of the project's own configs, wherever it is installed."""
@@ -27,72 +26,156 @@ PACKAGED = Path(experiments.__file__).parent / "configs"
 LONGEST_PATH = 200
 """Characters of a path that a message shows."""
 
+PREFIX = "config."
+"""What the flags of settings begin with."""
 
-def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
-    """Defines --config, and --config.key=value for every setting."""
-    flag = config_flags.DEFINE_config_file(
+
+class Experiment(NamedTuple):
+    """Holds what --config names, and what the flags of settings say."""
+
+    path: str
+    """The config file, with the argument of its get_config."""
+    module: ModuleType
+    config: "ml_collections.ConfigDict"
+    """The file's config with the flags on top."""
+    overrides: dict[str, Any]
+    """What the flags set: {"model.h": 2} for --config.model.h=2."""
+
+
+def define_config(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines --config."""
+    flags.DEFINE_string(
         "config",
         None,
         "The experiment: a config file's path, or one of the project's by name, as quick",
         flag_values=values,
     )
-    # DEFINE_config_file takes no parser.
-    values["config"].parser = ConfigParser("config")
-    return flag
 
 
-class ConfigParser(ConfigFileFlagParser):
-    """Loads a config file so that flags may set what other kinds of models have too.
+def define_settings(
+    arguments: Sequence[str], values: flags.FlagValues = flags.FLAGS
+) -> None:
+    """Defines a flag for each setting that the arguments name, as --config.model.h.
 
-    `--config.model.kind=rnn --config.model.cell=gru` is then possible on a Transformer's
-    config. `apply_overrides` leaves out what does not belong to the kind in the end.
+    Raises UserError for a setting that does not exist, and for one without `config.`.
     """
-
-    def parse(self, path):
-        """Returns the file's config with the settings of all kinds.
-
-        Raises UserError for a config that ends the program.
-        """
-        try:
-            # ml_collections warns of None, which is an error here.
-            with _silenced(logging.getLogger("absl")):
-                self.config = super().parse(path)
-        except SystemExit as error:
-            # The command would otherwise end with the config's status, and in silence.
-            raise UserError(f"it ends the program by exit({error.code})") from error
-        if not isinstance(self.config, ml_collections.ConfigDict):
-            return self.config
-        from experiments.settings import with_all_settings
-
-        names = (argument.lstrip("-").partition("=")[0] for argument in sys.argv[1:])
-        given = [name for name in names if name.startswith("config.")]
-        return with_all_settings(
-            self.config, [name.removeprefix("config.") for name in given]
-        )
-
-
-def config_path() -> str:
-    """Returns the config file's path, with the argument of its get_config."""
-    return flags.FLAGS["config"].config_filename
-
-
-def overrides() -> dict[str, Any]:
-    """Returns what flags set: {"model.h": 2} for --config.model.h=2."""
-    return config_flags.get_override_values(flags.FLAGS["config"])
-
-
-def with_paths(arguments: list[str]) -> list[str]:
-    """Returns the command line with paths for the names of the project's own configs."""
-    changed = list(arguments)
-    for i, argument in enumerate(arguments[1:], 1):
-        name, equals, value = argument.partition("=")
-        if name not in ("-config", "--config"):
+    if "config" not in values:
+        return
+    for argument in arguments:
+        name, _, value = argument.lstrip("-").partition("=")
+        if not argument.startswith("-") or name in values:
             continue
-        if equals:
-            changed[i] = f"{name}={find_config(value)}"
-        elif i + 1 < len(arguments):
-            changed[i + 1] = find_config(arguments[i + 1])
-    return changed
+        if name.startswith(PREFIX):
+            _define_setting(name, values)
+        elif keys := _settings_of(name):
+            from experiments.settings import aliases
+
+            form = aliases.OPTIONS.get(name, "={}").partition("=")[2]
+            given = form.format(value or "VALUE")
+            # In quotes where a shell would take brackets for its own.
+            flags_of = [shlex.quote(f"--{PREFIX}{key}={given}") for key in keys]
+            raise UserError(
+                f"{argument}: {name} is a setting; write {' or '.join(flags_of)}"
+            )
+
+
+def _define_setting(name, values):
+    # Not at the top: it imports JAX, and most mistakes in flags need not wait for that.
+    from experiments.settings.resolve import setting
+
+    kind = setting(name.removeprefix(PREFIX)).type
+    define = {
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        bool: flags.DEFINE_bool,
+    }.get(kind, flags.DEFINE_string)
+    define(name, None, "A setting", flag_values=values)
+
+
+def _settings_of(name):
+    """Returns the settings that a flag without `config.` may mean, as model.h, h or lr."""
+    from experiments.settings import SettingsError, check_key, settings_named
+
+    if "." not in name:
+        return settings_named(name)
+    try:
+        return [check_key(name)]
+    except SettingsError:
+        return []
+
+
+def check_file(given: str | None) -> None:
+    """Raises UserError where --config names no file."""
+    if given is None or os.path.isfile(find_config(given).partition(":")[0]):
+        return
+    known = _known_configs()
+    near = hint(Path(given.partition(":")[0]).stem, known)
+    raise UserError(
+        f"--config={shortened(given)}: no such file{near} (the project's own, by name: "
+        f"{', '.join(known)})"
+    )
+
+
+def load(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Loads the file that --config names, for `experiment`, which returns it.
+
+    Raises UserError where it makes no config.
+    """
+    from experiments.settings import override
+    from experiments.sweep.points import load_config
+
+    given = values["config"].value
+    path = find_config(given)
+    file, _, argument = path.partition(":")
+    module = load_config(path)
+    config = _get_config(module, file, argument)
+    overrides = {
+        name.removeprefix(PREFIX): value
+        for name, value in values.flag_values_dict().items()
+        if name.startswith(PREFIX) and value is not None
+    }
+    try:
+        config = override(config, overrides)
+    except RecursionError as error:
+        raise UserError(
+            f"--config={given}: the config holds itself, or is nested too deeply"
+        ) from error
+    values["config"].experiment = Experiment(path, module, config, overrides)
+
+
+def experiment(values: flags.FlagValues = flags.FLAGS) -> Experiment:
+    """Returns what `load` has loaded."""
+    return values["config"].experiment
+
+
+def _get_config(module, file, argument):
+    """Calls the get_config of a config file."""
+    import ml_collections
+
+    from experiments.settings.user_code import failure
+
+    if not hasattr(module, "get_config"):
+        raise UserError(f"--config={file}: it has no function get_config")
+    arguments = [argument] if argument else []
+    try:
+        inspect.signature(module.get_config).bind(*arguments)
+    except TypeError as error:
+        raise UserError(
+            f"--config={file}:{argument}: {file} takes no argument: leave out :{argument}"
+            if argument
+            else f"--config={file}: {file} needs an argument: write {file}:ARGUMENT"
+        ) from error
+    try:
+        config = module.get_config(*arguments)
+    # A config file is a program, and may raise anything.
+    except (Exception, SystemExit) as error:
+        raise UserError(failure(module.__file__, error)) from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        kind = type(config).__name__
+        raise UserError(
+            f"--config={file}: get_config() must return a ConfigDict, not {kind}"
+        )
+    return config
 
 
 def find_config(text: str) -> str:
@@ -114,125 +197,7 @@ def find_config(text: str) -> str:
     return text
 
 
-def check_arguments(arguments: list[str], values: flags.FlagValues) -> None:
-    """Refuses, before absl parses, what absl and ml_collections would explain badly.
-
-    Raises UserError for a setting that does not exist, for one without `config.` before it,
-    and for a config file that does not exist.
-    """
-    takes_settings = "config" in values
-    for argument in arguments[1:]:
-        name, _, value = argument.lstrip("-").partition("=")
-        if not argument.startswith("-"):
-            continue
-        if name.startswith("config."):
-            from experiments.settings import check_key
-
-            # It lists the keys that are known, which ml_collections leaves out.
-            check_key(name.removeprefix("config."))
-        elif takes_settings and name not in values and (keys := _settings_of(name)):
-            from experiments.settings import aliases
-
-            form = aliases.OPTIONS.get(name, "={}").partition("=")[2]
-            given = form.format(value or "VALUE")
-            # In quotes where a shell would take brackets for its own.
-            flags_of = [shlex.quote(f"--config.{key}={given}") for key in keys]
-            raise UserError(
-                f"{argument}: {name} is a setting; write {' or '.join(flags_of)}"
-            )
-    given = given_config(arguments)
-    if given is not None and not os.path.isfile(given.split(":")[0]):
-        name = os.path.basename(given.split(":")[0]).removesuffix(".py")
-        near = hint(name, _known_configs())
-        known = ", ".join(_known_configs())
-        raise UserError(
-            f"--config={shortened(given)}: no such file{near} (the project's own, by name: "
-            f"{known})"
-        )
-
-
-def _settings_of(name):
-    """Returns the settings that a flag without `config.` may mean, as model.h, h or lr."""
-    from experiments.settings import SettingsError, check_key, settings_named
-
-    if "." not in name:
-        return settings_named(name)
-    try:
-        return [check_key(name)]
-    except SettingsError:
-        return []
-
-
-def apply_overrides(given: str) -> None:
-    """Makes the flag's value the file's own config with the flags on top.
-
-    Raises UserError for a get_config() that returns no ConfigDict.
-    """
-    flag = flags.FLAGS["config"]
-    if not isinstance(flag.value, ml_collections.ConfigDict):
-        # ml_collections keeps an OSError of the file and raises it at the first access.
-        getattr(flag.value, "model", None)
-        kind = type(flag.value).__name__
-        raise UserError(
-            f"--config={given}: get_config() must return a ConfigDict, not {kind}"
-        )
-    from experiments.settings import override
-
-    # From the file's config: the flag's own has the settings of all kinds.
-    flag.value = override(flag.parser.config, overrides())
-
-
-def given_config(arguments: list[str]) -> str | None:
-    """Returns the value of --config, None where there is none."""
-    # By hand, as this is asked before absl has parsed, and after it has failed to.
-    values = [
-        following if argument.lstrip("-") == "config" else argument.partition("=")[2]
-        for argument, following in zip(
-            arguments[1:], [*arguments[2:], ""], strict=False
-        )
-        if argument.startswith("-")
-        and argument.lstrip("-").partition("=")[0] == "config"
-    ]
-    # absl takes the last of several too.
-    return values[-1] if values else None
-
-
-def message_of(error: Exception, given: str) -> str:
-    """Returns one line that says what is wrong with the flags, or where in the config file."""
-    path = os.path.abspath(given.split(":")[0])
-    # ml_collections may have wrapped what the config file raised.
-    chain = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(before)
-    for link in chain:
-        if lines := _lines_in(path, link):
-            # A config may refuse its argument with a line for people.
-            if isinstance(link, UserError):
-                return str(link)
-            where = f"--config={given}: line {lines[-1]}"
-            return f"{where}: {type(link).__name__}: {link}"
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, RecursionError):
-        return f"--config={given}: the config holds itself, or is nested too deeply"
-    if "config file" in str(error):  # ml_collections' message is a whole traceback
-        return _message_of_loading(chain[-1], given)
-    if isinstance(error, flags.Error):
-        return _message_of_flag(str(error).strip())
-    return f"--config={given}: {error}"
-
-
-def _message_of_loading(error, given):
-    """Says why get_config could not be called."""
-    path, _, argument = given.partition(":")
-    if isinstance(error, TypeError) and "get_config() takes 0" in str(error):
-        return f"--config={given}: {path} takes no argument: leave out :{argument}"
-    if isinstance(error, TypeError) and "get_config() missing" in str(error):
-        return f"--config={given}: {path} needs an argument: write {path}:ARGUMENT"
-    return f"--config={given}: {error}"
-
-
-PYTHONS_WORDS = {
+NEEDED = {
     "invalid literal for int()": "a whole number, such as 3",
     "could not convert string to float": "a number, such as 0.5",
     "Non-boolean argument to boolean flag": "True or False",
@@ -240,26 +205,15 @@ PYTHONS_WORDS = {
 """What flags say of a value, by what Python and absl say of it."""
 
 
-def _message_of_flag(text):
+def message_of(error: flags.Error) -> str:
     """Returns absl's message; for a value of another type, one for people."""
-    for theirs, needed in PYTHONS_WORDS.items():
+    text = str(error).strip()
+    for theirs, needed in NEEDED.items():
         # absl shows one of these in brackets and quotes.
         start, found, _ = text.replace("('", "").partition(f": {theirs}")
         if found and start.startswith("flag "):
             return f"{start.removeprefix('flag ')} must be {needed}"
     return text
-
-
-def _lines_in(path, error):
-    """Returns the lines of the file `path` that an error passed through, the last one last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [
-        frame.lineno for frame in frames if os.path.abspath(frame.filename) == path
-    ]
-    # A syntax error passes through no line of the file that has it.
-    if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
-        lines.append(error.lineno)
-    return lines
 
 
 def shortened(path: str) -> str:
@@ -275,14 +229,3 @@ def _known_configs():
     names = sorted(path.stem for path in PACKAGED.glob("*.py"))
     names.remove("__init__")
     return names
-
-
-@contextlib.contextmanager
-def _silenced(logger):
-    """Makes a logger log nothing in this `with` block."""
-    refuse = lambda record: False
-    logger.addFilter(refuse)
-    try:
-        yield
-    finally:
-        logger.removeFilter(refuse)

@@ -31,8 +31,8 @@ WIDTH = 140
 
 
 def main(name: str) -> None:
-    config = flags.FLAGS["config"].value
-    {"describe": describe, "build": build, "download": download}[name](resolve(config))
+    settings = resolve(config_flag.experiment().config)
+    {"describe": describe, "build": build, "download": download}[name](settings)
 
 
 def describe(settings: Settings) -> None:

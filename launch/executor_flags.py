@@ -1,7 +1,7 @@
 """The flags of launch.sweep that say where trials are trained, and by how many processes."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from experiments.settings import Data
 from experiments.sweep import slurm
 from experiments.sweep.claims import SILENCE
 from experiments.sweep.here import Here, Wishes
-from experiments.sweep.nodes import Nodes
-from experiments.sweep.progress import Executor
+from experiments.sweep.nodes import train_on_nodes
+from experiments.sweep.plan import Trial
 from experiments.system.signals import Interruption
 from launch import command
 
@@ -50,7 +50,7 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "silence",
         SILENCE,
-        "Seconds without a sign of life after which others' trials are taken over",
+        "Seconds without a heartbeat after which others' trials are taken over",
         lower_bound=2.0,
     )
     command.define_outside()
@@ -89,40 +89,38 @@ def nodes_of_a_trial() -> int:
     return value("nodes") if value("on") == "slurm" else 0
 
 
-def executor_for(
+def train(
     workdir: Path,
+    trials: Sequence[Trial],
     prepared: Mapping[Data, Dataset],
     say: Callable[[str], None],
     interruption: Interruption,
     outside: Iterable[str],
-) -> Executor:
-    """Returns what trains the trials of a workdir, as the flags ask.
+) -> Iterator[None]:
+    """Trains trials of a workdir as the flags ask, or waits for others; yields meanwhile.
 
-    `outside` is the code from outside that the trials name, which other processes are told.
+    A new kind of cluster is one more function that starts joiners, and yields while they
+    train. `outside` is the code from outside that the trials name, which others are told.
     """
     if value("on") == "join":
-        return slurm.Joined(workdir)
+        return slurm.wait_for_others(workdir, trials)
     if value("on") == "slurm":
         join = [*_python("sweep"), "--join", *_flags_to_join(workdir, outside)]
-        return slurm.Slurm(
-            workdir, value("jobs"), _given_to_slurm(), join, say, value("nodes")
-        )
+        flags_of_sbatch = _given_to_slurm()
+        how = (value("jobs"), flags_of_sbatch, join, say, value("nodes"))
+        return slurm.train_on_slurm(workdir, trials, *how)
+    silence = value("silence")
+    job = slurm.task_name()
     if value("join") and value("nodes") > 1:
-        train = [*_python("trial"), *_flags_to_train(workdir, outside)]
-        each = slurm.on_nodes(value("nodes"), train)
-        return Nodes(workdir, each, interruption, value("silence"), slurm.task_name())
-    wishes = Wishes(
-        value("workers"), value("lanes"), tuple(value("tracker")), value("silence")
+        one = [*_python("trial"), *_flags_to_train(workdir, outside)]
+        each = slurm.on_nodes(value("nodes"), one)
+        return train_on_nodes(workdir, trials, each, interruption, silence, job)
+    wishes = Wishes(value("workers"), value("lanes"), tuple(value("tracker")), silence)
+    is_guest = value("join")
+    here = Here(
+        workdir, prepared, wishes, say, interruption, is_guest=is_guest, job=job
     )
-    return Here(
-        workdir,
-        prepared,
-        wishes,
-        say,
-        interruption,
-        is_guest=value("join"),
-        job=slurm.task_name(),
-    )
+    return here.train(trials)
 
 
 def _given_to_slurm():

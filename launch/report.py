@@ -35,7 +35,7 @@ _MIXED_CODE = command.define_mixed_code()
 _METRIC = flags.DEFINE_list(
     "metric",
     [],
-    "Metrics from outside that the runs have, as path/to/my_metric.py:TER",
+    "Custom metrics that the runs have, as path/to/my_metric.py:TER",
 )
 
 

@@ -40,7 +40,7 @@ _TEMPERATURE = flags.DEFINE_float(
     "temperature", 1.0, "0 for the likeliest token always", lower_bound=0
 )
 _TOP_K = flags.DEFINE_integer(
-    "top_k", 0, "Only so many of the likeliest tokens; 0 for all", lower_bound=0
+    "top_k", 0, "Number of likeliest tokens to draw from; 0 for all", lower_bound=0
 )
 _TOP_P = flags.DEFINE_float(
     "top_p",

@@ -31,11 +31,13 @@ GROUPS = {
 
 PAGE = """# Settings
 
-Made by `python -m launch.settings --markdown`, which prints them too; the sources are
-[attn/config.py](../../attn/config.py), [corpora.py](corpora.py) and
-[schema.py](schema.py). On the command
-line a setting is `--config.GROUP.NAME=VALUE`, such as `--config.model.h=2`, in a config file
-`config.model.h = 2`.
+On the command line a setting is `--config.GROUP.NAME=VALUE`, such as `--config.model.h=2`, in a
+config file `config.model.h = 2`. Each is shown with its default and, in brackets, what it may be.
+`python -m launch.settings WORD` lists those with a word in the name.
+
+This page is the output of `python -m launch.settings --markdown`; its sources are
+[attn/config.py](../../attn/config.py), [corpora.py](corpora.py), [tasks.py](tasks.py) and
+[schema.py](schema.py).
 """
 
 
@@ -68,36 +70,43 @@ def main(words: list[str]) -> None:
 
 
 def page() -> str:
-    """Returns all settings as Markdown."""
+    """Returns all settings as Markdown: a list a group, and one for what has it alone."""
     parts = [PAGE]
     for group, title in GROUPS.items():
-        rows = [
-            "| setting | default | may be | what it is |",
-            "| --- | --- | --- | --- |",
-        ]
+        parts.append(f"## {title}\n")
+        lists = {}
         for setting in describe.settings():
             if setting.key.partition(".")[0] == group:
-                rows.append(_row(setting))
-        parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
-    rows = ["| choice | for | what it is |", "| --- | --- | --- |"]
+                lists.setdefault(setting.kinds, []).append(_item(setting))
+        for kinds, items in lists.items():
+            if kinds:
+                parts.append(f"For {', '.join(kinds)}:\n")
+            parts.append("\n".join(items) + "\n")
+    parts.append("## Choices and their options\n")
+    choices = {}
     for option in describe.options():
-        cells = (f"`{option.written}`", option.key, option.words)
-        rows.append(f"| {' | '.join(map(_cell, cells))} |")
-    parts.append("## Choices and their options\n\n" + "\n".join(rows) + "\n")
+        item = f"- `{option.written}`: {option.words}"
+        choices.setdefault(option.key, []).append(item)
+    for kind, items in choices.items():
+        parts.append(f"### {kind}\n")
+        parts.append("\n".join(items) + "\n")
     return "\n".join(parts)
 
 
-def _row(setting):
-    words = setting.words
-    if setting.kinds:
-        words = f"({', '.join(setting.kinds)}) {words}"
-    cells = (f"`{setting.key}`", f"`{setting.default}`", setting.allowed, words)
-    return f"| {' | '.join(map(_cell, cells))} |"
+def _item(setting):
+    # What follows a colon is for messages, such as the letters that a name may have.
+    allowed = setting.allowed.partition(": ")[0]
+    kind = _choice(setting)
+    if kind:
+        allowed = f"[{kind}](#{kind}) or file.py:Name"
+    return f"- `{setting.key}={setting.default}` ({allowed}). {setting.words}"
 
 
-def _cell(text):
-    # A bar would end the cell.
-    return text.replace("|", "\\|")
+def _choice(setting):
+    """Returns the kind of choice that a setting is, such as mixing, or ""."""
+    name = setting.key.rpartition(".")[2]
+    kind = "mixing" if name.endswith("_mixing") else name
+    return kind if kind in describe.CHOICES else ""
 
 
 def _text(setting):

@@ -1,4 +1,4 @@
-"""Says how a sweep stands, while it runs or later, from any machine that sees its directory.
+"""Reports sweep status, while it runs or later, from any machine that sees its directory.
 
 python -m launch.status --workdir=runs/quick
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments.sweep import slurm
-from experiments.sweep.status import describe, read_status, to_json
+from experiments.sweep.status import lines_of, read_status, to_json
 from launch import command
 
 _WORKDIR = command.define_workdir("The directory of the sweep")
@@ -24,7 +24,7 @@ def main():
     if _JSON.value:
         print(to_json(status))
         return
-    print(describe(status))
+    print(*lines_of(status), sep="\n")
     for task, lines in slurm.failures(workdir).items():
         print(f"SLURM task {task} ended without its work:\n{lines}")
 

@@ -39,7 +39,7 @@ from experiments.evaluation.metrics import METRICS
 from experiments.sweep.claims import Others, Presence, planner_lives
 from experiments.sweep.joiner import CancelledError, begin
 from experiments.sweep.plan import check_all, plan_trials
-from experiments.sweep.points import expand, load_config, select_points, sweeps_of
+from experiments.sweep.points import expand, select_points, sweeps_of
 from experiments.sweep.progress import Progress
 from experiments.sweep.tuning import (
     Tuning,
@@ -63,7 +63,7 @@ from experiments.system.signals import Interruption
 from launch import command, config_flag, executor_flags
 from launch.dry_run import Target, dry_run, dry_run_tuned
 
-_CONFIG = config_flag.define_config()
+config_flag.define_config()
 _WORKDIR = command.define_workdir(
     "The directory for everything that is written; needed without --dry_run"
 )
@@ -80,12 +80,12 @@ _ONLY = flags.DEFINE_string(
 _SEEDS = flags.DEFINE_string(
     "seeds",
     None,
-    "Run each point with so many seeds, from 0 on; auto: with as many as decide",
+    "Number of seeds of each point, from 0 on; auto: as many as decide",
 )
 _BUDGET = flags.DEFINE_string(
     "budget",
     None,
-    "For --seeds=auto: so many trials in all, or hours of training as 2h",
+    "For --seeds=auto: the number of trials in all, or hours of training as 2h",
 )
 _INTEREST = command.define_interest()
 _TUNE = flags.DEFINE_multi_string(
@@ -136,7 +136,8 @@ def main():
     if _SEEDS.value == AUTO:
         plans = plan_auto(planned, overrides, keys, console)
     elif tuning:
-        rows = plan_rows(_CONFIG.value, planned, overrides, tuning)
+        config = config_flag.experiment().config
+        rows = plan_rows(config, planned, overrides, tuning)
         if _DRY_RUN.value:
             return dry_run_tuned(rows, console, target())
         plans = plan_tuned(rows, read_workdir())
@@ -155,18 +156,18 @@ def plan(console):
         command.mistake(
             f"--device={_DEVICE.value} is for --dry_run: give that too, or leave it out"
         )
-    known = sweeps_of(load_config(config_flag.config_path()))
+    _, module, config, overrides = config_flag.experiment()
+    known = sweeps_of(module)
     seeds = read_seeds(_SEEDS.value, _BUDGET.value)
-    expanded = expand(known, read_sweeps(known), _CONFIG.value, seeds)
+    expanded = expand(known, read_sweeps(known), config, seeds)
     points = select_points(expanded, _ONLY.value)
-    overrides = config_flag.overrides()
     keys = set().union(*points)
     # The sweep would win, and the flag be ignored in silence.
     if both := {*overrides} & keys:
         command.mistake(
             f"--config.{min(both)} is given, and the sweep sets it too: leave one of them out"
         )
-    planned = plan_trials(_CONFIG.value, points, overrides)
+    planned = plan_trials(config, points, overrides)
     if equal := len(points) - len(planned):
         print_line(
             console,
@@ -180,7 +181,7 @@ def read_sweeps(known) -> list[str]:
     if _SWEEP.value is None and known:
         names = ", ".join(known)
         command.mistake(
-            f"--config={config_flag.config_path()} has the sweeps {names}: name some with "
+            f"--config={config_flag.experiment().path} has the sweeps {names}: name some with "
             f"--sweep={next(iter(known))}, or none with --sweep= to run the config alone"
         )
     return _SWEEP.value or []
@@ -278,7 +279,7 @@ def plan_auto(planned, overrides, keys, console):
         )
     metrics = _metrics(planned)
     interest = command.read_interest(_INTEREST.value, metrics)
-    rows = auto_seeds.Rows(_CONFIG.value, [*planned], overrides)
+    rows = auto_seeds.Rows(config_flag.experiment().config, [*planned], overrides)
     budget = auto_seeds.read_budget(_BUDGET.value, rows)
     if _DRY_RUN.value:
         dry_run(rows.trials(rows.first), console, target=target())
@@ -377,11 +378,12 @@ def _list_trials(workdir, planned, is_needed, tuning):
 
     So the table of a finished sweep can be shown from a read-only file system.
     """
+    experiment = config_flag.experiment()
     try:
         open_workdir(
             workdir,
-            config_flag.config_path(),
-            _CONFIG.value,
+            experiment.path,
+            experiment.config,
             _SWEEP.value or [],
             planned,
             is_auto=_SEEDS.value == AUTO,
@@ -393,7 +395,7 @@ def _list_trials(workdir, planned, is_needed, tuning):
 
 
 def _metrics(planned):
-    """Returns all metrics that the trials have, those from outside last."""
+    """Returns all metrics that the trials have, custom ones last."""
     metrics = dict.fromkeys(METRICS)
     for trial in planned:
         metrics.update(dict.fromkeys(trial.settings.evaluation.own_metrics))
@@ -405,15 +407,10 @@ def _run(todo, already, prepared, workdir, console, interruption):
     if not executor_flags.value("join"):
         begin(workdir, todo)
     outside = {f"{c.place}:{c.name}" for t in todo for c in t.settings.outside()}
-    executor = executor_flags.executor_for(
-        workdir, prepared, say, interruption, sorted(outside)
+    training = executor_flags.train(
+        workdir, todo, prepared, say, interruption, sorted(outside)
     )
-    progress = Progress(workdir, todo, already, console, _metrics(todo))
-    try:
-        executor.submit(todo)
-        progress.follow(executor)
-    finally:
-        executor.leave()
+    Progress(workdir, todo, already, console, _metrics(todo)).follow(training)
 
 
 def target():

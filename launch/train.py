@@ -33,7 +33,7 @@ from launch import command, config_flag
 
 SPLITS = ("validation", "test")
 
-_CONFIG = config_flag.define_config()
+config_flag.define_config()
 _WORKDIR = command.define_workdir()
 _TRACKER = command.define_tracker()
 _RESUME = flags.DEFINE_string(
@@ -69,45 +69,57 @@ def main():
 def run(interruption):
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.settings import resolve
-
-    settings = resolve(_CONFIG.value)
-    from experiments.data.dataset import prepare
-    from experiments.evaluation.evaluator import score_notes
-    from experiments.evaluation.metrics import METRICS
     from experiments.system import machine
-    from experiments.training import early_stopping, loop, multihost
-    from experiments.training.start_point import StartPoint
-    from experiments.trial import cost
+    from experiments.training import multihost
 
-    # First, because the backend that the next lines start knows the devices of all.
+    settings = resolve(config_flag.experiment().config)
+    # First, because the backend that the next line starts knows the devices of all.
     multihost.join(_HOSTS.value)
     machine.check_platform()
     with multihost.together():
-        machine.use_compile_cache()
-        # Before the corpus is read, which may take minutes.
-        cost.check_memory(settings, machine.here())
-        prepared = prepare(settings.data)
-        say = (
-            functools.partial(print, flush=True)
-            if multihost.first()
-            else lambda line: None
-        )
-        say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
-        for line in prepared.warnings():
-            say(line)
-        for note in score_notes(settings, prepared).values():
-            say(f"note: {note}")
-        result = loop.run(
-            settings,
-            prepared,
-            _WORKDIR.value,
-            start=StartPoint(_RESUME.value or "", _INIT_FROM.value or ""),
-            say=say,
-            trackers=_TRACKER.value,
-            interruption=interruption,
-        )
+        prepared, result = train(settings, interruption)
+    if multihost.first():
+        conclude(settings, prepared, result)
+
+
+def train(settings, interruption):
+    """Trains a trial on the devices of all processes. Returns its corpus and its result."""
+    from experiments.data.dataset import prepare
+    from experiments.evaluation.evaluator import score_notes
+    from experiments.system import machine
+    from experiments.training import loop, multihost
+    from experiments.training.start_point import StartPoint
+    from experiments.trial import cost
+
+    machine.use_compile_cache()
+    # Before the corpus is read, which may take minutes.
+    cost.check_memory(settings, machine.here())
+    prepared = prepare(settings.data)
+    say = functools.partial(print, flush=True)
     if not multihost.first():
-        return
+        say = lambda line: None
+    say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
+    for line in prepared.warnings():
+        say(line)
+    for note in score_notes(settings, prepared).values():
+        say(f"note: {note}")
+    result = loop.run(
+        settings,
+        prepared,
+        _WORKDIR.value,
+        start=StartPoint(_RESUME.value or "", _INIT_FROM.value or ""),
+        say=say,
+        trackers=_TRACKER.value,
+        interruption=interruption,
+    )
+    return prepared, result
+
+
+def conclude(settings, prepared, result):
+    """Prints the scores and writes the report; ends with status 1 where training diverged."""
+    from experiments.evaluation.metrics import METRICS
+    from experiments.training import early_stopping
+
     if result["status"] == "diverged":
         print(
             f"\n{result['error']}; a lower training.learning_rate, a longer warmup in "

@@ -41,6 +41,7 @@ def run(interruption):
     from experiments.sweep.workdir import read_trials, trained_alike
     from experiments.system import machine
     from experiments.training import loop, multihost
+    from experiments.training.start_point import StartPoint
     from experiments.trial import cost
 
     workdir = Path(_WORKDIR.value)
@@ -61,7 +62,7 @@ def run(interruption):
             workdir / trial.directory,
             name=trial.name,
             point=trial.point,
-            alike=[workdir / directory for directory in alike],
+            start=StartPoint(alike=tuple(workdir / directory for directory in alike)),
             trackers=_TRACKER.value,
             interruption=interruption,
         )

@@ -1,12 +1,16 @@
 """The worked examples of CONTRIBUTING.md run as they stand there, on a tiny model."""
 
 import re
+import runpy
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.configs import tasks
+from attn import Context
+from experiments.configs import labels, tasks
 from experiments.data.dataset import prepare
 from experiments.data.vocabulary import NOTHING, NOTHING_ID
 from experiments.evaluation.metrics import METRICS
@@ -33,22 +37,25 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def train(folder, **settings):
+def train(folder, config=None, **settings):
     """Trains a tiny model with some settings, MODEL__NAME for model.name."""
     point = {key.replace("__", "."): value for key, value in settings.items()}
-    resolved = resolve(tiny_config.get_config(), point)
+    resolved = resolve(config or tiny_config.get_config(), point)
     return loop.run(resolved, prepare(resolved.data), folder / "run"), resolved
 
 
 def test_all_examples_are_tried():
     assert set(FILES) == {
         "my_score.py",
+        "cooling.py",
+        "value_residual.py",
         "squared_relu.py",
         "kerple.py",
         "signs.py",
         "my_metric.py",
         "reversal.py",
         "parity.py",
+        "tone.py",
         "my_config.py",
     }
 
@@ -57,10 +64,13 @@ def test_all_examples_are_tried():
     "name",
     [
         pytest.param("my_score.py:Cosine", marks=pytest.mark.ci),
+        pytest.param("cooling.py:Cooling", marks=pytest.mark.ci),
+        pytest.param("value_residual.py:ValueResidual", marks=pytest.mark.ci),
         pytest.param("squared_relu.py:SquaredReLU", marks=pytest.mark.ci),
         "kerple.py:Kerple",
         pytest.param("reversal.py:Reversal(length=7)", marks=pytest.mark.ci),
         "my_metric.py:TER",
+        "tone.py:Tone(length=7)",
     ],
 )
 def test_the_contract_is_kept(folder, name):
@@ -83,6 +93,7 @@ def test_a_score_that_breaks_the_contract_is_told(folder):
     ("key", "name"),
     [
         ("model__score", "my_score.py:Cosine"),
+        ("model__score", "cooling.py:Cooling(steps=2.0)"),
         ("model__normaliser", "squared_relu.py:SquaredReLU"),
         ("model__positions", "kerple.py:Kerple"),
         ("training__optimizer", "signs.py:signs(weight_decay=0.1)"),
@@ -93,6 +104,34 @@ def test_a_model_trains_with_it_and_keeps_its_source(folder, key, name):
     assert result["status"] == "finished"
     file = name.partition(":")[0]
     assert (folder / "run" / "outside" / file).read_text() == FILES[file]
+
+
+def test_the_temperature_falls(folder):
+    cooling = runpy.run_path("cooling.py")["Cooling"]
+    score = cooling.init(jax.random.key(0), h=1, d_q=2, d_k=2, rise=2.0, steps=10.0)
+    q, k = jnp.array([[3.0, 1.0]]), jnp.array([[2.0, 5.0]])
+    for step, temperature in ((0, 3), (10, 1 + 2 / np.e), (10**6, 1), (None, 1)):
+        scores = score.in_context(Context(step=step))(q, k)
+        expected = 11 / (temperature * np.sqrt(2))
+        np.testing.assert_allclose(scores, [[expected]], rtol=1e-6)
+
+
+@pytest.mark.ci
+def test_the_value_residual_trains_as_that_of_the_library(folder):
+    ours, _ = train(
+        folder, model__N=2, model__residual="value_residual.py:ValueResidual"
+    )
+    (folder / "run").rename(folder / "own")
+    theirs, _ = train(folder, model__N=2, model__residual="values")
+    (folder / "run").rename(folder / "known")
+    without, _ = train(folder, model__N=2)
+    assert ours["perplexity"] == pytest.approx(theirs["perplexity"], rel=1e-5)
+    assert ours["perplexity"] != pytest.approx(without["perplexity"], rel=1e-5)
+
+
+def test_a_variant_takes_forty_lines():
+    for name in ("cooling.py", "value_residual.py"):
+        assert FILES[name].count("\n") <= 40, name
 
 
 @pytest.mark.ci
@@ -128,6 +167,24 @@ def test_the_task_is_read(folder):
     assert answers[0].tolist() == [NOTHING_ID]
     used = np.concatenate(dataset.test.ids.target)
     assert {*used} == {*np.concatenate(answers)}
+
+
+def test_a_classifier_learns_its_labels(folder):
+    assert len(FILES["tone.py"].splitlines()) <= 40
+    config = labels.get_config()
+    result, _ = train(
+        folder,
+        config,
+        data__corpus="tone.py:Tone",
+        model__N=1,
+        training__steps=150,
+        training__evaluate_every=75,
+        training__save_every=75,
+    )
+    # The more frequent label has hardly more than half.
+    assert result["accuracy"] > 0.9 and "bleu" not in result
+    report = write_report(folder / "run").markdown.read_text()
+    assert "accuracy" in report and "perplexity" not in report
 
 
 def test_the_config_plans_its_sweep(folder):

@@ -1,4 +1,4 @@
-"""Checks of one's own normaliser."""
+"""Checks of a custom normaliser."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks of one's own score."""
+"""Checks of a custom score."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

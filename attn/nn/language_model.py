@@ -6,7 +6,7 @@ al. 2018, section 4.2.3; Radford et al. 2018). B texts, N tokens, D = d_model,
 Y vocabulary, K texts side by side.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 from jax.typing import ArrayLike
@@ -22,6 +22,9 @@ from attn.nn.layers import (
 )
 from attn.nn.transformer import of_block
 
+if TYPE_CHECKING:
+    from attn import config
+
 
 class LanguageModel(Stacked):
     """The decoder by itself; attributes as for `Stacked`, `config` a `LanguageModel` of that file.
@@ -33,9 +36,11 @@ class LanguageModel(Stacked):
       ValueError: a description that makes no sense, or layers that differ with scan.
     """
 
+    config: "config.LanguageModel"
+
     def setup(self):
         """Makes embeddings, position table and layers."""
-        config = self.config
+        config: Any = self.config
         names = [
             name for name in EMBEDDINGS[config.embeddings] if name != "source_embedding"
         ]

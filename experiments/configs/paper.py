@@ -47,7 +47,7 @@ What the sections of the paper say, and the code that does it:
        attn/nn/layers.py: `self.drop(y, ctx)`
 5.4    label smoothing 0.1
        experiments/settings/schema.py: `eps_ls: float`
-       experiments/trial/loss.py: `eps_ls / vocabulary`
+       experiments/objectives/loss.py: `eps_ls / vocabulary`
 6.1    the last 5 checkpoints averaged, for big 20
        experiments/configs/paper.py: `average=5`, `average=20`
 6.1    beam 4, length penalty α = 0.6 (Wu et al. 2016), at most input length + 50

@@ -1,4 +1,4 @@
-"""Which learning rates a model bears: rates × what attention compares by × place of LayerNorm.
+"""Learning-rate tolerance: rates × what attention compares by × place of LayerNorm.
 
     python -m launch.sweep --config=experiments/configs/rates.py --sweep=rate,score --seeds=3 \
       --workdir=runs/rates
@@ -10,7 +10,7 @@ in small models too, and normalised queries and keys widen the range of rates th
 (Wortsman et al. 2023, "Small-scale proxies for large-scale Transformer training
 instabilities", arXiv 2309.14322, figure 1). Read perplexity along the rate: the claim is of
 how flat the line is, not of its lowest point. The second command asks the same of LayerNorm's
-place: after the sum, training needs a warm-up and bears less (Xiong et al. 2020, arXiv
+place: after the sum, training needs a warm-up and tolerates less (Xiong et al. 2020, arXiv
 2002.04745).
 
 A rate is data of the compiled program, so that all rates and seeds of a row are its lanes.

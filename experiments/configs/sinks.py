@@ -1,4 +1,4 @@
-"""Where heads rest: attention sinks on bigram-backcopy, by what stands in softmax's place.
+"""Attention sinks on bigram-backcopy, by what stands in softmax's place.
 
     python -m launch.sweep --config=experiments/configs/sinks.py --sweep=normaliser --seeds=3 \
       --workdir=runs/sinks

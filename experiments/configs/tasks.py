@@ -7,7 +7,8 @@
 The tasks are recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words
 and induction; `experiments/data/corpora/tasks.py` says what each is, and of which paper. The
 model reads a text and is trained on its answers alone, at the places where they are asked.
-result.json has their accuracy in all, and in `accuracy_by` by position and by distance.
+result.json has their accuracy in all, and in `accuracy_by` by position and by distance. The
+task first asks for a label of each text, and is labels.py's.
 
 Two layers of width 64 and no dropout, as texts never come twice in so few steps; a trial
 takes a minute or two on one CPU core.
@@ -21,9 +22,8 @@ def get_config(task="recall"):
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
     # Through `override`, because another kind and corpus have other settings.
-    config = override(
-        quick.get_config(), {"model.kind": "language", "data.corpus": task}
-    )
+    (kind, *_) = TASKS[task]().asked.models
+    config = override(quick.get_config(), {"model.kind": kind, "data.corpus": task})
     config.data.update(pairs=30_000, heldout=500)
     config.model.update(norm="pre", P_drop=0.0)
     config.training.update(

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.data.packing import pack, pairs_in_a_row
-from experiments.data.vocabulary import BOS, EOS, NOTHING_ID, PAD
+from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.objectives import Objective, Translate
 
 PART = 1 << 17
 """Pairs that are packed at a time, so that the first batch of a large corpus comes soon."""
@@ -56,8 +57,8 @@ class Corpus(NamedTuple):
 class Batch(NamedTuple):
     """Holds int32 arrays (batch_size, sequence_length).
 
-    The decoder reads `target_in` and is to predict `target_out`. Where the target labels the
-    source, a language model reads `source`, which stands in the same places.
+    The decoder reads `target_in` and is to predict `target_out`. Where the target answers in
+    the places of the source, a language model reads `source`.
     """
 
     source: np.ndarray
@@ -67,14 +68,6 @@ class Batch(NamedTuple):
     target_out: np.ndarray
     target_positions: np.ndarray
     target_segments: np.ndarray
-
-
-def scored(batch: Batch, labelled: bool):
-    """Returns where `target_out` is to be predicted, bool (batch_size, sequence_length).
-
-    That is where there is no padding; of labels, where an answer is asked.
-    """
-    return batch.target_out > NOTHING_ID if labelled else batch.target_segments > 0
 
 
 def corpus(pairs: Encoded) -> Corpus:
@@ -140,7 +133,7 @@ class Batches:
       batches_in_part: the number of batches in the current part; packing varies it a
         little.
       real_tokens: the share of the current part's positions, source and target together,
-        that are no padding.
+        that are no padding; where targets are `labels`, of the source's alone.
     """
 
     def __init__(
@@ -151,12 +144,14 @@ class Batches:
         sequence_length: int,
         seed: int,
         by_length: bool = False,
+        labels: bool = False,
     ):
         self._corpus = pairs if isinstance(pairs, Corpus) else corpus(pairs)
         self._batch_size = batch_size
         self._sequence_length = sequence_length
         self._seed = seed
         self._by_length = by_length
+        self._sides = 1 if labels else 2
         _check(self._corpus, sequence_length)
         self._row_pairs = most_in_a_row(self._corpus, sequence_length)
         self._parts = -(-len(self._corpus.source.lengths) // PART)
@@ -220,9 +215,8 @@ class Batches:
         lengths = [side.lengths[pairs] for side in self._corpus]
         self._slots = self._slots_of(pairs, lengths)
         self.batches_in_part = len(self._slots)
-        real = int(sum(side.sum() for side in lengths))
-        # Twice, for source and target.
-        positions = 2 * self._slots[..., 0].size * self._sequence_length
+        real = int(sum(side.sum() for side in lengths[: self._sides]))
+        positions = self._sides * self._slots[..., 0].size * self._sequence_length
         self.real_tokens = real / positions
 
     def _slots_of(self, pairs, lengths):
@@ -252,7 +246,7 @@ def most_in_a_row(corpus: Corpus, sequence_length: int) -> int:
 
 
 def padded(
-    pairs: Encoded, batch_size: int, length: int
+    pairs: Encoded, batch_size: int, length: int, objective: Objective = Translate()
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Gives batches for evaluation: one pair a row, in order of source length.
 
@@ -272,7 +266,7 @@ def padded(
         # Full size for the last batch too, because another shape would compile anew.
         slots = np.full((batch_size, 1), -1, np.int32)
         slots[: len(indices), 0] = indices
-        yield indices, assemble(flat, slots, length, np)
+        yield indices, objective.batch(assemble(flat, slots, length, np), pairs=1)
 
 
 def assemble(corpus: Corpus, slots, sequence_length: int, xp=jnp) -> Batch:

@@ -1,4 +1,4 @@
-"""Checks that hold a corpus of one's own to the contract of `experiments.data.corpora.Source`."""
+"""Validates a custom corpus: it must meet the contract of `experiments.data.corpora.Source`."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from attn.contract.common import Row, run
 from experiments.data import corpora
 from experiments.data.corpora import SPLITS
 from experiments.data.corpora.reading import Texts
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING
 from experiments.settings import OutsideData
 
 OTHER_PROCESS = """
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 
 def check_corpus(corpus: str, *, elsewhere: bool = True) -> list[Row]:
-    """Checks that a corpus from outside meets the contract.
+    """Checks that a custom corpus meets the contract.
 
     All splits are read several times, and `elsewhere` in another process too.
 
@@ -107,7 +107,8 @@ def read(data: OutsideData, source: Texts | None = None) -> Reading:
             digest.update(json.dumps(pair).encode())
             sizes[split] += 1
         digests[split] = digest.hexdigest()
-    return Reading(fingerprint, digests, sizes, source.source.counts())
+    counts = getattr(source.source, "counts", dict)()
+    return Reading(fingerprint, digests, sizes, counts)
 
 
 def _pairs(source, split) -> Iterator[tuple[str, str]]:

@@ -25,11 +25,14 @@ from experiments.data.corpora import BLOCK, LONGEST, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.gold_alignments import Links
 from experiments.data.lines import decode
 from experiments.data.vocabulary import (
+    Labels,
     Vocabulary,
     symbol_vocabulary,
     train_vocabulary,
 )
 from experiments.settings import Data, Settings
+from experiments.settings.fields import cut as cut_text
+from experiments.settings.fields import shown
 from experiments.system import machine
 from experiments.system.checksums import read_sealed, write_sealed
 from experiments.system.files import (
@@ -49,6 +52,9 @@ SAMPLE = 1_000_000
 
 OVERLAPS = (("validation", "train"), ("test", "train"), ("test", "validation"))
 """Pairs of sets of which the first should have no pair of the second."""
+
+MOST_LABELS = 10_000
+"""The most labels that training may have: sentences as labels are a mistake."""
 
 _REMEDY = "the same command again makes it anew"
 
@@ -76,10 +82,16 @@ class Dataset(NamedTuple):
     test: Heldout
     notes: tuple[str, ...] = ()
     """What the reader of the corpus says of it: bad lines that were left out, for one."""
+    labels: tuple[str, ...] = ()
+    """The labels that training has, where targets are such."""
 
     def vocabulary(self) -> Vocabulary:
         """Returns the vocabulary of its ids."""
         return Vocabulary(self.vocabulary_model)
+
+    def target_vocabulary(self) -> Vocabulary | Labels:
+        """Returns the vocabulary of its targets."""
+        return Labels(self.labels) if self.labels else self.vocabulary()
 
     def length(self, settings: Settings) -> int:
         """Returns the positions that a model of this corpus needs.
@@ -133,7 +145,7 @@ def prepare(
     say = say or functools.partial(print, file=sys.stderr, flush=True)
     source = corpora.open(data)
     # The name of the corpus is in it because two readers may read the same bytes in two
-    # ways; that of a corpus from outside has the hash of its source.
+    # ways; that of a custom corpus has the hash of its source.
     key = (
         FORMAT,
         data.corpus,
@@ -142,6 +154,7 @@ def prepare(
         data.max_length,
         # Another version may make other tokens of the same text.
         sentencepiece.__version__,
+        *(["labels"] if data.asked.targets == "labels" else []),
     )
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     directory = machine.cache() / "corpora" / name
@@ -171,29 +184,33 @@ def load(directory: Path) -> Dataset:
     about = _read_about(directory)
     model = _read_model(directory, about)
     vocabulary = Vocabulary(model)
+    labels = tuple(about.get("labels", ()))
+    sides = (vocabulary, Labels(labels) if labels else vocabulary)
     return Dataset(
         directory,
         model,
         about["digest"],
         about["counts"],
         memmap.read(directory, vocabulary.size),
-        _load_heldout(about, "validation", vocabulary),
-        _load_heldout(about, "test", vocabulary),
+        _load_heldout(about, "validation", sides),
+        _load_heldout(about, "test", sides),
         tuple(about["notes"]),
+        labels,
     )
 
 
-def _load_heldout(about, split, vocabulary):
+def _load_heldout(about, split, sides):
     # Held-out text is kept as text, because translations are compared with it.
     text = Pairs(*about["heldout"][split])
     if about["cut"]:
         ids = []
-        for line in vocabulary.encode(text.target):
+        for line in sides[1].encode(text.target):
             ids += _parts(line, about["cut"])
         # The text too is in parts, so that ids and text have the same sentences.
-        parts = vocabulary.decode(ids)
+        parts = sides[1].decode(ids)
         return Heldout(Pairs(parts, parts), Encoded(ids, ids))
-    ids = Encoded(*map(vocabulary.encode, text))
+    pairs = zip(sides, text, strict=True)
+    ids = Encoded(*[vocabulary.encode(side) for vocabulary, side in pairs])
     if split != "test":
         return Heldout(text, ids)
     links = about["links"] and list(map(_links_of, about["links"]))
@@ -239,18 +256,23 @@ def _fill(source, data, directory):
     """
     text_files = [directory / f"{side}.text" for side in memmap.SIDES]
     survey = _survey(source, text_files)
+    has_labels = data.asked.targets == "labels"
+    labels = _labels(source, text_files[1]) if has_labels else []
     if source.symbols is None:
-        sentences = [*survey.sample.source, *survey.sample.target]
+        sentences = [*survey.sample.source]
+        if not has_labels:
+            sentences += survey.sample.target
         model = train_vocabulary(sentences, data.vocabulary_size)
     else:
         model = symbol_vocabulary(source.symbols)
     vocabulary = Vocabulary(model)
+    sides = (vocabulary, Labels(labels) if has_labels else vocabulary)
     # A part needs room for its end mark.
     cut = data.max_length - 1 if source.cuts_long_texts else 0
     if not cut:
         for split in survey.heldout:
-            _check_lengths(source, split, vocabulary)
-    dropped = _encode(text_files, data.max_length, cut, vocabulary, directory)
+            _check_heldout(source, split, sides)
+    dropped = _encode(text_files, data.max_length, cut, sides, directory)
     # Here rather than later: packing fails on no pairs without naming the setting.
     if dropped == survey.counts["train"]:
         raise CorpusError(
@@ -276,6 +298,7 @@ def _fill(source, data, directory):
         distances=_of_each("distances", source.distances(), survey.heldout["test"]),
         cut=cut,
         notes=source.warnings(),
+        labels=labels,
     )
     write_sealed(directory / "about.json", about)
 
@@ -420,17 +443,28 @@ def _add_to_sample(sample, pairs, seen, rng):
             side[places[i]] = new[room + i]
 
 
-def _encode(text_files, max_length, cut, vocabulary, directory) -> int:
+def _labels(source, path) -> list[str]:
+    """Returns the labels of training, in their order. Raises CorpusError for too few, or many."""
+    labels = sorted(set(itertools.chain.from_iterable(_lines(path))))
+    if not 2 <= len(labels) <= MOST_LABELS:
+        raise CorpusError(
+            f"{source.place('train', 0)}: training has {len(labels):,} labels, of which there "
+            f"must be 2 to {MOST_LABELS:,}: is the target a label?"
+        )
+    return labels
+
+
+def _encode(text_files, max_length, cut, vocabularies, directory) -> int:
     """Writes the pairs of two files that are short enough; returns how many are not.
 
     With `cut` all are: texts, the same on both sides, in parts of so many tokens.
     """
     dropped = 0
     # Block by block, because the tokens of a large corpus need not fit into memory.
-    with memmap.Writer(directory, vocabulary.size) as writer:
+    with memmap.Writer(directory, vocabularies[0].size) as writer:
         for pairs in zip(*map(_lines, text_files), strict=True):
             sides = []
-            for texts in pairs:
+            for vocabulary, texts in zip(vocabularies, pairs, strict=True):
                 ids, lengths = vocabulary.flat(texts)
                 sides.append(between_marks(ids, _cut(lengths, cut) if cut else lengths))
             short = np.maximum(*(side.lengths for side in sides)) <= max_length
@@ -466,10 +500,24 @@ def _select(sentences, mask) -> Sentences:
     return Sentences(ids, np.cumsum(lengths + 1) - (lengths + 1), lengths)
 
 
-def _check_lengths(source, split, vocabulary):
+def _check_heldout(source, split, vocabularies):
+    """Raises CorpusError for a sentence that is too long, and a label that training has not."""
     before = 0
     for pairs in source.read(split):
-        lengths = np.maximum(*(vocabulary.flat(side)[1] + 1 for side in pairs))
+        try:
+            sides = [
+                vocabulary.flat(side)
+                for vocabulary, side in zip(vocabularies, pairs, strict=True)
+            ]
+        except KeyError as error:
+            (label,) = error.args
+            known = vocabularies[1].names
+            i = before + pairs.target.index(label)
+            raise CorpusError(
+                f"{source.place(split, i)}: label {shown(label)} is none of the {len(known)} "
+                f"of training: {cut_text(', '.join(known))}; mend it, or give training a text of it"
+            ) from None
+        lengths = np.maximum(*(lengths + 1 for _, lengths in sides))
         if lengths.max() > LONGEST:
             i = int(lengths.argmax())
             raise CorpusError(

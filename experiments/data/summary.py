@@ -34,12 +34,15 @@ class Split(NamedTuple):
     """Pairs that training has too."""
     sources_seen: int
     """Pairs whose source training has too, whatever its translation."""
-    lengths: tuple[tuple[int, ...], tuple[int, ...]]
-    """For source and target: the lengths in tokens that the QUANTILES of sentences have at most."""
-    bytes: tuple[float, float]
+    lengths: tuple[tuple[int, ...], ...]
+    """For source and target: the lengths in tokens that the QUANTILES of sentences have at most.
+    Of labels there are none, here and in the next."""
+    bytes: tuple[float, ...]
     """Share of tokens that are single bytes, because the vocabulary has no token for their
     characters."""
     examples: list[tuple[str, str]]
+    commonest: str = ""
+    """The label that comes most often, with its share: what a guess would reach."""
 
 
 def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
@@ -74,6 +77,7 @@ def describe(source: corpora.Source, prepared: Dataset) -> dict[str, Split]:
             tuple(_quantiles(lengths) for _, lengths in sides),
             tuple(_share(ids, single, vocabulary.size) for ids, _ in sides),
             examples[split],
+            _commonest(prepared, split) if prepared.labels else "",
         )
     return splits
 
@@ -90,6 +94,7 @@ def packing(prepared: Dataset, settings: Settings) -> float:
         sequence_length=t.sequence_length,
         seed=settings.seed,
         by_length=t.bucket_by_length,
+        labels=bool(prepared.labels),
     ).real_tokens
 
 
@@ -108,12 +113,15 @@ def table(splits: dict[str, Split], languages: tuple[str, str]) -> rich.table.Ta
         "also in train": lambda s: _of(s.seen, s.pairs),
         "source also in train": lambda s: _of(s.sources_seen, s.pairs),
     }
-    for i, language in enumerate(languages):
+    sides = len(next(iter(splits.values())).lengths)
+    for i, language in enumerate(languages[:sides]):
         # i=i, because a lambda looks a loop's variable up only when it is called.
         rows[f"{language}: tokens, 50, 90, 99, 100 %"] = lambda s, i=i: ", ".join(
             map(str, s.lengths[i])
         )
         rows[f"{language}: tokens that are bytes"] = lambda s, i=i: f"{s.bytes[i]:.2%}"
+    if any(s.commonest for s in splits.values()):
+        rows["most frequent label"] = lambda s: s.commonest
     for name, text in rows.items():
         drawn.add_row(name, *(text(split) for split in splits.values()))
     return drawn
@@ -140,15 +148,28 @@ def _hashed(source, split, examples):
 
 
 def _sides(prepared, split):
-    """Returns (ids, lengths) of source and target."""
+    """Returns (ids, lengths) of source and target, those that have tokens."""
+    count = 1 if prepared.labels else 2
     if split == "train":
-        return [(side.ids, side.lengths) for side in prepared.train]
+        return [(side.ids, side.lengths) for side in prepared.train[:count]]
     sides = []
-    for side in getattr(prepared, split).ids:
+    for side in getattr(prepared, split).ids[:count]:
         # With the end mark.
         lengths = np.array([len(ids) + 1 for ids in side])
         sides.append((np.concatenate(side), lengths))
     return sides
+
+
+def _commonest(prepared, split):
+    """Returns the most frequent label of a split and its share: "yes, 51.2%"."""
+    if split == "train":
+        target = prepared.train.target
+        # A label follows the mark that begins its target.
+        ids = np.asarray(target.ids[target.starts + 1])
+    else:
+        ids = np.concatenate(getattr(prepared, split).ids.target)
+    counts = np.bincount(ids)
+    return f"{prepared.labels[counts.argmax()]}, {counts.max() / len(ids):.1%}"
 
 
 def _quantiles(lengths):

@@ -15,17 +15,12 @@ import numpy as np
 import sentencepiece
 
 from experiments.errors import UserError
+from experiments.objectives import NOTHING, NOTHING_ID
 from experiments.system import machine
 
 PAD, BOS, EOS, UNK = range(4)
 """Ids of the control tokens. UNK is needed by sentencepiece; as unknown characters are
 spelled in bytes, it never occurs."""
-
-NOTHING = "_"
-"""Stands in labels where no answer is asked."""
-
-NOTHING_ID = 4
-"""The id of NOTHING in a vocabulary of symbols."""
 
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 
@@ -185,6 +180,31 @@ class Vocabulary:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Returns the token of each id, control tokens included; ▁ marks a word's start."""
         return self._processor.id_to_piece(np.asarray(ids).tolist())
+
+
+class Labels:
+    """Turns labels of a closed set into ids and back, as `Vocabulary` does sentences."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names = tuple(names)
+        self._ids = {name: i for i, name in enumerate(self.names)}
+
+    def encode(self, labels: Iterable[str]) -> list[np.ndarray]:
+        """Returns the one id of each label. Raises KeyError for an unknown one."""
+        return [np.array([self._ids[label]], np.int32) for label in labels]
+
+    def flat(self, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of many labels, and 1 for each."""
+        ids = np.fromiter((self._ids[label] for label in labels), np.int32, len(labels))
+        return ids, np.ones(len(labels), np.int32)
+
+    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
+        """Returns the label that each row of ids begins with."""
+        return [self.names[row[0]] for row in ids]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Returns the label of each id."""
+        return [self.names[i] for i in ids]
 
 
 def _before_eos(row) -> list[int]:

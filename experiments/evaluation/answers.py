@@ -1,6 +1,6 @@
-"""Answers the questions in the texts of a task, and scores the answers by their place.
+"""Chooses answers, or labels, of texts, and scores answers by their place.
 
-B texts of a batch, N tokens, L lanes.
+B texts of a batch, M places of a target, L lanes.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,35 +8,28 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from attn import Context, Mask
 from attn.nn.layers import output_matrix
-from experiments.data.batches import Encoded, padded, scored
-from experiments.data.vocabulary import NOTHING_ID, Vocabulary
+from experiments.data.batches import Batch, Encoded, padded
+from experiments.data.vocabulary import Vocabulary
 from experiments.evaluation.metrics import right_answers
 from experiments.evaluation.pipelining import one_ahead
-from experiments.trial.program import Program, State, build_model, call_model
+from experiments.objectives import Answer, Objective
+from experiments.trial.program import Program, State
+from experiments.trial.step import hidden_states
 
 
-def answer_batch(program: Program, state: State, source):
-    """Returns the likeliest answer after each token of texts (B, N), int32 (B, N)."""
+def choose_batch(program: Program, state: State, batch: Batch):
+    """Returns the likeliest output at each place of targets (B, M), int32."""
     variables = dict(params=state.params, positions=state.positions)
-    ctx = Context(Mask.causal(), step=state.step)
     with jax.default_matmul_precision("float32"):
-        hidden = call_model(
-            build_model(program).apply,
-            program,
-            variables,
-            source,
-            source,
-            (ctx, ctx),
-        )
+        hidden, _ = hidden_states(program, variables, batch, step=state.step)
         matrix = output_matrix(state.params)
         # One text at a time, as the logits of all would be many.
         return jax.lax.map(lambda row: (row @ matrix.T).argmax(-1), hidden)
 
 
-def answer(
-    answers: Callable,
+def choose(
+    outputs: Callable,
     states,
     vocabulary: Vocabulary,
     pairs: Encoded,
@@ -44,24 +37,23 @@ def answer(
     length: int,
     lanes: tuple[int, ...] = (0,),
     check: Callable[[], None] = lambda: None,
+    objective: Objective = Answer(),
 ) -> list[list[str]]:
-    """Answers what is asked in texts, with the model of each of `lanes`.
+    """Chooses what the targets of `pairs` ask, with the model of each of `lanes`.
 
-    Returns for each lane and text a label for each token: the answer where the target of
-    `pairs` asks one, else NOTHING. The text so far has the right answers wherever it has
-    any, so all are right just if the model would write them all by itself.
-    `answers(states, source)` is a compiled `answer_batch` of L lanes; `check()` is called
+    Returns for each lane and text the target of the model's own: of answers one where one is
+    asked, else NOTHING. The text so far has the right answers wherever it has any, so all
+    are right just if the model would write them all by itself. `outputs(states, batch)` is a
+    compiled `choose_batch` of L lanes; `vocabulary` is the target's; `check()` is called
     between batches.
     """
     texts = [[""] * len(pairs.source) for _ in lanes]
     dispatched = (
-        (indices, answers(states, batch.source), scored(batch, labelled=True))
-        for indices, batch in padded(pairs, batch_size, length)
+        (indices, outputs(states, batch), objective.scored(batch))
+        for indices, batch in padded(pairs, batch_size, length, objective)
     )
-    for indices, given, asked in one_ahead(dispatched, check):
-        given = np.asarray(given)
-        # A mark for an answer would end the text; it is wrong in any case.
-        shown = np.where(asked & (given > NOTHING_ID), given, NOTHING_ID)
+    for indices, chosen, asked in one_ahead(dispatched, check):
+        shown = objective.shown(np.asarray(chosen), asked)
         for of_lane, lane in zip(texts, lanes, strict=True):
             # The last batch may have empty rows at its end.
             rows = [

@@ -13,8 +13,9 @@ import numpy as np
 from attn import Context, Mask
 from experiments.data.batches import Encoded, padded
 from experiments.data.dataset import Heldout
-from experiments.data.vocabulary import Vocabulary
-from experiments.trial.program import Program, State, build_model, call_model
+from experiments.data.vocabulary import Labels, Vocabulary
+from experiments.objectives import Objective, Translate
+from experiments.trial.program import Program, State, build_model
 
 KINDS = {
     "encoder": ("encoder", "self_attention"),
@@ -38,9 +39,8 @@ def attention_weights(
         Context(real, step=state.step),
         Context(Mask.causal(), step=state.step, memory_mask=real),
     )
-    _, collections = call_model(
+    _, collections = program.objective.call(
         build_model(program).apply,
-        program,
         dict(params=state.params, positions=state.positions),
         source,
         target,
@@ -81,12 +81,14 @@ def attention_examples(
     translations: Sequence[str],
     count: int,
     length: int,
-    labelled: bool = False,
+    objective: Objective = Translate(),
+    target_vocabulary: Vocabulary | Labels | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Computes where attention looks in `count` test sentences of different lengths.
 
     `weights(state, source, target, lengths)` is a compiled `attention_weights`; the decoder
-    reads the translation; where this is `labelled`, what it labels. Returns
+    reads the translation; where this answers in places, the source; a label it only names.
+    Returns
     (records, arrays): what `examples.json` and `examples.npz` hold.
     """
     chosen = _spread_lengths(test.ids.source, count)
@@ -98,16 +100,17 @@ def attention_examples(
     if not chosen:
         return [], arrays
     # One token less than the row, which holds a mark too.
-    targets = [vocabulary.encode([translations[i]])[0][: length - 1] for i in chosen]
+    of_target = target_vocabulary or vocabulary
+    targets = [of_target.encode([translations[i]])[0][: length - 1] for i in chosen]
     pairs = Encoded([test.ids.source[i] for i in chosen], targets)
-    ((order, batch),) = padded(pairs, len(chosen), length)
+    ((order, batch),) = padded(pairs, len(chosen), length, objective)
     source_lengths = (batch.source_segments > 0).sum(-1)
     target_lengths = (batch.target_segments > 0).sum(-1)
     kinds = jax.device_get(
         weights(state, batch.source, batch.target_in, source_lengths)
     )
     records = []
-    read = batch.source if labelled else batch.target_in
+    read = dict(texts=batch.target_in, places=batch.source, labels=batch.target_out)
     for row, place in enumerate(order):
         n = int(source_lengths[row])
         m = int(target_lengths[row])
@@ -123,7 +126,7 @@ def attention_examples(
             reference=test.text.target[i],
             translation=translations[i],
             source_tokens=vocabulary.tokens(batch.source[row, :n]),
-            target_tokens=vocabulary.tokens(read[row, :m]),
+            target_tokens=of_target.tokens(read[objective.targets][row, :m]),
         )
         records.append(record)
     return records, arrays

@@ -43,6 +43,7 @@ class COMET(Metric):
     key = "comet"
     heading = "COMET"
     decimals = difference_decimals = 3
+    targets = ("texts",)
     while_training = False
 
     model: str = "Unbabel/wmt22-comet-da"

@@ -45,9 +45,9 @@ def search_of(settings: Evaluation) -> Search:
 def search_text(settings: Settings, beam: int, count: int, whole: int) -> str:
     """Returns how texts were made: "greedy on the first 200 of 500 sentences"."""
     some = f"the first {count} of {whole}" if count < whole else str(whole)
-    # Labels are not searched for.
-    is_searched = not settings.data.labelled
-    way = ("greedy " if beam == 1 else f"beam {beam} ") if is_searched else ""
+    way = ""
+    if settings.objective.searches:
+        way = "greedy " if beam == 1 else f"beam {beam} "
     return f"{way}on {some} sentences"
 
 

@@ -10,25 +10,27 @@ import numpy as np
 
 from attn import Positions
 from experiments.data.batches import Encoded
+from experiments.data.corpora import Pairs
 from experiments.data.dataset import Dataset, Heldout
 from experiments.data.lines import as_line
 from experiments.evaluation import alignment_error, head_importance
-from experiments.evaluation.answers import accuracy_by, answer, answer_batch
+from experiments.evaluation.answers import accuracy_by, choose, choose_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
     ENTROPY,
     FIRST_TOKEN_MASS,
-    OF_ANSWERS,
+    METRICS,
     Metric,
     Texts,
     corpus_scores,
     notes,
-    of_text,
+    of_objective,
     sentence_arrays,
     signatures,
 )
-from experiments.evaluation.perplexity import perplexity, sentence_losses
+from experiments.evaluation.perplexity import LOSSES, sentence_losses
+from experiments.objectives import Objective
 from experiments.settings import WEIGHTS, Evaluation, Settings
 from experiments.trial.lanes import Lanes, over_lanes, put_lane, take_lane
 from experiments.trial.program import Program, State
@@ -41,7 +43,7 @@ class EvaluationFunctions(NamedTuple):
     token_losses: Callable
     greedy: Callable
     search: Callable
-    answers: Callable
+    choose: Callable
     weights: Callable
 
 
@@ -49,13 +51,13 @@ def evaluation_functions(
     program: Program, lanes: Lanes, search: Search
 ) -> EvaluationFunctions:
     """Returns functions that compile when first called; all trials of a process share them."""
-    of_tokens, answers, weights = _without_search(program, lanes)
+    of_tokens, choose, weights = _without_search(program, lanes)
     # One program less to compile where the beam is 1.
     return EvaluationFunctions(
         token_losses=of_tokens,
         greedy=_searched(program, lanes, search._replace(beam=1)),
         search=_searched(program, lanes, search),
-        answers=answers,
+        choose=choose,
         weights=weights,
     )
 
@@ -71,7 +73,7 @@ def _searched(program, lanes, search):
 def _without_search(program, lanes):
     return (
         over_lanes(functools.partial(token_losses, program), lanes),
-        over_lanes(functools.partial(answer_batch, program), lanes),
+        over_lanes(functools.partial(choose_batch, program), lanes),
         jax.jit(functools.partial(attention_weights, program)),
     )
 
@@ -102,7 +104,7 @@ class HeldoutScores(NamedTuple):
     validation: dict[str, float]
     test: dict[str, float]
     texts: Sequence[str]
-    """Translations; of a language model, which makes none, the test set's own texts."""
+    """Those of its objective; of one that makes none, the test set's own texts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +133,9 @@ class Evaluator:
         return cls(functions, prepared, lanes, program, settings.batch_size, check)
 
     @property
-    def translates(self) -> bool:
-        """Whether the models translate, or answer; other language models have perplexity alone."""
-        return self.program.model.kind != "language" or self.program.labelled
+    def objective(self) -> Objective:
+        """What is asked of the models."""
+        return self.program.objective
 
     def losses(self, states, heldout: Heldout | None = None):
         """Computes `perplexity.sentence_losses` of all lanes on `heldout`, else validation."""
@@ -144,7 +146,7 @@ class Evaluator:
             self.batch_size,
             self.program.length,
             self.check,
-            self.program.labelled,
+            self.objective,
         )
 
     def validation(
@@ -152,12 +154,11 @@ class Evaluator:
     ) -> dict[int, dict[str, float]]:
         """Computes the validation scores of the lanes `chosen`, each with its settings.
 
-        Perplexity is over the whole set, from its `losses`; other scores are of greedy
-        translations of the first evaluation.sentences.
+        The loss is over the whole set, from its `losses`; other scores are of the texts of
+        the first evaluation.sentences, translations by greedy search.
         """
-        perplexities = perplexity(*losses)
-        scores = {lane: dict(perplexity=float(perplexities[lane])) for lane in chosen}
-        if not self.translates:
+        scores = {lane: self._loss(losses, lane) for lane in chosen}
+        if not self.objective.writes:
             return scores
         heldout = self.prepared.validation
         # Lanes search together, so all translate as many as the one that asks for most.
@@ -167,10 +168,10 @@ class Evaluator:
         for lane, settings in chosen.items():
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
-            references = heldout.text.target[:count]
             metrics = [m for m in metrics_of(settings) if m.while_training]
-            sources = heldout.text.source[:count]
-            texts = Texts(ours, references, _tokens_of(settings), sources)
+            texts = _texts(
+                settings, ours, Pairs(*(side[:count] for side in heldout.text))
+            )
             scores[lane] |= corpus_scores(texts, metrics)
         return scores
 
@@ -180,7 +181,7 @@ class Evaluator:
         """Scores all kinds of weights that the trials keep, and writes their files.
 
         `losses` are those of the states as they are on the validation set. Returns for each
-        trial the perplexity and test scores of the weights that its settings name, and in
+        trial the loss and test scores of the weights that its settings name, and in
         `beside` the scores of all its weights.
         """
         beside = {trial.lane: {} for trial in trials}
@@ -209,13 +210,14 @@ class Evaluator:
         for trial in trials:
             scores = beside[trial.lane]
             chosen = scores[trial.settings.evaluation.weights]
+            of_loss = self.objective.loss_metric
             result = dict(
-                perplexity=chosen["validation"]["perplexity"],
+                **{of_loss: chosen["validation"][of_loss]},
                 **chosen["test"],
                 **of_attention[trial.lane],
                 beside=scores,
             )
-            if self.translates:
+            if self.objective.writes:
                 result["signatures"] = signatures(
                     chosen["test"],
                     _tokens_of(trial.settings),
@@ -241,11 +243,19 @@ class Evaluator:
 
     def _score(self, states, losses, trials) -> dict[int, HeldoutScores]:
         """Scores the states of these trials' lanes on both held-out sets."""
-        if not self.translates:
-            return self._score_language(states, losses, trials)
-        validation = self.prepared.validation
         test = self.prepared.test
-        perplexities = perplexity(*losses)
+        if not self.objective.writes:
+            of_test = self.losses(states, test)
+            return {
+                trial.lane: HeldoutScores(
+                    self._loss(losses, trial.lane),
+                    self._loss(of_test, trial.lane, "test_"),
+                    # It reads the text itself, so its attention is that over the text.
+                    test.text.target,
+                )
+                for trial in trials
+            }
+        validation = self.prepared.validation
         lanes = [trial.lane for trial in trials]
         search = self.functions.search
         for_validation = self._translate(states, search, validation.ids, lanes)
@@ -254,43 +264,36 @@ class Evaluator:
         for trial in trials:
             lane = trial.lane
             metrics = metrics_of(trial.settings)
-            ours = _texts(trial.settings, for_validation[lane], validation)
+            ours = _texts(trial.settings, for_validation[lane], validation.text)
             of_validation = corpus_scores(ours, metrics)
-            ours = _texts(trial.settings, for_test[lane], test)
+            ours = _texts(trial.settings, for_test[lane], test.text)
             of_test = corpus_scores(ours, metrics)
             scores[lane] = HeldoutScores(
-                dict(perplexity=float(perplexities[lane]), **of_validation),
+                self._loss(losses, lane) | of_validation,
                 of_test,
                 for_test[lane],
             )
         return scores
 
-    def _score_language(self, states, losses, trials):
-        test = self.prepared.test
-        of_validation = perplexity(*losses)
-        of_test = perplexity(*self.losses(states, test))
-        return {
-            trial.lane: HeldoutScores(
-                dict(perplexity=float(of_validation[trial.lane])),
-                dict(test_perplexity=float(of_test[trial.lane])),
-                # A language model reads the text itself, so its attention is that over
-                # the text.
-                test.text.target,
-            )
-            for trial in trials
-        }
+    @property
+    def _loss_metric(self):
+        (metric,) = [m for m in METRICS if m.key == self.objective.loss_metric]
+        return metric
+
+    def _loss(self, losses, lane, prefix=""):
+        """Returns {name: score} of a lane's losses."""
+        name = self.objective.loss_metric
+        return {f"{prefix}{name}": float(LOSSES[name](*losses)[lane])}
 
     def _translate(self, states, search, pairs: Encoded, lanes):
-        """Returns {lane: the best translation of each source} for each of `lanes`.
-
-        Of labelled texts it has the answers to what their targets ask.
-        """
+        """Returns {lane: the text for each source} for each of `lanes`."""
         lanes = tuple(lanes)
         common = (self.batch_size, self.program.length, lanes, self.check)
         vocabulary = self.prepared.vocabulary()
-        if self.program.labelled:
-            answers = self.functions.answers
-            texts = answer(answers, states, vocabulary, pairs, *common)
+        if self.objective.chooses:
+            outputs = self.functions.choose
+            vocabulary = self.prepared.target_vocabulary()
+            texts = choose(outputs, states, vocabulary, pairs, *common, self.objective)
             return dict(zip(lanes, texts, strict=True))
         translations = translate(search, states, vocabulary, pairs.source, *common)
         best = {}
@@ -307,7 +310,7 @@ class Evaluator:
         nll, tokens = losses
         nll = nll[trial.lane]
         state = take_lane(states, self.lanes.place(trial.lane))
-        if self.translates:
+        if self.objective.writes:
             test = self.prepared.test.text
             trial.run_dir.write_text("translations.txt", _lines(texts))
             # Beside it line by line, as other tools that score translations want them.
@@ -318,7 +321,7 @@ class Evaluator:
         error = self._alignment_error(trial, state)
         if error is not None:
             more["alignment_error"] = error
-        if trial.settings.data.has_answers:
+        if self.objective.answers:
             test = self.prepared.test
             more["accuracy_by"] = accuracy_by(texts, test.text.target, test.distances)
         if trial.settings.evaluation.head_importance:
@@ -336,7 +339,8 @@ class Evaluator:
             texts,
             trial.settings.evaluation.examples,
             self.program.length,
-            self.program.labelled,
+            self.objective,
+            self.prepared.target_vocabulary(),
         )
         # Encodings that are part of attention have a table of zeros, with nothing to
         # draw.
@@ -346,7 +350,7 @@ class Evaluator:
         trial.run_dir.write_examples(records, arrays)
 
     def _alignment_error(self, trial, state):
-        if not self.translates:
+        if not self.objective.searches:
             return None
         return alignment_error.alignment_error(
             self.functions.weights,
@@ -386,23 +390,24 @@ class Evaluator:
 
     def _sentences(self, trial, nll, tokens, texts):
         """Returns what each held-out sentence contributes to the scores, and its length."""
-        arrays = dict(
+        of_nll, of_tokens = self._loss_metric.arrays
+        arrays = {
             # A report sums them in float64 again.
-            validation_nll=nll.astype(np.float32),
-            validation_tokens=tokens.astype(np.int32),
-            validation_source=_lengths(self.prepared.validation),
-        )
-        if self.translates:
+            of_nll: nll.astype(np.float32),
+            of_tokens: tokens.astype(np.int32),
+            "validation_source": _lengths(self.prepared.validation),
+        }
+        if self.objective.writes:
             test = self.prepared.test
             arrays["test_source"] = _lengths(test)
-            ours = _texts(trial.settings, texts, test)
+            ours = _texts(trial.settings, texts, test.text)
             arrays |= sentence_arrays(ours, metrics_of(trial.settings))
         return arrays
 
 
 def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
     """Returns the notes on the test scores of this text, by metric."""
-    if settings.model.kind == "language" and not settings.data.labelled:
+    if not settings.objective.writes:
         return {}
     references = prepared.test.text.target
     return notes(references, _tokens_of(settings), metrics_of(settings))
@@ -424,16 +429,16 @@ def _lengths(heldout):
 
 
 def metrics_of(settings: Settings) -> tuple[Metric, ...]:
-    """Returns the metrics of a trial's texts: of translations or of answers, and its own."""
-    is_of_answers = settings.data.has_answers
-    of_target = OF_ANSWERS if is_of_answers else of_text(settings.data.language)
-    return (*of_target, *settings.evaluation.own_metrics)
+    """Returns the metrics of a trial's texts: those of its objective, and its own."""
+    of_texts = of_objective(settings.objective, settings.data.language)
+    return (*of_texts, *settings.evaluation.own_metrics)
 
 
-def _texts(settings, translations, heldout) -> Texts:
-    """Returns translations of a held-out set, with its references and sources."""
-    target, source = heldout.text.target, heldout.text.source
-    return Texts(translations, target, _tokens_of(settings), source)
+def _texts(settings, translations, pairs) -> Texts:
+    """Returns texts for held-out pairs, with their references and sources."""
+    are_labels = settings.objective.targets == "labels"
+    source, target = pairs
+    return Texts(translations, target, _tokens_of(settings), source, are_labels)
 
 
 def _tokens_of(settings):

@@ -1,10 +1,9 @@
 """Reads metrics.jsonl back: one JSON object a line, with its step and its split."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from experiments.system.files import parse
 
 ENDED = ("finished", "diverged")
 """The statuses in result.json of a trial that is not run again."""
@@ -46,7 +45,7 @@ def read_metrics(path: Path) -> MetricFile:
 def _line_of(row) -> dict[str, Any] | None:
     """Returns a line of metrics, None for anything else."""
     try:
-        line = parse(row)
+        line = json.loads(row)
     except ValueError:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("split"), str):

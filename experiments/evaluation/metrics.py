@@ -4,6 +4,7 @@ S sentences, k numbers that a sentence contributes. To add a metric, write a sub
 `Metric` and put an instance into `METRICS`: the evaluation writes it and the report shows it.
 """
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +13,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING, TARGETS, Objective, Translate
 from experiments.stats.variance_stabilising import (
     IDENTITY,
     PERCENT,
+    ROOT,
     ROOT_CROSS_ENTROPY,
     SHARE,
     Link,
@@ -30,6 +32,8 @@ class Texts(NamedTuple):
     tokens_of: str = ""
     """The language whose Moses tokens the texts are in, "" for plain text."""
     sources: Sequence[str] = ()
+    labels: bool = False
+    """Whether each text is one label, however many words it has."""
 
     @property
     def pairs(self) -> Iterator[tuple[str, str]]:
@@ -69,6 +73,8 @@ class Metric:
     answers: ClassVar[int | None] = None
     """Which of the k counts the answers of a text, where it has several; None where a
     sentence is one."""
+    targets: ClassVar[tuple[str, ...]] = TARGETS
+    """The kinds of targets that it makes sense for, see `experiments.objectives`."""
     while_training: ClassVar[bool] = True
     """Whether it is computed at each evaluation, or, as it takes long, at the end alone."""
     stored_as: ClassVar[tuple[str, ...]] = ()
@@ -174,6 +180,23 @@ class Perplexity(Metric):
             return np.exp(sums[..., 0] / sums[..., 1])
 
 
+class CrossEntropy(Metric):
+    """The mean −log p per label, in nats (`perplexity.cross_entropy`)."""
+
+    key = "cross_entropy"
+    heading = "cross-entropy"
+    split = "validation"
+    higher_is_better = False
+    decimals = difference_decimals = 3
+    link = ROOT
+    columns = 2
+    stored_as = ("validation_label_nll", "validation_labels")
+
+    def of_sums(self, sums, sentences):
+        """Computes Σ nll / Σ labels."""
+        return sums[..., 0] / sums[..., 1]
+
+
 ORDERS = 4
 """BLEU counts 1 to 4 tokens in a row."""
 
@@ -216,6 +239,7 @@ class Bleu(Metric):
     heading = "BLEU"
     link = PERCENT
     published = True
+    targets = ("texts",)
     columns = 2 * ORDERS + 2
 
     language: str = ""
@@ -291,6 +315,7 @@ class DetokenizedBleu(Metric):
     key = "bleu_detokenized"
     heading = "BLEU, detokenised"
     link = PERCENT
+    targets = ("texts",)
     columns = 0
 
     def of_corpus(self, texts):
@@ -341,6 +366,7 @@ class Chrf(Metric):
     key = "chrf"
     heading = "chrF"
     link = PERCENT
+    targets = ("texts",)
     columns = 3 * CHRF_ORDERS
 
     def of_corpus(self, texts):
@@ -421,11 +447,13 @@ class Accuracy(Metric):
         """Counts the right answers and all answers of each text, int32 (S, 2).
 
         An answer is a word of the reference other than NOTHING, and right where the same
-        word is in its place.
+        word is in its place; or a whole label.
         """
         rows = []
         for given, reference in texts.pairs:
             right = list(right_answers(given, reference))
+            if texts.labels:
+                right = [given == reference]
             rows.append([sum(right), len(right)])
         return np.array(rows, np.int32).reshape(-1, 2)
 
@@ -439,6 +467,33 @@ def right_answers(given: str, reference: str) -> Iterator[bool]:
     for i, word in enumerate(reference.split()):
         if word != NOTHING:
             yield i < len(words) and words[i] == word
+
+
+class MacroF1(Metric):
+    """The mean of the F1 (0 to 1) of all labels that texts have or are given.
+
+        F1 = 2·right / (given + due)
+
+    of each label (Sokolova and Lapalme 2009, table 3, with the F of each label averaged), so
+    that rare labels count as much as frequent ones.
+    """
+
+    key = "macro_f1"
+    heading = "macro-F1, %"
+    scale = 100.0
+    link = SHARE
+    targets = ("labels",)
+    columns = 0
+
+    def of_corpus(self, texts):
+        given = collections.Counter(texts.translations)
+        due = collections.Counter(texts.references)
+        right = collections.Counter(
+            ours for ours, theirs in texts.pairs if ours == theirs
+        )
+        both = given + due
+        scores = [2 * right[label] / count for label, count in both.items()]
+        return sum(scores) / len(scores)
 
 
 class AlignmentError(Metric):
@@ -478,11 +533,13 @@ class Entropy(Metric):
 
 
 PERPLEXITY = Perplexity()
+CROSS_ENTROPY = CrossEntropy()
 BLEU = Bleu()
 """What reports need of BLEU: sums over sentences know of no tokenizer."""
 CHRF = Chrf()
 EXACT_MATCH = ExactMatch()
 ACCURACY = Accuracy()
+MACRO_F1 = MacroF1()
 ALIGNMENT_ERROR = AlignmentError()
 FIRST_TOKEN_MASS = FirstTokenMass()
 ENTROPY = Entropy()
@@ -490,20 +547,22 @@ ENTROPY = Entropy()
 OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
 """What is measured of attention, in tables beside the metrics, where there is any."""
 
-METRICS = (PERPLEXITY, BLEU, CHRF, EXACT_MATCH, ACCURACY)
+METRICS = (PERPLEXITY, CROSS_ENTROPY, BLEU, CHRF, EXACT_MATCH, ACCURACY, MACRO_F1)
 """The metrics that rows of a table are compared by, in the table's order."""
 
-OF_ANSWERS = (EXACT_MATCH, ACCURACY)
-"""The metrics that answers to tasks are scored by."""
+
+def of_objective(objective: Objective, language: str = "") -> tuple[Metric, ...]:
+    """Returns the metrics that texts are scored by, those with a target in `language`."""
+    known = {metric.key: metric for metric in (*METRICS, DetokenizedBleu())}
+    known[BLEU.key] = Bleu(language)
+    return tuple(known.get(metric, metric) for metric in objective.metrics)
 
 
-def of_text(language: str = "") -> tuple[Metric, ...]:
-    """Returns the metrics that translations into a language are scored by."""
-    return (Bleu(language), CHRF, EXACT_MATCH, DetokenizedBleu())
+OF_TRANSLATIONS = of_objective(Translate())
 
 
 def corpus_scores(
-    texts: Texts, metrics: Sequence[Metric] = of_text()
+    texts: Texts, metrics: Sequence[Metric] = OF_TRANSLATIONS
 ) -> dict[str, float]:
     """Computes {key: score} of translations against one reference each.
 
@@ -518,7 +577,9 @@ def corpus_scores(
 
 
 def signatures(
-    scores: Mapping[str, float], tokens_of: str, metrics: Sequence[Metric] = of_text()
+    scores: Mapping[str, float],
+    tokens_of: str,
+    metrics: Sequence[Metric] = OF_TRANSLATIONS,
 ) -> dict[str, str]:
     """Returns {key: signature} of the metrics among `scores` that have one."""
     signed = {m.key: m.signature(tokens_of) for m in metrics if m.key in scores}
@@ -526,7 +587,9 @@ def signatures(
 
 
 def notes(
-    references: Sequence[str], tokens_of: str, metrics: Sequence[Metric] = of_text()
+    references: Sequence[str],
+    tokens_of: str,
+    metrics: Sequence[Metric] = OF_TRANSLATIONS,
 ) -> dict[str, str]:
     """Returns {key: note} of the metrics that have a note on these references."""
     found = {metric.key: metric.note(references, tokens_of) for metric in metrics}
@@ -534,7 +597,7 @@ def notes(
 
 
 def sentence_arrays(
-    texts: Texts, metrics: Sequence[Metric] = of_text()
+    texts: Texts, metrics: Sequence[Metric] = OF_TRANSLATIONS
 ) -> dict[str, np.ndarray]:
     """Computes what each sentence contributes, by the names that sentences.npz has."""
     arrays = {}

@@ -3,12 +3,14 @@
 L lanes, S sentences, T tokens of a row.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from experiments.data.batches import Encoded, padded, scored
+from experiments.data.batches import Encoded, padded
 from experiments.evaluation.pipelining import one_ahead
+from experiments.objectives import Objective, Translate
 
 
 def sentence_losses(
@@ -18,11 +20,11 @@ def sentence_losses(
     batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
-    labelled: bool = False,
+    objective: Objective = Translate(),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes −log p of each target sentence, its end mark included, and counts its tokens.
+    """Computes −log p of what is scored of each target, and counts its tokens.
 
-    Of `labelled` targets it is that of the answers alone.
+    Of sentences these are all, the end mark included; of answers and labels they alone.
 
     Returns ((L, S), (S,)). `token_losses(states, batch)` is a compiled `step.token_losses`
     of L lanes, which returns (L, rows, T). `check()` is called between batches; what it
@@ -32,8 +34,8 @@ def sentence_losses(
     nll = None
     tokens = np.zeros(count, np.int64)
     dispatched = (
-        (indices, token_losses(states, batch), scored(batch, labelled))
-        for indices, batch in padded(pairs, batch_size, length)
+        (indices, token_losses(states, batch), objective.scored(batch))
+        for indices, batch in padded(pairs, batch_size, length, objective)
     )
     for indices, losses, is_token in one_ahead(dispatched, check):
         # In float64, because a sum over many tokens loses digits in float32.
@@ -52,4 +54,20 @@ def perplexity(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
     Tokens are the target's, end marks included: how sentences are batched does not matter.
     """
-    return np.exp(nll.sum(-1) / tokens.sum())
+    return np.exp(cross_entropy(nll, tokens))
+
+
+def cross_entropy(nll: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Computes Σ nll / Σ tokens of each lane (L,), in nats, from (L, S) and (S,)."""
+    return nll.sum(-1) / tokens.sum()
+
+
+def of_scores(scores: Mapping[str, float]) -> float:
+    """Returns the perplexity of a validation's scores, however its loss is shown; inf for none."""
+    if "cross_entropy" in scores:
+        return float(np.exp(scores["cross_entropy"]))
+    return scores.get("perplexity", math.inf)
+
+
+LOSSES = {"perplexity": perplexity, "cross_entropy": cross_entropy}
+"""How a loss is shown, by the metric's key."""

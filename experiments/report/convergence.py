@@ -38,9 +38,13 @@ def late_share(trial: TrialResult) -> float | None:
     None for fewer than FEWEST evaluations, and for a run that fell nowhere.
     """
     steps, perplexities = trial.curve("validation", "perplexity")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        entropies = np.log(perplexities)
+    if not len(steps):
+        steps, entropies = trial.curve("validation", "cross_entropy")
     if len(steps) < FEWEST:
         return None
-    losses = _log_cross_entropy(perplexities)
+    losses = _log(entropies)
     if not np.isfinite(losses).all():
         return None
     fall = losses[0] - losses[-1]
@@ -51,10 +55,9 @@ def late_share(trial: TrialResult) -> float | None:
     return float(np.clip(late / fall, 0, 1))
 
 
-def _log_cross_entropy(perplexities):
-    # A perplexity of 1 has no cross-entropy; what float32 cannot tell from 1 is not below.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.log(np.maximum(np.log(perplexities), 1e-7))
+def _log(entropies):
+    # What float32 cannot tell from 0 is not below.
+    return np.log(np.maximum(entropies, 1e-7))
 
 
 def ended_flat(trial: TrialResult) -> bool:

@@ -26,7 +26,6 @@ from experiments.settings.resolve import (
     plain,
     resolve,
     settings_named,
-    with_all_settings,
 )
 from experiments.settings.schema import (
     SCORING,
@@ -77,6 +76,5 @@ __all__ = [
     "plain",
     "resolve",
     "settings_named",
-    "with_all_settings",
     "without_scoring",
 ]

@@ -4,225 +4,175 @@ A message names what is meant; none of them is accepted, so that equal settings 
 texts. Where one of them is another method, as squared ReLU, it is not in these tables.
 """
 
-POSITIONS = {
-    "absolute": "learned or sinusoidal",
-    "embedding": "learned",
-    "forgetting": "forget",
-    "forgetting_transformer": "forget",
-    "fox": "forget",
-    "learnt": "learned",
-    "no": "none",
-    "nope": "none",
-    "ntk": "rotary(scaling=ntk)",
-    "randomized": "randomised",
-    "roformer": "rotary",
-    "rope": "rotary",
-    "rotary_embedding": "rotary",
-    "sin": "sinusoidal",
-    "sincos": "sinusoidal",
-    "sine": "sinusoidal",
-    "sinusoid": "sinusoidal",
-    "sinusoids": "sinusoidal",
-    "yarn": "rotary(scaling=yarn)",
-}
 
-NORMALISERS = {
-    "alpha_entmax": "entmax",
-    "entmax15": "entmax(alpha=1.5)",
-    "quiet_softmax": "off_by_one",
-    "sb": "stick_breaking",
-    "softmax1": "off_by_one",
-    "softmax_1": "off_by_one",
-    "softmax_one": "off_by_one",
-    "ssmax": "scalable_softmax",
-}
+def _by_name(others: dict[str, str]) -> dict[str, str]:
+    """Returns {other name: what is meant} of {what is meant: its other names}."""
+    return {name: meant for meant, names in others.items() for name in names.split()}
 
-SCORES = {
-    "bahdanau": "additive",
-    "concat": "additive",
-    "cos": "qk_norm(norm=l2)",
-    "cosine": "qk_norm(norm=l2)",
-    "dot_product": "dot",
-    "general": "bilinear",
-    "logit_softcap": "softcap",
-    "luong": "dot or bilinear",
-    "mlp": "additive",
-    "multiplicative": "bilinear",
-    "qknorm": "qk_norm",
-    "scaled_dot_product": "scaled_dot",
-    "sdpa": "scaled_dot",
-    "soft_cap": "softcap",
-}
 
-HEADS = {
-    "diff": "differential",
-    "diff_transformer": "differential",
-    "gqa": "separate with model.h_kv, a divisor of model.h",
-    "mha": "separate",
-    "mla": "separate with model.d_c",
-    "mqa": "separate with model.h_kv=1",
-    "multihead": "separate",
-    "none": "separate",
-    "talking_heads": "talking",
-}
-
-MIXERS = {
-    "cnn": "convolution",
-    "conv": "convolution",
-    "delta": "deltanet",
-    "delta_net": "deltanet",
-    "depthwise": "separable",
-    "gated_delta_net": "gated_deltanet",
-    "gdn": "gated_deltanet",
-    "gla": "gated_linear_attention",
-    "gqa": "attention with model.h_kv, a divisor of model.h",
-    "gru": "recurrence(cell=gru)",
-    "linear": "linear_attention",
-    "local": "restricted",
-    "lstm": "recurrence(cell=lstm)",
-    "mha": "attention",
-    "mla": "attention with model.d_c",
-    "mqa": "attention with model.h_kv=1",
-    "rnn": "recurrence",
-    "self_attention": "attention",
-    "sliding_window": "restricted",
-    "swa": "restricted",
-    "window": "restricted",
-}
-
-RESIDUALS = {
-    "realformer": "scores",
-    "residual_attention": "scores",
-    "resformer": "values",
-    "value_residual": "values",
-}
-
-NORMS = {
-    "layer": "post(kind=layer)",
-    "layernorm": "post(kind=layer)",
-    "post_norm": "post",
-    "postnorm": "post",
-    "pre_norm": "pre",
-    "prenorm": "pre",
-    "rms": "pre(kind=rms)",
-    "rmsnorm": "pre(kind=rms)",
-    "sandwich": "both",
-}
-
-FEED_FORWARDS = {
-    "geglu": "gated(activation=gelu)",
-    "glu": "gated",
-    "reglu": "gated(activation=relu)",
-    "swiglu": "gated",
-    "swish": "silu",
-}
-
-OPTIMIZERS = {
-    "gradient_descent": "sgd",
-    "momentum": "sgd(momentum=0.9)",
-    "nadam": "adamw(weight_decay=0, nesterov=True)",
-    "nesterov": "sgd(momentum=0.9, nesterov=True)",
-}
-
-SCHEDULES = {
-    "cosine_decay": "cosine",
-    "inverse_sqrt": "paper",
-    "linear_decay": "linear",
-    "noam": "paper",
-    "none": "constant",
-    "rsqrt": "paper",
-    "transformer": "paper",
-    "trapezoidal": "warmup_stable_decay",
-    "wsd": "warmup_stable_decay",
-}
-
-VALUES = {
-    "bf16": "bfloat16",
-    "decoder": "language",
-    "encoder_decoder": "transformer",
-    "f32": "float32",
-    "flip_flop": "flipflop",
-    "fp32": "float32",
-    "gpt": "language",
-    "gru": "rnn with model.cell=gru",
-    "hf": "huggingface",
-    "hugging_face": "huggingface",
-    "identity": "none",
-    "induction_heads": "induction",
-    "language_model": "language",
-    "linear": "none",
-    "lm": "language",
-    "lstm": "rnn with model.cell=lstm",
-    "mqar": "recall",
-    "shared": "tied",
-    "swish": "silu",
-    "untied": "separate",
-}
+POSITIONS = _by_name(
+    {
+        "learned or sinusoidal": "absolute",
+        "learned": "embedding learnt",
+        "forget": "forgetting forgetting_transformer fox",
+        "none": "no nope",
+        "rotary(scaling=ntk)": "ntk",
+        "randomised": "randomized",
+        "rotary": "roformer rope rotary_embedding",
+        "sinusoidal": "sin sincos sine sinusoid sinusoids",
+        "rotary(scaling=yarn)": "yarn",
+    }
+)
+NORMALISERS = _by_name(
+    {
+        "entmax": "alpha_entmax",
+        "entmax(alpha=1.5)": "entmax15",
+        "off_by_one": "quiet_softmax softmax1 softmax_1 softmax_one",
+        "stick_breaking": "sb",
+        "scalable_softmax": "ssmax",
+    }
+)
+SCORES = _by_name(
+    {
+        "additive": "bahdanau concat mlp",
+        "qk_norm(norm=l2)": "cos cosine",
+        "dot": "dot_product",
+        "bilinear": "general multiplicative",
+        "softcap": "logit_softcap soft_cap",
+        "dot or bilinear": "luong",
+        "qk_norm": "qknorm",
+        "scaled_dot": "scaled_dot_product sdpa",
+    }
+)
+HEADS = _by_name(
+    {
+        "differential": "diff diff_transformer",
+        "separate with model.h_kv, a divisor of model.h": "gqa",
+        "separate": "mha multihead none",
+        "separate with model.d_c": "mla",
+        "separate with model.h_kv=1": "mqa",
+        "talking": "talking_heads",
+    }
+)
+MIXERS = _by_name(
+    {
+        "convolution": "cnn conv",
+        "deltanet": "delta delta_net",
+        "separable": "depthwise",
+        "gated_deltanet": "gated_delta_net gdn",
+        "gated_linear_attention": "gla",
+        "attention with model.h_kv, a divisor of model.h": "gqa",
+        "recurrence(cell=gru)": "gru",
+        "linear_attention": "linear",
+        "restricted": "local sliding_window swa window",
+        "recurrence(cell=lstm)": "lstm",
+        "attention": "mha self_attention",
+        "attention with model.d_c": "mla",
+        "attention with model.h_kv=1": "mqa",
+        "recurrence": "rnn",
+    }
+)
+RESIDUALS = _by_name(
+    {
+        "scores": "realformer residual_attention",
+        "values": "resformer value_residual",
+    }
+)
+NORMS = _by_name(
+    {
+        "post(kind=layer)": "layer layernorm",
+        "post": "post_norm postnorm",
+        "pre": "pre_norm prenorm",
+        "pre(kind=rms)": "rms rmsnorm",
+        "both": "sandwich",
+    }
+)
+FEED_FORWARDS = _by_name(
+    {
+        "gated(activation=gelu)": "geglu",
+        "gated": "glu swiglu",
+        "gated(activation=relu)": "reglu",
+        "silu": "swish",
+    }
+)
+OBJECTIVES = _by_name(
+    {
+        "label": "classification classify",
+        "continue": "language language_modelling lm",
+        "translate": "seq2seq translation",
+    }
+)
+OPTIMIZERS = _by_name(
+    {
+        "sgd": "gradient_descent",
+        "sgd(momentum=0.9)": "momentum",
+        "adamw(weight_decay=0, nesterov=True)": "nadam",
+        "sgd(momentum=0.9, nesterov=True)": "nesterov",
+    }
+)
+SCHEDULES = _by_name(
+    {
+        "cosine": "cosine_decay",
+        "paper": "inverse_sqrt noam rsqrt transformer",
+        "linear": "linear_decay",
+        "constant": "none",
+        "warmup_stable_decay": "trapezoidal wsd",
+    }
+)
+VALUES = _by_name(
+    {
+        "bfloat16": "bf16",
+        "language": "decoder gpt language_model lm",
+        "transformer": "encoder_decoder",
+        "float32": "f32 fp32",
+        "flipflop": "flip_flop",
+        "rnn with model.cell=gru": "gru",
+        "huggingface": "hf hugging_face",
+        "none": "identity linear",
+        "induction": "induction_heads",
+        "rnn with model.cell=lstm": "lstm",
+        "recall": "mqar",
+        "tied": "shared",
+        "silu": "swish",
+        "separate": "untied",
+    }
+)
 """Of settings whose values are words; a hint is given where the setting has that word."""
-
-MOVED = {
-    "model.activation": "model.feed_forward",
-    "model.scale_embeddings": "model.embedding_scale",
-}
-"""Settings of earlier versions, with the ones that replace them."""
-
-KEYS = {
-    "accumulation": "training.accumulate",
-    "batch": "training.batch_size",
-    "beam_size": "evaluation.beam",
-    "beams": "evaluation.beam",
-    "d_hidden": "model.d_ff",
-    "depth": "model.N",
-    "dim": "model.d_model",
-    "dropout": "model.P_drop",
-    "dtype": "training.precision",
-    "embed_dim": "model.d_model",
-    "epochs": "training.steps",
-    "ffn_dim": "model.d_ff",
-    "gradient_accumulation": "training.accumulate",
-    "grad_accum": "training.accumulate",
-    "gqa": "model.h_kv",
-    "heads_kv": "model.h_kv",
-    "grad_clip": "training.clip",
-    "hidden_size": "model.d_model",
-    "kv_heads": "model.h_kv",
-    "label_smoothing": "training.eps_ls",
-    "layers": "model.N",
-    "lr": "training.learning_rate",
-    "lr_schedule": "training.schedule",
-    "lr_scheduler": "training.schedule",
-    "max_grad_norm": "training.clip",
-    "mha": "model.h",
-    "mla": "model.d_c",
-    "mqa": "model.h_kv",
-    "n_embd": "model.d_model",
-    "n_head": "model.h",
-    "n_heads": "model.h",
-    "n_kv_heads": "model.h_kv",
-    "n_layer": "model.N",
-    "n_layers": "model.N",
-    "num_heads": "model.h",
-    "num_kv_heads": "model.h_kv",
-    "num_layers": "model.N",
-    "num_steps": "training.steps",
-    "random_seed": "seed",
-    "seq_len": "training.sequence_length",
-    "train_steps": "training.steps",
-    "vocab": "data.vocabulary_size",
-    "vocab_size": "data.vocabulary_size",
-    "width": "model.d_model",
-}
+KEYS = _by_name(
+    {
+        "data.objective": "answers",
+        "model.feed_forward": "activation",
+        "model.embedding_scale": "scale_embeddings",
+        "training.accumulate": "accumulation gradient_accumulation grad_accum",
+        "training.batch_size": "batch",
+        "evaluation.beam": "beam_size beams",
+        "model.d_ff": "d_hidden ffn_dim",
+        "model.N": "depth layers n_layer n_layers num_layers",
+        "model.d_model": "dim embed_dim hidden_size n_embd width",
+        "model.P_drop": "dropout",
+        "training.precision": "dtype",
+        "training.steps": "epochs num_steps train_steps",
+        "model.h_kv": "gqa heads_kv kv_heads mqa n_kv_heads num_kv_heads",
+        "training.clip": "grad_clip max_grad_norm",
+        "training.eps_ls": "label_smoothing",
+        "training.learning_rate": "lr",
+        "training.schedule": "lr_schedule lr_scheduler",
+        "model.h": "mha n_head n_heads num_heads",
+        "model.d_c": "mla",
+        "seed": "random_seed",
+        "training.sequence_length": "seq_len",
+        "data.vocabulary_size": "vocab vocab_size",
+    }
+)
 """Of settings, whatever group they are looked for in."""
-
-OPTIONS = {
-    "beta_1": "training.optimizer=adam(b1={})",
-    "beta_2": "training.optimizer=adam(b2={})",
-    "beta1": "training.optimizer=adam(b1={})",
-    "beta2": "training.optimizer=adam(b2={})",
-    "eps": "training.optimizer=adam(eps={})",
-    "momentum": "training.optimizer=sgd(momentum={})",
-    "warmup": "training.schedule=paper(warmup={})",
-    "warmup_steps": "training.schedule=paper(warmup={})",
-    "weight_decay": "training.optimizer=adamw(weight_decay={})",
-}
+OPTIONS = _by_name(
+    {
+        "training.optimizer=adam(b1={})": "beta_1 beta1",
+        "training.optimizer=adam(b2={})": "beta_2 beta2",
+        "training.optimizer=adam(eps={})": "eps",
+        "training.optimizer=sgd(momentum={})": "momentum",
+        "training.schedule=paper(warmup={})": "warmup warmup_steps",
+        "training.optimizer=adamw(weight_decay={})": "weight_decay",
+    }
+)
 """What is an option of a setting's value; {} stands for its own value."""

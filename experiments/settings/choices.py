@@ -24,7 +24,7 @@ from typing import Any
 import attn
 from attn.nn import layers
 from attn.scores import ScoreChoice
-from experiments import optim
+from experiments import objectives, optim
 from experiments.errors import hint
 from experiments.settings import aliases, fields, user_code
 from experiments.settings.fields import SettingsError
@@ -58,35 +58,21 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreInit:
-    """Makes the score of h heads; equal ones are one to a compiled program."""
+class Init:
+    """Makes the score or normaliser of h heads; equal ones are one to a compiled program."""
 
     choice: Choice
 
     def __repr__(self):
         return self.choice.text
 
-    def __call__(self, key, h: int, d_q: int, d_k: int):
-        """Draws a score, as `attn.scores` says of `init`."""
+    def __call__(self, key, *sizes: int):
+        """Draws it, as `attn.scores` and `attn.normalisers` say of `init`."""
         cls = self.choice.cls
         options = dict(self.choice.options)
         for name in SCORES.nested_in(cls) & options.keys():
             options[name] = SCORES.value(options[name], name)
-        return cls.init(key, h, d_q, d_k, **options)
-
-
-@dataclasses.dataclass(frozen=True)
-class NormaliserInit:
-    """Makes the normaliser of h heads; equal ones are one to a compiled program."""
-
-    choice: Choice
-
-    def __repr__(self):
-        return self.choice.text
-
-    def __call__(self, key, h: int):
-        """Draws a normaliser, as `attn.normalisers` says of `init`."""
-        return self.choice.cls.init(key, h, **dict(self.choice.options))
+        return cls.init(key, *sizes, **options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -374,14 +360,10 @@ def _written(value, annotation):
     return repr(value)
 
 
-def _score_init(choice):
+def _init(choice):
     # A name is all that the library needs of its own classes without options.
-    return choice.text if choice.text in attn.SCORES else ScoreInit(choice)
-
-
-def _normaliser_init(choice):
-    known = choice.text in attn.NORMALISERS
-    return choice.text if known else NormaliserInit(choice)
+    known = choice.text in attn.SCORES or choice.text in attn.NORMALISERS
+    return choice.text if known else Init(choice)
 
 
 def _is_score(cls):
@@ -394,6 +376,15 @@ def _is_score(cls):
 
 def _is_normaliser(cls):
     return isinstance(cls, type) and hasattr(cls, "sums_to_one")
+
+
+def _is_optimizer(function):
+    is_function = inspect.isfunction(function)
+    return is_function and "learning_rate" in inspect.signature(function).parameters
+
+
+def _is_schedule(function):
+    return inspect.isfunction(function) and not _is_optimizer(function)
 
 
 def _is_source(cls):
@@ -410,7 +401,7 @@ SCORES = Choices(
     maker=lambda cls: cls.init,
     # `init` takes key, h, d_q and d_k before the options.
     skip=4,
-    build=_score_init,
+    build=_init,
     nested=ScoreChoice,
     aliases=aliases.SCORES,
 )
@@ -421,7 +412,7 @@ NORMALISERS = Choices(
     maker=lambda cls: cls.init,
     # `init` takes key and h before the options.
     skip=2,
-    build=_normaliser_init,
+    build=_init,
     aliases=aliases.NORMALISERS,
 )
 
@@ -464,6 +455,12 @@ def choices_of(field: dataclasses.Field) -> Choices | None:
     return field.metadata.get("choices")
 
 
+OBJECTIVES = Choices(
+    objectives.OBJECTIVES,
+    lambda cls: isinstance(cls, type) and issubclass(cls, objectives.Objective),
+    "a subclass of experiments.objectives.Objective",
+    aliases=aliases.OBJECTIVES,
+)
 SOURCES = Choices(
     {},
     _is_source,
@@ -476,7 +473,7 @@ SOURCES = Choices(
 """Corpora from outside; the project's own have settings in place of options."""
 OPTIMIZERS = Choices(
     optim.OPTIMIZERS,
-    inspect.isfunction,
+    _is_optimizer,
     "an optimizer: a function of learning_rate, and options, that returns an "
     "optax.GradientTransformation",
     hidden=("learning_rate", optim.MATRICES),
@@ -487,7 +484,7 @@ OPTIMIZERS = Choices(
 )
 SCHEDULES = Choices(
     optim.SCHEDULES,
-    inspect.isfunction,
+    _is_schedule,
     "a schedule: a function of options that returns an optax.Schedule",
     hidden=optim.RUN,
     build=lambda choice: optim.choose_schedule(choice.cls, choice.options),
@@ -504,26 +501,7 @@ METRICS = Choices(
 
 
 def choice(choices: Choices, default: str, *others: str):
-    """Returns a dataclass field for a choice, or one of some other words."""
-
-    def canonical(text, key):
-        """Returns the canonical text. Raises SettingsError for what cannot be chosen."""
-        if not isinstance(text, str | type):
-            raise SettingsError(
-                f"{key}={fields.shown(text)} must be str, not {type(text).__name__}"
-            )
-        if text in others:
-            return text
-        # The value is made once here, because a class may refuse its options only then.
-        choices.value(text, key)
-        return choices.parse(text, key).text
-
+    """Returns a dataclass field for the text of a choice, or for one of some other words."""
     allowed = ", ".join((*others, choices.allowed))
-    metadata = dict(
-        allowed=allowed,
-        accepts=lambda value: True,
-        canonical=canonical,
-        choices=choices,
-        others=others,
-    )
+    metadata = dict(allowed=allowed, choices=choices, others=others)
     return dataclasses.field(default=default, metadata=metadata)

@@ -6,8 +6,9 @@ Their readers are in `experiments.data.corpora`. On the command line all are `da
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Continue, Objective
 from experiments.settings import fields
-from experiments.settings.choices import SOURCES, Choice, choice
+from experiments.settings.choices import OBJECTIVES, SOURCES, Choice, choice
 from experiments.settings.data import Data
 from experiments.settings.fields import require
 from experiments.settings.tasks import TASKS
@@ -21,12 +22,10 @@ class LanguageData(Data):
     """Holds the settings of natural language, whose vocabulary is trained on its text."""
 
     vocabulary_size: int = fields.at_least(SMALLEST_VOCABULARY, 800, 10**6)
-    """Tokens of the vocabulary, which both languages share; 361 to 1,000,000. Where a text
-    has too few words or too many characters for it, the message names a size that it can
-    have."""
+    """Tokens of the vocabulary, which both languages share."""
     max_length: int = fields.at_least(2, 48, 2**20)
-    """Longest sentence, in tokens with the end mark; 2 to 1,048,576. Training pairs with a
-    longer side are dropped and counted; corpus=text cuts longer lines into parts."""
+    """Longest sentence, in tokens with the end mark. Training pairs with a longer side are
+    dropped and counted; corpus=text cuts longer lines into parts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +33,9 @@ class WrittenData(LanguageData):
     """Holds the settings of text that people wrote, some lines of which may be bad."""
 
     bad_lines: str = fields.one_of(("stop", "skip"), "stop")
-    """What follows where lines cannot be read: bytes that are no UTF-8, a row with another
-    number of columns, no text where one is due. stop: an error, once all is read, that counts
-    them and names the first five; skip: their pairs are left out, and a warning says as much."""
+    """What to do with lines that cannot be read, such as invalid UTF-8, a row with another
+    number of columns or a missing text. stop: raise an error, once all is read, that counts
+    them and names the first five; skip: leave their pairs out, with a warning."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +68,15 @@ class CldrData(ParallelData):
 
     corpus: str = fields.one_of(("cldr",), "cldr")
     pairs: int = fields.at_least(100, 40_000, 10**7)
-    """Distinct training pairs to generate; 100 to 10,000,000."""
+    """Distinct training pairs to generate."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Pairs to generate for validation, and as many for the test; 1 to 1,000,000."""
+    """Pairs to generate for validation, and as many for the test."""
     concatenate: int = fields.at_least(1, 1, 64)
-    """Most held-out pairs in a row that are joined into one, 1 to 64; above 1, training has
-    one or two. Such a test shows what happens beyond the lengths of training. There are
-    then fewer pairs."""
+    """Number of held-out pairs in a row that are joined into one, at most; above 1, training
+    joins one or two. It tests sentences longer than those of training, with fewer pairs."""
     # It is not the trial's seed, so that trials of all seeds have one corpus.
     corpus_seed: int = fields.at_least(0, 0)
-    """Seed of the texts; 0 to 2,147,483,647."""
+    """Seed of the texts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,17 +84,18 @@ class RealData(ParallelData, WrittenData):
     """Holds the settings of translations, or answers, that people wrote."""
 
     tokenized: bool = fields.flag(False)
-    """True where the text is in Moses tokens already. BLEU is then of the tokens as they
-    stand, and `bleu_detokenized`, that of both sides detokenised for the language
-    data.target, stands beside it."""
+    """Whether the text is in Moses tokens already. BLEU is then of these tokens, and
+    `bleu_detokenized` of both sides detokenised."""
 
-    answers: bool = fields.flag(False)
-    """True where targets are answers, such as labels, and no translations: accuracy then
-    counts the words that are right in their places, and there is neither BLEU nor chrF."""
+    objective: str = choice(OBJECTIVES, "translate")
+    """What is asked of a model. translate: to write the target, or, of a language model, to
+    continue it; write: as translate, but targets are answers, which have accuracy and neither
+    BLEU nor chrF; answer: an answer or _ in the target for each word of the source; label: to
+    give a label to the source, the whole target."""
 
     @property
-    def has_answers(self) -> bool:
-        return self.answers or self.labelled
+    def asked(self) -> Objective:
+        return OBJECTIVES.value(self.objective, "data.objective")
 
     @property
     def tokenized_language(self) -> str:
@@ -109,19 +108,16 @@ class FilesData(RealData):
 
     corpus: str = fields.one_of(("files",), "files")
     directory: str = fields.directory("")
-    """Path of the folder with `<train>.<source>`, `<train>.<target>` and so on, plain or
-    .gz; it has no default."""
+    """Folder of `train.en`, `train.de` and so on, plain or .gz; required."""
     train: str = fields.name("train")
     """Name of the training files, without the language."""
     validation: str = fields.name("val")
     """Name of the validation files, without the language."""
     test: str = fields.name("test")
-    """Name of the test files, without the language; as validation, it may be that of
-    training, see heldout."""
+    """Name of the test files, without the language."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
-    some fewer."""
+    """Pairs held out from training where `validation` or `test` has the name of `train`. Pairs
+    that share a sentence stay together, so there may be fewer."""
 
     def check(self) -> None:
         super().check()
@@ -133,17 +129,16 @@ class TableData(RealData):
     """Holds the settings of files of rows, of which two columns are used."""
 
     directory: str = fields.directory("")
-    """Path of the folder with the files, plain or .gz; it has no default."""
+    """Folder of the files, plain or .gz; required."""
     train: str = fields.name("train.tsv")
     """Name of the training file."""
     validation: str = fields.name("val.tsv")
     """Name of the validation file."""
     test: str = fields.name("test.tsv")
-    """Name of the test file; as validation, it may be that of training, see heldout."""
+    """Name of the test file."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
-    some fewer."""
+    """Pairs held out from training where `validation` or `test` has the name of `train`. Pairs
+    that share a sentence stay together, so there may be fewer."""
     source_column: str = fields.column("0")
     """Column of the source: its number from 0 on, or its name in the files' first line."""
     target_column: str = fields.column("1")
@@ -167,8 +162,7 @@ class HeaderData(TableData):
     """Holds the settings of files of rows that may begin with a header."""
 
     header: bool = fields.flag(False)
-    """True where a file's first row names its columns, and is no pair; it is taken for
-    granted where a column is given by its name."""
+    """Whether the first row names the columns, as it must where a column is given by name."""
 
     @property
     def has_header(self) -> bool:
@@ -193,9 +187,9 @@ class CsvData(HeaderData):
     validation: str = fields.name("val.csv")
     """Name of the validation file."""
     test: str = fields.name("test.csv")
-    """Name of the test file; as validation, it may be that of training, see heldout."""
+    """Name of the test file."""
     delimiter: str = fields.one_of(("comma", "semicolon", "tab"), "comma")
-    """What ends a column."""
+    """The character between columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +202,7 @@ class JsonLinesData(TableData):
     validation: str = fields.name("val.jsonl")
     """Name of the validation file."""
     test: str = fields.name("test.jsonl")
-    """Name of the test file; as validation, it may be that of training, see heldout."""
+    """Name of the test file."""
     source_column: str = fields.column("source")
     """Key of the source."""
     target_column: str = fields.column("target")
@@ -221,18 +215,18 @@ class TextData(WrittenData):
 
     corpus: str = fields.one_of(("text",), "text")
     directory: str = fields.directory("")
-    """Path of the folder with the files, plain or .gz; it has no default."""
+    """Folder of the files, plain or .gz; required."""
     train: str = fields.name("train")
     """Name of the training file."""
     validation: str = fields.name("val")
     """Name of the validation file."""
     test: str = fields.name("test")
-    """Name of the test file; all three may be the same file."""
+    """Name of the test file."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Lines held out for validation, and as many for the test, from the end of the file
-    where all three are one; 1 to 1,000,000."""
+    """Lines held out for validation, and as many for the test, from the end of the file,
+    where all three are the same file."""
 
-    has_translations: ClassVar[bool] = False
+    asked: ClassVar[Objective] = Continue()
 
     def check(self) -> None:
         _require_directory(self)
@@ -249,11 +243,11 @@ class TfdsData(RealData):
         # name/config:version, as TFDS writes it.
         r"(\w+(/[\w-]+)?(:[\w.*]+)?)?",
     )
-    """Name of the data set, with its config, as wmt14_translate/de-en; it has no default."""
+    """Name of the data set, such as wmt14_translate/de-en; required."""
     directory: str = fields.directory("")
-    """Path of TFDS's data_dir; "" is TFDS's own default."""
+    """TFDS's data_dir; "" for its default."""
     train: str = fields.name("train")
-    """Split for training, as train or train[:10%]."""
+    """Split for training, such as train[:10%]."""
     validation: str = fields.name("validation")
     """Split for validation."""
     test: str = fields.name("test")
@@ -274,21 +268,19 @@ class HuggingFaceData(RealData):
 
     corpus: str = fields.one_of(("huggingface",), "huggingface")
     dataset: str = fields.directory("")
-    """Name of the data set on the hub, as wmt/wmt14, or path of a folder that save_to_disk
-    has written; it has no default. Its rows have a column translation, or one for each of
-    data.source and data.target."""
+    """Name of the data set on the hub, such as wmt/wmt14, or a folder that save_to_disk has
+    written; required. Its rows have a column `translation`, or a column a language."""
     subset: str = fields.directory("")
-    """Name of a part of the data set, as de-en; "" for one that has no parts."""
+    """Name of the part of the data set, such as de-en; "" for none."""
     train: str = fields.name("train")
     """Split for training."""
     validation: str = fields.name("validation")
     """Split for validation."""
     test: str = fields.name("test")
-    """Split for the test; as validation, it may be that of training, see heldout."""
+    """Split for the test."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Pairs held out for validation, and as many for the test, where these have the name of
-    training; 1 to 1,000,000. Pairs that share a sentence stay together, so that there may be
-    some fewer."""
+    """Pairs held out from training where `validation` or `test` has the name of `train`. Pairs
+    that share a sentence stay together, so there may be fewer."""
 
     def check(self) -> None:
         super().check()
@@ -301,13 +293,16 @@ class HuggingFaceData(RealData):
 
 @dataclasses.dataclass(frozen=True)
 class OutsideData(RealData):
-    """Holds the settings of a corpus from outside, which may have options of its own.
+    """Holds the settings of a custom corpus, which may have options of its own.
 
     It is named as `module:Name` or `file.py:Name(option=value)`, see
     `experiments.data.corpora.Source`.
     """
 
     corpus: str = choice(SOURCES, "")
+    objective: str = choice(OBJECTIVES, "own", "own")
+    """What is asked of a model, as for other corpora; own: what the corpus's class says by
+    its attribute `objective`, translate where it has none."""
 
     @property
     def source_choice(self) -> Choice:
@@ -315,16 +310,22 @@ class OutsideData(RealData):
         return SOURCES.parse(self.corpus, "data.corpus")
 
     @property
-    def labelled(self) -> bool:
-        return getattr(self.source_choice.cls, "labelled", False)
-
-    @property
-    def has_answers(self) -> bool:
-        return super().has_answers or getattr(self.source_choice.cls, "answers", False)
+    def asked(self) -> Objective:
+        if self.objective != "own":
+            return super().asked
+        cls = self.source_choice.cls
+        for name, meant in (("labelled", "answer"), ("answers", "write")):
+            require(
+                not hasattr(cls, name),
+                f"data.corpus={self.corpus}: {name} = True is objective = {meant!r} now",
+            )
+        own = getattr(cls, "objective", "translate")
+        return OBJECTIVES.value(own, f"data.corpus={self.corpus}: objective")
 
     @property
     def has_set_vocabulary(self) -> bool:
-        return not hasattr(self.source_choice.cls, "symbols")
+        has_symbols = hasattr(self.source_choice.cls, "symbols")
+        return super().has_set_vocabulary and not has_symbols
 
 
 CORPORA = {

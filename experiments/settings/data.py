@@ -3,24 +3,21 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Objective, Translate
+
 
 @dataclasses.dataclass(frozen=True)
 class Data:
     """Holds the settings that every corpus has."""
 
     corpus: str
-    """Where the text comes from: cldr, phrases that are generated; files, a text file for
-    each language; tsv, csv and jsonl, files of rows; text, a text file without
-    translations; tfds, a data set of TensorFlow Datasets; huggingface, one of Hugging
-    Face's; recall, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words,
-    induction: tasks whose texts are generated, see data/corpora/tasks.py; module:Name or
-    file.py:Name, one from outside."""
+    """Where the text comes from. cldr: generated phrases; files: a text file for each
+    language; tsv, csv, jsonl: files of rows; text: a text file without translations; tfds,
+    huggingface: a data set of TensorFlow Datasets or Hugging Face; file.py:Name: a custom
+    corpus; the others: generated tasks, see data/corpora/tasks.py."""
 
-    has_translations: ClassVar[bool] = True
-    """False for text of one language, which only a language model can use."""
-    labelled: ClassVar[bool] = False
-    """True where the target has the answer to each symbol of the source in its place, "_"
-    where none is asked: a language model reads the source and gives those answers."""
+    asked: ClassVar[Objective] = Translate()
+    """What is asked of a model."""
     sides: ClassVar[tuple[str, ...]] = ("text",)
     """Names of source and target, or of the one text."""
     # Every corpus has these two, as a setting or as what follows from others.
@@ -41,14 +38,14 @@ class Data:
         return ""
 
     @property
-    def has_answers(self) -> bool:
-        """Whether targets are answers, each word right or wrong, and no translations."""
-        return self.labelled
+    def has_set_vocabulary(self) -> bool:
+        """Whether the numbers of tokens and labels are set; else the corpus decides them."""
+        return self.asked.targets != "labels"
 
     @property
-    def has_set_vocabulary(self) -> bool:
-        """Whether `vocabulary_size` is the size; else the corpus decides once it is read."""
-        return True
+    def labels(self) -> int:
+        """The labels there are, at least where targets are such; a guess until they are read."""
+        return 2 if self.asked.targets == "labels" else 0
 
     @property
     def tokenized_language(self) -> str:

@@ -38,7 +38,8 @@ class Option(NamedTuple):
 
 WORDS = {
     "model": "The model: transformer, an encoder-decoder; rnn, the recurrent encoder-decoder "
-    "with attention; language, a decoder by itself, which models the target side.",
+    "with attention; language, a decoder by itself, which models the target side; classifier, an "
+    "encoder with attention pooling, which labels the source.",
     "data": "",
 }
 """What the settings say that choose among kinds, where no source does."""
@@ -54,6 +55,7 @@ CHOICES = {
     "mixing": choices.MIXERS,
     "optimizer": choices.OPTIMIZERS,
     "schedule": choices.SCHEDULES,
+    "objective": choices.OBJECTIVES,
 }
 """The choices of the library, by the last part of the settings that hold them."""
 
@@ -150,9 +152,7 @@ def _default(field):
     if "part" in field.metadata:
         return "{}"
     known = choices.choices_of(field)
-    if known is None or field.default in field.metadata["others"]:
-        return _shown(field.default)
-    return known.text_of(field.default)
+    return known.text_of(field.default) if known else _shown(field.default)
 
 
 def _allowed(field):

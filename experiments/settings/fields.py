@@ -104,7 +104,7 @@ def _is_plain(text):
 
 
 class SettingsError(UserError):
-    """Raised for a setting that makes no sense.
+    """Raised for an invalid setting.
 
     The message names the setting, its value and what is known.
     """

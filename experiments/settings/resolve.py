@@ -9,7 +9,7 @@ kind is refused, so that none is ignored in silence.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -90,9 +90,7 @@ def _default_of(field):
     if "part" in field.metadata:
         return {}
     choices = choices_of(field)
-    if choices is None or field.default in field.metadata["others"]:
-        return field.default
-    return choices.text_of(field.default)
+    return choices.text_of(field.default) if choices else field.default
 
 
 def resolve(
@@ -137,28 +135,14 @@ def _check_trusted(values):
                 )
 
 
-def _leaves(values):
+def _leaves(values, prefix=""):
     """Yields (dotted key, field, value) of nested values, as far as their keys are known."""
-    for group, inner in values.items():
-        if not isinstance(inner, Mapping):
-            continue
-        known = {name: field for key, _, field in known_fields() for name in [key]}
-        for name, value in inner.items():
-            key = f"{group}.{name}"
-            if isinstance(value, Mapping):
-                yield from _leaves_of_part(key, name, value)
-            elif key in known:
-                yield key, known[key], value
-
-
-def _leaves_of_part(prefix, part, values):
-    options = part_fields(part)
     for name, value in values.items():
-        key = f"{prefix}.{name}"
+        key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _leaves_of_part(key, part, value)
-        elif name in options:
-            yield key, options[name], value
+            yield from _leaves(value, f"{key}.")
+        elif field := _setting_or_none(key):
+            yield key, field, value
 
 
 def override(
@@ -178,33 +162,6 @@ def override(
         group = values.get(name)
         if isinstance(group, dict):
             values[name] = _defaults(name, _kind(union, group)) | group
-    return ml_collections.ConfigDict(values, type_safe=False)
-
-
-def with_all_settings(
-    config: ml_collections.ConfigDict, keys: Iterable[str] = ()
-) -> ml_collections.ConfigDict:
-    """Returns a copy of `config` that has the settings of all kinds of models and corpora.
-
-    It is for flags, which can only set what is there; it cannot be resolved. Of what parts of
-    a model may change, it has the settings named in `keys`.
-    """
-    values = _copy_with_texts(config)
-    for name, union in UNIONS.items():
-        if isinstance(values.setdefault(name, {}), dict):
-            defaults = {}
-            for kind in union.all_classes():
-                # Of a name that several kinds have, the default of the first kind
-                # stands.
-                defaults = _defaults(name, kind) | defaults
-            values[name] = defaults | values[name]
-    for key in keys:
-        if key.count(".") > 1:
-            *path, name = key.split(".")
-            inner = values
-            for step in path:
-                inner = inner.setdefault(step, {})
-            inner.setdefault(name, _default_of(setting(key)))
     return ml_collections.ConfigDict(values, type_safe=False)
 
 
@@ -384,6 +341,8 @@ def known_fields() -> Iterator[tuple[str, str, dataclasses.Field]]:
 def _kind_field(group):
     """Returns the field of the setting that chooses among the kinds of a group."""
     union = UNIONS[group]
+    if union.outside:
+        return union.outside.__dataclass_fields__[union.key]
     names = tuple(union.all_classes())
     allowed = f"one of {', '.join(names)}"
     field = models.field(names[0], allowed, lambda value: union.class_of(value))
@@ -443,9 +402,6 @@ def _known_field(group, name, key):
     fields = _fields_of_all_kinds(group)
     prefix = group and f"{group}."
     if name not in fields:
-        moved = aliases.MOVED.get(f"{prefix}{name}")
-        if moved:
-            raise SettingsError(f"{cut(key)}: this setting is {moved} now")
         meant = {key: text.format("…") for key, text in aliases.OPTIONS.items()}
         near = hint(name, (), aliases.KEYS | meant) or hint(name, fields, prefix=prefix)
         known = ", ".join(prefix + name for name in fields)
@@ -544,10 +500,8 @@ def _checked_part(values, prefix, part):
 
 
 def _checked(field, value, key):
-    if "choice" in field.metadata:
-        return _chosen(field, value, key)
-    if "canonical" in field.metadata:
-        return field.metadata["canonical"](value, key)
+    if choices := choices_of(field):
+        return _chosen(field, choices, value, key)
     number = field.type is float and type(value) is int
     require(
         # By type, because isinstance would take True for an int.
@@ -565,12 +519,14 @@ def _checked(field, value, key):
     return field.type(value)
 
 
-def _chosen(field, value, key):
-    """Returns the value that a text, a class or itself stands for."""
+def _chosen(field, choices, value, key):
+    """Returns what a text, or a class, stands for: of a model the value, otherwise the text."""
     if value in field.metadata["others"]:
         return value
     require(
         isinstance(value, str | type),
         f"{key}={shown(value)} must be str, not {type(value).__name__}",
     )
-    return choices_of(field).value(value, key)
+    # A class may refuse its options only when the value is made.
+    made = choices.value(value, key)
+    return made if "choice" in field.metadata else choices.parse(value, key).text

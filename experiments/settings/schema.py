@@ -9,10 +9,12 @@ from typing import Any
 
 from attn import config
 from attn.nn.selection import check_nothing_to_drop
+from experiments.objectives import Objective
 from experiments.optim import Optimizer, Schedule
 from experiments.settings import fields
 from experiments.settings.choices import (
     METRICS,
+    OBJECTIVES,
     OPTIMIZERS,
     SCHEDULES,
     choice,
@@ -32,7 +34,7 @@ SCORING = ("beam", "alpha", "weights", "examples", "head_importance")
 """The settings of `Evaluation` on which nothing depends before a trial's end."""
 
 FLAT_EVALUATIONS = 6
-"""A trial that ends when flat has so many evaluations at least."""
+"""A trial that ends when flat has at least this many evaluations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +45,13 @@ class Rates:
     """
 
     P_drop: float = fields.rate(0.1)
-    """Probability of dropout, in [0, 1): of sub-layer outputs and of the sums of embeddings
-    and positions; in an RNN of embeddings, between layers and before the output."""
+    """Probability of dropout of sub-layer outputs and of the sums of embeddings and positions;
+    in an RNN of embeddings, between layers and before the output."""
     # The paper has neither this dropout nor that of hidden units, section 5.4.
     P_attention: float = fields.rate(0.0)
-    """Probability of dropout of attention weights, in [0, 1)."""
+    """Probability of dropout of attention weights."""
     P_ff: float = fields.rate(0.0)
-    """Probability of dropout of the feed-forward network's hidden units, in [0, 1)."""
+    """Probability of dropout of the feed-forward network's hidden units."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,70 +59,67 @@ class Training:
     """Holds the settings of one trial's optimisation."""
 
     steps: int = fields.at_least(1, 100_000)
-    """Updates of the parameters, with until=flat at most so many; 1 to 2,147,483,647."""
+    """Updates of the parameters; with until=flat the most."""
     until: str = fields.one_of(UNTIL, "steps")
-    """What ends a trial. steps: all steps are made; flat: validation perplexity has
-    stopped falling, see training/early_stopping.py."""
+    """When a trial ends. steps: after all steps; flat: once validation perplexity has stopped
+    falling, see training/early_stopping.py."""
     batch_size: int = fields.at_least(1, 16, 2**20)
-    """Rows of a batch, over all devices; 1 to 1,048,576. A row holds several pairs."""
+    """Rows of a batch, over all devices. A row holds several pairs."""
     sequence_length: int = fields.at_least(2, 64, 2**20)
-    """Length of a row in tokens, source and target each; 2 to 1,048,576. It holds as many
-    whole pairs as fit."""
+    """Length of a row in tokens, source and target each. It holds as many whole pairs as
+    fit."""
     # Section 5.3 has this optimizer with its options, and this schedule.
     optimizer: str = choice(OPTIMIZERS, "adam")
-    """The optimizer, as adamw(weight_decay=0.1). Weight decay leaves norms and biases alone;
-    with mask=all it does not. Muon has the matrices, and Adam the rest. Of a custom one, a
-    function of learning_rate and options returns an optax.GradientTransformation."""
+    """The optimizer, such as adamw(weight_decay=0.1), or any of optax by its name. Weight
+    decay leaves norms and biases alone, unless mask=all. Muon updates the matrices, Adam the
+    rest. A custom one is a function of learning_rate and options that returns an
+    optax.GradientTransformation."""
     learning_rate: float = fields.positive(1.0)
-    """Learning rate, above 0. With schedule=paper a factor on d_model^-0.5 · min(step^-0.5,
-    step · warmup^-1.5), without unit; with the others of this project the highest rate
-    itself; of optax's and custom schedules a factor."""
+    """Learning rate: a factor on the schedule `paper`, the highest rate of constant, cosine,
+    linear and warmup_stable_decay, a factor on optax's and custom schedules."""
     schedule: str = choice(SCHEDULES, "paper")
-    """The learning rate over the steps, as paper(warmup=4000). constant; cosine, linear: down
-    to final times the highest rate at the end of `steps`; warmup_stable_decay: linear, over
-    the last share `decay` of `steps`. All rise over `warmup` steps first. Of a custom one, a
-    function of options returns an optax.Schedule."""
+    """The learning rate over the steps, such as paper(warmup=4000), or any of optax by its
+    name. A custom one is a function of options that returns an optax.Schedule."""
     clip: float = fields.at_least(0, 0.0, 1e30)
-    """Largest norm of all gradients together, to which greater ones are scaled; 0 for any."""
+    """Largest norm of all gradients together, to which greater ones are scaled; 0 for no
+    clipping."""
     # Section 5.4 has this value.
     eps_ls: float = fields.rate(0.1)
-    """Label smoothing: probability that is spread over the whole vocabulary, in [0, 1)."""
+    """Label smoothing: probability that is spread over the whole vocabulary."""
     entropy_bonus: float = fields.at_least(0, 0.01, 100)
-    """Loss, in nats, that a nat of the policy's entropy takes off; 0 to 100. Only for
+    """Weight of the policy's entropy, subtracted from the loss. Only for
     model.selection=sampled."""
     log_every: int = fields.at_least(1, 25)
-    """Steps from one line of metrics to the next; 1 or more."""
+    """Steps from one line of metrics to the next."""
     evaluate_every: int = fields.at_least(1, 250)
-    """Steps from one evaluation on validation to the next; 1 or more."""
+    """Steps from one evaluation on validation to the next."""
     save_every: int = fields.at_least(1, 500)
     """Steps from one checkpoint to the next, a multiple of log_every."""
     bucket_by_length: bool = fields.flag(False)
-    """True for batches of sentences of about equal lengths, as the paper's; False for
-    batches of all lengths."""
+    """Whether a batch has sentences of about equal lengths, as the paper's."""
     strategy: str = fields.one_of(STRATEGIES, "pmap")
     """JAX's function that spreads lanes, or a batch, over devices."""
     accumulate: int = fields.at_least(1, 1)
-    """Equal parts in which a batch is computed, whose gradients are summed for one update;
-    a divisor of batch_size. Training is the same, in the memory of one part."""
+    """Equal parts in which a batch is computed, whose gradients are summed for one update; a
+    divisor of batch_size. Training is the same, in the memory of one part."""
     precision: str = fields.one_of(PRECISIONS, "float32")
-    """Type of numbers in forward and backward pass; parameters, their averages, Adam's
-    moments and the loss stay float32."""
+    """Precision of the forward and backward pass; parameters, their averages, moments and the
+    loss stay float32."""
     remat: bool = fields.flag(False)
-    """True to compute layers again in the backward pass instead of keeping what is inside
-    them; False to keep it."""
+    """Whether layers are computed again in the backward pass, which saves memory."""
     scan: bool = fields.flag(False)
-    """True to compile a stack as one layer that runs N times; dropout is then drawn
-    differently. False to compile all layers."""
+    """Whether a stack is compiled as one layer that runs N times; dropout is then drawn
+    differently."""
     average: int = fields.at_least(0, 0)
-    """Checkpoints, the last ones, that are averaged at the end; 0 for none."""
+    """Number of last checkpoints that are averaged at the end; 0 for none. Averaged weights
+    are scored beside the raw ones."""
     ema: float = fields.rate(0.0)
-    """Decay of the parameters' exponential moving average a step, in [0, 1); 0 keeps
-    none."""
+    """Decay of the parameters' exponential moving average a step; 0 for none."""
     keep_best: bool = fields.flag(False)
-    """True to keep the weights of the lowest validation perplexity, and score them too."""
+    """Whether to keep and score the weights of the lowest validation perplexity too."""
     nonfinite: str = fields.one_of(NONFINITE, "stop")
-    """What follows a step whose loss or gradient is no number. stop: the trial ends as
-    diverged; skip: its update is left out and counted, and the tenth in a row ends it."""
+    """What to do after a step whose loss or gradient is NaN or infinite. stop: end the trial
+    as diverged; skip: leave the update out, and end the trial at the tenth in a row."""
 
     @property
     def earliest_end(self) -> int:
@@ -195,37 +194,33 @@ class Evaluation:
     """Holds the settings of what is measured while training and at the end."""
 
     batch_size: int = fields.at_least(1, 64, 2**20)
-    """Sentences that are translated at once; 1 to 1,048,576."""
+    """Sentences that are translated at once."""
     max_length: int = fields.at_least(2, 48, 2**20)
-    """Longest translation, in tokens with the end mark; 2 to 1,048,576."""
+    """Longest translation, in tokens with the end mark."""
     max_extra: int = fields.at_least(0, 50, 2**20)
-    """Tokens that a translation may have beyond its source's length, section 6.1; 0 to
-    1,048,576."""
+    """Tokens that a translation may have beyond its source's length."""
     # Section 6.1 has this beam and this length penalty.
     beam: int = fields.at_least(1, 4, 1000)
-    """Hypotheses in the searches at the end, 1 to 1000; 1 is greedy, as every search during
-    training is."""
+    """Hypotheses of the searches at the end; 1 is greedy, as searches during training are."""
     alpha: float = fields.at_least(0, 0.6, 5)
-    """Length penalty of Wu et al. (2016), 0 to 5: log-probabilities are divided by
+    """Length penalty of Wu et al. (2016): log-probabilities are divided by
     ((5 + tokens) / 6)^alpha."""
     weights: str = fields.one_of(WEIGHTS, "raw")
     """The weights whose scores are the trial's. raw: of the last step; average: of the last
     training.average checkpoints; ema; best: of training.keep_best."""
     sentences: int = fields.at_least(1, 200)
-    """Validation sentences that are translated at each evaluation, 1 or more; at the end
-    validation and test are translated whole."""
+    """Validation sentences that are translated at each evaluation; all are at the end."""
     examples: int = fields.at_least(0, 3, 1000)
-    """Test sentences whose attention is kept for the report; 0 to 1000."""
+    """Test sentences whose attention is kept for the report."""
     head_importance: bool = fields.flag(False)
-    """True to measure at the end how each head attends over the test set, and the
-    perplexity on validation without it, which takes a pass for each head."""
+    """Whether to measure at the end how each head attends over the test set, and the
+    validation perplexity without it, which takes a pass for each head."""
     metric: str = choice(METRICS, "none", "none")
-    """A metric from outside, file.py:NAME or module:NAME, beside those that every run
-    has; none: no other."""
+    """A custom metric, file.py:Name or module:Name, beside those that every run has."""
 
     @property
     def own_metrics(self) -> tuple[Any, ...]:
-        """The metrics from outside."""
+        """The custom metrics."""
         if self.metric == "none":
             return ()
         return (METRICS.value(self.metric, "evaluation.metric"),)
@@ -244,7 +239,7 @@ class Settings:
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     seed: int = fields.between(0, 2**31, 0)
-    """Seed of initial values, dropout and the order of the data; 0 to 2,147,483,647."""
+    """Seed of initial values, dropout and the order of the data."""
 
     def __post_init__(self):
         # Each group comes first by itself: what two of them say is compared only if
@@ -269,18 +264,33 @@ class Settings:
             raise SettingsError(f"model{'.' if begins else ': '}{error}") from error
 
     def _check_model_with_data(self):
-        require(
-            self.data.has_translations or self.model.kind == "language",
-            f"data.corpus={self.data.corpus} has no translations: "
-            f"model.kind={self.model.kind} must be language"
-            + (", or data.form pairs" if hasattr(self.data, "form") else ""),
-        )
-        require(
-            getattr(self.data, "form", "labels") == "labels"
-            or self.model.kind != "language",
-            "data.form=pairs would have model.kind=language write answers to nothing: "
-            "data.form must be labels",
-        )
+        try:
+            objective = self.objective
+        except ValueError as error:
+            form = {"labels": "pairs", "pairs": "labels"}.get(
+                getattr(self.data, "form", "")
+            )
+            raise SettingsError(
+                f"data.corpus={self.data.corpus} has "
+                f"objective={OBJECTIVES.text_of(self.data.asked)}: {error}"
+                + (f", or data.form {form}" if form else "")
+            ) from None
+        for metric in self.evaluation.own_metrics:
+            require(
+                objective.writes and objective.targets in metric.targets,
+                f"evaluation.metric={self.evaluation.metric} is no metric of "
+                f"objective={OBJECTIVES.text_of(objective)}, which has "
+                f"{', '.join((objective.loss_metric, *map(_key, objective.metrics)))}",
+            )
+
+    @property
+    def objective(self) -> Objective:
+        """What the data ask of this kind of model.
+
+        Raises:
+          ValueError: the model cannot do it.
+        """
+        return self.data.asked.for_model(self.model.kind)
 
     def _check_model_with_training(self):
         for key in ("remat", "scan"):
@@ -327,12 +337,11 @@ class Settings:
     def outside(
         self, groups: Sequence[str] = ("model", "data", "training", "evaluation")
     ) -> list[Outside]:
-        """Returns the classes from outside that `groups` name, with their sources."""
+        """Returns the custom classes that `groups` name, with their sources."""
         classes = []
         for group_name in groups:
             for field, value in _values(getattr(self, group_name)):
-                choices = choices_of(field)
-                if choices is not None and value not in field.metadata["others"]:
+                if choices := choices_of(field):
                     classes += choices.origins_of(value)
         return classes
 
@@ -364,6 +373,10 @@ class Settings:
     def digest(self) -> str:
         """Returns eight hexadecimal digits that two equal settings share."""
         return digest(self.to_dict())
+
+
+def _key(metric):
+    return metric if isinstance(metric, str) else metric.key
 
 
 def without_scoring(config: dict[str, Any]) -> dict[str, Any]:
@@ -439,6 +452,4 @@ def _changes_as_dict(changes, options):
 
 def _as_json(field, value):
     choices = choices_of(field) if field else None
-    if choices is None or value in field.metadata["others"]:
-        return value
-    return choices.text_of(value)
+    return choices.text_of(value) if choices else value

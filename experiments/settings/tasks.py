@@ -7,6 +7,7 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.objectives import Answer, Label, Objective, Write
 from experiments.settings import fields
 from experiments.settings.data import Data
 from experiments.settings.fields import require
@@ -23,25 +24,19 @@ class TaskData(Data):
     """Holds the settings that every task has."""
 
     pairs: int = fields.at_least(1, 20_000, 10**7)
-    """Texts of training to generate; 1 to 10,000,000."""
+    """Texts of training to generate."""
     heldout: int = fields.at_least(1, 500, 10**6)
-    """Texts to generate for validation, and as many for the test; 1 to 1,000,000."""
+    """Texts to generate for validation, and as many for the test."""
     length: int = fields.at_least(1, 48, LONGEST)
-    """Length of training's and validation's texts in symbols; 1 to 2048."""
+    """Length of training's and validation's texts in symbols."""
     test_length: int = fields.at_least(0, 0, LONGEST)
-    """Length of the test's texts likewise; 0 to 2048, 0 for that of training."""
+    """Length of the test's texts; 0 for that of training."""
     # It is not the trial's seed, so that trials of all seeds have one corpus.
     corpus_seed: int = fields.at_least(0, 0)
-    """Seed of the texts; 0 to 2,147,483,647."""
+    """Seed of the texts."""
 
-    has_translations: ClassVar[bool] = False
-    labelled: ClassVar[bool] = True
+    asked: ClassVar[Objective] = Answer()
     sides: ClassVar[tuple[str, ...]] = ("read", "answers")
-
-    @property
-    def has_answers(self) -> bool:
-        # Those of pairs too.
-        return True
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -83,17 +78,12 @@ class TaskPairsData(TaskData):
     """Holds the settings of tasks that an encoder-decoder can do too."""
 
     form: str = fields.one_of(("labels", "pairs"), "labels")
-    """What a model makes of a text. labels: it reads the text and answers at each position
-    where it is asked, for model.kind=language; pairs: an encoder-decoder reads the text
-    whole, and writes the answers one after the other."""
+    """How answers are given. labels: a language model answers at each position where it is
+    asked; pairs: an encoder-decoder reads the whole text, then writes all answers."""
 
     @property
-    def labelled(self) -> bool:
-        return self.form == "labels"
-
-    @property
-    def has_translations(self) -> bool:
-        return not self.labelled
+    def asked(self) -> Objective:
+        return Answer() if self.form == "labels" else Write()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +92,12 @@ class RecallData(TaskPairsData):
 
     corpus: str = fields.one_of(("recall",), "recall")
     symbols: int = fields.at_least(2, 64, 2**16)
-    """Symbols: half are keys, half are values; an even number, 2 to 65,536."""
+    """Symbols, half keys and half values; an even number."""
     key_values: int = fields.at_least(1, 4, LONGEST // 4)
-    """Pairs of key and value in a text, each asked once; 1 to 512."""
+    """Pairs of key and value in a text, each asked once."""
     power: float = fields.positive(0.01)
-    """Exponent a of the law by which the place g of a question is drawn, p(g) ∝ g^(a − 1);
-    above 0, and 1 for even places."""
+    """Exponent a of the distribution of a question's place g, p(g) ∝ g^(a − 1); 1 for
+    uniform places."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -148,8 +138,8 @@ class FlipFlopData(TaskData):
 
     corpus: str = fields.one_of(("flipflop",), "flipflop")
     ignore: float = fields.at_least(0, 0.8, 0.999)
-    """Probability that an instruction is to ignore its bit, 0 to 0.999; it is to write or to
-    read one otherwise, each as often."""
+    """Probability that an instruction is to ignore its bit. Otherwise it is to write or to
+    read one, each as often."""
     test_ignore: float = fields.at_least(0, 0.8, 0.999)
     """The same in the test's texts: where it is higher, reads are further from writes."""
 
@@ -171,10 +161,9 @@ class BackcopyData(TaskData):
 
     corpus: str = fields.one_of(("backcopy",), "backcopy")
     symbols: int = fields.at_least(2, 64, 2**12)
-    """Symbols beside the one that begins a text; 2 to 4096."""
+    """Symbols beside the one that begins a text."""
     triggers: int = fields.at_least(1, 3, 2**12)
-    """Symbols, the first ones, after which the symbol before them comes again; 1 to
-    4096, fewer than data.symbols."""
+    """Symbols after which the symbol before them comes again; fewer than data.symbols."""
 
     # A model of all next symbols is what the paper trains.
     @property
@@ -200,9 +189,9 @@ class SelectiveCopyData(TaskPairsData):
 
     corpus: str = fields.one_of(("selective_copy",), "selective_copy")
     symbols: int = fields.at_least(1, 16, 2**16)
-    """Symbols that may be copied; 1 to 65,536."""
+    """Symbols that may be copied."""
     items: int = fields.at_least(1, 8, LONGEST)
-    """Symbols to copy, which stand among data.length places; 1 to 2048."""
+    """Symbols to copy, which stand among data.length places."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -227,7 +216,7 @@ class CountingData(TaskPairsData):
 
     corpus: str = fields.one_of(("counting",), "counting")
     symbols: int = fields.at_least(1, 4, 2**16)
-    """Symbols whose occurrences are counted; 1 to 65,536."""
+    """Symbols whose occurrences are counted."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -242,9 +231,9 @@ class CopyData(TaskPairsData):
     corpus: str = fields.one_of(("copy",), "copy")
     length: int = fields.at_least(1, 16, LONGEST)
     """The most symbols to copy, reverse or sort in training and validation, where all lengths
-    from 1 on are as likely; 1 to 1023."""
+    from 1 on are as likely; at most 1023."""
     symbols: int = fields.at_least(1, 16, 2**16)
-    """Symbols that may be copied; 1 to 65,536."""
+    """Symbols that may be copied."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -278,7 +267,7 @@ class WordsData(TaskPairsData):
     solvable; z60: numbers under addition modulo 60."""
     letters: str = fields.one_of(("all", "generators"), "all")
     """The elements that words are made of. all: all 60; generators: two that generate the
-    group, and their inverses, so that a model has 240 products to learn and not 3600."""
+    group, and their inverses, so that a model has 240 products to learn, not 3600."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -291,7 +280,7 @@ class InductionData(TaskPairsData):
 
     corpus: str = fields.one_of(("induction",), "induction")
     symbols: int = fields.at_least(1, 16, 2**16)
-    """Symbols beside the one that is asked for; 1 to 65,536."""
+    """Symbols beside the one that is asked for."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -306,6 +295,39 @@ class InductionData(TaskPairsData):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class FirstData(TaskData):
+    """Holds the settings of labels by the marker that comes first."""
+
+    corpus: str = fields.one_of(("first",), "first")
+    length: int = fields.at_least(1, 16, LONGEST)
+    """Length of training's and validation's texts in symbols; 1 to 2048."""
+    markers: int = fields.at_least(2, 4, 2**12)
+    """Markers, which are the labels too, each once in a text; 2 to 4096."""
+    symbols: int = fields.at_least(1, 16, 2**16)
+    """Symbols beside the markers; 1 to 65,536."""
+
+    asked: ClassVar[Objective] = Label()
+    sides: ClassVar[tuple[str, ...]] = ("read", "label")
+    has_set_vocabulary: ClassVar[bool] = True
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (*numbered("m", self.markers), *numbered("s", self.symbols))
+
+    @property
+    def labels(self) -> int:
+        return self.markers
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.markers <= min(self.lengths.values()),
+            f"data.markers={self.markers} must find room in data.length={self.length} and "
+            f"data.test_length={self.test_length}",
+        )
+
+
 TASKS = {
     "recall": RecallData,
     "flipflop": FlipFlopData,
@@ -317,6 +339,7 @@ TASKS = {
     "sort": SortData,
     "words": WordsData,
     "induction": InductionData,
+    "first": FirstData,
 }
 """The tasks by name."""
 

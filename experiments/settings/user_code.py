@@ -61,7 +61,7 @@ def load(place: str, name: str, digits: str = "") -> Outside:
       OutsideError: there is no such file, module or class, it fails when it is run, or its
         source's hash does not begin with `digits`.
     """
-    module, file, source = _load_file(place) if is_file(place) else _load_module(place)
+    module, file, source = load_file(place) if is_file(place) else _load_module(place)
     cls = vars(module).get(name)
     known = isinstance(cls, type) or inspect.isfunction(cls) or is_metric(cls)
     if not known:
@@ -99,7 +99,7 @@ def own_names(place: str) -> dict[str, Any]:
     Raises:
       OutsideError: there is no such file or module, or it fails when it is run.
     """
-    module, _, _ = _load_file(place) if is_file(place) else _load_module(place)
+    module, _, _ = load_file(place) if is_file(place) else _load_module(place)
     return {
         name: value
         for name, value in vars(module).items()
@@ -197,7 +197,12 @@ def _is_own(value, module):
     return named and value.__module__ == module.__name__
 
 
-def _load_file(place):
+def load_file(place: str) -> tuple[types.ModuleType, Path, bytes]:
+    """Returns a file as a module, its absolute path and its source.
+
+    Raises:
+      OutsideError: it cannot be read, or fails when it is run.
+    """
     path = Path(place).expanduser().resolve()
     # Reading from a pipe could wait for ever.
     if path.exists() and not path.is_file():
@@ -222,7 +227,7 @@ def _run_file(path, source):
         exec(compile(source, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise OutsideError(_failure(path, error)) from error
+        raise OutsideError(failure(path, error)) from error
     return module
 
 
@@ -236,7 +241,7 @@ def _load_module(place):
     try:
         module = importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        raise OutsideError(_failure(place, error)) from error
+        raise OutsideError(failure(place, error)) from error
     file = getattr(module, "__file__", None)
     if file is None:
         raise OutsideError(
@@ -251,7 +256,8 @@ def _read_once(file):
     return Path(file).read_bytes()
 
 
-def _failure(place, error):
+def failure(place: Path | str, error: BaseException) -> str:
+    """Returns one line on an error of a file or module: "place:line: type: message"."""
     # Of the traceback, only lines of the user's own file help to mend it.
     lines = [
         frame.lineno

@@ -51,14 +51,24 @@ def _root_of_cross_entropy(perplexities):
 
 def _perplexity(roots):
     with np.errstate(over="ignore"):
-        return np.exp(np.square(np.maximum(roots, 0.0)))
+        return np.exp(_square(roots))
 
 
 def _same(values):
     return np.asarray(values, float)
 
 
+def _root(values):
+    return np.sqrt(np.maximum(np.asarray(values, float), 0.0))
+
+
+def _square(roots):
+    return np.square(np.maximum(roots, 0.0))
+
+
 IDENTITY = Link("identity", _same, _same)
+ROOT = Link("root", _root, _square, lowest=0.0)
+"""√x, of a cross-entropy."""
 ROOT_CROSS_ENTROPY = Link(
     "root of cross-entropy", _root_of_cross_entropy, _perplexity, lowest=1.0
 )

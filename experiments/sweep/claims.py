@@ -9,7 +9,7 @@ story: who had it, where, since when, and why it was given back.
 
 A process shows that it is alive by a number in its file in joiners/, which grows. The others
 watch that number by their own clock, so clocks that differ do no harm. A process whose number
-has stood still for a while is taken for dead, and its trials are given back for it.
+has stood still for a while is considered dead, and its trials are given back for it.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ BEAT = 10.0
 """Seconds between signs of life."""
 
 SILENCE = 120.0
-"""Seconds without one after which a process is taken for dead."""
+"""Seconds without one after which a process is considered dead."""
 
 MOST_FAILURES = 3
-"""A trial that failed in the hands of so many processes is not tried again."""
+"""A trial that failed in this many processes is not tried again."""
 
 ENDED = "ended"
 

@@ -3,7 +3,7 @@
 import concurrent.futures as futures
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class Wishes(NamedTuple):
     """Trials side by side in a process; 0 chooses."""
     trackers: tuple[str, ...] = ()
     silence: float = SILENCE
-    """Seconds without a sign of life after which another process is taken for dead."""
+    """Seconds without a heartbeat after which another process is considered dead."""
 
 
 class Here:
@@ -69,50 +69,49 @@ class Here:
         self._job = job
         self._pools = None
         self._chosen = None
-        self._training = (nothing for nothing in ())
 
-    def submit(self, trials: list[Trial]) -> None:
-        """Checks that the trials fit this machine, and chooses how they are run."""
+    def train(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Trains all trials, but for those that others train; yields twice a second."""
         self._pools = Pools(self._prepared, self._wishes.trackers)
-        for group in group_trials(trials):
-            # Before speeds are measured: what does not fit alone fits in no layout.
-            cost.check_memory(group[0].settings, self._pools.machine)
-        if not self._is_guest:
-            self._chosen = self._choose(group_trials(trials), len(trials))
-            write_schedule(self._workdir, self._chosen)
-        self._interruption.unsaved = True  # the workers have it
-        self._training = run_trials(
-            self._workdir,
-            trials,
-            self._run,
-            self._interruption,
-            stays=not self._is_guest,
-            silence=self._wishes.silence,
-            job=self._job,
-        )
-
-    def poll(self) -> bool:
-        """Goes on for half a second."""
-        return next(self._training, self) is not self
-
-    def leave(self) -> None:
-        """Kills all workers."""
-        if self._pools:
+        try:
+            groups = group_trials(trials)
+            for group in groups:
+                # Before speeds are measured: what does not fit alone fits in no layout.
+                cost.check_memory(group[0].settings, self._pools.machine)
+            if not self._is_guest:
+                self._chosen = self._choose(groups, len(trials))
+                write_schedule(self._workdir, self._chosen)
+            # The workers have it.
+            self._interruption.unsaved = True
+            yield from run_trials(
+                self._workdir,
+                trials,
+                self._run,
+                self._interruption,
+                stays=not self._is_guest,
+                silence=self._wishes.silence,
+                job=self._job,
+            )
+        finally:
             self._pools.stop()
-        self._training.close()
-        self._interruption.unsaved = False
+            self._interruption.unsaved = False
 
     def _run(self, board, free):
         """Runs free trials, those of one layout after those of another."""
         chosen = _of(self._chosen, free) if self._chosen else self._choose_some(free)
-        for layout in dict.fromkeys(schedule.layout for _, schedule in chosen):
-            groups = [
-                Group(trials, schedule.layout.lanes)
-                for trials, schedule in chosen
-                if schedule.layout == layout
-            ]
-            workers = self._pools.workers(layout)
-            yield from self._run_groups(board, workers, groups)
+        try:
+            for layout in dict.fromkeys(schedule.layout for _, schedule in chosen):
+                groups = [
+                    Group(trials, schedule.layout.lanes)
+                    for trials, schedule in chosen
+                    if schedule.layout == layout
+                ]
+                workers = self._pools.workers(layout)
+                yield from self._run_groups(board, workers, groups)
+        except BaseException:
+            # Before their trials are given back, which others then take.
+            self._pools.stop()
+            raise
 
     def _run_groups(self, board, workers, groups):
         """Has workers train groups until none of their trials is free."""

@@ -7,7 +7,7 @@ nodes (`nodes`), take them one by one in its name (`Board.take`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from experiments.errors import UserError
@@ -110,7 +110,7 @@ class Board:
 
     def running_alike(self, trial: Trial) -> set[str]:
         """Returns which trials of the same training run: `trial` is to copy one of them."""
-        alike = {Path(other).name for other in self._alike.get(trial.directory, ())}
+        alike = {path.name for path in self.alike(trial)}
         running = filter(self.listing().is_running, alike)
         # The list may be older than a claim of this process.
         return {*running, *alike.intersection(self.claims.held)} - {name_of(trial)}
@@ -145,9 +145,20 @@ class Board:
             return False
         return True
 
-    def held(self) -> list[Trial]:
-        """Returns the trials that this process has."""
-        return [self.by_name[name] for name in self.claims.held]
+    def path(self, trial: Trial) -> Path:
+        """Returns the directory of a trial."""
+        return self.workdir / trial.directory
+
+    def alike(self, trial: Trial) -> tuple[Path, ...]:
+        """Returns the directories of trials that train the same, among them its own."""
+        names = self._alike.get(trial.directory, ())
+        return tuple(self.workdir / name for name in names)
+
+    def settle_ended(self) -> None:
+        """Settles what this worker has and that has its result: lanes end one by one."""
+        for trial in map(self.by_name.get, self.claims.held):
+            if is_finished(self.workdir, trial):
+                self.settle(trial)
 
     def settle(self, trial: Trial) -> None:
         """Ends this process's part in a trial, with its result or its failure."""
@@ -172,9 +183,9 @@ class Board:
             self.fail(self.by_name[name], error)
         return len(had)
 
-    def leave(self) -> None:
-        """Gives back what this process, or any of its workers, still has."""
-        for name in self.claims.of_all_workers():
+    def give_back(self, names: Iterable[str]) -> None:
+        """Gives back trials of this process, but for those that have ended."""
+        for name in names:
             if is_finished(self.workdir, self.by_name[name]):
                 self.claims.end(name)
             else:
@@ -234,7 +245,7 @@ def run_trials(
                 else:
                     return
         finally:
-            board.leave()
+            board.give_back(board.claims.of_all_workers())
 
 
 def check(workdir: Path, interruption: Interruption) -> None:

@@ -98,7 +98,7 @@ def group_trials(trials: Iterable[Trial]) -> list[list[Trial]]:
 def trained_once(trials: Iterable[Trial]) -> list[Trial]:
     """Returns the trials that train: of those that do so alike the first.
 
-    The others copy its training, see `experiments.training.same_training`.
+    The others copy its training, see `experiments.training.start_point`.
     """
     firsts = {}
     for trial in trials:

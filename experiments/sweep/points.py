@@ -4,7 +4,6 @@ A point is a flat {dotted key: value} that a trial sets on top of its config.
 """
 
 import copy
-import importlib.util
 import inspect
 import itertools
 import math
@@ -13,10 +12,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from experiments.errors import UserError, hint
 from experiments.settings import check_key, plain
+from experiments.settings.user_code import load_file
 
 Point = Mapping[str, Any]
 
@@ -29,20 +30,13 @@ class SweepError(UserError):
     """Raised for a sweep that cannot be expanded; names the sweeps and what is known."""
 
 
-def load_config(path: str):
+def load_config(path: str) -> ModuleType:
     """Loads a config file as a module; it may lie anywhere.
 
     `path` is as for --config: what follows a colon is an argument of its get_config.
-    Raises SweepError for a file that ends the program.
+    Raises OutsideError for a file that fails, or ends the program.
     """
-    file, _, _ = path.partition(":")
-    spec = importlib.util.spec_from_file_location("config", file)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except SystemExit as error:
-        # The sweep would otherwise end with the config's status, and in silence.
-        raise SweepError(f"{file} ends the program by exit({error.code})") from error
+    module, _, _ = load_file(path.partition(":")[0])
     return module
 
 

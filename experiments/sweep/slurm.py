@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiments.errors import UserError, one_line
@@ -73,103 +73,79 @@ class SlurmError(UserError):
     """Raised for what SLURM refuses, in its own words."""
 
 
-class Joined:
-    """Waits until others have trained all trials: whoever joins, by `launch.sweep --join`."""
-
-    def __init__(self, workdir: Path):
-        self._workdir = workdir
-        self._names = set()
-
-    def submit(self, trials: list[Trial]) -> None:
-        """Notes what is waited for."""
-        self._names = {name_of(trial) for trial in trials}
-
-    def poll(self) -> bool:
-        """Waits a moment; returns whether a trial has no result yet."""
+def wait_for_others(workdir: Path, trials: Sequence[Trial]) -> Iterator[None]:
+    """Yields every second until whoever joins has trained all trials."""
+    names = {name_of(trial) for trial in trials}
+    while not names <= list_claims(workdir).ended:
+        yield
         time.sleep(PAUSE)
-        return not self._names <= list_claims(self._workdir).ended
-
-    def leave(self) -> None:
-        """Leaves the others alone."""
 
 
-class Slurm(Joined):
-    """Submits an array of tasks, and asks what has become of them."""
+def train_on_slurm(
+    workdir: Path,
+    trials: Sequence[Trial],
+    jobs: int,
+    flags: Mapping[str, str],
+    join: Sequence[str],
+    say: Callable[[str], None],
+    nodes: int = 1,
+) -> Iterator[None]:
+    """Has tasks of an array train; yields every second while any of them runs or waits.
 
-    def __init__(
-        self,
-        workdir: Path,
-        jobs: int,
-        flags: Mapping[str, str],
-        join: Sequence[str],
-        say: Callable[[str], None],
-        nodes: int = 1,
-    ):
-        """Submits at most `jobs` tasks, each with so many nodes, that run the command `join`.
-
-        `flags` are sbatch's, such as {"partition": "gpu"}.
-        """
-        super().__init__(workdir)
-        self._jobs = jobs
-        self._nodes = nodes
-        self._flags = sbatch_flags(flags, nodes)
-        self._join = join
-        self._say = say
-        self._asked = -ASK_EVERY
-        self._are_left = True
-        self._reported = set()
-
-    def submit(self, trials: list[Trial]) -> None:
-        """Submits a task for each trial, up to the limit, less those that are there still."""
-        super().submit(trials)
-        tasks = tasks_of(self._workdir, always=True)
-        there = [task for task, state in tasks.items() if state != "COMPLETING"]
-        # Failures of tasks before this call are no news.
-        self._reported = set(failures(self._workdir))
-        if there:
-            self._say(f"{len(there)} tasks of an earlier call are there: {_few(there)}")
-        count = min(self._jobs, len(trials)) - len(there)
-        if count > 0:
-            number = self._sbatch(count)
-            self._say(
-                f"SLURM job {number}: {count} tasks, logs in {self._workdir / JOBS}. Ctrl-C "
-                f"leaves them; launch.cancel --workdir={self._workdir} ends them"
-            )
-        self._asked = -ASK_EVERY
-        self._are_left = True
-
-    def poll(self) -> bool:
-        """Waits a second; returns whether there is work, and tasks that run or wait."""
-        if not super().poll():
-            return False
-        if time.monotonic() - self._asked > ASK_EVERY:
-            self._are_left = bool(tasks_of(self._workdir))
-            self._asked = time.monotonic()
-            for task, lines in failures(self._workdir).items():
-                if task not in self._reported:
-                    self._reported.add(task)
-                    self._say(f"task {task} ended without its work:\n{lines}")
-        return self._are_left
-
-    def _sbatch(self, count):
-        """Submits tasks; returns their job's number, which the workdir keeps."""
-        jobs = self._workdir.absolute() / JOBS
-        script = SCRIPT.format(
-            workdir=one_line(self._workdir),
-            start=("" if self._nodes > 1 else AS_STEP) + shlex.join(self._join),
-            stop=STOP if self._nodes > 1 else STOP_STEP,
-            again=STATUS,
-            jobs=shlex.quote(str(jobs)),
+    There is a task for each trial, at most `jobs`, less those of an earlier call. Each has
+    `nodes` nodes, and runs the command `join`. `flags` are sbatch's, such as
+    {"partition": "gpu"}.
+    """
+    tasks = tasks_of(workdir, always=True)
+    there = [task for task, state in tasks.items() if state != "COMPLETING"]
+    # Failures of tasks before this call are no news.
+    reported = set(failures(workdir))
+    if there:
+        say(f"{len(there)} tasks of an earlier call are there: {_few(there)}")
+    count = min(jobs, len(trials)) - len(there)
+    if count > 0:
+        number = submit(workdir, count, flags, join, nodes)
+        say(
+            f"SLURM job {number}: {count} tasks, logs in {workdir / JOBS}. Ctrl-C "
+            f"leaves them; launch.cancel --workdir={workdir} ends them"
         )
-        write_text(jobs / "join.sh", script)
-        # A percent sign would begin one of sbatch's own names.
-        output = f"{jobs}/".replace("%", "%%") + "%A_%a.out"
-        array = (f"--array=0-{count - 1}", f"--output={output}")
-        said = _run("sbatch", "--parsable", *array, *self._flags, f"{jobs}/join.sh")
-        number = said.strip().partition(";")[0]
-        numbers = [*job_numbers(self._workdir), number]
-        write_sealed(jobs / "jobs.json", dict(jobs=numbers))
-        return number
+    asked = -ASK_EVERY
+    are_left = True
+    for _ in wait_for_others(workdir, trials):
+        if time.monotonic() - asked > ASK_EVERY:
+            asked = time.monotonic()
+            are_left = bool(tasks_of(workdir))
+            for task, lines in failures(workdir).items():
+                if task not in reported:
+                    reported.add(task)
+                    say(f"task {task} ended without its work:\n{lines}")
+        if not are_left:
+            return
+        yield
+
+
+def submit(
+    workdir: Path, count: int, flags: Mapping[str, str], join: Sequence[str], nodes: int
+) -> str:
+    """Submits tasks as `train_on_slurm` says; returns their job's number, which is kept."""
+    jobs = workdir.absolute() / JOBS
+    script = SCRIPT.format(
+        workdir=one_line(workdir),
+        start=("" if nodes > 1 else AS_STEP) + shlex.join(join),
+        stop=STOP if nodes > 1 else STOP_STEP,
+        again=STATUS,
+        jobs=shlex.quote(str(jobs)),
+    )
+    write_text(jobs / "join.sh", script)
+    # A percent sign would begin one of sbatch's own names.
+    output = f"{jobs}/".replace("%", "%%") + "%A_%a.out"
+    array = (f"--array=0-{count - 1}", f"--output={output}")
+    own = sbatch_flags(flags, nodes)
+    said = _run("sbatch", "--parsable", *array, *own, f"{jobs}/join.sh")
+    number = said.strip().partition(";")[0]
+    numbers = [*job_numbers(workdir), number]
+    write_sealed(jobs / "jobs.json", dict(jobs=numbers))
+    return number
 
 
 def task_name() -> str | None:

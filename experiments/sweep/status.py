@@ -1,13 +1,15 @@
-"""Says how a sweep stands, from its files alone: on any machine, while it runs or later."""
+"""Reports sweep status, from its files alone: on any machine, while it runs or later."""
 
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from experiments.errors import UserError, one_line
-from experiments.evaluation.metric_file import ENDED, is_number
+from experiments.evaluation.metric_file import ENDED, read_metrics
 from experiments.sweep.claims import (
     JOINERS,
     SILENCE,
@@ -15,9 +17,10 @@ from experiments.sweep.claims import (
     read_claim,
     read_joiner,
 )
-from experiments.sweep.progress import format_minutes, newest_line
 from experiments.sweep.workdir import is_cancelled, read_sweep_file
-from experiments.system.files import DamagedError, inside, read_json
+from experiments.system.files import DamagedError, read_json
+
+NOTHING = MappingProxyType({})
 
 STATES = ("finished", "diverged", "failed", "running", "waiting")
 
@@ -52,6 +55,8 @@ class Status(NamedTuple):
     processes: int
     """Those that show a sign of life."""
     cancelled: bool
+    work: Mapping[str, float] = NOTHING
+    """What a step takes beside one of other trials, by directory; 1 where it is left out."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -63,15 +68,18 @@ class Status(NamedTuple):
     def seconds_left(self) -> float | None:
         """Returns the seconds until the last trial ends, at the speed of those that run."""
         open_trials = [t for t in self.trials if t.state in ("running", "waiting")]
-        speed = sum(trial.speed or 0.0 for trial in open_trials)
-        steps = [(trial.steps or 0) - trial.step for trial in open_trials]
         if not open_trials:
             return 0.0
-        return sum(steps) / speed if speed else None
+        left = speed = 0.0
+        for trial in open_trials:
+            work = self.work.get(trial.directory, 1.0)
+            left += work * ((trial.steps or 0) - trial.step)
+            speed += work * (trial.speed or 0.0)
+        return left / speed if speed else None
 
 
-def read_status(workdir: Path) -> Status:
-    """Returns how the sweep of a workdir stands.
+def read_status(workdir: Path, work: Mapping[str, float] = NOTHING) -> Status:
+    """Returns how the sweep of a workdir stands, with the `work` of `Status`.
 
     Raises UserError where there is none, and DamagedError for a sweep.json that is damaged.
     """
@@ -79,19 +87,19 @@ def read_status(workdir: Path) -> Status:
     if sweep is None:
         raise UserError(f"{workdir} holds no sweep (no sweep.json)")
     listing = list_claims(workdir)
-    base = _steps(sweep["base"])
+    base = sweep["base"]["training"]
     trials = []
     for entry in sweep["trials"]:
-        steps = _steps(entry.get("settings", {}), base)
+        steps = (base | entry.get("settings", {}).get("training", {}))["steps"]
         trials.append(_trial_status(workdir, entry, listing)._replace(steps=steps))
     silences = [_silence(path) for path in (workdir / JOINERS).glob("*.json")]
     # A process may have left since.
     alive = sum(seconds < SILENCE for seconds in silences if seconds is not None)
-    return Status(trials, alive, is_cancelled(workdir))
+    return Status(trials, alive, is_cancelled(workdir), work)
 
 
 def _trial_status(workdir, entry, listing) -> TrialStatus:
-    directory = inside(workdir, entry["directory"], workdir / "sweep.json")
+    directory = workdir / entry["directory"]
     status = TrialStatus(entry.get("name", ""), entry["directory"], "waiting")
     name = directory.name
     if listing.is_taken(name) and name not in listing.ended:
@@ -101,12 +109,12 @@ def _trial_status(workdir, entry, listing) -> TrialStatus:
     except DamagedError as error:
         return status._replace(state="failed", error=str(error))
     if result is None:
-        return status._replace(step=_int(newest_line(directory).get("step")))
+        return status._replace(step=newest_line(directory).get("step", 0))
     if result.get("status") not in ENDED:
         return status._replace(state="failed", error=str(result.get("error")))
     error = result.get("error")
     return status._replace(
-        state=result["status"], step=_int(result.get("steps")), error=error
+        state=result["status"], step=result.get("steps", 0), error=error
     )
 
 
@@ -116,8 +124,8 @@ def _running(workdir, status, number) -> TrialStatus:
     owner = claim.get("joiner", "")
     says = read_joiner(workdir, owner)
     line = newest_line(workdir / status.directory)
-    step = _int(line.get("step"))
-    seconds = _number(line.get("seconds"))
+    step = line.get("step", 0)
+    seconds = line.get("seconds")
     return status._replace(
         state="running",
         step=step,
@@ -125,23 +133,9 @@ def _running(workdir, status, number) -> TrialStatus:
         job=says.get("job"),
         since=claim.get("at"),
         silent=_silence(workdir / JOINERS / f"{owner}.json"),
-        loss=_number(line.get("loss")),
+        loss=line.get("loss"),
         speed=step / seconds if seconds else None,
     )
-
-
-def _steps(groups, otherwise=None):
-    training = groups.get("training")
-    steps = training.get("steps") if isinstance(training, dict) else None
-    return steps if isinstance(steps, int) else otherwise
-
-
-def _int(value):
-    return value if isinstance(value, int) else 0
-
-
-def _number(value):
-    return float(value) if is_number(value) else None
 
 
 def _silence(path):
@@ -152,8 +146,10 @@ def _silence(path):
         return None
 
 
-def describe(status: Status, shown: int = 50) -> str:
-    """Returns the lines that a person reads; `shown` trials of a kind at most."""
+def lines_of(
+    status: Status, states: Sequence[str] = ("running", "failed"), shown: int = 50
+) -> list[str]:
+    """Returns lines that a person reads: the counts, then `shown` trials of each state."""
     counts = ", ".join(f"{count} {state}" for state, count in status.counts.items())
     lines = [f"{len(status.trials)} trials: {counts or 'none'}"]
     if status.cancelled:
@@ -162,13 +158,14 @@ def describe(status: Status, shown: int = 50) -> str:
         seconds = status.seconds_left
         left = "not known yet" if seconds is None else format_minutes(seconds)
         lines[0] += f"; {status.processes} processes, time left {left}"
-    for state, say in (("running", _say_running), ("failed", _say_failed)):
+    for state in states:
+        say = _say_running if state == "running" else _say_failed
         of_state = [trial for trial in status.trials if trial.state == state]
-        lines += [say(trial) for trial in of_state[:shown]]
+        lines += map(say, of_state[:shown])
         if len(of_state) > shown:
             lines.append(f"… and {len(of_state) - shown} more {state}")
     # What the files say must not move a terminal's cursor.
-    return "\n".join(map(one_line, lines))
+    return list(map(one_line, lines))
 
 
 def _say_running(trial):
@@ -197,3 +194,15 @@ def to_json(status: Status) -> str:
         trials=[trial._asdict() for trial in status.trials],
     )
     return json.dumps(values, indent=1, ensure_ascii=False)
+
+
+def newest_line(directory: Path) -> dict[str, Any]:
+    """Returns the newest training line of a trial's metrics.jsonl, or {}."""
+    lines = read_metrics(directory / "metrics.jsonl").lines
+    trained = (line for line in reversed(lines) if line["split"] == "train")
+    return next(trained, {})
+
+
+def format_minutes(seconds: float) -> str:
+    """Returns "40 s" or "5 min"."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, SettingsError, check_key, known_fields
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.points import MAX_POINTS, SweepError, describe_point
@@ -132,41 +133,32 @@ def plan_rows(
         )
     if isinstance(config, ml_collections.ConfigDict):
         config = config.to_dict()
-    plan = _Plan(config, overrides, tuning)
-    return [plan.row(trials) for trials in rows.values()]
+
+    def plan(point, label, role):
+        (trial,) = plan_trials(config, [point], overrides)
+        # The label is the row's, at whatever values.
+        return trial._replace(label=label, role=role)
+
+    return [_row(trials, tuning, plan) for trials in rows.values()]
 
 
-class _Plan(NamedTuple):
-    config: Any
-    overrides: Mapping[str, Any]
-    tuning: Tuning
-
-    def row(self, trials):
-        untuned = tuple(trial._replace(role=UNTUNED) for trial in trials)
-        candidates = {}
-        for values in ({}, *self.tuning.values):
-            candidate = self.candidate(trials, values)
-            # A row's own values may be among the grid's.
-            candidates.setdefault(candidate.tuning[0].settings, candidate)
-        return Row(untuned, tuple(candidates.values()))
-
-    def candidate(self, trials, values):
-        first = without_seed(trials[0].point)
-        label = trials[0].label
-        tuning = [
-            self.trial({**first, **values, "seed": seed}, label, TUNING)
-            for seed in self.tuning.seeds
-        ]
+def _row(trials, tuning, plan):
+    """Returns the row of these trials; `plan(point, label, role)` makes a trial."""
+    label = trials[0].label
+    first = without_seed(trials[0].point)
+    candidates = {}
+    for values in ({}, *tuning.values):
+        own = {**first, **values}
+        tried = [plan({**own, "seed": seed}, label, TUNING) for seed in tuning.seeds]
         compared = []
         for trial in trials:
             seed = {key: x for key, x in trial.point.items() if key == "seed"}
-            compared.append(self.trial({**first, **values, **seed}, label, COMPARED))
-        return Candidate(values, tuple(tuning), tuple(compared))
-
-    def trial(self, point, label, role):
-        (trial,) = plan_trials(self.config, [point], self.overrides)
-        # The label is the row's, at whatever values.
-        return trial._replace(label=label, role=role)
+            compared.append(plan({**own, **seed}, label, COMPARED))
+        # A row's own values may be among the grid's.
+        candidate = Candidate(values, tuple(tried), tuple(compared))
+        candidates.setdefault(tried[0].settings, candidate)
+    untuned = tuple(trial._replace(role=UNTUNED) for trial in trials)
+    return Row(untuned, tuple(candidates.values()))
 
 
 def without_seed(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,7 +191,7 @@ def choices(rows: Sequence[Row], workdir: Path) -> list[Candidate | None]:
         if is_finished(workdir, trial):
             result = read_result(workdir / trial.directory)
             # One that diverged has none.
-            perplexities[trial.settings] = result.get("perplexity", math.inf)
+            perplexities[trial.settings] = of_scores(result)
     return [choose(row, perplexities) for row in rows]
 
 
@@ -295,5 +287,5 @@ def _check_sweep(planned, tuning):
 
 
 def _log(perplexity):
-    # What is no number is worse than any.
+    # NaN is worse than any number.
     return math.log(perplexity) if perplexity < math.inf else math.inf

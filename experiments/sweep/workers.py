@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 from experiments.data.dataset import Dataset
 from experiments.settings import Data
-from experiments.sweep.joiner import Board, name_of
+from experiments.sweep.joiner import Board
 from experiments.sweep.plan import Trial, lane_key
 from experiments.sweep.schedule import Layout
-from experiments.sweep.workdir import is_finished, trained_alike
 from experiments.system import machine
-from experiments.system.files import LockedError, lock
 from experiments.system.machine import Machine
 from experiments.system.process import Process
 from experiments.system.signals import STATUS, Interrupted, Interruption
@@ -175,79 +173,40 @@ def _train_group(board, group, trackers):
     No failure goes further: the other trials of a sweep run on.
     """
     from experiments.training import loop
+    from experiments.training.start_point import StartPoint
     from experiments.training.trackers import Tracking
     from experiments.trial.lanes import Lanes
 
     settings = group.trials[0].settings
-    jobs = _Jobs(board, group.trials)
+
+    def take():
+        board.settle_ended()
+        trial = board.take(group.trials)
+        return trial and loop.Job(
+            trial.settings,
+            board.path(trial),
+            trial.name,
+            trial.point,
+            StartPoint(alike=board.alike(trial)),
+        )
+
     try:
         loop.run_all(
-            jobs.take,
+            take,
             _prepared[settings.data],
             Lanes(group.lanes, settings.training.strategy),
             tracking=Tracking(trackers, board.workdir),
-            failed=jobs.fail,
+            failed=lambda job, error: _fail(board, job.path.name, error),
             interruption=_interruption,
         )
     # An error of no trial alone, as of memory; trials that ended keep their results.
     except Exception as error:
-        for trial in board.held():
-            jobs.fail(jobs.job_of(trial), error)
+        for name in board.claims.held:
+            _fail(board, name, error)
     finally:
-        jobs.leave()
+        board.give_back(board.claims.held)
 
 
-class _Jobs:
-    """Takes trials for lanes, with their directories locked, and settles them."""
-
-    def __init__(self, board: Board, trials: list[Trial]):
-        self.board = board
-        self.trials = trials
-        self.alike = trained_alike(board.workdir)
-        # {trial: what unlocks its directory}
-        self.locks = {}
-
-    def take(self):
-        """Returns a job, None where no trial is free."""
-        self.settle_ended()
-        while trial := self.board.take(self.trials):
-            locked = contextlib.ExitStack()
-            try:
-                locked.enter_context(lock(self.board.workdir / trial.directory))
-            except LockedError as error:
-                self.fail(self.job_of(trial), error)
-            else:
-                self.locks[name_of(trial)] = locked
-                return self.job_of(trial)
-        return None
-
-    def job_of(self, trial):
-        from experiments.training.trial_run import Job
-
-        workdir = self.board.workdir
-        others = [workdir / name for name in self.alike.get(trial.directory, ())]
-        path = workdir / trial.directory
-        return Job(trial.settings, path, trial.name, trial.point, alike=tuple(others))
-
-    def settle_ended(self):
-        """Settles trials that have ended: lanes do so one by one."""
-        for trial in self.board.held():
-            if is_finished(self.board.workdir, trial):
-                self.board.settle(trial)
-                self._unlock(trial)
-
-    def fail(self, job, error):
-        trial = self.board.by_name[job.path.name]
-        trace = "".join(traceback.format_exception(error))
-        self.board.fail(trial, f"{type(error).__name__}: {error}", trace)
-        self._unlock(trial)
-
-    def leave(self):
-        """Gives back what was interrupted."""
-        self.settle_ended()
-        for trial in self.board.held():
-            self.board.claims.give_back(name_of(trial), "its process left")
-            self._unlock(trial)
-
-    def _unlock(self, trial):
-        self.locks.pop(name_of(trial), contextlib.ExitStack()).close()
+def _fail(board, name, error):
+    trace = "".join(traceback.format_exception(error))
+    board.fail(board.by_name[name], f"{type(error).__name__}: {error}", trace)

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,6 @@ from experiments.errors import UserError
 
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 """Errors of a place that this process may not write to."""
-
-LONGEST_NAME = 255
-"""The most bytes of a file's name, in nearly every file system."""
-
-MAX_DEPTH = 50
-"""The most levels of objects and lists in a JSON file."""
 
 
 class LockedError(UserError):
@@ -56,55 +49,13 @@ def slug(name: str) -> str:
     return text.encode()[:80].decode(errors="ignore")
 
 
-def inside(workdir: Path, name: object, said_by: Path) -> Path:
-    """Returns the path `name` in `workdir`, as the file `said_by` has it.
-
-    Raises DamagedError for one that leads out, and for a name that no file can have.
-    """
-    is_name = isinstance(name, str) and "\0" not in name
-    parts = Path(name).parts if is_name else ()
-    if not parts or Path(name).is_absolute() or ".." in parts:
-        raise DamagedError(said_by, f"{name!r} is no directory within {workdir}")
-    longest = max(len(os.fsencode(part)) for part in parts)
-    if longest > LONGEST_NAME:
-        raise DamagedError(said_by, f"a directory with a name of {longest} bytes")
-    return workdir / name
-
-
-def parse(text: str | bytes) -> Any:
-    """Returns the JSON value of `text`.
-
-    Raises ValueError for what is none, and for what the rest of the code would fail at:
-    numbers beyond those of float, and nesting deeper than MAX_DEPTH. A half of a character
-    becomes "?".
-    """
-    try:
-        return _clean(json.loads(text), 0)
-    except RecursionError:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
-
-
-def _clean(value, depth):
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError("a number beyond those of float")
-    if isinstance(value, dict):
-        return {_clean(k, depth): _clean(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_clean(item, depth + 1) for item in value]
-    return value
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """Returns the object in the file, or None where there is no file.
 
     Raises DamagedError for anything else in it.
     """
     try:
-        value = parse(Path(path).read_bytes())
+        value = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         return None
     except IsADirectoryError:

@@ -52,5 +52,5 @@ def ending(steps: int, training: Training) -> str:
 
 
 def _cross_entropy(perplexity):
-    # What is no number is worse than any.
+    # NaN is worse than any number.
     return math.log(perplexity) if perplexity < math.inf else math.inf

@@ -58,7 +58,6 @@ def run(
     name: str = "trial",
     point: dict | None = None,
     start: StartPoint = StartPoint(),
-    alike: Sequence[Path] = (),
     say: Callable[[str], None] = lambda line: None,
     trackers: Sequence[str] = (),
     interruption: Interruption | None = None,
@@ -67,9 +66,8 @@ def run(
 
     Of several processes (`multihost`), the first does so; the others help, and return {}.
 
-    `start` may name another trial to start from; `alike` are directories of trials that
-    train the same, one of which is copied where it has ended; `say` gets a line for each log
-    and evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
+    `start` may name other trials to start from; `say` gets a line for each log and
+    evaluation; `trackers`, names of `TRACKERS`, show their numbers elsewhere too.
 
     Raises DeviceError for rows that do not fit the devices, WorkdirError for a directory of
     another trial, LockedError for one that another process writes to, CheckpointError for
@@ -90,8 +88,8 @@ def run(
         with explained(settings, lanes.count, lanes.mesh.size):
             follower.follow(settings, prepared, lanes, interruption)
         return {}
-    job = Job(settings, Path(workdir), name, point or {}, start, tuple(alike))
-    with multihost.leading(), lock(workdir):
+    job = Job(settings, Path(workdir), name, point or {}, start)
+    with multihost.leading():
         (result,) = run_all(
             [job],
             prepared,
@@ -138,23 +136,12 @@ def run_all(
         return loop.train()
 
 
-class _Dispatched(NamedTuple):
-    """Steps of one run that were dispatched."""
-
-    run: TrialRun
-    batches: DrawnBatches
-    step: int
-    """The run's step after them."""
-    logs: bool
-    """Whether a line is due there."""
-
-
 class _Steps(NamedTuple):
     """Steps of a population that were dispatched, with metrics that may not be there yet."""
 
     metrics: Any
     count: int
-    runs: list[_Dispatched]
+    batches: dict[TrialRun, DrawnBatches]
 
 
 class _Pace:
@@ -253,12 +240,14 @@ class _Loop:
         while job := self.first or self.next_job():
             self.first = None
             # An error goes to `failed`, and the next trial gets the lane.
-            with _errors_of(job, self.failed):
+            with _errors_of(job, self.failed), contextlib.ExitStack() as resources:
+                # Two processes may take one for a moment, such as after a machine slept.
+                resources.enter_context(lock(job.path))
                 run_dir = RunDir(job.path)
                 if result := run_dir.open(job.settings):
                     self.results.append(result)
                 else:
-                    return start_run(job, run_dir, lane, self.common)
+                    return start_run(job, run_dir, lane, self.common, resources)
         return None
 
     def evaluate(self, runs: Sequence[TrialRun]):
@@ -347,13 +336,7 @@ class _Loop:
         """Dispatches the steps on these batches, without waiting for them."""
         slots = {run.lane: drawn.slots for run, drawn in batches.items()}
         count = len(next(iter(slots.values())))
-        metrics = self.population.step(slots, count)
-        runs = [
-            # As it is now: when these steps are logged, the run is a dispatch further.
-            _Dispatched(run, drawn, run.step, run.logs)
-            for run, drawn in batches.items()
-        ]
-        return _Steps(metrics, count, runs)
+        return _Steps(self.population.step(slots, count), count, batches)
 
     def log(self, steps: _Steps | None) -> None:
         """Logs steps that were dispatched, and ends trials whose loss is not finite."""
@@ -369,8 +352,8 @@ class _Loop:
         self.interruption.unsaved = True
         # After device_get, which waits until the steps have ended.
         self.pace.measure(steps.count)
-        for dispatched in steps.runs:
-            run = dispatched.run
+        # Not run.step and run.logs: the run is a dispatch further by now.
+        for run, drawn in steps.batches.items():
             # It has left its lane while these steps were under way.
             if run not in self.population:
                 continue
@@ -378,33 +361,31 @@ class _Loop:
             fatal = run.fatal_step(is_finite(values))
             with self._errors_of(run):
                 if fatal is None:
-                    work = self._flops(dispatched.batches)
-                    run.log.steps(dispatched.step, values, work, dispatched.logs)
+                    run.log.steps(drawn.step, values, self._flops(drawn), drawn.logs)
                 else:
-                    first = dispatched.step - steps.count + 1
-                    self._diverge(dispatched, values, fatal, first + fatal)
+                    first = drawn.step - steps.count + 1
+                    self._diverge(run, drawn, values, fatal, first + fatal)
 
     def _flops(self, drawn):
         lengths = [side.lengths[drawn.pairs] for side in self.common.prepared.train]
         return flops.of_training(self.common.program, *lengths)
 
-    def _diverge(self, dispatched, metrics, i, step):
-        """Ends a trial whose i-th dispatched step, the trial's `step`, is not finite."""
+    def _diverge(self, run, drawn, metrics, i, step):
+        """Ends a trial whose i-th step of these batches, its `step`, is not finite."""
         loss = metrics["loss"][i]
         norm = metrics["grad_norm"][i]
         error = f"diverged: loss {loss:g}, gradient norm {norm:g} at step {step}"
-        run = dispatched.run
         if run.training.nonfinite == "skip":
             error += f", the last of {MOST_SKIPS} such in a row"
-        batch = run.identify(dispatched.batches, i)
+        batch = run.identify(drawn, i)
         self._end(run, dict(status="diverged", error=error, step=step, batch=batch))
 
     def _end(self, run, result):
         """Writes the last file of a trial, once all others are whole, and frees its lane."""
-        # First, as the run's files are closed when it leaves its lane.
         run.log.result(result)
-        self.population.remove(run)
+        run.checkpoints.wait()
         run.run_dir.finish(result)
+        self.population.remove(run)
         self.results.append(result)
 
     @contextlib.contextmanager

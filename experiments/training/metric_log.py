@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric, summary
+from experiments.evaluation.perplexity import LOSSES
 from experiments.training.run_dir import RunDir
 from experiments.training.trackers import Trackers
 from experiments.trial.step import is_finite
 
-_TRAIN = (
-    "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  "
-    "{tokens_per_second:7.0f} tokens/s"
-)
+_TRAIN = {
+    "perplexity": "step {step:6d}  loss {loss:6.3f}  perplexity {perplexity:8.2f}  "
+    "{tokens_per_second:7.0f} tokens/s",
+    "cross_entropy": "step {step:6d}  loss {loss:6.3f}  cross-entropy {cross_entropy:6.3f}  "
+    "{tokens_per_second:7.0f} labels/s",
+}
+"""The text of a line of training, by the metric of the objective's loss."""
 
 
 class Log:
@@ -23,9 +27,10 @@ class Log:
 
     `clock()` gives the seconds of a line, `say` gets it as text; `peak` is what the devices
     can do, in FLOP/s, or None where that is not known; `trackers` get each line; `noted`
-    what another log had `noted`. A validation line has the scores of each of `metrics`, and
-    `scored` says how the texts were made. With `skip` a line counts the steps whose loss or
-    gradient was not finite, and its means are of the others; without any others it waits.
+    what another log had `noted`; `loss_metric` is that of the objective. A validation line
+    has the scores of each of `metrics`, and `scored` says how the texts were made. With `skip`
+    a line counts the steps whose loss or gradient was not finite, and its means are of the
+    others; without any others it waits.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class Log:
         skip: bool = False,
         metrics: Sequence[Metric] = METRICS,
         scored: str = "",
+        loss_metric: str = "perplexity",
     ):
         self._run_dir = run_dir
         self._clock = clock
@@ -48,6 +54,7 @@ class Log:
         self._skip = skip
         self._metrics = metrics
         self._scored = scored
+        self._loss_metric = loss_metric
         self._flops = noted.get("flops", 0)
         before = {
             name: np.array(values, np.float32)
@@ -125,12 +132,12 @@ class Log:
         steps = {name: x[counted] for name, x in steps.items()}
         # By tokens, as a step's loss is a mean over its own.
         loss = np.average(steps["loss"], weights=steps["tokens"])
-        nll = float(np.average(steps["nll"], weights=steps["tokens"]))
+        nll = np.array([np.average(steps["nll"], weights=steps["tokens"])], float)
         line = dict(
             step=step,
             split="train",
             loss=float(loss),
-            perplexity=float(np.exp(nll)),
+            **{self._loss_metric: float(LOSSES[self._loss_metric](nll, np.ones(1)))},
             learning_rate=float(steps["learning_rate"][-1]),
             grad_norm=float(steps["grad_norm"][-1]),
             tokens_per_second=float(tokens / seconds),
@@ -142,7 +149,7 @@ class Log:
         if self._peak and self._flops is not None:
             line["mfu"] = self._flops / seconds / self._peak
         mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
-        self._write(line, _TRAIN.format(**line) + mfu)
+        self._write(line, _TRAIN[self._loss_metric].format(**line) + mfu)
         self._steps = []
         self._flops = 0
         self._since = time.perf_counter()

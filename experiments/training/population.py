@@ -30,7 +30,9 @@ def compiled_steps(program: Program, lanes: Lanes) -> Callable:
 
 def program_for(settings: Settings, prepared: Dataset) -> Program:
     """Returns the program of a trial on its corpus."""
-    return program_of(settings, prepared.vocabulary().size, prepared.length(settings))
+    size = prepared.vocabulary().size
+    length = prepared.length(settings)
+    return program_of(settings, size, length, len(prepared.labels))
 
 
 class Population:

@@ -22,6 +22,7 @@ from flax.traverse_util import flatten_dict
 from experiments.data.dataset import Dataset
 from experiments.errors import WorkdirError
 from experiments.evaluation.metric_file import ENDED, read_metrics
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, schema
 from experiments.system import checksums, code, machine
 from experiments.system.files import (
@@ -84,8 +85,6 @@ class RunDir:
                 f"{self.path} is the directory of a sweep; choose another --workdir for "
                 "a single trial"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise WorkdirError(f"{self.path} is a file; choose another --workdir")
         ours = settings.to_dict()
         theirs = read_json(self.path / "config.json")
         if theirs is None:
@@ -93,7 +92,8 @@ class RunDir:
         elif theirs != ours:
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. "
-                f"Choose another --workdir, or remove this one{self._other_way(theirs, settings)}"
+                f"Choose another --workdir, where --resume={self.path} goes on from the "
+                "newest checkpoint if the data are the same, or remove this one"
             )
         # Of a writer that was killed; whoever calls this has the directory locked.
         names = (*FILES, "result.json", checksums.NAME)
@@ -108,22 +108,6 @@ class RunDir:
                 "can from the checkpoints"
             )
         return result
-
-    def _other_way(self, theirs, settings):
-        """Says how to go on from this trial with these settings, where that is possible."""
-        ours = settings.to_dict()
-        same = ("model", "data", *DATA_ORDER)
-        if any(look_up(theirs, key) != look_up(ours, key) for key in same):
-            return ""
-        steps = look_up(theirs, "training.steps")
-        if not isinstance(steps, int) or steps > settings.training.steps:
-            return ""
-        if settings.training.schedule_choice.decays and steps < settings.training.steps:
-            return ""
-        return (
-            "; to go on from its newest checkpoint with these settings, name another "
-            f"--workdir and give --resume={self.path}"
-        )
 
     def check_data(self, prepared: Dataset) -> None:
         """Raises WorkdirError if the trial began with other text or another vocabulary.
@@ -185,6 +169,7 @@ class RunDir:
             git=machine.git_commit(),
             code=code.now(),
             **_data(prepared),
+            **(dict(labels=list(prepared.labels)) if prepared.labels else {}),
             outside=sources,
             corpus_counts=prepared.counts,
             device=machine.device(),
@@ -272,7 +257,7 @@ class RunDir:
 
     def perplexities(self) -> dict[int, float]:
         """Returns {step: validation perplexity} of all evaluations."""
-        return {line["step"]: line["perplexity"] for line in self.metrics("validation")}
+        return {line["step"]: of_scores(line) for line in self.metrics("validation")}
 
     def speed(self) -> float | None:
         """Returns target tokens a second: the median, for first lines include compilation.

@@ -1,21 +1,46 @@
-"""Where a trial starts: from a checkpoint of its own, from another trial, or fresh."""
+"""Where a trial starts: from a checkpoint of its own, from another trial, or fresh.
 
+Trials of a sweep that differ in nothing but how they are scored train alike: one of them is
+trained. The others begin with a copy of its checkpoints and of its lines of metrics, as if
+they had been killed at their end, and are only scored. Their weights are the same to the last
+bit.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.data.dataset import Dataset
 from experiments.errors import CheckpointError, WorkdirError
-from experiments.settings import Settings, resolve
-from experiments.training.checkpoints import Checkpoints, Restored
-from experiments.training.run_dir import DATA_ORDER, look_up, other_data, read_trial
+from experiments.settings import Settings, resolve, without_scoring
+from experiments.system import code
+from experiments.system.checksums import changed_files
+from experiments.system.files import DamagedError, read_json, remove
+from experiments.training.checkpoints import FOLDER, Checkpoints, Restored
+from experiments.training.run_dir import (
+    DATA_ORDER,
+    look_up,
+    other_data,
+    read_result,
+    read_trial,
+)
 from experiments.trial.program import State
+
+UNFINISHED = "copying"
+"""The folder of a trial that is there until a copy is whole."""
 
 
 class StartPoint(NamedTuple):
-    """The directories that --resume and --init_from name; at most one of them."""
+    """The other trials that a trial may start from."""
 
     resume: str = ""
+    """The directory that --resume names."""
     init_from: str = ""
+    """That of --init_from; at most one of both is given."""
+    alike: tuple[Path, ...] = ()
+    """The directories of trials that train alike."""
 
 
 def find_start(
@@ -29,7 +54,8 @@ def find_start(
 
     The order of precedence is:
 
-    1. the newest whole checkpoint among `checkpoints`, the trial's own;
+    1. the newest whole checkpoint among `checkpoints`, the trial's own, which may be those
+       of a trial that trains alike (`copy_training`);
     2. --resume: state and place in the data of another trial's newest checkpoint;
     3. --init_from: another trial's weights, at step 0, with a fresh optimizer and data;
     4. the `fresh` state.
@@ -127,3 +153,46 @@ def _restore(checkpoints, workdir, template):
     if restored is None:
         raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
     return restored
+
+
+def copy_training(
+    path: Path, alike: Iterable[Path], settings: Settings, prepared: Dataset
+) -> dict[str, Any] | None:
+    """Copies what a trial of `alike` has trained to `path`, which has no checkpoint yet.
+
+    Returns what record.json is to say of it; None where there is a checkpoint already, or
+    none of them has ended with the same training by this code, unchanged since.
+    """
+    # Of a process that was killed while it copied.
+    remove(path / UNFINISHED)
+    if (path / FOLDER).exists():
+        return None
+    for other in alike:
+        # It is one of those that train as it does.
+        if other != path and _has_trained(other, settings, prepared):
+            shutil.copyfile(other / "metrics.jsonl", path / "metrics.jsonl")
+            shutil.copytree(other / FOLDER, path / UNFINISHED)
+            # At once, so that no part of a copy is taken for the whole.
+            os.rename(path / UNFINISHED, path / FOLDER)
+            return dict(trained_as=str(other.absolute()))
+    return None
+
+
+def _has_trained(other, settings, prepared):
+    try:
+        result = read_result(other)
+        config = read_json(other / "config.json")
+        record = read_json(other / "record.json")
+    except DamagedError:
+        return False
+    # One that has diverged, or lost a file since, is no reason not to train.
+    if None in (result, config, record) or result.get("status") != "finished":
+        return False
+    known = ("config.json", "record.json", "metrics.jsonl")
+    return (
+        without_scoring(config) == without_scoring(settings.to_dict())
+        and code.of(record) == code.now()
+        and not changed_files(other, known)
+        and not other_data(record, prepared)
+        and (other / FOLDER).exists()
+    )

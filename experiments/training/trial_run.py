@@ -10,39 +10,36 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from experiments.data.batches import Batches
 from experiments.data.dataset import Dataset
 from experiments.evaluation.decode import search_text
 from experiments.evaluation.metrics import METRICS
+from experiments.evaluation.perplexity import of_scores
 from experiments.settings import Settings, Training
 from experiments.training.checkpoints import Best, Checkpoints
 from experiments.training.early_stopping import has_stopped_falling
 from experiments.training.metric_log import Log
 from experiments.training.run_dir import RunDir, training_digest
-from experiments.training.same_training import copy_training
-from experiments.training.start_point import StartPoint, find_start
+from experiments.training.start_point import StartPoint, copy_training, find_start
 from experiments.training.trackers import Tracked, Trackers, Tracking
 from experiments.trial import flops
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import Hyper, Program, State, hyper_of, initial_state
 
 MOST_SKIPS = 10
-"""So many steps in a row without a finite loss and gradient end a trial that skips them."""
+"""Steps in a row without a finite loss and gradient that end a trial which skips them."""
 
 
 class Job(NamedTuple):
-    """A trial to train, and the directory for its files; `name` and `point` go to its record.
-
-    `alike` are directories of trials that train the same, see `same_training`.
-    """
+    """A trial to train, and the directory for its files; `name` and `point` go to its record."""
 
     settings: Settings
     path: Path
     name: str = "trial"
     point: Mapping[str, Any] = MappingProxyType({})
     start: StartPoint = StartPoint()
-    alike: tuple[Path, ...] = ()
 
 
 class Common(NamedTuple):
@@ -57,11 +54,15 @@ class Common(NamedTuple):
 
 
 class DrawnBatches(NamedTuple):
-    """Batches of a run: the numbers of their pairs (count, rows, S), -1 for none."""
+    """Batches of a run for some steps: the numbers of their pairs (count, rows, S), or -1."""
 
     slots: np.ndarray
     before: dict[str, int]
     """The state of the data iterator before them."""
+    step: int = 0
+    """The run's step after them."""
+    logs: bool = False
+    """Whether a line is due there."""
 
     @property
     def pairs(self) -> np.ndarray:
@@ -86,7 +87,7 @@ class TrialRun:
     bad_steps: int
     """Steps without a finite loss and gradient, in a row up to now."""
     resources: contextlib.ExitStack
-    """Closes the checkpoints and trackers."""
+    """Closes the checkpoints and trackers, and unlocks the directory."""
     attended: int = -1
     """The last step at which it was evaluated and saved as its settings say."""
 
@@ -157,7 +158,7 @@ class TrialRun:
         # `identify` goes back here, to say which pairs were in a batch.
         before = self.batches.get_state()
         self.step += count
-        return DrawnBatches(self.batches.take(count), before)
+        return DrawnBatches(self.batches.take(count), before, self.step, self.logs)
 
     def fatal_step(self, finite: np.ndarray) -> int | None:
         """Returns which of the next steps, finite or not, ends the trial; None for none."""
@@ -191,8 +192,9 @@ class TrialRun:
     def log_validation(self, scores: dict[str, float]) -> None:
         """Logs the scores of this step."""
         self.log.validation(self.step, scores)
-        if scores["perplexity"] < self.best.perplexity:
-            self.best = Best(self.step, scores["perplexity"])
+        perplexity = of_scores(scores)
+        if perplexity < self.best.perplexity:
+            self.best = Best(self.step, perplexity)
 
     def close(self) -> None:
         """Waits for saves and closes files."""
@@ -212,64 +214,69 @@ class StartedRun(NamedTuple):
     hyper: Hyper
 
 
-def start_run(job: Job, run_dir: RunDir, lane: int, common: Common) -> StartedRun:
+def start_run(
+    job: Job,
+    run_dir: RunDir,
+    lane: int,
+    common: Common,
+    resources: contextlib.ExitStack,
+) -> StartedRun:
     """Opens the files of a trial, whose `run_dir` is, and finds its start point.
 
+    The run closes them with the `resources`; after an error they are left to the caller.
     State and numbers are on the host. Raises what `find_start` raises, and WorkdirError
     where the trial began with other data.
     """
     t = job.settings.training
     run_dir.check_data(common.prepared)
-    copied = copy_training(job.path, job.alike, job.settings, common.prepared)
+    copied = copy_training(job.path, job.start.alike, job.settings, common.prepared)
     batches = batches_of(common.prepared, t, job.settings.seed)
-    with contextlib.ExitStack() as resources:
-        checkpoints = resources.enter_context(
-            # Two at least: where the newest is damaged, the one before is used.
-            Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
-        )
-        fresh = jax.device_get(initial_state(common.program, job.settings))
-        restored, origin = find_start(
-            checkpoints, job.start, fresh, job.settings, common.prepared
-        )
-        if restored.data:
-            batches.set_state(restored.data)
-        # On the host, where `Lanes.stack` joins the states of all lanes.
-        state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
-        step = int(state.step)
-        noted = dict(restored.noted)
-        logged = noted.pop("logged", "")
-        if origin:
-            # What another trial logged is not in this one's file.
-            logged = ""
-            # So that the trial goes on from there whatever becomes of the other.
-            checkpoints.save(step, restored.state, batches.get_state(), noted, False)
-            checkpoints.wait()
-        best = checkpoints.best() if t.keep_best else None
-        run_dir.describe(
-            job.name,
-            dict(job.point),
-            job.settings,
-            common.prepared,
-            common.program.length,
-            # A copy without a whole checkpoint is none.
-            origin or (copied if step else None),
-            goes_on=step > 0 and origin is None and copied is None,
-        )
-        clock = run_dir.resume(logged)
-        log = _open_log(job, run_dir, clock, noted, common, resources)
-        run = TrialRun(
-            job=job,
-            lane=lane,
-            run_dir=run_dir,
-            batches=batches,
-            checkpoints=checkpoints,
-            log=log,
-            step=step,
-            best=best or Best(-1, math.inf),
-            bad_steps=restored.noted.get("bad", 0),
-            # An error before this closes them; from here on the run does.
-            resources=resources.pop_all(),
-        )
+    checkpoints = resources.enter_context(
+        # Two at least: where the newest is damaged, the one before is used.
+        Checkpoints(job.path, max(2, t.average), training_digest(job.settings))
+    )
+    fresh = jax.device_get(initial_state(common.program, job.settings))
+    restored, origin = find_start(
+        checkpoints, job.start, fresh, job.settings, common.prepared
+    )
+    if restored.data:
+        batches.set_state(restored.data)
+    # On the host, where `Lanes.stack` joins the states of all lanes.
+    state, hyper = jax.device_get((restored.state, hyper_of(job.settings)))
+    step = int(state.step)
+    noted = dict(restored.noted)
+    logged = noted.pop("logged", "")
+    if origin:
+        # What another trial logged is not in this one's file.
+        logged = ""
+        # So that the trial goes on from there whatever becomes of the other.
+        checkpoints.save(step, restored.state, batches.get_state(), noted, False)
+        checkpoints.wait()
+    best = checkpoints.best() if t.keep_best else None
+    run_dir.describe(
+        job.name,
+        dict(job.point),
+        job.settings,
+        common.prepared,
+        common.program.length,
+        # A copy without a whole checkpoint is none.
+        origin or (copied if step else None),
+        goes_on=step > 0 and origin is None and copied is None,
+    )
+    clock = run_dir.resume(logged)
+    log = _open_log(job, run_dir, clock, noted, common, resources)
+    run = TrialRun(
+        job=job,
+        lane=lane,
+        run_dir=run_dir,
+        batches=batches,
+        checkpoints=checkpoints,
+        log=log,
+        step=step,
+        best=best or Best(-1, math.inf),
+        bad_steps=restored.noted.get("bad", 0),
+        resources=resources.pop_all(),
+    )
     return StartedRun(run, state, hyper)
 
 
@@ -289,6 +296,7 @@ def _open_log(job, run_dir, clock, noted, common, resources):
         common.say,
         metrics=(*METRICS, *e.own_metrics),
         scored=search_text(job.settings, 1, e.sentences, count),
+        loss_metric=job.settings.objective.loss_metric,
         peak=_peak(t, common.lanes.count),
         trackers=trackers,
         noted=noted,
@@ -298,12 +306,7 @@ def _open_log(job, run_dir, clock, noted, common, resources):
 
 def _tracked(job, root, lines):
     """Returns what trackers know of a trial."""
-    settings = {}
-    for group, values in job.settings.to_dict().items():
-        if isinstance(values, dict):
-            settings |= {f"{group}.{name}": value for name, value in values.items()}
-        else:
-            settings[group] = values
+    settings = flatten_dict(job.settings.to_dict(), sep=".")
     metrics = (*METRICS, *job.settings.evaluation.own_metrics)
     keys = tuple(metric.key for metric in metrics)
     return Tracked(root, job.path, job.name, settings, keys, lines)
@@ -317,6 +320,7 @@ def batches_of(prepared: Dataset, training: Training, seed: int) -> Batches:
         sequence_length=training.sequence_length,
         seed=seed,
         by_length=training.bucket_by_length,
+        labels=bool(prepared.labels),
     )
 
 

@@ -11,11 +11,11 @@ import jax
 
 from attn import NoPositions, config
 from attn.attention import SMALL
+from experiments.objectives.loss import LOGITS
 from experiments.optim import moment_shapes
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
 from experiments.trial import flops
-from experiments.trial.loss import LOGITS
 from experiments.trial.program import (
     Program,
     initial_variables,
@@ -155,11 +155,11 @@ def attention_maps_memory(settings: Settings) -> int:
 
 
 def _decoder(model):
-    """Returns the layers of a model's decoder; those of an RNN are of one head."""
+    """Returns the layers of a model's decoder, if any; those of an RNN are of one head."""
     if isinstance(model, config.RNN):
         d = model.d_model
         return [config.Block(d, 1, d, d, d_ff=1, positions=NoPositions())] * model.N
-    return model.stack("decoder")
+    return model.stack("decoder") if hasattr(model, "decoder") else []
 
 
 def _encoder(model):

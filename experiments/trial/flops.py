@@ -20,7 +20,6 @@ from experiments.data.batches import Batch
 from experiments.trial.program import (
     Program,
     build_model,
-    call_model,
     contexts,
     initial_variables,
 )
@@ -72,7 +71,8 @@ def of_training(program: Program, source_lengths, target_lengths) -> int | None:
     products = stated(build_model(program), n, m)
     if products is None:
         row = of_row(program)
-        products = None if row is None else row * m / program.sequence_length
+        read = n if program.objective.targets == "labels" else m
+        products = None if row is None else row * read / program.sequence_length
     return None if products is None else int(6 * products.sum())
 
 
@@ -89,7 +89,8 @@ def of_row(program: Program) -> int | None:
         variables = initial_variables(program, key)
         model = build_model(program)
         batch = Batch(*[row] * len(Batch._fields))
-        hidden = call_model(model.apply, program, variables, row, row, contexts(batch))
+        both = contexts(batch)
+        hidden = program.objective.call(model.apply, variables, row, row, both)
         return hidden @ output_matrix(variables["params"]).T
 
     key = jax.eval_shape(lambda: jax.random.key(0))

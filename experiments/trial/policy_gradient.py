@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attn.nn.layers import output_matrix
-from experiments.trial.loss import negative_log_likelihood
+from experiments.objectives.loss import negative_log_likelihood
 
 
 def policy_loss(params, hidden, policy, batch, entropy_bonus):

@@ -4,7 +4,6 @@ A compiled program depends on a `Program`; trials that share one may differ in a
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from attn.jax_versions import enable_x64
 from attn.random_bits import cheap_key
 from experiments import optim
 from experiments.data.batches import Batch
+from experiments.objectives import Objective, Translate
 from experiments.settings import Settings
 
 # What a trial's seed is folded with: each use of randomness has its own key.
@@ -47,8 +47,9 @@ class Program(NamedTuple):
     scan: bool
     skip: bool = False
     """Whether an update whose loss or gradient is not finite is left out."""
-    labelled: bool = False
-    """Whether the target labels the source, which a language model then reads."""
+    objective: Objective = Translate()
+    labels: int = 0
+    """The labels that there are to choose from, where targets are such."""
 
 
 class Hyper(NamedTuple):
@@ -80,8 +81,13 @@ class State(NamedTuple):
     """The moving averages of params and positions, or nothing."""
 
 
-def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
-    """Returns the program of a trial with so many tokens, whose longest row is `length`."""
+def program_of(
+    settings: Settings, vocabulary: int, length: int, labels: int | None = None
+) -> Program:
+    """Returns the program of a trial whose longest row is `length`.
+
+    It has these numbers of tokens and of labels, None for those that its settings say.
+    """
     t = settings.training
     return Program(
         # A table only decides how it starts, and `initial_state` does that: without it
@@ -99,7 +105,8 @@ def program_of(settings: Settings, vocabulary: int, length: int) -> Program:
         remat=t.remat,
         scan=t.scan,
         skip=t.nonfinite == "skip",
-        labelled=settings.data.labelled,
+        objective=settings.objective,
+        labels=settings.data.labels if labels is None else labels,
     )
 
 
@@ -140,12 +147,12 @@ def hyper_of(settings: Settings) -> Hyper:
     return Hyper(key=key, **arrays)
 
 
-def build_model(program: Program) -> attn.Transformer | attn.RNN | attn.LanguageModel:
-    """Returns the program's model."""
-    options = dict(vocabulary=program.vocabulary, length=program.length)
+def build_model(program: Program) -> Any:
+    """Returns the program's model, a module of MODULES."""
     cls = MODULES[type(program.model)]
-    if cls is not attn.RNN:
-        options |= dict(remat=program.remat, scan=program.scan)
+    names = ("vocabulary", "length", "labels", "remat", "scan")
+    fields = cls.__dataclass_fields__
+    options = {name: getattr(program, name) for name in names if name in fields}
     return cls(program.model, **options)
 
 
@@ -153,6 +160,7 @@ MODULES = {
     attn.config.Transformer: attn.Transformer,
     attn.config.LanguageModel: attn.LanguageModel,
     attn.config.RNN: attn.RNN,
+    attn.config.Classifier: attn.Classifier,
 }
 """The modules of the kinds of models."""
 
@@ -177,21 +185,6 @@ def contexts(batch: Batch, **options: Any) -> tuple[Context, Context]:
             **options,
         ),
     )
-
-
-def call_model(
-    function: Callable, program: Program, first: Any, source, target, both, **options
-):
-    """Calls `function(first, ...)`, apply or init of the program's model.
-
-    It gets tokens (B, N) and (B, M) of source and target, and the contexts of `both`, as far
-    as the model uses them.
-    """
-    if isinstance(program.model, attn.config.LanguageModel):
-        # Labels stand in the places of what they label, so places and masks are the same.
-        tokens = source if program.labelled else target
-        return function(first, tokens, both[1], **options)
-    return function(first, source, target, *both, **options)
 
 
 def initial_state(program: Program, settings: Settings) -> State:
@@ -238,7 +231,7 @@ def initial_variables(program: Program, key):
     key = cheap_key(key)
     init = build_model(program).init
     both = Context(), Context()
-    variables = call_model(init, program, key, row, row, both)
+    variables = program.objective.call(init, key, row, row, both)
     return {"positions": {}, **variables}
 
 

@@ -12,18 +12,15 @@ import numpy as np
 import optax
 
 from attn import keys_of_rows
-from attn.nn.layers import output_matrix
 from experiments import optim
-from experiments.data.batches import Batch, Corpus, assemble, scored
+from experiments.data.batches import Batch, Corpus, assemble
 from experiments.trial.lanes import AXIS
-from experiments.trial.loss import cross_entropy, negative_log_likelihood
 from experiments.trial.policy_gradient import policy_loss
 from experiments.trial.program import (
     Hyper,
     Program,
     State,
     build_model,
-    call_model,
     contexts,
     numbers_of,
 )
@@ -42,6 +39,7 @@ def train_steps(
     def update(i, carry):
         state, all_metrics = carry
         batch = assemble(corpus, slots[i], program.sequence_length)
+        batch = program.objective.batch(batch, slots.shape[-1])
         state, metrics = train_step(program, state, hyper, batch)
         all_metrics = {
             name: all_metrics[name].at[i].set(metrics[name]) for name in STEP_METRICS
@@ -70,7 +68,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     gradients, loss, nll = summed_gradients(
         program, trainable, hyper, batch, keys, state.step
     )
-    tokens = scored(batch, program.labelled).sum().astype(jnp.float32)
+    tokens = program.objective.scored(batch).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
     # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
@@ -134,14 +132,15 @@ def summed_gradients(program, trainable, hyper, batch, keys, step):
     """
     # Cast once a step, not at every use; gradients of parts are summed in float32 even so.
     light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
+    objective = program.objective
 
     def of_part(batch, keys):
         def total_loss(light):
             ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=step)
             hidden, policy = hidden_states(program, light, batch, **ctx)
             params = light["params"]
-            weights = scored(batch, program.labelled).astype(jnp.float32)
-            loss, nll = summed_loss(params, hidden, batch, weights, hyper.eps_ls)
+            weights = objective.scored(batch).astype(jnp.float32)
+            loss, nll = objective.loss(params, hidden, batch, weights, hyper.eps_ls)
             reinforce = policy_loss(params, hidden, policy, batch, hyper.entropy)
             # The metrics leave REINFORCE's part out: it is made for its gradient alone.
             return loss + reinforce, loss, nll
@@ -187,11 +186,7 @@ def token_losses(program: Program, state: State, batch: Batch):
     trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
         hidden, _ = hidden_states(program, trainable, batch, step=state.step)
-        tokens = hidden.reshape(-1, hidden.shape[-1])
-        losses = negative_log_likelihood(
-            tokens, output_matrix(state.params), batch.target_out.reshape(-1)
-        )
-    return losses.reshape(batch.target_out.shape)
+        return program.objective.token_losses(state.params, hidden, batch)
 
 
 def hidden_states(program, trainable, batch, **context):
@@ -200,9 +195,8 @@ def hidden_states(program, trainable, batch, **context):
     Returns them, and the log-probabilities, entropies and baselines of sampled attention,
     None without any. There is no dropout without `keys` and `numbers` of the context.
     """
-    hidden, kept = call_model(
+    hidden, kept = program.objective.call(
         build_model(program).apply,
-        program,
         trainable,
         batch.source,
         batch.target_in,
@@ -211,12 +205,3 @@ def hidden_states(program, trainable, batch, **context):
     )
     policies = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
     return hidden, policies[0] if policies else None
-
-
-def summed_loss(params, hidden, batch, weights, eps_ls):
-    """Computes `loss.cross_entropy` over a batch's tokens with weights (B, T)."""
-    tokens = hidden.reshape(-1, hidden.shape[-1])
-    labels = batch.target_out.reshape(-1)
-    return cross_entropy(
-        tokens, output_matrix(params), labels, weights.reshape(-1), eps_ls
-    )

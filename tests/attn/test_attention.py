@@ -12,13 +12,10 @@ from jax.test_util import check_grads
 
 from attn import Bilinear, Mask, attention
 from attn.jax_versions import enable_x64
-from attn.kernels.query_blocks import BLOCK
 from tests.attn import oracle
 from tests.attn.blocks import blocks_of
 from tests.attn.cases import (
     CASES,
-    DENSE,
-    LENGTHS,
     MASKS,
     SCORES,
     W_B,
@@ -26,7 +23,6 @@ from tests.attn.cases import (
     W_Q,
     W_V,
     B,
-    H,
     K,
     M,
     N,
@@ -53,41 +49,32 @@ def kernel(request):
         for case in itertools.product(MASKS, SCORES)
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_equals_the_oracle(qkv, kernel, mask, score, dtype):
-    """In the precision of the inputs throughout, weights too."""
+def test_equals_the_oracle(qkv, kernel, mask, score):
+    """In float64 throughout, weights too; errors in lower precisions are below."""
     (mask, visible) = MASKS[mask]
     (score, exact) = SCORES[score]
-    near = dict(rtol=3e-5, atol=3e-6)
-    if dtype == "float64":
-        near = dict(rtol=1e-12, atol=1e-13)
+    near = dict(rtol=1e-12, atol=1e-13)
     options = dict(mask=mask, return_lse=True, implementation=kernel)
     options |= dict(return_weights=True) if kernel == "reference" else {}
-    with enable_x64(dtype == "float64"):
-        inputs, score = jax.tree.map(lambda x: jnp.asarray(x, dtype), (qkv, score))
+    with enable_x64(True):
+        inputs, score = jax.tree.map(lambda x: jnp.asarray(x, float), (qkv, score))
         out, lse, *weights = attention(*inputs, score=score, **options)
-    assert out.dtype == lse.dtype == dtype
-    for b, h in np.ndindex(B, H):
-        head = [x[b, :, h] for x in qkv]
-        expected = oracle.attention(*head, visible[b, h], exact(h))
-        np.testing.assert_allclose(out[b, :, h], expected[0], **near)
-        np.testing.assert_allclose(lse[b, :, h], expected[1], **near)
-        for of_kernel in weights:
-            np.testing.assert_allclose(of_kernel[b, h], expected[2], **near)
+    assert out.dtype == lse.dtype == float
+    expected = oracle.each_head(*qkv, visible, exact)
+    for x, right in zip((out, lse, *weights), expected, strict=False):
+        np.testing.assert_allclose(x, right, **near)
 
 
 @pytest.mark.parametrize(("left", "right"), [(2, 1), (0, 3), (4, -2), (-3, 5)])
 def test_a_window_slides_over_long_inputs(kernel, left, right):
     """Long enough that the blocks in the middle see a part of the keys that touches neither end."""
     draw = np.random.default_rng(4).normal
-    q, k, v = (draw(size=(n, 1, K)).astype(np.float32) for n in (23, 29, 29))
-    i = np.arange(23)[:, None]
-    j = np.arange(29)[None]
-    expected, _, _ = oracle.attention(
-        q[:, 0], k[:, 0], v[:, 0], (i - left <= j) & (j <= i + right)
-    )
-    out = attention(q, k, v, mask=Mask.window(left, right), implementation=kernel)
-    np.testing.assert_allclose(out[:, 0], expected, rtol=3e-5, atol=3e-6)
+    qkv = [draw(size=(1, n, 1, K)).astype(np.float32) for n in (23, 29, 29)]
+    i, j = np.arange(23)[:, None], np.arange(29)
+    visible = ((i - left <= j) & (j <= i + right))[None, None]
+    expected, _, _ = oracle.each_head(*qkv, visible)
+    out = attention(*qkv, mask=Mask.window(left, right), implementation=kernel)
+    np.testing.assert_allclose(out, expected, rtol=3e-5, atol=3e-6)
 
 
 def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv, kernel):
@@ -103,46 +90,6 @@ def test_a_query_that_sees_nothing_gets_zero_and_gives_no_gradient(qkv, kernel):
     assert all((g == 0).all() for g in gradients)
     whole = jax.grad(lambda *qkv: f(*qkv)[0].sum(), argnums=(0, 1, 2))(*qkv)
     assert all(jnp.isfinite(g).all() for g in whole) and (whole[0][:, :2] == 0).all()
-
-
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
-def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, kernel, poison):
-    q, k, v = qkv
-    mask = Mask.padding(LENGTHS)
-    hidden = (0, slice(4, None))
-    bad = q, k.at[hidden].set(poison), v.at[hidden].set(poison)
-
-    def f(q, k, v):
-        out, lse = attention(q, k, v, mask=mask, return_lse=True, implementation=kernel)
-        return (out**2).sum() + lse.sum()
-
-    np.testing.assert_allclose(f(*bad), f(*qkv), rtol=1e-6)
-    for a, b in zip(
-        jax.grad(f, argnums=(0, 1, 2))(*bad),
-        jax.grad(f, argnums=(0, 1, 2))(*qkv),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("where", [1, 2], ids=["key", "value"])
-def test_nan_that_is_seen_is_not_hidden(qkv, kernel, where):
-    bad = list(qkv)
-    # Seen by queries 3 and 4 of example 0, head 1.
-    bad[where] = bad[where].at[0, 3, 1].set(jnp.nan)
-    out = attention(*bad, mask=Mask.causal(), implementation=kernel)
-    tainted = np.isnan(out).any(-1)
-    assert tainted[0, 3:, 1].all() and tainted.sum() == 2
-
-
-def test_bias_of_minus_infinity_hides_like_a_mask(qkv, kernel):
-    bias = jnp.where(DENSE, 0.0, -jnp.inf)
-    np.testing.assert_allclose(
-        attention(*qkv, bias=bias, implementation=kernel),
-        attention(*qkv, mask=Mask.dense(DENSE), implementation=kernel),
-        rtol=1e-6,
-        atol=2e-7,
-    )
 
 
 def test_more_hidden_keys_change_nothing_but_rounding(qkv, kernel):
@@ -188,14 +135,6 @@ def test_second_order_gradients_in_float64(qkv, name, mask):
             return attention(q, k, v, bias=bias, score=score, **options)
 
         check_grads(f, (q, k, v, bias, score), order=2, modes=("fwd", "rev"))
-
-
-def test_bfloat16_has_a_float32_softmax(qkv, kernel):
-    low = [x.astype(jnp.bfloat16) for x in qkv]
-    out, lse = attention(*low, return_lse=True, implementation=kernel)
-    assert out.dtype == jnp.bfloat16 and lse.dtype == jnp.float32
-    exact = attention(*(x.astype(jnp.float32) for x in low))
-    assert jnp.abs(out.astype(jnp.float32) - exact).max() < 0.02
 
 
 def textbook(q, k, v, score):
@@ -262,25 +201,3 @@ def test_the_gradient_to_one_argument_alone(qkv, kernel, place):
     alone = jax.grad(loss, place)(*qkv)
     together = jax.grad(loss, (0, 1, 2))(*qkv)[place]
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("mask", "most"),
-    [
-        pytest.param(Mask(), 160, marks=pytest.mark.ci),
-        pytest.param(Mask.causal(), 160, marks=pytest.mark.ci),
-        (Mask.window(64, 64), 12),
-    ],
-    ids=["full", "causal", "window"],
-)
-def test_memory_grows_with_the_length_and_not_its_square(mask, most):
-    """Temporary MiB with gradients, for one head of 16,384: its scores alone are 1,024."""
-    shape = jax.ShapeDtypeStruct((16_384, 1, 16), jnp.float32)
-
-    def loss(q, k, v):
-        return attention(q, k, v, mask=mask).sum()
-
-    with blocks_of(BLOCK):
-        gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-        compiled = gradient.lower(shape, shape, shape).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most

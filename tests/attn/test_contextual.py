@@ -18,7 +18,6 @@ from attn import (
     contextual_attention,
     keys_of_rows,
 )
-from tests.attn.nn.modules import steps
 
 in_float64 = pytest.mark.usefixtures("float64")
 
@@ -156,16 +155,6 @@ def test_a_module_has_a_table_a_layer():
     expected = jnp.einsum("bnhv,hvd->bnd", heads, p["w_o"])
     actual, _ = module.apply(variables, x, Context(CAUSAL))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_steps_of_two_hypotheses_over_a_cache_equal_the_full_pass():
-    module, x, variables = build()
-    both = jnp.stack([x, x[::-1]], axis=1)
-    cache = module.empty_cache(B, 2 * N, x.dtype)
-    actual = steps(module, variables, both, cache)
-    for i in range(2):
-        expected, _ = module.apply(variables, both[:, i], Context(CAUSAL))
-        np.testing.assert_allclose(actual[:, i], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_can_be_watched_and_dropped():

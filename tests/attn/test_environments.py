@@ -160,32 +160,35 @@ def test_shard_map_over_the_batch(kernel, mask, score):
     assert_alike(actual, expected_of(kernel, mask, score))
 
 
-@explicit_meshes
-@pytest.mark.parametrize(
+both_specs = pytest.mark.parametrize(
     "spec", [P("x"), P(None, None, "x")], ids=["over the batch", "over heads"]
 )
-@pytest.mark.parametrize(("kernel", "mask", "score"), CASES)
-def test_explicit_sharding(kernel, mask, score, spec):
+
+
+def assert_sharded_is_alike(function, expected, score, spec=P("x"), arrays=None):
     mesh = two_devices(AxisType.Explicit)
     with jax.set_mesh(mesh):
-        arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x in inputs_once()]
-        actual = value_and_gradients(
-            plain(MASKS[mask], kernel), *arrays, score_of(score)
-        )
-    assert_alike(actual, expected_of(kernel, mask, score))
+        sharding = NamedSharding(mesh, spec)
+        arrays = [jax.device_put(x, sharding) for x in arrays or inputs_once()]
+        assert_alike(value_and_gradients(function, *arrays, score), expected)
+
+
+@explicit_meshes
+@both_specs
+@pytest.mark.parametrize(("kernel", "mask", "score"), CASES)
+def test_explicit_sharding(kernel, mask, score, spec):
+    expected = expected_of(kernel, mask, score)
+    function = plain(MASKS[mask], kernel)
+    assert_sharded_is_alike(function, expected, score_of(score), spec)
 
 
 @explicit_meshes
 def test_explicit_sharding_of_dropout():
-    mesh = two_devices(AxisType.Explicit)
     options = dict(dropout_rate=0.3, dropout_key=jax.random.key(1))
     function = plain(MASKS["padding"], "blocks", **options)
-    expected = value_and_gradients(function, *inputs_once(), score_of("additive"))
-    with jax.set_mesh(mesh):
-        sharding = NamedSharding(mesh, P("x"))
-        arrays = [jax.device_put(x, sharding) for x in inputs_once()]
-        actual = value_and_gradients(function, *arrays, score_of("additive"))
-    assert_alike(actual, expected)
+    score = score_of("additive")
+    expected = value_and_gradients(function, *inputs_once(), score)
+    assert_sharded_is_alike(function, expected, score)
 
 
 @pytest.mark.ci
@@ -193,28 +196,17 @@ def test_explicit_sharding_of_dropout():
 def test_explicit_sharding_of_heads_that_wait_their_turn():
     """One head at a time, as with long inputs."""
     expected = expected_of("blocks", "causal", "additive")
-    mesh = two_devices(AxisType.Explicit)
-    with jax.set_mesh(mesh), blocks_of(3, at_once=1):
-        sharding = NamedSharding(mesh, P("x"))
-        arrays = [jax.device_put(x, sharding) for x in inputs_once()]
-        actual = value_and_gradients(
-            plain(MASKS["causal"], "blocks"), *arrays, score_of("additive")
-        )
-    assert_alike(actual, expected)
+    function = plain(MASKS["causal"], "blocks")
+    with blocks_of(3, at_once=1):
+        assert_sharded_is_alike(function, expected, score_of("additive"))
 
 
 @explicit_meshes
-@pytest.mark.parametrize(
-    "spec", [P("x"), P(None, None, "x")], ids=["over the batch", "over heads"]
-)
+@both_specs
 def test_explicit_sharding_of_heads_that_share_keys(spec):
     """Four heads of queries and two of keys, over two devices."""
     shapes = (B, N, 4, K), (B, M, 2, K), (B, M, 2, V)
     arrays = [jnp.asarray(DRAW(size=shape), jnp.float32) for shape in shapes]
     function = plain(MASKS["padding"], "blocks")
     expected = value_and_gradients(function, *arrays, ScaledDot())
-    mesh = two_devices(AxisType.Explicit)
-    with jax.set_mesh(mesh):
-        arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x in arrays]
-        actual = value_and_gradients(function, *arrays, ScaledDot())
-    assert_alike(actual, expected)
+    assert_sharded_is_alike(function, expected, ScaledDot(), spec, arrays)

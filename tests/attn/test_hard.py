@@ -12,7 +12,6 @@ import scipy.stats
 
 from attn import Dot, Mask, attention
 from attn.hard import _exponential, argmax_attention, sampled_attention
-from attn.inspect import entropy
 from tests.attn import oracle
 from tests.attn.blocks import blocks_of
 from tests.attn.cases import LENGTHS, MASKS, SCORES, SCORES_FIRST, B, H, K, M, N, V
@@ -281,27 +280,6 @@ def test_reinforce_is_right_on_average_and_a_baseline_makes_it_surer(reinforced)
     assert (spread[1] < 0.5 * spread[0]).all()
 
 
-def test_the_loss_of_the_docstring_learns_to_look_at_what_pays():
-    """One query, 5 alike keys, of which the fourth has the value 1 and the others 0."""
-    k = jnp.eye(5)[:, None]
-    v = jnp.eye(5)[3][:, None, None]
-
-    @jax.jit
-    @jax.grad
-    def step(q, key):
-        q = jnp.broadcast_to(q, (16, 1, 1, 5))
-        keys, values = (jnp.broadcast_to(x, (16, *x.shape)) for x in (k, v))
-        out, _, log_prob = sampled_attention(q, keys, values, key=key)
-        reward = jax.lax.stop_gradient(out.sum((-1, -2, -3)))
-        policy = (reward - reward.mean()) * log_prob.sum((-1, -2))
-        return -policy.mean() - 0.01 * entropy(q, keys).mean()
-
-    q = jnp.zeros((1, 1, 1, 5))
-    for key in jax.random.split(KEY, 100):
-        q = q - 2.0 * step(q, key)
-    assert attention(q[0], k, v)[0, 0, 0] > 0.9  # the weight of the fourth
-
-
 def looks(q, k, v, straight_through=True, **options):
     """Returns what is sampled and what is best: outputs, indices, the log-probability."""
     options |= dict(straight_through=straight_through)
@@ -330,23 +308,6 @@ def test_a_query_that_sees_nothing_has_no_choice_and_gives_no_gradient(qkv):
     assert not log_prob[:, :2].any()
     assert all(jnp.isfinite(g).all() for g in gradients)
     assert not gradients[0][:, :2].any()
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("straight_through", the_rest_in_ci([True, False], first=1))
-def test_nan_in_a_hidden_key_or_value_reaches_nobody(qkv, straight_through):
-    q, k, v = qkv
-    look = functools.partial(
-        looks_and_gradients,
-        mask=Mask.padding(LENGTHS),
-        straight_through=straight_through,
-    )
-    hidden = (0, slice(4, None))
-    expected = jax.tree.leaves(look(qkv))
-    for poison in np.nan, np.inf:
-        actual = look([q, k.at[hidden].set(poison), v.at[hidden].set(poison)])
-        for a, e in zip(jax.tree.leaves(actual), expected, strict=True):
-            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -394,29 +355,6 @@ def test_lanes_with_their_own_keys_are_as_one_by_one(qkv):
     ):
         for a, e in zip(lane, one(qkv[0], key), strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("mask", "most"),
-    [
-        pytest.param(Mask(), 64, marks=pytest.mark.ci),
-        pytest.param(Mask.causal(), 64, marks=pytest.mark.ci),
-        (Mask.window(64, 64), 8),
-    ],
-    ids=["full", "causal", "window"],
-)
-def test_memory_grows_with_the_length_and_not_its_square(mask, most):
-    """Temporary MiB with gradients, for one head of 8,192: its scores alone are 256."""
-    shape = jax.ShapeDtypeStruct((8192, 1, 16), jnp.float32)
-
-    def loss(q, k, v):
-        best, _ = argmax_attention(q, k, v, mask=mask)
-        out, _, log_prob = sampled_attention(q, k, v, key=KEY, mask=mask)
-        return best.sum() + out.sum() + log_prob.sum()
-
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-    compiled = gradient.lower(shape, shape, shape).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes / 2**20 < most
 
 
 def test_the_gradient_does_not_make_the_noise_again(qkv):

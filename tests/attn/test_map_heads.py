@@ -98,34 +98,3 @@ def test_rows_of_weights_know_which_query_is_nan():
     rows = inspect.weight_rows(q, k, [2, 0, 1], mask=mask)
     actual = np.isnan(rows[0]).any(-1)
     np.testing.assert_array_equal(actual, np.tile([True, False, False], (H, 1)))
-
-
-@pytest.mark.parametrize(
-    ("score", "mask"),
-    [
-        ("scaled dot", None),
-        ("scaled dot", Mask.window(-2, 1)),
-        ("additive", Mask.causal()),
-    ],
-)
-@pytest.mark.parametrize(("n", "m"), [(N, 0), (0, M)])
-def test_without_keys_or_queries_the_output_is_zero(kernel, score, mask, n, m):
-    arrays = inputs(n, m)
-
-    def results(q, k, v, score):
-        return attention(
-            q,
-            k,
-            v,
-            score=score,
-            mask=mask,
-            return_lse=True,
-            implementation=kernel,
-        )
-
-    out, lse = results(*arrays, SCORES[score])
-    np.testing.assert_array_equal(out, np.zeros((B, n, H, K)))
-    np.testing.assert_array_equal(lse, np.full((B, n, H), -np.inf))
-    gradient = jax.grad(lambda *x: results(*x)[0].sum(), argnums=(0, 1, 2, 3))
-    gradients = jax.jit(gradient)(*arrays, SCORES[score])
-    assert all((x == 0).all() for x in jax.tree.leaves(gradients))

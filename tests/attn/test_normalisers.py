@@ -9,7 +9,6 @@ from jax.test_util import check_grads
 import attn
 from attn import Mask, inspect
 from attn.contract import check_normaliser
-from attn.kernels.cached import as_cached, over_cache
 from attn.normalisers import normaliser_init
 from tests.attn import oracle
 from tests.attn.cases import MASKS, B, H, K, M, N, V
@@ -165,25 +164,6 @@ def test_gradients_are_those_of_differences(case):
 
 
 @in_float64
-@pytest.mark.parametrize("case", in_ci(ALIKE))
-def test_blocks_windows_and_dropout_equal_the_reference(case):
-    normaliser, _ = CASES[case]
-    q, k, v = qkv(300, 300)
-    for mask in (Mask.causal(), Mask.window(5, 2) & Mask.padding(np.array([40, 300]))):
-        options = dict(
-            normaliser=normaliser,
-            mask=mask,
-            dropout_rate=0.3,
-            dropout_key=jax.random.key(1),
-        )
-        blocks, reference = (
-            attn.attention(q, k, v, implementation=kernel, **options)
-            for kernel in ("blocks", "reference")
-        )
-        np.testing.assert_allclose(blocks, reference, atol=1e-11)
-
-
-@in_float64
 @pytest.mark.parametrize("case", [name for name in CASES if name in EXPONENTIAL])
 def test_the_lse_is_the_log_of_the_denominator(case):
     normaliser, _ = CASES[case]
@@ -224,7 +204,7 @@ def test_identities():
 
 
 @in_float64
-@pytest.mark.parametrize("alpha", the_rest_in_ci([1.01, 1.5, 2, 1.25, 1.9], first=3))
+@pytest.mark.parametrize("alpha", the_rest_in_ci([1.01, 2, 1.5, 1.25, 1.9], first=2))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_entmax_sums_to_1_and_is_sparse_whatever_the_scores(alpha, dtype):
     draw = np.random.default_rng(6).normal
@@ -267,26 +247,6 @@ def test_statistics_are_those_of_the_weights(case):
     np.testing.assert_allclose(top, np.moveaxis(largest, 1, 2), atol=1e-11)
     hidden = np.moveaxis(visible.sum(-1), 1, 2)[..., None] <= np.arange(2)
     np.testing.assert_array_equal(np.asarray(index) == -1, hidden)
-
-
-@in_float64
-@pytest.mark.parametrize("case", in_ci(ALIKE))
-def test_the_cache_equals_the_reference(case):
-    normaliser, _ = CASES[case]
-    q, k, v = qkv()
-    visible = np.random.default_rng(7).random((B, N, M)) < 0.6
-    visible[0, 0] = False
-    exact = attn.attention(
-        q, k, v, normaliser=normaliser, mask=Mask.dense(visible[:, None])
-    )
-    options = dict(score=attn.ScaledDot(), visible=jnp.asarray(visible))
-    keys = as_cached(k, v)
-    out = over_cache(q, *keys, normaliser=normaliser, **options)
-    np.testing.assert_allclose(out, exact, atol=1e-11)
-    # The best key has all of the weight, whatever the normaliser.
-    best = over_cache(q, *keys, normaliser=normaliser, best=True, **options)
-    plain = over_cache(q, *keys, normaliser=attn.Softmax(), best=True, **options)
-    np.testing.assert_array_equal(best, plain)
 
 
 @in_float64
@@ -361,26 +321,6 @@ def test_a_stick_is_broken_from_the_last_key_on():
     np.testing.assert_array_equal(attn.StickBreaking()(far), [[0, 0, 0, 1]])
     gradient = jax.grad(lambda s: (attn.StickBreaking()(s) ** 2).sum())(far)
     assert jnp.isfinite(gradient).all()
-
-
-@attn.normaliser
-class SquaredReLU:
-    """w = max(0, s)² / n_i, as one would write it outside."""
-
-    sums_to_one = False
-
-    def __call__(self, s):
-        return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
-
-
-def test_one_of_ones_own_works_everywhere():
-    failed = [row for row in check_normaliser(SquaredReLU, ["float64"]) if not row.ok]
-    assert failed == []
-    of = attn.config.Attention(8, 2, 4, 4, normaliser=SquaredReLU)
-    module = attn.MultiHeadAttention(of)
-    x = jnp.ones((1, 3, 8))
-    variables = module.init(jax.random.key(0), x, attn.Context())
-    assert module.apply(variables, x, attn.Context())[0].shape == x.shape
 
 
 @pytest.mark.ci

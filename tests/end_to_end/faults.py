@@ -11,6 +11,7 @@ with status 1 if anything does. Times and speeds are not compared.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -43,41 +44,26 @@ LEAVING = 30.0
 """Seconds that a process told by SIGTERM has, on a busy machine of few cores."""
 
 
+CONFIG = "--config=tests/experiments/tiny_config.py"
+COMMANDS = {
+    "sweep": [sys.executable, "-m", "launch.sweep", CONFIG],
+    "train": [sys.executable, "-m", "launch.train", CONFIG, *TRIAL],
+}
+
+
 def main():
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.end_to_end.faults", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("what", nargs="?", default="sweep", choices=["sweep", "train"])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", default="sweep", choices=[*COMMANDS])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--config", default="tests/experiments/tiny_config.py")
-    parser.add_argument("--sweep", default="heads,seed")
-    parser.add_argument(
-        "--more", default="", help="More flags of launch.sweep or launch.train"
-    )
-    parser.add_argument(
-        "--directory", default="", help="Kept; a temporary one otherwise"
-    )
     given = parser.parse_args()
-    more = [f"--sweep={given.sweep}"] if given.what == "sweep" else TRIAL
-    command = [
-        sys.executable,
-        "-m",
-        f"launch.{given.what}",
-        f"--config={given.config}",
-        *more,
-        *given.more.split(),
-    ]
-    different = differences if given.what == "sweep" else differences_of_trials
-    with tempfile.TemporaryDirectory() as temporary:
-        differing = compare(
-            command,
-            Path(given.directory or temporary),
-            given.kills * [getattr(signal, f"SIG{given.signal}")],
-            random.Random(given.seed),
-            different,
-        )
+    numbers = given.kills * [getattr(signal, f"SIG{given.signal}")]
+    is_sweep = given.what == "sweep"
+    different = differences if is_sweep else differences_of_trials
+    with tempfile.TemporaryDirectory() as directory:
+        chance = random.Random(0)
+        command = [*COMMANDS[given.what], *["--sweep=heads,seed"] * is_sweep]
+        differing = compare(command, Path(directory), numbers, chance, different)
     sys.exit(1 if differing else 0)
 
 
@@ -86,14 +72,13 @@ def compare(
     directory: Path,
     numbers: Sequence[signal.Signals],
     chance: random.Random,
-    different: Callable[[Path, Path], list[str]] | None = None,
+    different: Callable[[Path, Path], list[str]],
 ) -> list[str]:
     """Runs the command alone, and again with these signals; prints and returns what differs.
 
     They come at any time after the first trial has begun. A run that ends before all have
     come is compared, and another begun in a new directory.
     """
-    different = different or differences
     alone = directory / "alone"
     span = run([*command, f"--workdir={alone}"], alone)
     differing = []
@@ -113,10 +98,7 @@ def compare(
                 span = min(span, ended)
                 break
             made += 1
-            print(
-                f"{made}: run {turn} ended by {number.name} {wait:.1f} s after it began",
-                flush=True,
-            )
+            print(f"{made}: run {turn} ended {wait:.1f} s after it began", flush=True)
         else:
             run(killed, workdir)
         differing += different(alone, workdir)
@@ -140,16 +122,11 @@ def run(
     started = time.time()
     # What a trial locks when it begins, or goes on.
     locks = "trials/*/.lock" if "launch.sweep" in command else ".lock"
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        while process.poll() is None and not any(
-            path.stat().st_mtime > started for path in workdir.glob(locks)
-        ):
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        while process.poll() is None:
+            if any(path.stat().st_mtime > started for path in workdir.glob(locks)):
+                break
             time.sleep(0.02)
         begun = time.monotonic()
         try:
@@ -158,9 +135,7 @@ def run(
             end(process, number)
             return None
     if process.returncode:
-        raise SystemExit(
-            f"{' '.join(command)} ended with {process.returncode}:\n{said}"
-        )
+        raise SystemExit(f"{command} ended with {process.returncode}:\n{said}")
     # Never 0, which would be no end.
     return max(time.monotonic() - begun, 1e-3)
 
@@ -181,29 +156,22 @@ def end(process, number) -> None:
     # It may have been at its end.
     if process.returncode not in (0, STATUS):
         raise SystemExit(f"{number.name}: status {process.returncode}\n{said}")
-    print(
-        f"status {process.returncode}, {time.monotonic() - told:.1f} s after {number.name}"
-    )
+    print(f"status {process.returncode}, {time.monotonic() - told:.1f} s later")
 
 
 def differences(one: Path, other: Path) -> list[str]:
     """What the workdirs of two sweeps differ in, beside times."""
+    trials = []
+    for directory in (one, other):
+        entries = json.loads((directory / "sweep.json").read_text())["trials"]
+        trials.append({entry["directory"]: entry for entry in entries})
     differing = []
-    trials = [
-        {
-            t["directory"]: t
-            for t in json.loads((d / "sweep.json").read_text())["trials"]
-        }
-        for d in (one, other)
-    ]
     if trials[0] != trials[1]:
-        differing.append(
-            f"sweep.json: {trials[0].keys() ^ trials[1].keys() or 'points differ'}"
-        )
+        only_one_has = trials[0].keys() ^ trials[1].keys()
+        differing.append(f"sweep.json: {only_one_has or 'points differ'}")
     for name in trials[0]:
-        differing += [
-            f"{name}/{line}" for line in differences_of_files(one / name, other / name)
-        ]
+        found = differences_of_files(one / name, other / name)
+        differing += [f"{name}/{line}" for line in found]
     return differing
 
 
@@ -237,36 +205,23 @@ def arrays(workdir: Path) -> dict[str, np.ndarray]:
 
 
 def differences_of_files(a: Path, b: Path) -> list[str]:
-    differing = [
-        file
-        for file in SAME_BYTES
-        if (a / file).read_bytes() != (b / file).read_bytes()
-    ]
+    differing = []
+    for file in SAME_BYTES:
+        if (a / file).read_bytes() != (b / file).read_bytes():
+            differing.append(file)
     for file in ("result.json", "metrics.jsonl"):
-        differing += [
-            f"{file}: {x} or {y}"
-            for x, y in zip(lines(a / file), lines(b / file), strict=False)
-            if x != y
-        ]
-        if len(lines(a / file)) != len(lines(b / file)):
-            differing.append(
-                f"{file}: {len(lines(a / file))} lines or {len(lines(b / file))}"
-            )
+        for x, y in itertools.zip_longest(lines(a / file), lines(b / file)):
+            if x != y:
+                differing.append(f"{file}: {x} or {y}")
     return differing
 
 
 def lines(path):
     """The objects in a file, one a line or one in all, without times."""
     text = path.read_text()
-    objects = (
-        [json.loads(text)]
-        if path.suffix == ".json"
-        else [json.loads(line) for line in text.splitlines()]
-    )
-    return [
-        {key: value for key, value in one.items() if key not in CLOCKED}
-        for one in objects
-    ]
+    texts = [text] if path.suffix == ".json" else text.splitlines()
+    for own in map(json.loads, texts):
+        yield {key: value for key, value in own.items() if key not in CLOCKED}
 
 
 if __name__ == "__main__":

@@ -30,12 +30,7 @@ def sweep(workdir, *flags, names="positions,seed"):
 
 def words(workdir, *flags, names="positions,seed"):
     """The flags of launch.sweep."""
-    return [
-        f"--config={CONFIG}",
-        f"--sweep={names}",
-        f"--workdir={workdir}",
-        *flags,
-    ]
+    return [f"--config={CONFIG}", f"--sweep={names}", f"--workdir={workdir}", *flags]
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +52,15 @@ def read_result(path):
 
 
 def trials(workdir):
-    return {
-        path.parent.name: path for path in sorted(workdir.glob("trials/*/result.json"))
-    }
+    paths = sorted(workdir.glob("trials/*/result.json"))
+    return {path.parent.name: path for path in paths}
 
 
 def test_a_sweep_ends_in_a_report(swept):
     workdir, printed = swept
     assert len(trials(workdir)) == 4
-    assert (
-        "[4/4] " in printed
-        and "positions=none" in printed
-        and printed.rstrip().endswith("report.html")
-    )
+    assert "[4/4] " in printed and "positions=none" in printed
+    assert printed.rstrip().endswith("report.html")
     assert (workdir / "report.csv").read_text().count("finished") == 4
     assert "positions=none" in (workdir / "report.md").read_text()
     assert (workdir / "report.html").stat().st_size > 10_000
@@ -99,15 +90,11 @@ def test_what_differs_in_its_scores_alone_is_trained_once(swept, tmp_path):
 
 def test_the_same_sweep_again_trains_nothing(swept):
     workdir, _ = swept
-    before = {
-        path: path.stat().st_mtime_ns
-        for path in workdir.rglob("*")
-        if "trials" in path.parts and path.is_file()
-    }
+    files = [path for path in workdir.glob("trials/**/*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
     again = sweep(workdir)
-    assert (
-        again.returncode == 0 and "4 of 4 trials were finished before" in again.stdout
-    )
+    assert again.returncode == 0
+    assert "4 of 4 trials were finished before" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -123,9 +110,9 @@ def test_translate(swept):
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert rows[2:] == [["0.0000", ""], ["-inf", ""]]
     assert 0 > float(rows[0][0]) > float(rows[1][0])
-    assert rows[0][1] != rows[1][1] and all(
-        text.startswith("am 4") for _, text in rows[:2]
-    )
+    (_, first), (_, second) = rows[:2]
+    assert first != second
+    assert first.startswith("am 4") and second.startswith("am 4")
     refused = call("translate", f"--workdir={workdir}", text="x\n")
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
 
@@ -161,18 +148,15 @@ UNTIL_FLAT = (
 
 @pytest.mark.ci
 def test_train_and_sweep_until_flat(tmp_path):
-    done = call(
-        "train", f"--config={CONFIG}", f"--workdir={tmp_path / 'one'}", *UNTIL_FLAT
-    )
+    workdir = f"--workdir={tmp_path / 'one'}"
+    done = call("train", f"--config={CONFIG}", workdir, *UNTIL_FLAT)
     assert (done.returncode, done.stderr) == (0, "")
     line = "ended at step 24: validation perplexity has stopped falling"
     assert line in done.stdout.splitlines()
     done = sweep(tmp_path / "two", *UNTIL_FLAT, "--workers=1", names="seed")
     assert (done.returncode, done.stderr) == (0, "")
-    results = [
-        json.loads(path.read_text()) for path in trials(tmp_path / "two").values()
-    ]
-    assert [result["steps"] for result in results] == [24, 24]
+    for path in trials(tmp_path / "two").values():
+        assert json.loads(path.read_text())["steps"] == 24
     done = sweep(tmp_path / "two", *UNTIL_FLAT, "--dry_run", names="seed")
     assert done.stdout.endswith(
         "2 of these trials end when their validation perplexity has stopped falling "
@@ -187,34 +171,19 @@ def test_dry_run_shows_the_points_and_what_all_will_take(tmp_path):
         "def sweep_h(config):\n"
         "    yield from ({'model.h': config.model.h}, {'model.h': 1}, {})\n"
     )
-    done = call(
-        "sweep",
-        f"--config={config}",
-        "--sweep=h",
-        "--seeds=30",
-        "--only=h=|seed=.$",
-        "--dry_run",
-        "--config.evaluation.batch_size=1000000",
-        "--config.evaluation.beam=100",
-    )
+    points = ("--sweep=h", "--seeds=30", "--only=h=|seed=.$")
+    sizes = ("--config.evaluation.batch_size=1000000", "--config.evaluation.beam=100")
+    done = call("sweep", f"--config={config}", "--dry_run", *points, *sizes)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "10 of 70 points have the settings of another and run once with it\n"
-    )
+    doubles = "10 of 70 points have the settings of another and run once with it\n"
+    assert done.stdout.startswith(doubles)
     points, groups = done.stdout.split(" group ")
-    assert (
-        points.count("h=2 seed=") == 30
-        and points.count("h=1 seed=") == 20
-        and "… and 10 more points" in points
-    )
-    assert re.search(
-        r" h=2 +30 +12,848 +19 M +6.83 G +2 MiB +[\d.]+ (s|min) *\n h=1 +30 +11,312 ",
-        groups,
-    )
-    assert re.findall(
-        "not here: (h=.) seed=0: translating evaluation.batch_size=1000000 .* this machine has",
-        groups,
-    ) == ["h=2", "h=1"]
+    assert points.count("h=2 seed=") == 30 and points.count("h=1 seed=") == 20
+    assert "… and 10 more points" in points
+    row = r" h=2 +30 +12,848 +19 M +6.83 G +2 MiB +[\d.]+ (s|min) *\n h=1 +30 +11,312 "
+    assert re.search(row, groups)
+    large = r"not here: (h=.) seed=0: translating evaluation.batch_size=.* machine has"
+    assert re.findall(large, groups) == ["h=2", "h=1"]
     assert "60 trials in 2 groups, each builds; about " in groups
 
 
@@ -226,88 +195,40 @@ def test_two_sweeps_at_once_into_one_workdir(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("name", "flags", "message"),
+MISTAKES = [
+    ("train", "--config.model.hh=2", "did you mean model.h? (known: model.kind"),
+    ("train", "--config.model.h=two", "--config.model.h=two"),
+    ("train", "--config.model.positions=sinusoidle", "one of sinusoidal"),
+    ("train", "--config=nowhere.py", "no such file (the project's own, by name: "),
+    ("train", "--config.data.corpus=files --config.data.directory=/no", "/no"),
     (
-        [
-            (
-                "train",
-                [f"--config={CONFIG}", "--config.model.hh=2", "--workdir=x"],
-                "did you mean model.h? (known: model.kind",
-            ),
-            (
-                "train",
-                [f"--config={CONFIG}", "--config.model.h=two", "--workdir=x"],
-                "--config.model.h=two",
-            ),
-            (
-                "train",
-                [
-                    f"--config={CONFIG}",
-                    "--config.model.positions=sinusoidle",
-                    "--workdir=x",
-                ],
-                "one of sinusoidal",
-            ),
-            ("train", [f"--config={CONFIG}"], "--workdir"),
-            (
-                "train",
-                ["--config=nowhere.py", "--workdir=x"],
-                "--config=nowhere.py: no such file (the project's own, by name: ",
-            ),
-            (
-                "train",
-                [
-                    f"--config={CONFIG}",
-                    "--workdir=x",
-                    "--config.data.corpus=files",
-                    "--config.data.directory=/nowhere",
-                ],
-                "/nowhere",
-            ),
-            (
-                "train",
-                [
-                    f"--config={CONFIG}",
-                    "--config.model.d_ff=1000000",
-                    "--config.model.N=1000",
-                    "--workdir=x",
-                ],
-                "of memory and this machine has",
-            ),
-            (
-                "train",
-                [f"--config={CONFIG}", "--workdir=x", "--resume=a", "--init_from=b"],
-                "are both given",
-            ),
-            (
-                "sweep",
-                [f"--config={CONFIG}", "--sweep=heads,d_k", "--workdir=x"],
-                "both set model.d_k",
-            ),
-            (
-                "sweep",
-                [
-                    f"--config={CONFIG}",
-                    "--sweep=heads",
-                    "--config.model.h=2",
-                    "--workdir=x",
-                ],
-                "the sweep sets it too",
-            ),
-            ("report", ["--workdir=/nowhere"], "/nowhere"),
-            ("report", ["runs/quick"], "'runs/quick' is no flag"),
-        ]
+        "train",
+        "--config.model.d_ff=1000000 --config.model.N=1000",
+        "of memory and this",
     ),
-)
+    ("train", "--resume=a --init_from=b", "are both given"),
+    ("sweep", "--sweep=heads,d_k", "both set model.d_k"),
+    ("sweep", "--sweep=heads --config.model.h=2", "the sweep sets it too"),
+    ("report", "runs/quick", "'runs/quick' is no flag"),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "message"), MISTAKES)
 def test_a_mistake_is_one_line(name, flags, message):
-    done = call(name, *flags)
+    config = [] if name == "report" else [f"--config={CONFIG}"]
+    done = call(name, *config, "--workdir=x", *flags.split())
+    assert_refused(done, message)
+
+
+def test_a_workdir_is_needed_and_has_to_be_there():
+    assert_refused(call("train", f"--config={CONFIG}"), "--workdir")
+    assert_refused(call("report", "--workdir=/nowhere"), "/nowhere")
+
+
+def assert_refused(done, message):
     assert done.returncode == 2 and done.stdout == ""
-    assert (
-        done.stderr.startswith("error: ")
-        and done.stderr.count("\n") == 1
-        and message in done.stderr
-    )
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert message in done.stderr
 
 
 @pytest.mark.ci
@@ -340,11 +261,8 @@ def test_flags_are_read_before_jax_is_imported(name):
 
 def test_what_cannot_be_written_is_one_line():
     done = call("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
-    assert (
-        done.returncode == 2
-        and done.stderr.count("\n") == 1
-        and "/sys/nowhere" in done.stderr
-    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: /sys/nowhere: ")
     assert done.stderr.endswith("and the same command goes on from here\n")
 
 
@@ -357,16 +275,8 @@ def test_lanes_and_processes_give_the_same_table(swept, tmp_path):
     results = trials(tmp_path)
     assert len(results) == 6
     for name, path in trials(workdir).items():
-        one, other = (
-            json.loads(result.read_text()) for result in (path, results[name])
-        )
-        assert (
-            one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-4)
-            and one["steps"] == other["steps"]
-        )
+        perplexity, parameters = read_result(results[name])
+        assert read_result(path) == (pytest.approx(perplexity, rel=1e-4), parameters)
     (schedule,) = json.loads((tmp_path / "schedule.json").read_text())
-    assert (len(schedule["trials"]), schedule["layout"]["lanes"], schedule["why"]) == (
-        6,
-        3,
-        "as asked",
-    )
+    assert len(schedule["trials"]) == 6
+    assert (schedule["layout"]["lanes"], schedule["why"]) == (3, "as asked")

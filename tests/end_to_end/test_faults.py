@@ -4,7 +4,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from typing import Any, NamedTuple
 
@@ -60,12 +59,9 @@ class State(NamedTuple):
 
 def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
     x = jnp.arange(5.0)
-    for name, value in (
-        ("one", x),
-        ("same", x),
-        ("other", x.at[3].multiply(1 + 2**-23)),
-    ):
-        steps = dict(raw=dict(steps=[4]), average=dict(steps=[4]), best=dict(steps=[4]))
+    moved = x.at[3].multiply(1 + 2**-23)
+    for name, value in (("one", x), ("same", x), ("other", moved)):
+        steps = {key: dict(steps=[4]) for key in ("raw", "average", "best")}
         workdir(tmp_path / name, **{"result.json": json.dumps(dict(beside=steps))})
         with Checkpoints(tmp_path / name / "trials/a", keep=2) as checkpoints:
             checkpoints.save(4, State(jnp.int32(4), dict(w=value)), dict(epoch=0))
@@ -73,9 +69,7 @@ def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
             state = State(jnp.int32(9), dict(w=value))
             checkpoints.save(between, state, dict(epoch=0), {}, scheduled=False)
         (tmp_path / name / "trials/a/checkpoints/3").mkdir()  # half deleted
-    one, same, other = (
-        tmp_path / name / "trials/a" for name in ("one", "same", "other")
-    )
+    one, same, other = (tmp_path / x / "trials/a" for x in ("one", "same", "other"))
     assert faults.differences_of_trials(one, same) == []
     assert faults.differences_of_trials(one, other) == [
         "checkpoints/4 params/w: other numbers"
@@ -85,27 +79,15 @@ def test_every_bit_of_a_checkpoint_is_compared(tmp_path):
 
 def test_times_are_no_difference(tmp_path):
     one = workdir(tmp_path / "one")
-    assert (
-        faults.differences(
-            one,
-            workdir(tmp_path / "b", **{"result.json": '{"bleu": 3.5, "seconds": 7}'}),
-        )
-        == []
-    )
+    same = workdir(tmp_path / "b", **{"result.json": '{"bleu": 3.5, "seconds": 7}'})
+    assert faults.differences(one, same) == []
     (one / "sweep.json").write_text(json.dumps(dict(trials=[])))
-    assert faults.differences(one, tmp_path / "b") == ["sweep.json: {'trials/a'}"]
+    assert faults.differences(one, same) == ["sweep.json: {'trials/a'}"]
 
 
 @pytest.mark.ci
 def test_a_trial_ended_at_random_ends_the_same(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=tests/experiments/tiny_config.py",
-        *faults.TRIAL,
-        "--config.training.steps=300",
-    ]
+    command = [*faults.COMMANDS["train"], "--config.training.steps=300"]
     numbers = [*3 * [signal.SIGKILL], signal.SIGTERM]
     different = faults.differences_of_trials
     assert faults.compare(command, tmp_path, numbers, random.Random(2), different) == []
@@ -113,43 +95,24 @@ def test_a_trial_ended_at_random_ends_the_same(tmp_path):
 
 @pytest.mark.ci
 def test_a_sweep_killed_at_random_ends_the_same(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "launch.sweep",
-        "--config=tests/experiments/tiny_config.py",
-        "--sweep=seed",
-        "--workers=1",
-    ]
+    command = [*faults.COMMANDS["sweep"], "--sweep=seed", "--workers=1"]
     kills = 2 * [signal.SIGKILL]
-    assert faults.compare(command, tmp_path, kills, random.Random(1)) == []
+    different = faults.differences
+    assert faults.compare(command, tmp_path, kills, random.Random(1), different) == []
 
 
 @pytest.mark.ci
 def test_a_sweep_that_is_told_to_stop_tells_its_workers(tmp_path):
     """Only the signal makes them save: by themselves they would at their last step alone."""
-    never = [
-        f"--config.training.{name}=40000"
-        for name in ("steps", "evaluate_every", "save_every")
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "launch.sweep",
-        "--config=tests/experiments/tiny_config.py",
-        "--sweep=seed",
-    ]
-    with subprocess.Popen(
-        [*command, *never, f"--workdir={tmp_path}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    names = ("steps", "evaluate_every", "save_every")
+    never = [f"--config.training.{name}=40000" for name in names]
+    command = [*faults.COMMANDS["sweep"], "--sweep=seed", *never]
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([*command, f"--workdir={tmp_path}"], **pipes) as process:
         try:
             end = time.monotonic() + 300
-            while not any(
-                path.stat().st_size for path in tmp_path.glob("trials/*/metrics.jsonl")
-            ):
+            logs = "trials/*/metrics.jsonl"
+            while not any(path.stat().st_size for path in tmp_path.glob(logs)):
                 assert process.poll() is None and time.monotonic() < end
                 time.sleep(0.1)
             process.send_signal(signal.SIGTERM)

@@ -1,15 +1,11 @@
 """Language models as trials: on the target side of pairs and on text alone, and what they write."""
 
-import gzip
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
 
 from attn import Context, Mask
-from experiments.data import corpora, dataset
+from experiments.data import dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
 from experiments.evaluation.perplexity import perplexity, sentence_losses
@@ -26,6 +22,7 @@ from experiments.trial.program import (
     program_of,
 )
 from experiments.trial.step import token_losses
+from tests.calls import call
 from tests.experiments import tiny
 
 LINES = [
@@ -42,23 +39,12 @@ def folder(tmp_path_factory):
 
 
 def settings(folder, **changes):
-    return tiny.resolve(
-        **{
-            **dict(
-                model__kind="language",
-                data__corpus="text",
-                data__directory=str(folder),
-                data__train="all.txt",
-                data__validation="all.txt",
-                data__test="all.txt",
-                data__heldout=20,
-                data__vocabulary_size=400,
-                data__max_length=24,
-                training__sequence_length=24,
-            ),
-            **changes,
-        }
-    )
+    data = dict.fromkeys(("train", "validation", "test"), "all.txt")
+    data |= dict(corpus="text", directory=str(folder), heldout=20)
+    data |= dict(vocabulary_size=400, max_length=24)
+    own = {f"data__{name}": value for name, value in data.items()}
+    own |= dict(model__kind="language", training__sequence_length=24)
+    return tiny.resolve(**own | changes)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +61,8 @@ def test_a_trial_of_text(trained):
     assert not (workdir / "translations.txt").exists()
     sentences = read_sentences(read_results(workdir).trials[0])
     assert {name.partition("_")[0] for name in sentences} == {"validation"}
-    assert np.exp(
-        sentences["validation_nll"].sum() / sentences["validation_tokens"].sum()
-    ) == pytest.approx(result["perplexity"], rel=1e-5)
+    nll = sentences["validation_nll"].sum() / sentences["validation_tokens"].sum()
+    assert np.exp(nll) == pytest.approx(result["perplexity"], rel=1e-5)
     page = write_report(workdir).html.read_text("utf-8")
     assert "decoder" in page and f"{result['perplexity']:.3f}" in page
 
@@ -96,39 +81,30 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     corpus = dataset.prepare(own.data)
     program = program_of(own, corpus.vocabulary().size, corpus.length(own))
     state = jax.device_get(initial_state(program, own))
-    losses = sentence_losses(
-        over_lanes(lambda *of: token_losses(program, *of)),
-        Lanes().stack([state]),
-        corpus.validation.ids,
-        8,
-        program.length,
-    )
+    each = over_lanes(lambda *of: token_losses(program, *of))
+    sentences = corpus.validation.ids
+    states = Lanes().stack([state])
+    losses = sentence_losses(each, states, sentences, 8, program.length)
     model = build_model(program)
-    variables = jax.tree.map(
-        jax.numpy.asarray, dict(params=state.params, positions=state.positions)
-    )
-    total = 0.0
-    for ids in corpus.validation.ids.target:
+    variables = dict(params=state.params, positions=state.positions)
+    variables = jax.tree.map(jax.numpy.asarray, variables)
+    embedding = np.asarray(state.params["embedding"], np.float64)
+    found = []
+    for ids in sentences.target:
         read = np.array([1, *ids])
         hidden = model.apply(variables, read[None], Context(Mask.causal()))[0]
-        each_ = jax.nn.log_softmax(
-            np.asarray(hidden, np.float64)
-            @ np.asarray(state.params["embedding"], np.float64).T
-        )
-        total -= sum(each_[t, token] for t, token in enumerate([*ids, 2]))
-    count = sum(len(ids) + 1 for ids in corpus.validation.ids.target)
-    assert perplexity(*losses)[0] == pytest.approx(
-        float(np.exp(total / count)), rel=1e-4
-    )
+        log_probs = jax.nn.log_softmax(np.asarray(hidden, np.float64) @ embedding.T)
+        found += [log_probs[t, token] for t, token in enumerate([*ids, 2])]
+    expected = float(np.exp(-np.mean(found)))
+    assert perplexity(*losses)[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_long_lines_are_cut_and_nothing_is_lost(folder):
     own = settings(folder)
     corpus = dataset.prepare(own.data)
     vocabulary = corpus.vocabulary()
-    assert (
-        corpus.counts["train_too_long"] == 0 and corpus.train.source.lengths.max() == 24
-    )
+    assert corpus.counts["train_too_long"] == 0
+    assert corpus.train.source.lengths.max() == 24
     lines = vocabulary.encode(LINES)
     expected = [token for line in lines[:360] for token in line.tolist()]
     sides = corpus.train.source
@@ -145,35 +121,6 @@ def test_long_lines_are_cut_and_nothing_is_lost(folder):
         ]
         assert split.text.target == vocabulary.decode(split.ids.target)
         assert len(split.text.target) == len(split.ids.target)
-
-
-def test_three_files_are_read_as_they_are(tmp_path):
-    for name, lines in (("a", LINES[:300]), ("b", LINES[300:310]), ("c", LINES[310:])):
-        with gzip.open(tmp_path / f"{name}.gz", "wt", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
-    own = settings(tmp_path, data__train="a", data__validation="b", data__test="c")
-    source = corpora.open(own.data)
-    assert [
-        line for pairs in source.read("validation") for line in pairs.target
-    ] == LINES[300:310]
-    assert sum(len(pairs.source) for pairs in source.read("train")) == 300
-    assert source.place("test", 2).endswith("c.gz:3")
-    assert (
-        source.fingerprint()
-        != corpora.open(
-            settings(
-                tmp_path, data__train="b", data__validation="b", data__test="c"
-            ).data
-        ).fingerprint()
-    )
-
-
-def test_held_out_lines_are_the_last(folder):
-    source = corpora.open(settings(folder).data)
-    assert [line for pairs in source.read("test") for line in pairs.source] == LINES[
-        380:
-    ]
-    assert source.place("validation", 0).endswith("all.txt:361")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +147,7 @@ def test_text_that_is_not_there(folder, changes, message):
     [
         (
             dict(model__kind="rnn"),
-            "data.corpus=text has no translations: model.kind=rnn must be language",
+            "data.corpus=text has objective=continue: model.kind=rnn must be language",
         ),
         (dict(data__directory=""), "data.corpus=text needs data.directory"),
         (
@@ -230,16 +177,13 @@ def test_what_it_writes(trained):
     assert len({text for _, text in five}) > 1 and five != six
     one, two = (sampler(9, temperature=0.0, seed=seed) for seed in (1, 2))
     assert one == two
-    with pytest.raises(
-        WorkdirError, match=r"the beginning has \d+ tokens; a text has at most 12"
-    ):
+    message = r"the beginning has \d+ tokens; a text has at most 12"
+    with pytest.raises(WorkdirError, match=message):
         sampler(1, beginning="very " * 30)
     with pytest.raises(WorkdirError, match=r"99 tokens are more than the \d\d that"):
         sampler(1, max_length=99)
-    with pytest.raises(
-        WorkdirError,
-        match=r"a language model, which translates nothing: launch\.sample",
-    ):
+    message = r"a language model, which translates nothing: launch\.sample"
+    with pytest.raises(WorkdirError, match=message):
         Translator(workdir)
 
 
@@ -253,25 +197,10 @@ def test_a_translator_writes_nothing(tmp_path):
 @pytest.mark.ci
 def test_the_command(trained):
     workdir, *_ = trained
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "launch.sample",
-            f"--workdir={workdir}",
-            "--count=2",
-            "--scores",
-            "--beginning=7 little",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    options = ("--count=2", "--scores", "--beginning=7 little")
+    done = call("sample", f"--workdir={workdir}", *options)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and all(float(line.partition("\t")[0]) < 0 for line in lines)
-    wrong = subprocess.run(
-        [sys.executable, "-m", "launch.sample", "--workdir=nowhere"],
-        capture_output=True,
-        text=True,
-    )
+    wrong = call("sample", "--workdir=nowhere")
     assert wrong.returncode == 2 and len(wrong.stderr.strip().splitlines()) == 1

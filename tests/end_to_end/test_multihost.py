@@ -19,18 +19,14 @@ from tests.end_to_end import faults
 ROOT = Path(__file__).parents[2]
 CONFIG = f"--config={ROOT}/tests/experiments/tiny_config.py"
 WHOLE = ["-m", "launch.train"]
+CHANGED = (
+    "import runpy; from experiments.training import {name}; {name}.{constant}; "
+    "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)"
+)
 # A corpus that does not stay on the devices.
-STREAMED = [
-    "-c",
-    "import runpy; from experiments.training import device_data; device_data.RESIDENT = 0; "
-    "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
-]
+STREAMED = ["-c", CHANGED.format(name="device_data", constant="RESIDENT = 0")]
 # Heartbeats that may stay out for seconds.
-IMPATIENT = [
-    "-c",
-    "import runpy; from experiments.training import supervisor; supervisor.HEARTBEAT = 8; "
-    "runpy.run_module('launch.train', run_name='__main__', alter_sys=True)",
-]
+IMPATIENT = ["-c", CHANGED.format(name="supervisor", constant="HEARTBEAT = 8")]
 PATIENCE = 300
 SOON = 40
 """Seconds after an accident."""
@@ -43,35 +39,22 @@ class Party:
     """
 
     def __init__(
-        self,
-        workdir,
-        *arguments,
-        count=2,
-        program=WHOLE,
-        own=None,
-        places=None,
+        self, workdir, *arguments, program=WHOLE, own=None, places=(ROOT,) * 2
     ):
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        directories = [workdir] + [workdir.with_name("elsewhere")] * (
-            count - 1
-        )  # which only the first may look at
+        # The first alone may look at the directory of the trial.
+        directories = [workdir, workdir.with_name("elsewhere")]
         self.processes = []
-        for i in range(count):
+        for i, (directory, place) in enumerate(zip(directories, places, strict=True)):
+            flags = [f"--hosts=localhost:{port},{i}/2", f"--workdir={directory}"]
+            flags += (own or {}).get(i, ())
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *program,
-                    CONFIG,
-                    *arguments,
-                    f"--hosts=localhost:{port},{i}/{count}",
-                    f"--workdir={directories[i]}",
-                    *(own or {}).get(i, ()),
-                ],
+                [sys.executable, *program, CONFIG, *arguments, *flags],
                 text=True,
-                env=dict(environment(1), PYTHONPATH=str(ROOT)),
-                cwd=places[i] if places else ROOT,
+                env=environment(1) | {"PYTHONPATH": str(ROOT)},
+                cwd=place,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -81,10 +64,8 @@ class Party:
     def end(self):
         """(status, stderr) of each."""
         said = [process.communicate(timeout=PATIENCE)[1] for process in self.processes]
-        return [
-            (process.returncode, text)
-            for process, text in zip(self.processes, said, strict=True)
-        ]
+        statuses = [process.returncode for process in self.processes]
+        return list(zip(statuses, said, strict=True))
 
     def tell(self, i, number):
         """Signals one, and the child that it has, as a scheduler does."""
@@ -105,15 +86,9 @@ def environment(devices):
 
 
 def alone(workdir, *arguments, devices=2):
+    command = [sys.executable, "-m", "launch.train", CONFIG, *arguments]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "launch.train",
-            CONFIG,
-            *arguments,
-            f"--workdir={workdir}",
-        ],
+        [*command, f"--workdir={workdir}"],
         text=True,
         capture_output=True,
         env=environment(devices),
@@ -126,14 +101,8 @@ def wait_for_saves(workdir):
     """Until there is one more checkpoint, and the run goes on."""
 
     def newest():
-        return max(
-            (
-                int(path.name)
-                for path in workdir.glob("checkpoints/*")
-                if path.name.isdigit()
-            ),
-            default=0,
-        )
+        names = [path.name for path in workdir.glob("checkpoints/*")]
+        return max(map(int, filter(str.isdigit, names)), default=0)
 
     before = newest()
     end = time.monotonic() + PATIENCE
@@ -205,12 +174,11 @@ def assert_is_loss(said, begin):
     [
         (
             {1: ["--config.seed=3"]},
-            "process 1 has another config than the first",
-            "process 1 has another config than the first",
+            *["process 1 has another config than the first"] * 2,
         ),
         (
-            {0: ["--resume=nowhere"]},
-            "nowhere holds no trained model",
+            {0: ["--resume=x"]},
+            "x holds no trained model",
             "process 0 of this trial failed",
         ),
     ],
@@ -234,11 +202,8 @@ def test_another_corpus_ends_both_in_a_line(tmp_path):
         for name in ("train", "val", "test"):
             lines = (f"{words(chance)}\t{words(chance)}\n" for _ in range(count))
             (place / "data" / f"{name}.tsv").write_text("".join(lines))
-    arguments = [
-        "--config.data.corpus=tsv",
-        "--config.data.directory=data",
-        "--config.data.vocabulary_size=400",
-    ]
+    arguments = ["corpus=tsv", "directory=data", "vocabulary_size=400"]
+    arguments = [f"--config.data.{one}" for one in arguments]
     with Party(tmp_path / "two", *arguments, places=places) as party:
         assert_ends_of_mistake(party, *2 * ["process 1 has another corpus"])
 

@@ -38,12 +38,8 @@ def swept(tmp_path_factory):
         print,
         Interruption(),
     )
-    try:
-        here.submit(planned)
-        while here.poll():
-            pass
-    finally:
-        here.leave()
+    for _ in here.train(planned):
+        pass
     return workdir, scores, planned
 
 

@@ -42,10 +42,14 @@ def unclocked(entries):
 
 
 def metrics(workdir):
-    return [
-        unclocked(json.loads(line))
-        for line in (workdir / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [unclocked(json.loads(line)) for line in lines]
+
+
+def validated(workdir):
+    """Returns {step: perplexity} of the validation set."""
+    lines = [line for line in metrics(workdir) if line["split"] == "validation"]
+    return {line["step"]: line["perplexity"] for line in lines}
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +88,7 @@ def test_a_trial_that_is_told_to_stop_again_and_again_ends_the_same(finished, tm
 
 def test_the_best_weights_are_those_of_the_lowest_perplexity(finished):
     workdir, result = finished
-    perplexities = {
-        line["step"]: line["perplexity"]
-        for line in metrics(workdir)
-        if line["split"] == "validation"
-    }
+    perplexities = validated(workdir)
     assert len(perplexities) == 2
     best = result["beside"]["best"]
     assert best["steps"] == [min(perplexities, key=perplexities.get)]
@@ -108,17 +108,10 @@ def test_the_best_stays_where_what_follows_is_worse(tmp_path):
     with pytest.raises(Interrupted):
         run(tmp_path, settings, interruption=tiny.StopAt(25))
     result = run(tmp_path, settings)
-    perplexities = {
-        line["step"]: line["perplexity"]
-        for line in metrics(tmp_path)
-        if line["split"] == "validation"
-    }
-    assert len(perplexities) == 9 and min(perplexities, key=perplexities.get) < 5, (
-        perplexities
-    )
-    assert result["beside"]["best"]["steps"] == [
-        min(perplexities, key=perplexities.get)
-    ]
+    perplexities = validated(tmp_path)
+    best = min(perplexities, key=perplexities.get)
+    assert len(perplexities) == 9 and best < 5, perplexities
+    assert result["beside"]["best"]["steps"] == [best]
     assert result["perplexity"] == pytest.approx(min(perplexities.values()), rel=1e-6)
 
 
@@ -127,11 +120,8 @@ def test_a_damaged_checkpoint_costs_time_alone(finished, copied, capsys):
     path.write_text(path.read_text().replace('"batch": ', '"batch": 1'))
     assert_same(copied, run(copied), finished)
     said = capsys.readouterr().err
-    assert (
-        said.count("\n") == 1
-        and "checkpoints/12 is damaged" in said
-        and (copied / "damaged/12").is_dir()
-    )
+    assert said.count("\n") == 1 and "checkpoints/12 is damaged" in said
+    assert (copied / "damaged/12").is_dir()
 
 
 @pytest.mark.ci
@@ -140,18 +130,12 @@ def test_another_number_of_devices_and_strategy_goes_on(finished, tmp_path):
     with pytest.raises(Interrupted):
         run(tmp_path, interruption=tiny.StopAt(4))
     job = loop.Job(SETTINGS, tmp_path)
-    (result,) = loop.run_all(
-        [job], tiny.corpus(), Lanes(1, "shard_map", tuple(jax.local_devices()[:2]))
-    )
+    lanes = Lanes(1, "shard_map", tuple(jax.local_devices()[:2]))
+    (result,) = loop.run_all([job], tiny.corpus(), lanes)
     assert result["perplexity"] == pytest.approx(finished[1]["perplexity"], rel=1e-4)
-    assert [line["step"] for line in metrics(tmp_path)] == [
-        line["step"] for line in metrics(finished[0])
-    ]
-    losses = [
-        [line["loss"] for line in metrics(path) if "loss" in line]
-        for path in (tmp_path, finished[0])
-    ]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    for line, other in zip(metrics(tmp_path), metrics(finished[0]), strict=True):
+        assert line["step"] == other["step"]
+        assert line.get("loss", 0) == pytest.approx(other.get("loss", 0), rel=1e-4)
 
 
 def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
@@ -166,19 +150,16 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
         run(tmp_path / "resumed", longer, start=other, say=power_cut)
     record = json.loads((tmp_path / "resumed/record.json").read_text())
     assert record["begun"] == dict(resume=str(finished[0]), step=12)
-    result = run(
-        tmp_path / "resumed", longer
-    )  # its own checkpoint comes first, without the other
+    # Its own checkpoint comes first, without the other.
+    result = run(tmp_path / "resumed", longer)
     assert result["beside"]["average"]["steps"] == [12, 16]
     # A trial has the FLOPs of its own steps: 4 of 16.
     own = result.pop("training_flops")
     assert 0.2 < own / straight.pop("training_flops") < 0.3
     assert result == straight
-    assert metrics(tmp_path / "resumed") == [
-        line
-        for line in metrics(tmp_path / "straight")
-        if (line["step"], line["split"]) > (12, "train")
-    ]
+    lines = metrics(tmp_path / "straight")
+    later = [line for line in lines if (line["step"], line["split"]) > (12, "train")]
+    assert metrics(tmp_path / "resumed") == later
 
 
 @pytest.mark.parametrize(
@@ -197,30 +178,21 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
     ],
 )
 def test_what_cannot_be_resumed(finished, tmp_path, changes, message):
+    settings = tiny.resolve(**MORE | changes)
     with pytest.raises((CheckpointError, WorkdirError), match=message):
-        run(
-            tmp_path,
-            tiny.resolve(**MORE | changes),
-            start=StartPoint(resume=str(finished[0])),
-        )
+        run(tmp_path, settings, start=StartPoint(resume=str(finished[0])))
+    nowhere = StartPoint(resume=str(tmp_path / "nowhere"))
     with pytest.raises(WorkdirError, match="holds no trained model"):
-        run(
-            tmp_path,
-            tiny.resolve(**MORE | changes),
-            start=StartPoint(resume=str(tmp_path / "nowhere")),
-        )
+        run(tmp_path, settings, start=nowhere)
 
 
 def test_what_another_trial_read_must_be_the_same(finished, tmp_path):
     donor = shutil.copytree(finished[0], tmp_path / "donor")
     record = json.loads((donor / "record.json").read_text())
-    (donor / "record.json").write_text(
-        json.dumps(record | dict(corpus="0123", vocabulary="4567"))
-    )
-    with pytest.raises(
-        WorkdirError,
-        match=r"is of other data: corpus 0123, now \w+, vocabulary 4567, now",
-    ):
+    other = json.dumps(record | dict(corpus="0123", vocabulary="4567"))
+    (donor / "record.json").write_text(other)
+    message = r"is of other data: corpus 0123, now \w+, vocabulary 4567, now"
+    with pytest.raises(WorkdirError, match=message):
         run(tmp_path / "resumed", start=StartPoint(resume=str(donor)))
     with pytest.raises(WorkdirError, match="has another vocabulary: 4567, and "):
         run(tmp_path / "own", start=StartPoint(init_from=str(donor)))
@@ -250,12 +222,9 @@ def test_beginning_with_the_weights_of_another(finished, tmp_path):
     assert result["steps"] == 4 and [
         line["step"] for line in metrics(tmp_path / "own")
     ] == [4, 4]
+    other = tiny.resolve(model__d_ff=20)
     with pytest.raises(CheckpointError, match=r"does not fit: params/\w+"):
-        run(
-            tmp_path / "other",
-            tiny.resolve(model__d_ff=20),
-            start=StartPoint(init_from=str(donor)),
-        )
+        run(tmp_path / "other", other, start=StartPoint(init_from=str(donor)))
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(finished, tmp_path):
@@ -265,11 +234,9 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(finished, tmp_path):
         if "step      6" in line:  # files of checkpoints are larger
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
 
+    message = r"\S+/\d cannot be written: .*. Make room or give the right to"
     try:
-        with pytest.raises(
-            CheckpointError,
-            match=r"\S+/\d cannot be written: .*. Make room or give the right to",
-        ):
+        with pytest.raises(CheckpointError, match=message):
             run(tmp_path, say=say)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -293,31 +260,19 @@ def test_a_step_without_numbers_changes_nothing_but_counts():
     after = []
     for eps_ls in (hyper.eps_ls, np.float32(np.nan), hyper.eps_ls):
         fed = DeviceData(tiny.corpus().train, lanes, 48)(source.take(1)[None])
-        states, metrics = run_steps(
-            states, lanes.stack([hyper._replace(eps_ls=eps_ls)]), *fed, 1
-        )
+        hypers = lanes.stack([hyper._replace(eps_ls=eps_ls)])
+        states, metrics = run_steps(states, hypers, *fed, 1)
         after.append(jax.device_get(take_lane(states, (0, 0))))
         assert np.isfinite(np.asarray(metrics["loss"])).all() == np.isfinite(eps_ls)
-    for name in ("params", "positions", "moments"):
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            getattr(after[0], name),
-            getattr(after[1], name),
-        )
+    trained = [(one.params, one.positions, one.moments) for one in after]
+    jax.tree.map(np.testing.assert_array_equal, *trained[:2])
     assert [int(one.step) for one in after] == [1, 2, 3]
-    assert not np.array_equal(
-        after[2].params["embedding"], after[1].params["embedding"]
-    )
-    weights = 0.6 ** np.array(
-        [2, 1, 0]
-    )  # the average has the parameters after each step, the skipped one too
-    mean = (
-        sum(w * one.params["embedding"] for w, one in zip(weights, after, strict=True))
-        / weights.sum()
-    )
-    np.testing.assert_allclose(
-        after[2].ema["params"]["embedding"], mean, rtol=1e-5, atol=1e-7
-    )
+    tables = np.array([one.params["embedding"] for one in after])
+    assert not np.array_equal(tables[2], tables[1])
+    # The average has the parameters after each step, the skipped one too.
+    mean = np.average(tables, axis=0, weights=[0.36, 0.6, 1])
+    average = after[2].ema["params"]["embedding"]
+    np.testing.assert_allclose(average, mean, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.ci

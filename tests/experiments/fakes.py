@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn import sinusoidal
 from experiments import settings
 from experiments.evaluation.metrics import (
     BLEU,
@@ -48,20 +49,10 @@ DIVERGED = {
 
 def finished(perplexity=1.25, bleu=90.0, chrf=95.0, exact_match=0.9, **more):
     """A result.json, whole."""
-    return {
-        "status": "finished",
-        "parameters": 241_664,
-        "steps": 750,
-        "perplexity": perplexity,
-        "bleu": bleu,
-        "chrf": chrf,
-        "exact_match": exact_match,
-        "test_sentences": 500,
-        "seconds": 21.5,
-        "tokens_per_second": 31000.0,
-        "real_tokens": 0.95,
-        **more,
-    }
+    scores = dict(perplexity=perplexity, bleu=bleu, chrf=chrf, exact_match=exact_match)
+    result = dict(status="finished", parameters=241_664, steps=750, **scores)
+    result |= dict(test_sentences=500, seconds=21.5, tokens_per_second=31000.0)
+    return result | dict(real_tokens=0.95) | more
 
 
 def sweep(
@@ -81,28 +72,14 @@ def sweep(
     listed = []
     for i, (row, result, options) in enumerate(trials):
         point = {key: value for key, value in row.items() if key != "label"}
-        name = (
-            " ".join(
-                f"{key.rpartition('.')[2]}={value}" for key, value in point.items()
-            )
-            or "base"
-        )
+        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
+        of_trial = dict(name=" ".join(parts) or "base", point=point)
         directory = f"trials/{i:02d}"
-        listed.append(
-            {
-                "name": name,
-                "directory": directory,
-                "point": point,
-                "label": row.get("label", ""),
-            }
-        )
+        label = row.get("label", "")
+        listed.append(dict(of_trial, directory=directory, label=label))
         if options is not None:
-            trial(
-                workdir / directory,
-                settings.resolve(base, point).to_dict(),
-                result,
-                **{"name": name, "point": point} | options,
-            )
+            resolved = settings.resolve(base, point).to_dict()
+            trial(workdir / directory, resolved, result, **of_trial | options)
     text = {"config": config, "base": base, "sweeps": list(sweeps), "trials": listed}
     (workdir / "sweep.json").write_text(json.dumps(text), encoding="utf-8")
     return workdir
@@ -125,29 +102,18 @@ def trial(
     `sentences` are the arrays of sentences.npz.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    record = {
-        "name": name,
-        "point": point or {},
-        "settings_digest": settings.digest(config),
-        "started": started,
-        "versions": {"jax": "0.10.2", "flax": "0.12.8"},
-        "python": "3.11.7",
-        "git": "0a1b2c3d",
-        "device": "cpu",
-        "devices": 1,
-        "corpus": "c0ffee12",
-        "vocabulary": "5eed5eed",
-        "corpus_counts": {"train": 40000, "dropped": 12},
-    }
-    files = {"config": config, "record": record} | (
-        {"result": result} if result else {}
-    )
+    digest = settings.digest(config)
+    record = dict(name=name, point=point or {}, settings_digest=digest, started=started)
+    record |= dict(versions={"jax": "0.10.2", "flax": "0.12.8"}, python="3.11.7")
+    record |= dict(git="0a1b2c3d", device="cpu", devices=1, corpus="c0ffee12")
+    counts = {"train": 40000, "dropped": 12}
+    record |= dict(vocabulary="5eed5eed", corpus_counts=counts)
+    files = dict(config=config, record=record, **{"result": result} if result else {})
     for file, value in files.items():
         (directory / f"{file}.json").write_text(json.dumps(value), encoding="utf-8")
-    rng = np.random.default_rng(int(record["settings_digest"], 16))
-    (directory / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in _metrics(rng, logged))
-    )
+    rng = np.random.default_rng(int(digest, 16))
+    lines = [json.dumps(line) + "\n" for line in _metrics(rng, logged)]
+    (directory / "metrics.jsonl").write_text("".join(lines))
     if pairs:
         _examples(rng, directory, config["model"], pairs)
     if sentences:
@@ -164,9 +130,8 @@ def table_3(workdir, seeds=3, count=200) -> Path:
     """
     rng = np.random.default_rng(1)
     trials = []
-    for (label, row), skill in zip(
-        TABLE_3.items(), (0.0, -0.6, -0.1, 0.0, 0.6), strict=True
-    ):
+    skills = (0.0, -0.6, -0.1, 0.0, 0.6)
+    for (label, row), skill in zip(TABLE_3.items(), skills, strict=True):
         for seed in range(seeds):
             kept = sentences(rng, count, skill + rng.normal(0, 0.02))
             result = finished(
@@ -175,16 +140,10 @@ def table_3(workdir, seeds=3, count=200) -> Path:
                 bleu_detokenized=25.0,
             )
             diverged = label.startswith("(B)") and seed == seeds - 1
-            options = {"pairs": PAIRS[:1], "logged": range(25, 126, 25)} | (
-                {} if diverged else {"sentences": kept}
-            )
-            trials.append(
-                (
-                    {"label": label, **row, "seed": seed},
-                    DIVERGED if diverged else result,
-                    options,
-                )
-            )
+            options = {"pairs": PAIRS[:1], "logged": range(25, 126, 25)}
+            options |= {} if diverged else {"sentences": kept}
+            point = {"label": label, **row, "seed": seed}
+            trials.append((point, DIVERGED if diverged else result, options))
     return sweep(workdir, trials, sweeps=("table_3", "seed"))
 
 
@@ -241,27 +200,14 @@ def _metrics(rng, logged):
     speed, floor = rng.uniform(60, 110), rng.uniform(1.02, 1.12)
     for step in logged:
         loss = 1.0 + 5.6 * math.exp(-step / speed) + rng.normal(0, 0.03)
-        yield {
-            "step": step,
-            "split": "train",
-            "loss": loss,
-            "perplexity": math.exp(loss),
-            "learning_rate": 1e-3,
-            "grad_norm": 1.2,
-            "tokens_per_second": 31000.0,
-            "seconds": step / 35,
-        }
+        line = dict(step=step, split="train", loss=loss, perplexity=math.exp(loss))
+        line |= dict(learning_rate=1e-3, grad_norm=1.2, tokens_per_second=31000.0)
+        yield line | dict(seconds=step / 35)
         if step % 125 == 0 or step == logged[-1]:
-            yield {
-                "step": step,
-                "split": "validation",
-                "loss": 1.0,
-                "perplexity": floor + 90 * math.exp(-step / speed),
-                "bleu": 20.0,
-                "chrf": 40.0,
-                "exact_match": 0.5,
-                "seconds": step / 35,
-            }
+            perplexity = floor + 90 * math.exp(-step / speed)
+            line = dict(step=step, split="validation", loss=1.0, perplexity=perplexity)
+            line |= dict(bleu=20.0, chrf=40.0, exact_match=0.5, seconds=step / 35)
+            yield line
 
 
 def _texts(directory, sentences):
@@ -269,15 +215,11 @@ def _texts(directory, sentences):
     exact = sentences["test_exact"]
     sources = [f"source {i} of {len(exact)}" for i in range(len(exact))]
     references = [f"Satz {i} von {len(exact)}" for i in range(len(exact))]
-    ours = [
-        text if right else text.replace("von", "vor")
-        for text, right in zip(references, exact, strict=True)
-    ]
-    for name, lines in (
-        ("sources", sources),
-        ("references", references),
-        ("translations", ours),
-    ):
+    ours = []
+    for text, right in zip(references, exact, strict=True):
+        ours.append(text if right else text.replace("von", "vor"))
+    texts = dict(sources=sources, references=references, translations=ours)
+    for name, lines in texts.items():
         (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -287,33 +229,17 @@ def _examples(rng, directory, model, pairs):
     heads = (model["N"], model["h"])
     for i, (source, target) in enumerate(pairs):
         queries, keys = ["<s>", *tokens(target)], [*tokens(source), "</s>"]
-        arrays[f"{i}/encoder"] = _attention(rng, heads, len(keys), len(keys))
-        arrays[f"{i}/decoder"] = _attention(
-            rng, heads, len(queries), len(queries), causal=True
-        )
-        arrays[f"{i}/cross"] = _attention(rng, heads, len(queries), len(keys))
-        texts.append(
-            {
-                "source": source,
-                "reference": target,
-                "translation": target,
-                "source_tokens": keys,
-                "target_tokens": queries,
-            }
-        )
+        n, m = len(queries), len(keys)
+        arrays[f"{i}/encoder"] = _attention(rng, heads, m, m)
+        arrays[f"{i}/decoder"] = _attention(rng, heads, n, n, causal=True)
+        arrays[f"{i}/cross"] = _attention(rng, heads, n, m)
+        text = dict(source=source, reference=target, translation=target)
+        texts.append(text | dict(source_tokens=keys, target_tokens=queries))
     if model["positions"] == "sinusoidal":
-        angle = np.arange(48)[:, None] / 10_000 ** (
-            np.arange(0, model["d_model"], 2) / model["d_model"]
-        )
-        arrays["positions"] = (
-            np.stack([np.sin(angle), np.cos(angle)], -1)
-            .reshape(48, -1)
-            .astype(np.float32)
-        )
+        arrays["positions"] = sinusoidal(48, model["d_model"])
     elif model["positions"] == "learned":
-        arrays["positions"] = rng.normal(0, 0.1, (48, model["d_model"])).astype(
-            np.float32
-        )
+        table = rng.normal(0, 0.1, (48, model["d_model"]))
+        arrays["positions"] = table.astype(np.float32)
     np.savez(directory / "examples.npz", **arrays)
     (directory / "examples.json").write_text(json.dumps(texts), encoding="utf-8")
 
@@ -321,13 +247,10 @@ def _examples(rng, directory, model, pairs):
 def _attention(rng, heads, n, m, causal=False):
     """A band about a diagonal that each head shifts, sharp or wide, plus noise; rows sum to 1."""
     row, column = np.arange(n)[:, None], np.arange(m)[None, :]
-    shift, width = (
-        rng.integers(-2, 3, (*heads, 1, 1)),
-        rng.uniform(0.3, 3, (*heads, 1, 1)),
-    )
-    logits = -np.abs(row * m / n - column + shift) / width + rng.normal(
-        0, 0.7, (*heads, n, m)
-    )
+    shift = rng.integers(-2, 3, (*heads, 1, 1))
+    width = rng.uniform(0.3, 3, (*heads, 1, 1))
+    far = np.abs(row * m / n - column + shift) / width
+    logits = rng.normal(0, 0.7, (*heads, n, m)) - far
     logits = np.where(column <= row, logits, -np.inf) if causal else logits
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return (weights / weights.sum(-1, keepdims=True)).astype(np.float16)

@@ -90,13 +90,13 @@ class Symbols:
 class Labels(Symbols):
     """Has a label in the place of each symbol."""
 
-    labelled = True
+    objective = "answer"
 
 
 class Classes(Symbols):
     """Has the class of each text as its target."""
 
-    answers = True
+    objective = "write"
 
     def read(self, split):
         texts = [f"s{i % 10} s{i // 10}" for i in range(self.sizes[split])]

@@ -445,7 +445,10 @@ def test_a_custom_optimizer_that_decides_by_a_number_has_it_compiled_in(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("without_rate", "must have a parameter learning_rate"),
+        (
+            "without_rate",
+            "without_rate is not an optimizer: a function of learning_rate",
+        ),
         ("nothing", "it returns None, not an optax.GradientTransformation"),
         ("absent", "no class or function absent there"),
     ],

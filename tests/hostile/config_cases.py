@@ -29,15 +29,10 @@ BASES = {
     "rnn": functools.partial(hard.get_config, "rnn"),
     "text": functools.partial(language.get_config, "text"),
     "tsv": lambda: override(multi30k.get_config(), {"data.corpus": "tsv"}),
-    **{
-        f"table3:{preset}": functools.partial(table3.get_config, preset)
-        for preset in table3.PRESETS
-    },
 }
-HOSTILE = (
-    None,
-    True,
-    False,
+for preset in table3.PRESETS:
+    BASES[f"table3:{preset}"] = functools.partial(table3.get_config, preset)
+TEXTS = [
     "",
     " ",
     "two",
@@ -49,78 +44,22 @@ HOSTILE = (
     "..",
     "x/y",
     "x\\y",
-    "a" * 300,
-    "\ud800",
-    "\u202e",
-    "<script>",
-    "__class__",
-    0,
-    1,
-    -1,
-    -2,
-    3,
-    2**31 - 1,
-    2**31,
-    10**9,
-    10**30,
-    10**400,
-    10**5000,
-    -(10**400),
-    0.0,
-    -0.0,
-    0.5,
-    -0.5,
-    1.0,
-    2.5,
-    1e-320,
-    1e-300,
-    1e308,
-    math.nan,
-    math.inf,
-    -math.inf,
-    1 - 2.0**-53,
-    1 - 2.0**-24,
-    [],
-    [1],
-    ["en"],
-    (),
-    (1, 2),
-    {},
-    {"h": 1},
-    {"x": {"y": 1}},
-    b"x",
-    np.int64(3),
-    np.float32(0.1),
-    range(3),
-    complex(1, 1),
-    int,
-    np.eye(3),
-)
-OPTIONS = (
-    "rotary(fraction=0.5)",
-    "rotary(fraction=0.3)",
-    "rotary(base=0)",
-    "rotary(base=-1)",
-    "t5(buckets=0)",
-    "t5(buckets=1)",
-    "t5(buckets=8, max_distance=2)",
-    "relative(reach=-1)",
-    "sinusoidal(layout=halves)",
-    "additive(d_a=3, bias=True)",
-    "additive(d_a=0)",
-    "bilinear(rank=-1)",
-    "restricted(radius=0)",
-    "convolution(radius=-3)",
-    "recurrence(cell=tanh)",
-    "recurrence(cell=x)",
-    "gated_linear_attention(decay=x)",
-    "x(y=1)",
-    "rotary(",
-    "rotary(base=())",
-    "/dev/null:X",
-    "nowhere.py:X(y=1)",
-    "os:environ",
-)
+]
+TEXTS += ["a" * 300, "\ud800", "\u202e", "<script>", "__class__", b"x"]
+INTEGERS = [0, 1, -1, -2, 3, 2**31 - 1, 2**31, 10**9, 10**30, 10**400, 10**5000]
+INTEGERS += [-(10**400), np.int64(3), True, False]
+FLOATS = [0.0, -0.0, 0.5, -0.5, 1.0, 2.5, 1e-320, 1e-300, 1e308, math.nan, math.inf]
+FLOATS += [-math.inf, 1 - 2.0**-53, 1 - 2.0**-24, np.float32(0.1), complex(1, 1)]
+OTHERS = [None, [], [1], ["en"], (), (1, 2), {}, {"h": 1}, {"x": {"y": 1}}, range(3)]
+HOSTILE = [*TEXTS, *INTEGERS, *FLOATS, *OTHERS, int, np.eye(3)]
+OPTIONS = """
+    rotary(fraction=0.5) | rotary(fraction=0.3) | rotary(base=0) | rotary(base=-1) |
+    t5(buckets=0) | t5(buckets=1) | t5(buckets=8, max_distance=2) | relative(reach=-1) |
+    sinusoidal(layout=halves) | additive(d_a=3, bias=True) | additive(d_a=0) |
+    bilinear(rank=-1) | restricted(radius=0) | convolution(radius=-3) |
+    recurrence(cell=tanh) | recurrence(cell=x) | gated_linear_attention(decay=x) |
+    x(y=1) | rotary( | rotary(base=()) | /dev/null:X | nowhere.py:X(y=1) | os:environ
+"""
 """Texts of choices with options, good and bad."""
 
 
@@ -155,30 +94,21 @@ def near(field) -> list[Any]:
         choices = allowed.removeprefix("one of ").split(", or one from")[0].split(", ")
         values += [*choices, choices[0].upper(), choices[-1][:-1], choices[0] + " "]
     if "choices" in field.metadata:
-        values += OPTIONS
+        values += [text.strip() for text in OPTIONS.split("|")]
     return [*values, True, False] if field.type is bool else values
 
 
 def misspelled(key: str, rng: random.Random) -> list[str]:
     """`key` with a letter lost, doubled, changed for another, or swapped with the next."""
     i = rng.randrange(len(key))
-    lost, doubled, other = (
-        key[:i] + key[i + 1 :],
-        key[:i] + key[i] + key[i:],
-        key[:i] + "q" + key[i + 1 :],
-    )
-    return [
-        k
-        for k in (
-            lost,
-            doubled,
-            other,
-            key[:i] + key[i : i + 2][::-1] + key[i + 2 :],
-            key + ".x",
-            key.upper(),
-        )
-        if k != key
-    ]
+    before, letter, after = key[:i], key[i], key[i + 1 :]
+    swapped = before + key[i : i + 2][::-1] + key[i + 2 :]
+    wrong = [before + x + after for x in ("", 2 * letter, "q")]
+    wrong += [swapped, key + ".x", key.upper()]
+    return [other for other in wrong if other != key]
+
+
+GROUPS = ("", "model", "data", "training", "evaluation", "seed.x", 3, None, ("a",))
 
 
 def cases(count: int, seed: int = 0) -> Iterator[Case]:
@@ -192,31 +122,13 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
     bases = [name for name in BASES for _ in (0, 1)]
     plain = [(key, value) for key, field in known for value in near(field)]
     single = [(key, value) for key, _ in known for value in HOSTILE] + plain
-    single += [
-        (typo, field.default) for key, field in known for typo in misspelled(key, rng)
-    ]
-    single += [
-        (group, value)
-        for group in (
-            "",
-            "model",
-            "data",
-            "training",
-            "evaluation",
-            "seed.x",
-            3,
-            None,
-            ("a",),
-        )
-        for value in (3, "x", None, [], {}, {"h": "x"})
-    ]
+    for key, field in known:
+        single += [(typo, field.default) for typo in misspelled(key, rng)]
+    for group in GROUPS:
+        single += [(group, value) for value in (3, "x", None, [], {}, {"h": "x"})]
     rng.shuffle(single)
     for i in range(count):
-        changes = (
-            [single[i]]
-            if i < len(single)
-            else rng.sample(plain if i % 4 < 2 else single, 2)
-        )
+        changes = single[i : i + 1] or rng.sample(plain if i % 4 < 2 else single, 2)
         yield Case(bases[i % len(bases)], dict(changes), i % 2 == 1)
 
 

@@ -1,20 +1,14 @@
-"""Damages the files of a trial, of a sweep and of the cache, each in each way.
-
-    python -m tests.hostile.damages [--every=N]
+"""Damages the files of a trial and of a sweep, each in each way.
 
 What follows must be bit-identical to what follows undamaged, or be named in one line: an
 error that a user can mend, or a warning. A traceback, and other numbers in silence, are
-failures; they are listed.
+failures. Damages of the cache are in tests/experiments/data/test_dataset.py.
 """
 
-import argparse
 import contextlib
-import dataclasses
 import io
 import json
-import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,10 +98,7 @@ class World:
     def __init__(self, folder: Path):
         self.folder = folder
         self.trials = plan_trials({}, [POINT | {"seed": seed} for seed in SEEDS])
-        with _cache(folder / "cache"):
-            self.corpus = dataset.prepare(self.trials[0].settings.data)
-            other = self.trials[0].settings.data
-            self.other_corpus = dataset.prepare(dataclasses.replace(other, heldout=7))
+        self.corpus = dataset.prepare(self.trials[0].settings.data)
         for trial in self.trials:
             half = folder / "half" / trial.directory
             with contextlib.suppress(Interrupted):
@@ -124,7 +115,7 @@ class World:
 
     @property
     def states(self) -> dict[str, Callable[[Path], Any]]:
-        return dict(half=self._go_on, ended=self._look_at, cache=self._prepare)
+        return dict(half=self._go_on, ended=self._look_at)
 
     def cases(self) -> list[Case]:
         """Lists all damages: each of a file, and three of each file of a checkpoint.
@@ -163,7 +154,6 @@ class World:
 
     def _files(self, state) -> Iterator[str]:
         root = self.folder / state
-        kept = self.corpus.directory.name if state == "cache" else self._first
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
             is_top = state == "ended" and "/" not in name
@@ -171,7 +161,7 @@ class World:
             is_again = state == "ended" and "checkpoints/" in name
             if path.name == ".lock" or is_again:
                 continue
-            if path.is_file() and (kept in name or is_top):
+            if path.is_file() and (self._first in name or is_top):
                 yield name
 
     @property
@@ -181,9 +171,6 @@ class World:
     def _other(self, case):
         """Returns the same file of the neighbour."""
         name = case.file.replace(self._first, self.trials[1].directory)
-        if case.state == "cache":
-            ours = self.corpus.directory.name
-            name = case.file.replace(ours, self.other_corpus.directory.name)
         return self.folder / case.state / name
 
     def _copy(self, state, name):
@@ -223,16 +210,6 @@ class World:
             read.append((*values, trial.record, trial.metrics, arrays, examples))
         return done, result, results.base, results.sweeps, read
 
-    def _prepare(self, place):
-        with _cache(place):
-            made = dataset.prepare(self.trials[0].settings.data)
-        arrays = {}
-        for side in made.train._fields:
-            for field, array in getattr(made.train, side)._asdict().items():
-                arrays[side, field] = np.array(array).tolist()
-        texts = made.validation.text, made.test.text
-        return made.corpus_digest, made.vocabulary_model, made.counts, texts, arrays
-
 
 def _step_of(file: str) -> str | None:
     """Returns the step of the checkpoint that a file is of."""
@@ -246,34 +223,3 @@ def _unclocked(entries):
 def _are_equal(actual, expected) -> bool:
     # Through repr, in which NaN equals itself and a float has all its digits.
     return repr(actual) == repr(expected)
-
-
-@contextlib.contextmanager
-def _cache(path: Path):
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(path)
-    try:
-        yield
-    finally:
-        del os.environ["XDG_CACHE_HOME"]
-        if before is not None:
-            os.environ["XDG_CACHE_HOME"] = before
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=int, default=1, help="only each N-th damage")
-    options = parser.parse_args()
-    outcomes = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder))
-        for case in world.cases()[:: options.every]:
-            outcome = world.outcome(case)
-            outcomes[outcome] += 1
-            if outcome not in ("same", "named"):
-                print(f"{case.name}: {outcome}", flush=True)
-    print(dict(outcomes))
-
-
-if __name__ == "__main__":
-    main()

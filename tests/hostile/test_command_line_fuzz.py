@@ -14,21 +14,15 @@ from experiments.sweep.points import SweepError, expand
 from launch import command, config_flag
 from tests.hostile.config_cases import base, fields, misspelled
 
-# ml_collections loads config files by it.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning"),
-]
-
 
 def parsed(arguments, monkeypatch) -> ConfigDict:
     """The config that a command is given, as launch.command parses its flags."""
     values = flags.FlagValues()
     monkeypatch.setattr(flags, "FLAGS", values)
     monkeypatch.setattr(sys, "argv", ["x", *arguments])
-    sys.modules.pop("config_config", None)  # the config file before
     config_flag.define_config(values)
     command._parse(sys.argv)
-    return values.config
+    return config_flag.experiment(values).config
 
 
 def refusal(arguments, monkeypatch, capsys) -> str:
@@ -46,23 +40,21 @@ def refusal(arguments, monkeypatch, capsys) -> str:
 
 
 CONFIG = "--config=experiments/configs/quick.py"
-TYPED = (
+TYPED = [
     "two",
     "",
     "-1",
     "0",
     "1",
+    "0.5",
     "1e400",
     "nan",
     "None",
     "[1]",
-    "9" * 30,
-    "9" * 5000,
-    "a\nb",
     "True",
     "../x",
-    "0.5",
-)
+]
+TYPED += ["9" * 30, "9" * 5000, "a\nb"]
 
 
 def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
@@ -78,95 +70,65 @@ def test_flags_are_taken_or_refused_in_a_line(monkeypatch, capsys):
     assert len(known) < refused < 2 * len(known)
 
 
+IMPORT = "from ml_collections import ConfigDict\n"
+FILES = [
+    ("def get_config(:", ":1: SyntaxError"),
+    ("\nimport nowhere", ":2: ModuleNotFoundError: No module named 'nowhere'"),
+    ("", "it has no function get_config"),
+    ("\0", "source code string cannot contain null bytes"),
+]
+# What get_config() does in its second line.
+BODIES = [
+    ("return 1 / 0", ":2: ZeroDivisionError: division by zero"),
+    ("raise ValueError('a\\nb')", ":2: ValueError: a b"),
+    ("open('/nowhere/x')", ":2: FileNotFoundError"),
+    ("return 3", "get_config() must return a ConfigDict, not int"),
+    ("pass", "get_config() must return a ConfigDict, not NoneType"),
+    ("return {'model': {}}", "get_config() must return a ConfigDict, not dict"),
+]
+FILES += [(f"def get_config():\n    {body}", message) for body, message in BODIES]
+CONFIGS = [
+    ("{'model': 3}", "model must be a group of settings, not 3"),
+    ("{'model': {'hh': 3}}", "model.hh: no such setting; did you mean model.h?"),
+]
+for values, message in CONFIGS:
+    text = f"{IMPORT}def get_config():\n    return ConfigDict({values})"
+    FILES.append((text, message))
+
+
+@pytest.mark.parametrize(("text", "message"), FILES)
+def test_a_config_file_that_is_none(text, message, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.py"
+    path.write_text(text + "\n")
+    assert message in refusal([f"--config={path}"], monkeypatch, capsys)
+
+
 @pytest.mark.parametrize(
-    ("text", "arguments", "message"),
+    ("body", "message"),
     [
-        ("def get_config(:\n", [], "line 1: SyntaxError"),
-        (
-            "\nimport nowhere\n",
-            [],
-            "line 2: ModuleNotFoundError: No module named 'nowhere'",
-        ),
-        (
-            "def get_config():\n    return 1 / 0\n",
-            [],
-            "line 2: ZeroDivisionError: division by zero",
-        ),
-        (
-            "def get_config():\n    raise ValueError('a\\nb')\n",
-            [],
-            "line 2: ValueError: a b",
-        ),
-        (
-            "def get_config():\n    open('/nowhere/x')\n",
-            [],
-            "line 2: FileNotFoundError",
-        ),
-        (
-            "def get_config():\n    open('/nowhere/x')\n",
-            ["--config.model.h=2"],
-            "line 2: FileNotFoundError",
-        ),
-        (
-            "def get_config():\n    return {}['h']\n",
-            ["--config.model.h=2"],
-            "line 2: KeyError: 'h'",
-        ),
-        (
-            "def get_config():\n    return 3\n",
-            [],
-            "get_config() must return a ConfigDict, not int",
-        ),
-        (
-            "def get_config():\n    return 3\n",
-            ["--config.model.h=2"],
-            "Attribute <class 'int'>.model",
-        ),
-        (
-            "def get_config():\n    pass\n",
-            [],
-            "get_config() must return a ConfigDict, not NoneType",
-        ),
-        (
-            "def get_config():\n    return {'model': {'h': 2}}\n",
-            [],
-            "get_config() must return a ConfigDict, not dict",
-        ),
-        ("", [], "has no attribute 'get_config'"),
-        ("\0", [], "source code string cannot contain null bytes"),
-        (
-            "from ml_collections import ConfigDict\n"
-            "def get_config():\n    return ConfigDict({'model': 3})\n",
-            [],
-            "model must be a group of settings, not 3",
-        ),
-        (
-            "from ml_collections import ConfigDict\n"
-            "def get_config():\n    return ConfigDict({'model': {'hh': 3}})\n",
-            [],
-            "model.hh: no such setting; did you mean model.h?",
-        ),
+        ("open('/nowhere/x')", ":2: FileNotFoundError"),
+        ("return {}['h']", ":2: KeyError: 'h'"),
+        ("return 3", "get_config() must return a ConfigDict, not int"),
     ],
 )
-def test_a_config_file_that_is_none(
-    text, arguments, message, tmp_path, monkeypatch, capsys
+def test_a_flag_of_a_config_file_that_is_none(
+    body, message, tmp_path, monkeypatch, capsys
 ):
     path = tmp_path / "config.py"
-    path.write_text(text)
-    assert message in refusal([f"--config={path}", *arguments], monkeypatch, capsys)
+    path.write_text(f"def get_config():\n    {body}\n")
+    arguments = [f"--config={path}", "--config.model.h=2"]
+    assert message in refusal(arguments, monkeypatch, capsys)
+
+
+TABLE_3 = "experiments/configs/table3.py"
+QUICK = "experiments/configs/quick.py"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            "experiments/configs/table3.py:smoll",
-            "unknown preset 'smoll'; known: base, small, tiny",
-        ),
-        (
-            "experiments/configs/quick.py:small",
-            "quick.py takes no argument: leave out :small",
-        ),
+        (f"{TABLE_3}:smoll", "unknown preset 'smoll'; known: base, small, tiny"),
+        (f"{QUICK}:small", "quick.py takes no argument: leave out :small"),
         ("experiments/configs", "experiments/configs: no such file"),
         ("nowhere.py:x", "nowhere.py:x: no such file"),
     ],
@@ -181,21 +143,17 @@ def test_a_preset_that_is_none(given, message, monkeypatch, capsys):
     [
         (
             lambda: 1 / 0,
-            r"sweep 'x' gives no points: ZeroDivisionError: division by zero "
-            r"\(test_command_line_fuzz.py, line \d+\)",
+            r"ZeroDivisionError: .* \(test_command_line_fuzz.py, line \d+\)",
         ),
         (lambda: [{"model.h": 1}, 3], "sweep 'x' gives no points: TypeError"),
         (lambda: 3, "TypeError"),
         (lambda a, b: [], "TypeError"),
         (lambda: [{"label": 3}], "has the label 3, which is no text"),
-        (
-            lambda: ({"seed": i} for i in iter(int, 1)),
-            "'x' are more than 100,000 points",
-        ),
+        (lambda: ({"seed": i} for i in iter(int, 1)), "x are more than 100,000 points"),
     ],
 )
 def test_a_sweep_that_gives_no_points(points, message):
-    with pytest.raises(SweepError, match=message.replace("'x' are", "x are")):
+    with pytest.raises(SweepError, match=message):
         expand({"x": points}, ["x"])
 
 
@@ -211,14 +169,12 @@ def test_a_point_that_is_none(point):
 def test_a_point_on_a_config_that_has_no_such_group():
     with pytest.raises(SettingsError, match="model must be a group of settings, not 3"):
         resolve({"model": 3}, {"model.h": 2})
-    with pytest.raises(
-        SettingsError, match="a config must be a ConfigDict of settings, not None"
-    ):
+    message = "a config must be a ConfigDict of settings, not None"
+    with pytest.raises(SettingsError, match=message):
         resolve(None)
 
 
 def test_no_more_seeds_than_can_be_checked():
-    with pytest.raises(
-        SweepError, match="x times --seeds=1000000000 are more than 100,000 points"
-    ):
+    message = "x times --seeds=1000000000 are more than 100,000 points"
+    with pytest.raises(SweepError, match=message):
         expand({"x": lambda: [{}]}, ["x"], seeds=10**9)

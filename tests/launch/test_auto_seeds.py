@@ -8,9 +8,6 @@ from experiments.report.trial_files import read_results
 from experiments.stats.sequential import LOOKS
 from tests.calls import call
 
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
 

@@ -10,9 +10,6 @@ import pytest
 from launch.bench.__main__ import BENCHMARKS, load
 from tests.calls import call
 
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 
 def bench(*arguments):
     return call("bench.__main__", *arguments)

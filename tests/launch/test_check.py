@@ -16,6 +16,8 @@ OWN = "tests/experiments/own_parts.py"
         ("rotary", "positions"),
         ("talking", "heads"),
         ("restricted(radius=2)", "mixer"),
+        ("adamw(weight_decay=0.1)", "optimizer"),
+        ("cosine(warmup=4)", "schedule"),
         (f"{OWN}:Distance", "score"),
         (f"{OWN}:Gated", "positions"),
         (f"{OWN}:Heads", "heads"),

@@ -7,9 +7,6 @@ import pytest
 from tests.calls import call
 from tests.end_to_end.test_commands import CONFIG
 
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 
 @pytest.mark.ci
 def test_a_corpus_is_described_and_made_a_data_set(tmp_path):

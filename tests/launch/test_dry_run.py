@@ -1,10 +1,5 @@
 """What --dry_run says of a cluster."""
 
-import pytest
-
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 SWEEP = (
     "--config=tests/experiments/tiny_config.py",
     "--sweep=heads,seed",

@@ -5,9 +5,6 @@ import sys
 
 import pytest
 
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
-
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
 

@@ -7,15 +7,10 @@ import sys
 import jax
 import pytest
 
-from experiments.sweep.here import Here, Wishes
 from experiments.sweep.workers import Worker
 from experiments.system import machine
 from experiments.system.machine import PlatformError
-from experiments.system.signals import Interruption
 from launch import command
-
-# How ml_collections loads a config.
-pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
 
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
@@ -71,11 +66,6 @@ def test_a_worker_without_a_device_says_so(monkeypatch):
             worker.machine()
     finally:
         worker.stop()
-
-
-def test_an_error_before_training_is_not_hidden(tmp_path):
-    here = Here(tmp_path, {}, Wishes(), print, Interruption())
-    here.leave()
 
 
 def test_where_there_is_a_device_nothing_is_said():

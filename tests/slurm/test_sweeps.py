@@ -225,10 +225,9 @@ def test_a_task_that_cannot_work_shows_its_last_lines(cluster, tmp_path, monkeyp
     monkeypatch.setattr(slurm, "ASK_EVERY", 1.0)
     said = []
     broken = ["bash", "-c", "echo no device here; exit 3"]
-    executor = slurm.Slurm(tmp_path, 2, {}, broken, said.append)
-    executor.submit(plan_trials(tiny.config(), [{"seed": 0}, {"seed": 1}]))
+    trials = plan_trials(tiny.config(), [{"seed": 0}, {"seed": 1}])
     deadline = time.monotonic() + 90
-    while executor.poll():
+    for _ in slurm.train_on_slurm(tmp_path, trials, 2, {}, broken, said.append):
         assert time.monotonic() < deadline
     assert said[0].startswith("SLURM job ")
     assert len(said) == 3

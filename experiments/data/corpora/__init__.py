@@ -1,5 +1,5 @@
 """Where text comes from: CLDR (the embedded default), parallel text files, tables (TSV, CSV,
-JSON lines), TensorFlow Datasets, Hugging Face's datasets, text alone, and corpora from outside."""
+JSON lines), TensorFlow Datasets, Hugging Face's datasets, text alone, and custom corpora."""
 
 import importlib
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Source(Protocol):
     """Reads a corpus.
 
     It is made of the settings of the data. Its constructor raises CorpusError for what can
-    be known to be wrong without reading the text. A corpus from outside is such a class,
+    be known to be wrong without reading the text. A custom corpus is such a class,
     named by data.corpus=module:Name or file.py:Name; its constructor takes the settings
     of the data, and then its own options by name.
 
@@ -46,18 +46,19 @@ class Source(Protocol):
 
       cuts_long_texts: a class attribute; True for text without translations, the same on
         both sides, whose lines are cut into parts of data.max_length tokens.
-      labelled: a class attribute; True where the target has as many words as the source,
-        each the answer that is asked after the source's word in its place, or
-        vocabulary.NOTHING. A language model then reads the source, and is trained and scored
-        on the answers alone. It needs `symbols`.
+      objective: a class attribute, what is asked of a model: the name of one of
+        `experiments.objectives`, or a custom one's class; "translate" where there is none.
+        With "answer" the target has as many words as the source, each the answer that is
+        asked after the source's word in its place, or objectives.NOTHING, and it needs
+        `symbols`.
       symbols(): a method that returns a list or tuple of all words of its texts, which stand
         between white space. Each is then one token, and no vocabulary is trained.
-      answers: a class attribute; True where targets are answers, such as labels, and no
-        translations, as the setting data.answers says of other corpora.
       distances(): a method that returns for each pair of the test split how far back each
         answer is decided, in the order of the answers.
       links(): a method that returns `gold_alignments.Links` for each pair of the test
         split: the words that are translations of each other.
+      counts(): a method that returns how many pairs were left out, by the name of the reason,
+        once all was read.
       warnings(): a method that returns lines which a user should see before training.
     """
 
@@ -78,9 +79,6 @@ class Source(Protocol):
 
     def place(self, split: str, i: int) -> str:
         """Returns where pair i of a split stands, for messages: "val.en:7"."""
-
-    def counts(self) -> dict[str, int]:
-        """Returns what the source left out, by name, once all was read."""
 
 
 MODULES = {

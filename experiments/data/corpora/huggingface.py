@@ -70,10 +70,6 @@ class Source:
         """Returns the data set, its split and the number of a row."""
         return f"{self._name}, {split}, row {self._parts.number(split, i)}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every row is read."""
-        return {}
-
     def undivided(self, split: str) -> Iterator[Pairs]:
         """Gives all pairs of a split, those that are held out too."""
         rows = self._rows[split]

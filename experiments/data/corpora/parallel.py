@@ -79,10 +79,6 @@ class Source:
         """Returns the source's file and line of a pair."""
         return f"{self._paths[split][0]}:{self._parts.number(split, i) + 1}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every line is read."""
-        return {}
-
 
 def fingerprint(paths: Iterable[Path], options: object) -> str:
     """Returns a hash of the files' bytes and endings, and of options that JSON can write."""

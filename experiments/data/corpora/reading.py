@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from experiments.data.corpora import SPLITS, CorpusError, Pairs, Source
 from experiments.data.lines import Bad, as_line, fault
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING
 from experiments.settings import Data
 from experiments.settings.fields import shown
 
@@ -20,26 +20,26 @@ class Texts:
     """Gives the texts of a source on one line each, and counts its bad lines.
 
     A line is bad where a text cannot be read (`lines.fault`), where a word is none of the
-    source's symbols, and where labels are not as many as words. After all splits were read
-    bad lines are an error; with data.bad_lines=skip they are left out.
+    source's symbols, and where answers in places are not as many as words. After all splits
+    were read bad lines are an error; with data.bad_lines=skip they are left out.
 
     Raises:
-      CorpusError: `symbols` of the source is no method, or gives no words; or it is
-        labelled and has none.
+      CorpusError: `symbols` of the source is no method, or gives no words; or it has
+        answers in places and no symbols.
     """
 
     def __init__(self, source: Source, data: Data):
         self.source = source
         self.symbols = _symbols(source, data.corpus)
         """The words that are one token each; None where a vocabulary is trained."""
-        self._labelled = data.labelled
+        self._targets = data.asked.targets
         self._skips = data.bad_lines == "skip"
         self._numbers = {split: [] for split in SPLITS}
         self._named = {split: [] for split in SPLITS}
         self._known = {NOTHING, *(self.symbols or ())}
-        if self._labelled and self.symbols is None:
+        if self._targets == "places" and self.symbols is None:
             raise CorpusError(
-                f"data.corpus={data.corpus} is labelled and has no symbols: give it a method "
+                f"data.corpus={data.corpus} has answers in places and no symbols: give it a method "
                 "symbols() that returns all words of its texts"
             )
 
@@ -76,7 +76,8 @@ class Texts:
     def counts(self) -> dict[str, int]:
         """Returns what was left out, by name, once all was read."""
         bad = {f"{split}_bad": len(self._numbers[split]) for split in SPLITS}
-        return self.source.counts() | {name: n for name, n in bad.items() if n}
+        counts = getattr(self.source, "counts", dict)()
+        return counts | {name: n for name, n in bad.items() if n}
 
     def warnings(self) -> list[str]:
         """Returns what a user should see before training, once all was read."""
@@ -109,7 +110,10 @@ class Texts:
                 bad = self._bad(pair)
                 if bad is None:
                     good.source.append(as_line(pair[0]))
-                    good.target.append(as_line(pair[1]))
+                    target = as_line(pair[1])
+                    # White space around it would make a label another one.
+                    is_label = self._targets == "labels"
+                    good.target.append(target.strip() if is_label else target)
                     continue
                 numbers.append(i)
                 if len(named) < NAMED:
@@ -127,12 +131,14 @@ class Texts:
         return None if self.symbols is None else self._bad_words(pair)
 
     def _bad_words(self, pair) -> Bad | None:
-        words, labels = (text.split() for text in pair)
-        for word in (*words, *labels):
+        words, answers = (text.split() for text in pair)
+        if self._targets == "labels":
+            answers = []
+        for word in (*words, *answers):
             if word not in self._known:
                 return Bad(f"{shown(word)} is none of the words of symbols()")
-        if self._labelled and len(words) != len(labels):
-            return Bad(f"{len(words)} words and {len(labels)} labels")
+        if self._targets == "places" and len(words) != len(answers):
+            return Bad(f"{len(words)} words and {len(answers)} answers")
         return None
 
     def _stop(self):

@@ -95,10 +95,6 @@ class Source:
         row = ", row " if self._data.corpus == "csv" else ":"
         return f"{self._paths[split]}{row}{number}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every row is read."""
-        return {}
-
     def warnings(self) -> list[str]:
         """Returns a line where the first row of training looks like a header."""
         if self._data.has_header or self._data.corpus == "jsonl":

@@ -1,11 +1,11 @@
 """Tasks of the literature: texts of symbols, generated from a seed, with exact answers.
 
 A text is read from left to right, and at some of its positions a symbol is asked, which
-what was read so far decides. Labelled, as for a language model, the target has the answers
-in their places and NOTHING elsewhere; in pairs, as for an encoder-decoder, it has the
+what was read so far decides. With data.form=labels, for a language model, the target has the
+answers in their places and NOTHING elsewhere; in pairs, as for an encoder-decoder, it has the
 answers alone:
 
-    copy, labelled      source  a b >  a b      copy, pairs    source  a b
+    copy, labels        source  a b >  a b      copy, pairs    source  a b
                         target  _ _ a  b <                     target  a b <
 
 Text i of a split depends on data.corpus_seed, the split and i alone, so that splits share no
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from experiments.data.corpora import BLOCK, Pairs
-from experiments.data.vocabulary import NOTHING
+from experiments.objectives import NOTHING
 from experiments.settings import TaskData
 
 VERSION = 1
@@ -211,6 +211,23 @@ def induction(rng: random.Random, data, split: str) -> Text:
     return Text(symbols, {length - 1: answer}, length)
 
 
+def first(rng: random.Random, data, split: str) -> Text:
+    """Makes texts labelled by the marker that comes first, of several that each stand once.
+
+    Places and order of the markers are random, so that a guess is right in 1 / data.markers,
+    and so is whoever knows the symbols of a text and not their places.
+    """
+    length = data.lengths[split]
+    markers = rng.sample(data.alphabet[: data.markers], data.markers)
+    symbols = rng.choices(data.alphabet[data.markers :], k=length)
+    places = sorted(rng.sample(range(length), data.markers))
+    for place, marker in zip(places, markers, strict=True):
+        symbols[place] = marker
+    return Text(
+        symbols, {length - 1: Answer(markers[0], length - 1 - places[0])}, length
+    )
+
+
 GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "recall": recall,
     "flipflop": flipflop,
@@ -222,6 +239,7 @@ GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "sort": sort,
     "words": words,
     "induction": induction,
+    "first": first,
 }
 """The tasks by name: functions of random numbers, settings and split."""
 
@@ -232,7 +250,6 @@ class Source:
     def __init__(self, data: TaskData):
         self._data = data
         self._make = GENERATORS[data.corpus]
-        self.labelled = data.labelled
 
     def symbols(self) -> tuple[str, ...]:
         """Returns the symbols, each of which is one token."""
@@ -244,13 +261,17 @@ class Source:
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the texts of a split as pairs."""
-        write = self._with_labels if self.labelled else self._as_pair
+        write = (
+            self._as_pair if self._data.asked.targets != "places" else self._in_places
+        )
         texts = self.texts(split)
         while pairs := list(map(write, itertools.islice(texts, BLOCK))):
             yield Pairs(*map(list, zip(*pairs, strict=True)))
 
-    def distances(self) -> list[list[int]]:
-        """Returns for each text of the test the distance of each of its answers."""
+    def distances(self) -> list[list[int]] | None:
+        """Returns for each text of the test the distance of each of its answers, if any."""
+        if not self._data.asked.answers:
+            return None
         return [
             [answer.distance for answer in text.answers.values()]
             for text in self.texts("test")
@@ -269,15 +290,11 @@ class Source:
         """Returns a text's name."""
         return f"{self._data.corpus}, {split}, text {i}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every text is used."""
-        return {}
-
-    def _with_labels(self, text):
-        labels = [NOTHING] * len(text.symbols)
+    def _in_places(self, text):
+        answers = [NOTHING] * len(text.symbols)
         for position, answer in text.answers.items():
-            labels[position] = answer.symbol
-        return " ".join(text.symbols), " ".join(labels)
+            answers[position] = answer.symbol
+        return " ".join(text.symbols), " ".join(answers)
 
     def _as_pair(self, text):
         answers = [answer.symbol for answer in text.answers.values()]

@@ -59,10 +59,6 @@ class Source:
         """Returns the file and line of a text."""
         return f"{self._paths[split]}:{self._range(split)[0] + i + 1}"
 
-    def counts(self) -> dict[str, int]:
-        """Returns nothing, as every line is read."""
-        return {}
-
     def _range(self, split):
         """Returns the first line of a split, from 0 on, and the one after its last."""
         if not self._heldout:

@@ -87,9 +87,6 @@ class Source:
     def place(self, split: str, i: int) -> str:
         return f"{self._data.dataset}, {split}, pair {i}"
 
-    def counts(self) -> dict[str, int]:
-        return {}
-
 
 def build(
     source: corpora.Source, languages: tuple[str, str], directory: Path, name: str

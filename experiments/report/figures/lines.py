@@ -37,6 +37,11 @@ _CURVES = {
     ("train", "loss"): "training loss, nats per token",
 }
 
+_CURVES_OF_LABELS = {
+    ("validation", "cross_entropy"): "validation cross-entropy, nats per label",
+    ("train", "loss"): "training loss, nats per label",
+}
+
 PARTS = (0.5, 1, 1.5, 2, 3, 4)
 """Ends of buckets beyond training, in longest training sentences."""
 
@@ -81,25 +86,27 @@ def _add_line(axes, xs, ys, row, texts, linewidth=1.1, markersize=3.0):
 def training_curves(
     rows: Sequence[tuple[str, Sequence[TrialResult]]],
 ) -> Picture | None:
-    """Draws validation perplexity and training loss over steps, a colour for each row.
+    """Draws the losses of validation and training over steps, a colour for each row.
 
     A line is the mean over the seeds that logged a step, its band goes from their lowest to
     their highest value. `rows` are (label, trials) in the table's order. None where no trial
     has logged anything.
     """
-    trials = itertools.chain(*[members for _, members in rows])
-    if not any(len(trial.curve(*c)[0]) for trial in trials for c in _CURVES):
+    trials = list(itertools.chain(*[members for _, members in rows]))
+    of_labels = any(len(t.curve("validation", "cross_entropy")[0]) for t in trials)
+    curves = _CURVES_OF_LABELS if of_labels else _CURVES
+    if not any(len(trial.curve(*c)[0]) for trial in trials for c in curves):
         return None
 
     def panel(curve):
-        return lambda axes: _draw_curves(axes, rows, curve)
+        return lambda axes: _draw_curves(axes, rows, curve, curves[curve])
 
     return _draw_panels(
-        "training curves", [label for label, _ in rows], list(map(panel, _CURVES))
+        "training curves", [label for label, _ in rows], list(map(panel, curves))
     )
 
 
-def _draw_curves(axes, rows, curve):
+def _draw_curves(axes, rows, curve, title):
     spots = []
     for row, (label, trials) in enumerate(rows):
         steps, mean, low, high = over_seeds([trial.curve(*curve) for trial in trials])
@@ -122,7 +129,7 @@ def _draw_curves(axes, rows, curve):
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if curve[1] == "perplexity":
         use_log_scale(axes, "y")
-    axes.set(title=_CURVES[curve], xlabel="step")
+    axes.set(title=title, xlabel="step")
     return spots
 
 
@@ -205,7 +212,7 @@ def by_length(
     of that. A metric is drawn if all trials kept their sentences of it; None where no trial
     kept sentences.
     """
-    has_sentences = lambda trial: "validation_nll" in trial
+    has_sentences = lambda trial: "validation_source" in trial
     rows = [(label, list(filter(has_sentences, seeds))) for label, seeds in rows]
     trials = list(itertools.chain(*[seeds for _, seeds in rows]))
     # All seeds of a row have the same sentences.

@@ -3,22 +3,35 @@
 import itertools
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import RNN, T5, Context, LanguageModel, Relative, config
+from attn import RNN, T5, Context, LanguageModel, Learned, Transformer, config
 from attn.io import from_arrays, load, save, to_arrays
 from attn.nn.layers import PostFinal, Pre
-from tests.attn.io.random_transformer import SIZES, assert_same, build
 from tests.attn.nn.modules import random_variables, sentences
 
+D, H = 14, 2
+SIZES = dict(N=2, d_model=D, d_ff=17, h=H, d_k=D // H, d_v=D // H)
 OPTIONS = [
-    dict(),
-    dict(norm=Pre(), embeddings="target", score="additive"),
-    dict(norm=PostFinal(), embeddings="separate", positions=T5(), score="bilinear"),
-    dict(positions=Relative(), biases=False),
+    dict(norm=Pre(), embeddings="separate", score="additive", positions=Learned()),
+    dict(norm=PostFinal(), positions=T5(), score="bilinear", biases=False),
 ]
+
+
+def assert_same(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+def build(**options):
+    """Returns a model, and variables at random."""
+    defaults = dict(biases=True, positions=Learned())
+    model = Transformer(config.Transformer(**SIZES | defaults | options), 29, 13)
+    tokens = np.zeros((1, 1), np.int32)
+    return model, random_variables(model, *sentences(tokens, tokens), seed=3)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

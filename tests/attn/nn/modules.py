@@ -34,6 +34,21 @@ def count(variables):
     return sum(x.size for x in jax.tree.leaves(variables.get("params", {})))
 
 
+def assert_slopes(total, params, gradients, step, rtol, atol):
+    """Compares gradients with differences of `total(params)`, each in a random direction."""
+    draw = np.random.default_rng(7).normal
+    leaves, tree = jax.tree.flatten(params)
+    for i, own in enumerate(jax.tree.leaves(gradients)):
+        way = draw(size=own.shape)
+        ends = []
+        for size in (step, -step):
+            moved = [*leaves[:i], leaves[i] + size * way, *leaves[i + 1 :]]
+            ends.append(total(tree.unflatten(moved)))
+        slope = (ends[0] - ends[1]) / (2 * step)
+        along = (np.asarray(own) * way).sum()
+        np.testing.assert_allclose(along, slope, rtol=rtol, atol=atol)
+
+
 def steps(model, variables, x, cache, mask=None, method=None):
     """Returns the outputs (B, K, N, …) of N steps of K hypotheses x (B, K, N, …).
 

@@ -18,13 +18,11 @@ from attn import (
     MultiHeadAttention,
     Relative,
     Rotary,
-    Transformer,
     config,
     keys_of_rows,
 )
 from attn.jax_versions import enable_x64
-from tests.attn import oracle
-from tests.attn.nn import slow_search
+from tests.attn import numpy_transformer
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
 B = 2
@@ -153,14 +151,7 @@ def test_equals_the_oracle(options):
     p, x, memory = jax.tree.map(np.float64, (params, *inputs()))
     for b in range(B):
         visible = np.broadcast_to(np.arange(M) < LENGTHS[b], (N, M))
-        source = memory[b] @ p["w_c"] if "w_c" in p else memory[b]
-        heads = []
-        for i in range(H):
-            j = i // (H // options["h_kv"])
-            q = x[b] @ p["w_q"][:, i] + p["b_q"][i]
-            k, v = (source @ p[f"w_{y}"][:, j] + p[f"b_{y}"][j] for y in "kv")
-            heads.append(oracle.attention(q, k, v, visible)[0])
-        expected = np.concatenate(heads, -1) @ p["w_o"].reshape(-1, D) + p["b_o"]
+        expected = numpy_transformer.multi_head(p, visible, memory[b])(x[b])
         np.testing.assert_allclose(out[b], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -266,33 +257,6 @@ def test_a_step_over_latents_makes_no_keys():
     assert largest() == B * entries * C
     assert largest(score="bilinear") == B * entries * C
     assert largest(score=Normed) >= B * entries * H * K
-
-
-def test_a_beam_search_finds_the_tokens_of_the_plain_form():
-    """Of latents, of which one head of keys is made for all."""
-    sizes = dict(N=1, d_model=10, d_ff=17, h=H, d_k=6, d_v=5)
-    vocabulary, length = slow_search.VOCABULARY, slow_search.LENGTH
-    plain, latent = (
-        config.Transformer(**sizes, **more) for more in ({}, dict(h_kv=1, d_c=C))
-    )
-    model, variables = slow_search.build(latent)
-
-    def of_layer(layer):
-        return {
-            name: repeated(without_latents(x), 1) if name.endswith("attention") else x
-            for name, x in layer.items()
-        }
-
-    params = {
-        name: of_layer(x) if "coder_" in name and isinstance(x, dict) else x
-        for name, x in variables["params"].items()
-    }
-    sentences = slow_search.sentences()
-    actual = slow_search.searcher(model, 2, 2)(variables, *sentences)
-    search = slow_search.searcher(Transformer(plain, vocabulary, length), 2, 2)
-    expected = search(variables | {"params": params}, *sentences)
-    np.testing.assert_array_equal(actual.tokens, expected.tokens)
-    np.testing.assert_allclose(actual.log_probs, expected.log_probs, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from attn import (
 )
 from attn.nn.layers import NORMS, PostFinal, Pre
 from tests.attn import numpy_transformer
-from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
+from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
 
 SIZES = dict(N=2, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
 D = SIZES["d_model"]
@@ -157,19 +157,3 @@ def test_dropout_of_a_row_is_its_own_whatever_batch_it_is_in():
     tokens = tokens.at[3].set(tokens[1])
     other = hidden([1, 3])
     assert not np.allclose(other[0], other[1])
-
-
-def test_parameters():
-    _, variables = build()
-    N, d_model, d_ff, h, d_k, d_v = SIZES.values()
-    of_layer = 2 * d_model * h * (d_k + d_v) + 2 * d_model * d_ff + d_ff + 5 * d_model
-    assert count(variables) == VOCABULARY * d_model + N * of_layer
-
-
-def test_positions_are_looked_up():
-    model, variables = build()
-    shifted = variables | {
-        "positions": jax.tree.map(lambda x: x[::-1], variables["positions"])
-    }
-    plain, other = (apply(model, v, text(), CAUSAL) for v in (variables, shifted))
-    assert np.abs(plain - other).max() > 1e-3

@@ -290,12 +290,6 @@ def test_neighbours_are_what_the_mask_says(mask, offsets):
                 )
 
 
-def test_a_mask_of_the_whole_is_its_picture():
-    n = SEGMENTS.shape[1]
-    for mask in (PACKED, PACKED & Mask.causal(1), Mask.window(2, 1)):
-        assert picture(dense_mask(mask, (1,), n, n)[0]) == mask.picture(n, n)
-
-
 def test_heads_of_their_own_are_refused():
     with pytest.raises(
         ValueError, match="a mask with an axis for heads is for attention only"
@@ -328,11 +322,3 @@ def test_an_odd_width_is_refused():
 )
 def test_parameters(module, expected):
     assert count(build(module)) == expected
-
-
-def test_masks_that_do_not_fit_are_refused():
-    mask = Mask.dense(np.ones((4, 3), bool))
-    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
-        neighbours(mask, (2,), 3, (-1, 0))
-    with pytest.raises(ValueError, match=r"array of shape \(4, 3\) does not fit"):
-        dense_mask(mask, (2,), 3, 3)

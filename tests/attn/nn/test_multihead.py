@@ -2,34 +2,31 @@
 heads; its parameters, its cache and its options.
 """
 
-import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attn
 from attn import (
-    T5,
     Additive,
-    ALiBi,
     Bilinear,
     Context,
     CrossAttention,
     Mask,
     MultiHeadAttention,
-    Positions,
-    Relative,
-    Rotary,
     config,
     keys_of_rows,
 )
 from attn.jax_versions import enable_x64
-from tests.attn import oracle
-from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
+from tests.attn import numpy_transformer
+from tests.attn.nn.modules import (
+    apply,
+    assert_slopes,
+    count,
+    random_variables,
+)
 from tests.attn.nn.scores import CASES, A, H, K
 
 B = 2
@@ -74,22 +71,11 @@ def attended(model, params, mask=Mask(), **context):
     return apply(model, {"params": params}, x, ctx)[0]
 
 
-def exact(p, x, memory, visible, name, combine):
+def exact(p, x, memory, visible, name):
     """Computes one example in float64."""
     p, x, memory = jax.tree.map(np.float64, (p, x, memory))
-    parts = [
-        oracle.attention(
-            x @ p["w_q"][:, i],
-            memory @ p["w_k"][:, i],
-            memory @ p["w_v"][:, i],
-            visible,
-            CASES[name][1](p.get("score"), i),
-        )[0]
-        for i in range(H)
-    ]
-    if combine == "mean":
-        return np.mean(parts, 0)
-    return np.concatenate(parts, -1) @ p["w_o"].reshape(-1, D)
+    score = functools.partial(CASES[name][1], p.get("score"))
+    return numpy_transformer.multi_head(p, visible, memory, score)(x)
 
 
 @every_score
@@ -100,14 +86,13 @@ def test_outputs_and_gradients_equal_the_oracles(name, combine):
     x, memory, pull = (draw(size=(B, n, D)) for n in (N, M, N))
     mask = Mask.causal(1) & Mask.padding(LENGTHS)
     visible = np.tri(N, M, 1) * (np.arange(M) < LENGTHS[:, None, None])
-    h = 3e-6
     params = jax.tree.map(np.float64, params)
     others = {part: leaf for part, leaf in params.items() if part != "score"}
 
     def expected(score):
         of = others | {"score": score}
         rows = zip(x, memory, visible, strict=True)
-        return np.stack([exact(of, *row, name, combine) for row in rows])
+        return np.stack([exact(of, *row, name) for row in rows])
 
     def loss(score, x, memory):
         variables = {"params": others | ({"score": score} if score else {})}
@@ -122,14 +107,12 @@ def test_outputs_and_gradients_equal_the_oracles(name, combine):
     np.testing.assert_allclose(np.asarray(out), expected(own), rtol=1e-9, atol=1e-9)
     assert set(gradients) == set(own)
     for leaf, gradient in jax.tree.map(np.asarray, gradients).items():
-        assert (np.abs(gradient).reshape(H, -1).max(-1) > 1e-4).all()  # in every head
-        way = draw(size=gradient.shape)
-        ends = [
-            (expected(own | {leaf: own[leaf] + step * way}) * pull).sum()
-            for step in (h, -h)
-        ]
-        slope = (ends[0] - ends[1]) / (2 * h)
-        np.testing.assert_allclose((gradient * way).sum(), slope, rtol=1e-6, atol=1e-8)
+        assert (np.abs(gradient).reshape(H, -1).max(-1) > 1e-4).all(), leaf
+
+    def total(score):
+        return (expected(score) * pull).sum()
+
+    assert_slopes(total, own, gradients, 3e-6, rtol=1e-6, atol=1e-8)
 
 
 @every_score
@@ -218,14 +201,6 @@ def test_initial_values_are_glorot_uniform():
         assert (np.abs(alike - np.eye(len(drawn))) < 0.1).all()
 
 
-def test_an_empty_cache_has_room_for_keys_and_values():
-    model = MultiHeadAttention(description())
-    (keys, values), of_positions = model.empty_cache(2, 19, jnp.bfloat16)
-    assert keys.shape == (2, H, K, 19) and values.shape == (2, H, 19, 17)
-    assert keys.dtype == values.dtype == jnp.bfloat16
-    assert of_positions is None
-
-
 @pytest.mark.parametrize(
     ("saved", "score", "message"),
     [
@@ -239,48 +214,6 @@ def test_parameters_of_another_score_are_refused(saved, score, message):
 
 
 # Options
-
-
-@dataclasses.dataclass(frozen=True)
-class Log(Positions):
-    """One's own: −slope · log(1 + |j − i|) (Chi et al. 2022)."""
-
-    def bias(self, key, h, causal):
-        return LogBias(jnp.ones(h))
-
-
-@attn.bias
-class LogBias:
-    slopes: Any
-
-    def tile(self, i, j):
-        distance = jnp.abs(j[None] - i[:, None])
-        return -self.slopes * jnp.log1p(distance.astype(jnp.float32))
-
-
-@pytest.mark.parametrize(
-    "positions", [Rotary(), Relative(3), T5(8, max_distance=6), Log()], ids=repr
-)
-def test_distances_count_in_a_full_pass_and_in_steps(positions):
-    options = dict(biases=True, positions=positions, d_k=4, d_v=5, combine="mean")
-    model, params = build(cls=MultiHeadAttention, **options)
-    variables = {"params": params}
-    x, _ = inputs()
-    every, rolled = (
-        apply(model, variables, y, Context())[0] for y in (x, jnp.roll(x, 1, axis=1))
-    )
-    # Without distances these would be the same.
-    assert not np.allclose(jnp.roll(rolled, -1, axis=1), every, atol=1e-3)
-    whole, _ = apply(model, variables, x, CAUSAL)
-    cache = model.empty_cache(B, N, x.dtype)
-    actual = steps(model, variables, x[:, None], cache)[:, 0]
-    np.testing.assert_allclose(actual, whole, rtol=2e-5, atol=2e-6)
-
-
-def test_alibi_has_no_parameters_and_a_trained_bias_has():
-    for positions, has in ((ALiBi(), False), (Relative(3), True), (Rotary(), False)):
-        _, params = build(cls=MultiHeadAttention, positions=positions, d_k=4)
-        assert ("relative" in params) == has
 
 
 def test_weights_drop_by_the_rows_keys_alone():

@@ -12,7 +12,7 @@ from attn.config import CELLS
 from attn.jax_versions import enable_x64
 from attn.nn.layers import EMBEDDINGS
 from tests.attn import numpy_rnn
-from tests.attn.nn.modules import apply, count, random_variables, sentences
+from tests.attn.nn.modules import apply, random_variables, sentences
 
 D = 6
 VOCABULARY = 29
@@ -178,14 +178,6 @@ def test_dropout_is_drawn_with_keys():
     assert 0.3 < (first[..., :-1] == 0).mean() < 0.7
     plain = apply(model, variables, source, target, *contexts)
     np.testing.assert_allclose(call(None), plain, rtol=1e-5)
-
-
-def test_parameters():
-    _, variables = build("none", "lstm", "tied", 1)
-    matrices = 6 + 8 + 1 + 2
-    biases = 4 + 4 + 1 + 1
-    embedding = VOCABULARY * D
-    assert count(variables) == embedding + matrices * D**2 + biases * D + VOCABULARY
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from attn import (
     config,
     sample,
 )
-from attn.cache import kept_positions
 from attn.masks.near import dense_mask, visible_at
 from attn.nn.layers import Pre
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
@@ -242,16 +241,3 @@ def test_a_sample_under_a_window_has_its_probability():
         size = (tokens[b] > 0).sum()
         expected = each[b, np.arange(size), tokens[b, :size]].sum()
         np.testing.assert_allclose(drawn.log_probs[b], expected, rtol=1e-4)
-
-
-def test_places_of_a_ring_by_hand():
-    assert kept_positions(5, 4).tolist() == [4, 5, 2, 3]
-    assert kept_positions(2, 4).tolist() == [0, 1, 2, -1]
-
-
-def test_what_a_step_sees():
-    mask = Mask.padding(np.array([2, 4])) & Mask.window(2, 1)
-    visible = visible_at(mask, (2,), jnp.array([1, 3]), 5)
-    assert visible.astype(int).tolist() == [[[1, 1, 0, 0, 0]], [[0, 1, 1, 1, 0]]]
-    with pytest.raises(ValueError, match="does not fit"):
-        visible_at(Mask.dense(np.ones((2, 5, 5), bool)), (3,), jnp.int32(0), 5)

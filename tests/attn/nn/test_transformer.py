@@ -85,14 +85,6 @@ def test_no_token_sees_the_future(states):
     assert (moved[np.tri(7) == 0] < 1e-5).all()
 
 
-def test_sinusoids():
-    table = sinusoidal(50, 8)
-    np.testing.assert_allclose(table[7, 4], np.sin(7 / 10_000 ** (4 / 8)), rtol=1e-6)
-    np.testing.assert_allclose(table[7, 5], np.cos(7 / 10_000 ** (4 / 8)), rtol=1e-6)
-    with pytest.raises(ValueError, match="d_model=7 must be even"):
-        sinusoidal(50, 7)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_layouts_of_the_sinusoids(layout):
     i = np.arange(4)

@@ -43,12 +43,6 @@ def test_what_fills_a_table_and_no_more_is_data():
     assert not Randomised().in_layers
 
 
-def test_the_table_of_learned_positions_alone_is_trained():
-    assert Learned.trained
-    others = set(POSITIONS.values()) - {Learned}
-    assert not any(cls.trained for cls in others)
-
-
 @pytest.mark.parametrize("cls", [NoPositions, Rotary, ALiBi, T5, Relative])
 def test_the_table_is_zero_by_default(cls):
     np.testing.assert_array_equal(cls().table(KEY, 5, 4), np.zeros((5, 4)))
@@ -58,12 +52,6 @@ def test_the_table_of_sinusoids_has_its_options():
     value = Sinusoidal(base=100.0, layout="halves")
     table = value.table(KEY, 5, 4)
     np.testing.assert_array_equal(table, sinusoidal(5, 4, "halves", 100.0))
-
-
-def test_values_of_equal_options_are_equal():
-    assert Rotary() == Rotary(10_000.0)
-    assert hash(T5(16)) == hash(T5(buckets=16))
-    assert Sinusoidal() != Learned()
 
 
 def test_a_fraction_of_a_head_is_turned():

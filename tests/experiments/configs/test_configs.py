@@ -23,38 +23,17 @@ from experiments.sweep.points import expand, load_config, sweeps_of
 from experiments.trial import cost
 from tests.cases import the_rest_in_ci
 
-CONFIGS = (
-    "quick",
-    "multi30k",
-    "paper",
-    "paper:big",
-    *(f"table3:{preset}" for preset in table3.PRESETS),
-    "scores",
-    "positions",
-    "layers",
-    "multihead",
-    "systems",
-    "systems:multi30k",
-    "hard",
-    "hard:rnn",
-    "language",
-    "language:text",
-    *(f"tasks:{task}" for task in TASKS),
-    "recall",
-    "sinks",
-    "rates",
-    "heads_kv",
-    "precision",
-    "precision:multi30k",
-    "variants",
-    *(f"lengths:{task}" for task in lengths.LENGTHS),
-    "state:words",
-    "state:flipflop",
-    "wmt14_ende",
-    "wmt14_ende:big",
-    "wmt14_enfr",
-    "wmt14_enfr:big",
-)
+QUICK = """
+    quick multi30k paper paper:big table3:tiny language sinks heads_kv precision
+    precision:multi30k lengths:copy tasks:copy wmt14_ende wmt14_ende:big wmt14_enfr
+    wmt14_enfr:big
+""".split()
+SLOW = """
+    scores positions layers multihead systems systems:multi30k hard hard:rnn language:text
+    recall rates variants state:words state:flipflop table3:base table3:small
+""".split()
+SLOW += [f"tasks:{task}" for task in TASKS if task != "copy"]
+SLOW += [f"lengths:{task}" for task in lengths.LENGTHS if task != "copy"]
 
 
 def config(name):
@@ -72,34 +51,7 @@ def rows(preset):
     return {one.label: one for one in planned}
 
 
-SLOW = (
-    "table3:base",
-    "table3:small",
-    "scores",
-    "positions",
-    "layers",
-    "multihead",
-    "systems",
-    "systems:multi30k",
-    "hard",
-    "hard:rnn",
-    "language:text",
-    *(f"tasks:{task}" for task in TASKS if task != "copy"),
-    "recall",
-    "rates",
-    "variants",
-    "lengths:reverse",
-    "lengths:sort",
-    "lengths:recall",
-    "state:words",
-    "state:flipflop",
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.ci] * (name in SLOW)) for name in CONFIGS],
-)
+@pytest.mark.parametrize("name", the_rest_in_ci([*QUICK, *SLOW], first=len(QUICK)))
 def test_every_point_builds(name):
     module, base = config(name)
     known = sweeps_of(module)
@@ -115,16 +67,9 @@ def test_the_quick_table_has_what_the_readme_promises():
         (m["h"], m["d_k"], m["positions"])
         for m in (point.settings.to_dict()["model"] for point in points)
     }
-    assert models == {
-        (4, 16, "sinusoidal"),
-        (4, 16, "learned"),
-        (4, 16, "none"),
-        (4, 4, "sinusoidal"),
-        (4, 8, "sinusoidal"),
-        (1, 64, "sinusoidal"),
-        (2, 32, "sinusoidal"),
-        (8, 8, "sinusoidal"),
-    }
+    sizes = [(4, 16), (4, 4), (4, 8), (1, 64), (2, 32), (8, 8)]
+    expected = {(*size, "sinusoidal") for size in sizes}
+    assert models == expected | {(4, 16, "learned"), (4, 16, "none")}
     assert len(points) == 16
 
 
@@ -135,15 +80,10 @@ def test_wmt14_is_the_papers():
             resolve(config(f"{name}:{model}")[1]) for name in names
         )
         assert german.model == paper.model and german.evaluation == paper.evaluation
-        assert (
-            german.training
-            == dataclasses.replace(paper.training, bucket_by_length=True)
-            == french.training
-        )
-        assert (german.data.vocabulary_size, french.data.vocabulary_size) == (
-            37_000,
-            32_000,
-        )
+        by_length = dataclasses.replace(paper.training, bucket_by_length=True)
+        assert german.training == french.training == by_length
+        assert german.data.vocabulary_size == 37_000
+        assert french.data.vocabulary_size == 32_000
         assert french.model == paper.model
         assert french.rates.P_drop == 0.1
 
@@ -153,11 +93,8 @@ def test_table_3_has_the_papers_rows(preset):
     assert tuple(rows(preset)) == tuple(TABLE_3)
     base = rows(preset)["base"].settings
     assert rows(preset)["base"].point == {}
-    assert (base.rates.P_drop, base.training.eps_ls, base.model.positions) == (
-        0.1,
-        0.1,
-        Sinusoidal(),
-    )
+    assert base.rates.P_drop == base.training.eps_ls == 0.1
+    assert base.model.positions == Sinusoidal()
     assert base.evaluation.weights == "raw"
 
 
@@ -167,24 +104,15 @@ def test_at_the_papers_sizes_a_label_is_the_truth():
             key, value = label.split()[1].split("=")
             group = "training" if key == "eps_ls" else "model"
             assert row.settings.to_dict()[group][key] == float(value)
-    heads = [
-        tuple(row.point.values())
-        for label, row in rows("base").items()
-        if "(A)" in label
-    ]
+    of_heads = [row for label, row in rows("base").items() if "(A)" in label]
+    heads = [tuple(row.point.values()) for row in of_heads]
     assert heads == [(1, 512, 512), (4, 128, 128), (16, 32, 32), (32, 16, 16)]
     wide, big = (rows("base")[label].settings for label in ("(C) d_model=1024", "big"))
-    assert (wide.model.d_k, wide.model.d_v, wide.model.d_ff, wide.model.h) == (
-        128,
-        128,
-        2048,
-        8,
-    )
+    m = wide.model
+    assert (m.d_k, m.d_v, m.d_ff, m.h) == (128, 128, 2048, 8)
     the_papers = resolve(config("paper:big")[1])
-    assert (big.model, big.training.steps) == (
-        the_papers.model,
-        the_papers.training.steps,
-    )
+    assert big.model == the_papers.model
+    assert big.training.steps == the_papers.training.steps
 
 
 @pytest.mark.parametrize("preset", ["small", "tiny"])

@@ -3,10 +3,7 @@ and the same ones every time."""
 
 import collections
 import hashlib
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -262,23 +259,9 @@ def test_the_seed_decides_everything(corpus):
     assert set(cldr.generate(**SMALL, seed=1).test.source) != set(corpus.test.source)
 
 
-def test_same_corpus_in_another_process(corpus):
-    """Under another hash seed than this one's, so that no order comes from a set."""
-    program = (
-        "from experiments.data.corpora import cldr; "
-        "print(ascii(cldr.generate(pairs=2000, heldout=100)))"
-    )
-    own = os.environ.get("PYTHONHASHSEED")
-    environment = os.environ | {"PYTHONHASHSEED": "2" if own == "1" else "1"}
-    printed = subprocess.check_output(
-        [sys.executable, "-c", program], env=environment, text=True
-    )
-    assert printed.strip() == ascii(corpus)
-
-
 def test_golden_digest(corpus):
-    """Holds while babel is locked; where it is not, results made before and after are
-    not comparable."""
+    """Holds while babel is locked, under any hash seed; where it is not, results made
+    before and after are not comparable."""
     assert hashlib.sha256(ascii(corpus).encode()).hexdigest()[:16] == "45be6ed842008afc"
 
 

@@ -85,9 +85,12 @@ FAULTS = {
         "symbols() has 's1' more than once",
     ),
     "too few labels": (
-        dict(labelled=True, read=lambda self, split: iter([Pairs(["s1 s2"], ["s1"])])),
+        dict(
+            objective="answer",
+            read=lambda self, split: iter([Pairs(["s1 s2"], ["s1"])]),
+        ),
         "each split has pairs of texts, as many on both sides",
-        "bad lines: train:0: 2 words and 1 labels",
+        "bad lines: train:0: 2 words and 1 answers",
     ),
     "distances of one answer": (
         dict(distances=lambda self: [[1], [1], [1], [1]]),

@@ -82,59 +82,6 @@ def test_the_fingerprint_sees_every_word_and_every_border(folder):
     assert len(prints) == 5
 
 
-@pytest.mark.parametrize(
-    ("data", "lines"),
-    [
-        pytest.param(b"one\r\ntwo\r\n", ["one", "two"], id="CRLF"),
-        pytest.param(b"one\ntwo", ["one", "two"], id="no last newline"),
-        pytest.param(b"\xef\xbb\xbfone\ntwo\n", ["one", "two"], id="BOM"),
-        pytest.param(
-            "o\u2028n\x85e\x0b\x0c\ntw\ro\n".encode(),
-            # Within a line they are blanks.
-            ["o n e", "tw o"],
-            id="U+2028",
-        ),
-    ],
-)
-def test_only_a_newline_ends_a_line(folder, data, lines):
-    (folder / "train.en").write_bytes(data)
-    assert read(folder).source == lines
-
-
-def test_gzip_is_read_where_there_is_no_plain_file(folder):
-    plain = read(folder)
-    data = (folder / "train.de").read_bytes()
-    (folder / "train.de").unlink()
-    (folder / "train.de.gz").write_bytes(gzip.compress(data))
-    assert read(folder) == plain
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(
-            b"a\nb\nc\n",
-            r"train\.en has 3 lines but .*train\.de has 2; line i of one must",
-            id="unequal",
-        ),
-        pytest.param(
-            b"", r"train\.en: the file is empty; give one sentence a line", id="empty"
-        ),
-        pytest.param(
-            b"good\nb\xe4d\n",
-            r"train\.en:2: invalid UTF-8 \(byte 0xe4\): convert",
-            id="Latin-1",
-        ),
-        pytest.param(b"good\nb\0d\n", r"train\.en:2: NUL character", id="NUL"),
-    ],
-)
-def test_bad_text_is_one_clear_line(folder, data, message):
-    (folder / "train.en").write_bytes(data)
-    with pytest.raises(CorpusError, match=message) as error:
-        read(folder)
-    assert "\n" not in str(error.value)
-
-
 def test_a_missing_file_is_named_with_what_there_is(folder):
     (folder / "val.de").unlink()
     with pytest.raises(

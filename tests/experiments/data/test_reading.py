@@ -11,6 +11,7 @@ from experiments.data.corpora import SPLITS, CorpusError, Pairs
 from experiments.data.corpora.reading import Texts
 from experiments.data.dataset import prepare
 from experiments.data.vocabulary import NOTHING, VocabularyError
+from experiments.objectives import Answer, Translate
 from experiments.settings import FilesData, TextData, TsvData
 from tests.experiments import tiny
 
@@ -139,8 +140,8 @@ class Mine:
         return {}
 
 
-def texts(labelled=False, **attributes):
-    data = SimpleNamespace(corpus="my.py:Mine", labelled=labelled, bad_lines="stop")
+def texts(asked=Translate(), **attributes):
+    data = SimpleNamespace(corpus="my.py:Mine", asked=asked, bad_lines="stop")
     return Texts(type("Mine", (Mine,), attributes)(), data)
 
 
@@ -200,20 +201,20 @@ def test_a_symbol_stands_once():
             Pairs(["a b", "a c"], ["b _", "_ _"]),
             r"train 1: 'c' is none of the words of",
         ),
-        (Pairs(["a b"], ["b _ a"]), "train 0: 2 words and 3 labels"),
+        (Pairs(["a b"], ["b _ a"]), "train 0: 2 words and 3 answers"),
     ],
 )
 def test_texts_of_other_words_are_bad(pairs, message):
-    source = texts(labelled=True, symbols=lambda self: ["a", "b"], pairs=pairs)
+    source = texts(Answer(), symbols=lambda self: ["a", "b"], pairs=pairs)
     with pytest.raises(CorpusError, match=message):
         list(source.read("train"))
 
 
-def test_labels_need_symbols():
+def test_answers_in_places_need_symbols():
     with pytest.raises(
-        CorpusError, match=r"my\.py:Mine is labelled and has no symbols"
+        CorpusError, match=r"my\.py:Mine has answers in places and no symbols"
     ):
-        texts(labelled=True)
+        texts(Answer())
 
 
 @pytest.mark.parametrize("known", ["links", "distances"])

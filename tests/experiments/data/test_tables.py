@@ -45,15 +45,6 @@ def test_columns_by_name(folder):
     assert opened(folder, **names).place("train", 0).endswith("train.tsv:2")
 
 
-def test_gzipped(folder):
-    path = folder / "train.tsv"
-    with gzip.open(folder / "train.tsv.gz", "wb") as file:
-        file.write(path.read_bytes())
-    plain = read(folder)
-    path.unlink()
-    assert read(folder) == plain
-
-
 def test_a_header_is_skipped_in_the_first_block_alone(folder, monkeypatch):
     monkeypatch.setattr(parallel, "BLOCK", 2)
     lines = ["de\ten", *(f"{i}\tline {i}" for i in range(5))]
@@ -86,11 +77,6 @@ def test_what_is_wrong_is_named_with_its_place(folder, text, columns, message):
     (folder / "train.tsv").write_text(text)
     with pytest.raises(CorpusError, match=message):
         list(opened(folder, **columns).read("train"))
-
-
-def test_a_missing_file_is_named(folder):
-    with pytest.raises(CorpusError, match=r"dev.tsv: no such file.*val.tsv"):
-        opened(folder, validation="dev.tsv")
 
 
 def test_other_columns_are_another_corpus(folder):

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.data import corpora, dataset
 from experiments.data.corpora import tasks
-from experiments.data.vocabulary import NOTHING, NOTHING_ID
+from experiments.objectives import NOTHING, NOTHING_ID, Answer
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
 
 pytestmark = pytest.mark.quick
@@ -26,7 +26,11 @@ SIZES = {
     "sort": dict(length=5, test_length=11, symbols=7),
     "words": dict(length=13),
     "induction": dict(length=3, test_length=17, symbols=5),
+    "first": dict(length=11, test_length=17, symbols=5, markers=3),
 }
+
+ANSWERED = [task for task, cls in TASKS.items() if cls().asked.answers]
+"""The tasks that ask for answers, and for no label."""
 
 
 EVEN = [
@@ -173,7 +177,7 @@ def test_backcopy_copies_after_triggers_and_asks_what_follows():
         assert answer.distance == ours.symbols[position].startswith("t")
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ANSWERED)
 def test_distances_lead_to_what_decides(task):
     """The symbol that far back is the answer's own, or what says it."""
     texts = list(tasks.Source(data_of(task)).texts("test"))
@@ -241,7 +245,7 @@ def test_equal_settings_give_equal_texts_and_splits_share_none(task):
     assert other.fingerprint() != one.fingerprint()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ANSWERED)
 def test_a_symbol_is_a_token_and_lengths_are_as_the_settings_say(task):
     data = data_of(task)
     prepared = dataset.prepare(data)
@@ -280,7 +284,7 @@ def test_pairs_have_what_is_read_and_the_answers(task):
         ({"data.key_values": 33}, "data.symbols=64 has 32"),
         ({"data.length": 15}, "takes 4 symbols each, and a text has 15"),
         ({"model.kind": "rnn"}, "model.kind=rnn must be language, or data.form pairs"),
-        ({"data.form": "pairs"}, "data.form must be labels"),
+        ({"data.form": "pairs"}, "or data.form labels"),
         ({"data.corpus": "flipflop", "data.length": 7}, "must be even and 4 or more"),
         ({"data.corpus": "backcopy", "data.triggers": 64}, "must be fewer than"),
         ({"data.corpus": "selective_copy", "data.items": 49}, "data.items=49 must"),
@@ -299,8 +303,9 @@ def test_what_makes_no_text_is_refused(changes, message):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_defaults_resolve(task):
-    changes = {"model.kind": "language", "data.corpus": task}
-    assert resolve(default_config(), changes).data.labelled
+    objective = TASKS[task]().asked
+    changes = {"model.kind": objective.models[0], "data.corpus": task}
+    assert resolve(default_config(), changes).objective == objective
 
 
 @pytest.mark.parametrize("group", ["a5", "z60"])
@@ -327,7 +332,7 @@ from experiments.data.corpora import Pairs
 class Parity:
     """Asks at the end whether the ones are odd."""
 
-    labelled = True
+    objective = "answer"
 
     def __init__(self, data, length: int = 6):
         self.length = length
@@ -358,7 +363,7 @@ def test_a_task_from_outside(tmp_path):
     place = f"{tmp_path}/parity.py:Parity(length=9)"
     changes = {"model.kind": "language", "data.corpus": place}
     settings = resolve(default_config(), changes)
-    assert settings.data.labelled
+    assert settings.objective == Answer()
     prepared = dataset.prepare(settings.data)
     assert prepared.vocabulary().size == 9 and prepared.test.distances is None
     for ids, labels in zip(*prepared.test.ids, strict=True):

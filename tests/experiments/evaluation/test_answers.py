@@ -10,14 +10,15 @@ import pytest
 
 from attn import Context, Mask
 from experiments.data import dataset
-from experiments.data.batches import Batches, Encoded, scored
-from experiments.data.vocabulary import NOTHING_ID, Vocabulary, symbol_vocabulary
+from experiments.data.batches import Batches, Encoded
+from experiments.data.vocabulary import Vocabulary, symbol_vocabulary
 from experiments.errors import WorkdirError
-from experiments.evaluation.answers import accuracy_by, answer, answer_batch
+from experiments.evaluation.answers import accuracy_by, choose, choose_batch
 from experiments.evaluation.evaluator import metrics_of
 from experiments.evaluation.metrics import ACCURACY, Texts, corpus_scores
 from experiments.evaluation.perplexity import sentence_losses
 from experiments.inference import Sampler
+from experiments.objectives import NOTHING_ID, Answer, Translate
 from experiments.report.trial_files import read_results
 from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import write_report
@@ -112,7 +113,7 @@ def test_losses_are_those_of_answers_in_passes_of_their_own():
         corpus.test.ids,
         8,
         program.length,
-        labelled=True,
+        objective=Answer(),
     )
     for i, (ids, labels) in enumerate(zip(*corpus.test.ids, strict=True)):
         logs = log_probabilities(state, program, ids)
@@ -149,10 +150,10 @@ def test_a_step_is_of_the_answers_alone():
 
 def test_answers_are_the_likeliest():
     corpus, program, state = trial()
-    answers = over_lanes(functools.partial(answer_batch, program))
+    answers = over_lanes(functools.partial(choose_batch, program))
     vocabulary = corpus.vocabulary()
     common = (vocabulary, corpus.test.ids, 5, program.length)
-    ((*texts,),) = answer(answers, Lanes().stack([state]), *common)
+    ((*texts,),) = choose(answers, Lanes().stack([state]), *common)
     assert len(texts) == 12
     for ids, labels, text in zip(*corpus.test.ids, texts, strict=True):
         best = log_probabilities(state, program, ids).argmax(-1)
@@ -164,8 +165,8 @@ def test_a_mark_for_an_answer_is_wrong_and_ends_nothing():
     vocabulary = Vocabulary(symbol_vocabulary(["a", "b"]))
     (source, target) = vocabulary.encode(["a b a", "a a a"])
     given = np.tile([2, source[1], 1, 0, 3], (1, 2, 1))
-    texts = answer(
-        lambda states, source: given,
+    texts = choose(
+        lambda states, batch: given,
         None,
         vocabulary,
         Encoded([source], [target]),
@@ -178,9 +179,9 @@ def test_a_mark_for_an_answer_is_wrong_and_ends_nothing():
 def test_padding_and_marks_are_no_answers():
     corpus, *_ = trial()
     batch = next(Batches(corpus.train, batch_size=4, sequence_length=48, seed=0))
-    labelled = scored(batch, labelled=True)
+    labelled = Answer().scored(batch)
     assert labelled.sum() == 32 and not labelled[batch.target_out <= NOTHING_ID].any()
-    assert (scored(batch, labelled=False) == (batch.target_segments > 0)).all()
+    assert (Translate().scored(batch) == (batch.target_segments > 0)).all()
 
 
 def test_a_trial_of_labels(tmp_path):
@@ -208,7 +209,7 @@ def test_a_trial_of_labels(tmp_path):
     # The decoder reads the source.
     words = [token.removeprefix("▁") for token in example["target_tokens"]]
     assert words[:-1] == example["source"].split()
-    with pytest.raises(WorkdirError, match="labels what it reads"):
+    with pytest.raises(WorkdirError, match="has its answers to the test set"):
         Sampler(tmp_path)
 
 
@@ -216,7 +217,10 @@ def test_a_trial_of_labels(tmp_path):
     ("data", "keys"),
     [
         (dict(corpus=f"{own_parts.PLACE}:Classes"), ["exact_match", "accuracy"]),
-        (dict(corpus="tsv", directory="x", answers=True), ["exact_match", "accuracy"]),
+        (
+            dict(corpus="tsv", directory="x", objective="write"),
+            ["exact_match", "accuracy"],
+        ),
         (dict(corpus="tsv", directory="x"), ["bleu", "chrf", "exact_match"]),
         (dict(corpus=f"{own_parts.PLACE}:Symbols"), ["bleu", "chrf", "exact_match"]),
     ],

@@ -13,11 +13,12 @@ from experiments.evaluation.metrics import (
     Texts,
     corpus_scores,
     notes,
-    of_text,
+    of_objective,
     sentence_arrays,
     signatures,
     tokenizer_of,
 )
+from experiments.objectives import Translate
 from experiments.settings import resolve
 from tests.experiments import tiny
 
@@ -56,7 +57,7 @@ def test_the_language_chooses_the_tokenizer(language, tokenizer):
 @pytest.mark.parametrize("language", TEXTS)
 def test_right_translations_have_all_points_and_wrong_ones_sacrebleus(language):
     texts = TEXTS[language]
-    right = corpus_scores(Texts(texts, texts), of_text(language))
+    right = corpus_scores(Texts(texts, texts), of_objective(Translate(), language))
     assert right["bleu"] == pytest.approx(100)
     # One character less and one more.
     worse = [f"{texts[0][:-3]}{texts[0][-2:]}", *texts[2:], f"{texts[1]}{texts[1][-1]}"]
@@ -64,19 +65,23 @@ def test_right_translations_have_all_points_and_wrong_ones_sacrebleus(language):
     expected = sacrebleu.corpus_bleu(
         worse, [references], tokenize=TOKENIZERS[language]
     ).score
-    scores = corpus_scores(Texts(worse, references), of_text(language))
+    scores = corpus_scores(
+        Texts(worse, references), of_objective(Translate(), language)
+    )
     assert 0 < scores["bleu"] == pytest.approx(expected)
     # Those that a report draws again have the same tokens: one formula for all languages.
-    arrays = sentence_arrays(Texts(worse, references), of_text(language))
+    arrays = sentence_arrays(
+        Texts(worse, references), of_objective(Translate(), language)
+    )
     sums = BLEU.statistics(arrays).sum(0)
     assert BLEU.of_sums(sums, len(texts)) == pytest.approx(scores["bleu"])
-    signature = signatures(scores, "", of_text(language))["bleu"]
+    signature = signatures(scores, "", of_objective(Translate(), language))["bleu"]
     assert f"|tok:{TOKENIZERS[language]}|" in signature
 
 
 def test_moses_tokens_are_taken_as_they_stand_and_detokenised_by_language():
     texts = ["我们 明天 去 图书馆 。", "这 本 书 很 有意思 。"]
-    metrics = of_text("zh")
+    metrics = of_objective(Translate(), "zh")
     scores = corpus_scores(Texts(texts, texts, "zh"), metrics)
     signed = signatures(scores, "zh", metrics)
     assert "|tok:none|" in signed["bleu"] and "|tok:zh|" in signed["bleu_detokenized"]
@@ -93,7 +98,7 @@ def test_moses_tokens_are_taken_as_they_stand_and_detokenised_by_language():
     ],
 )
 def test_text_of_few_tokens_has_a_note(references, language, tokens_of, name):
-    metrics = of_text(language)
+    metrics = of_objective(Translate(), language)
     texts = Texts(references, references, tokens_of)
     assert corpus_scores(texts, metrics)["bleu"] == 0
     found = notes(references, tokens_of, metrics)
@@ -102,8 +107,8 @@ def test_text_of_few_tokens_has_a_note(references, language, tokens_of, name):
 
 
 def test_four_tokens_need_no_note():
-    assert notes(["no", "one two three four"], "", of_text("")) == {}
-    assert notes(TEXTS["zh"], "", of_text("zh")) == {}
+    assert notes(["no", "one two three four"], "", of_objective(Translate())) == {}
+    assert notes(TEXTS["zh"], "", of_objective(Translate(), "zh")) == {}
 
 
 @pytest.mark.parametrize(
@@ -138,5 +143,7 @@ def test_a_trial_says_so(monkeypatch):
 
 
 def test_the_counts_of_sentences_are_by_tokens():
-    arrays = sentence_arrays(Texts(["我们去。"], ["我们去。"]), of_text("zh"))
+    arrays = sentence_arrays(
+        Texts(["我们去。"], ["我们去。"]), of_objective(Translate(), "zh")
+    )
     np.testing.assert_array_equal(arrays["test_bleu"], [[4, 3, 2, 1, 4, 3, 2, 1, 4, 4]])

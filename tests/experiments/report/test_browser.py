@@ -1,9 +1,9 @@
 """The report in a real browser: what its script draws, and what a reader's hand and keyboard find.
 
 The browser is that which CHROMIUM names, or one in the path; without any these tests are left out.
-AXE may name a copy of axe-core's axe.min.js, whose rules the page then meets.
 """
 
+import html
 import json
 import os
 import re
@@ -18,17 +18,9 @@ from experiments.report.write import write_report
 from experiments.training import loop
 from tests.experiments import fakes, tiny
 
-NAMES = (
-    "chromium",
-    "chromium-headless-shell",
-    "chromium-browser",
-    "google-chrome",
-    "chrome",
-    "chrome-headless-shell",
-)
-BROWSER = os.environ.get("CHROMIUM") or next(
-    filter(None, map(shutil.which, NAMES)), None
-)
+NAMES = "chromium chromium-headless-shell chromium-browser google-chrome chrome".split()
+FOUND = [os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)]
+BROWSER = next(filter(None, FOUND), None)
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.skipif(not BROWSER, reason="no Chromium; CHROMIUM may name one"),
@@ -47,53 +39,52 @@ def table(tmp_path_factory):
     return write_report(fakes.table_3(tmp_path_factory.mktemp("table"))).html
 
 
+HEADLESS = "--headless --no-sandbox --disable-gpu --virtual-time-budget=8000".split()
+TESTER = """
+<script>
+const wait = async () => {
+  if (!document.querySelector('.heads canvas')) return setTimeout(wait, 20);
+  let found;
+  try { found = await (async () => { SCRIPT })(); }
+  catch (error) { found = {error: String(error)}; }
+  const out = document.createElement('pre');
+  out.id = 'found';
+  out.textContent = JSON.stringify(found);
+  document.body.append(out);
+};
+wait();
+</script></body>"""
+
+
 def shown(*options: str) -> str:
-    done = subprocess.run(
-        [
-            BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=8000",
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout
+    command = [BROWSER, *HEADLESS, "--dump-dom", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
 
 
-def opened(page: Path, folder: Path, script: str, *options: str):
-    """What `script`, a function body that runs once the page has drawn itself, returns;
-    in a copy of the page that lets it run."""
-    text = re.sub(
-        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8")
-    )
-    tester = (
-        "<script>const wait = async () => { "
-        "if (!document.querySelector('.heads canvas')) return setTimeout(wait, 20);"
-        f"let found; try {{ found = await (async () => {{ {script} }})(); }} "
-        "catch (error) { found = {error: String(error)}; }"
-        "const out = document.createElement('pre'); out.id = 'found'; "
-        "out.textContent = JSON.stringify(found);"
-        "document.body.append(out); }; wait();</script></body>"
-    )
-    (folder / "copy.html").write_text(text.replace("</body>", tester), "utf-8")
-    dom = shown(*options, "--dump-dom", f"file://{folder}/copy.html")
-    match = re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)
-    assert match, dom[-2000:]
-    answer = json.loads(
-        match[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
-    )
-    assert not isinstance(answer, dict) or "error" not in answer, answer
-    return answer
+@pytest.fixture
+def look(tmp_path):
+    """What `script`, a function body that runs once a page has drawn itself, returns; in a
+    copy of the page that lets it run."""
+
+    def look(page: Path, script: str, *options: str):
+        text = page.read_text("utf-8")
+        text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+        copy = tmp_path / "copy.html"
+        tester = TESTER.replace("SCRIPT", script)
+        copy.write_text(text.replace("</body>", tester), "utf-8")
+        dom = shown(*options, f"file://{copy}")
+        match = re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)
+        assert match, dom[-2000:]
+        answer = json.loads(html.unescape(match[1]))
+        assert not isinstance(answer, dict) or "error" not in answer, answer
+        return answer
+
+    return look
 
 
-def test_every_layer_and_head_and_their_mean_has_its_map(page, tmp_path):
-    answer = opened(
+def test_every_layer_and_head_and_their_mean_has_its_map(look, page):
+    answer = look(
         page,
-        tmp_path,
         """
         const all = name => [...document.querySelectorAll(`#first .heads ${name}`)];
         const pixels = c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
@@ -104,22 +95,19 @@ def test_every_layer_and_head_and_their_mean_has_its_map(page, tmp_path):
     assert answer == {"buttons": buttons, "inked": [True] * 6}
 
 
-def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
-    page, tmp_path
-):
-    answer = opened(
+def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(look, page):
+    answer = look(
         page,
-        tmp_path,
         """
         document.querySelector("#first .heads button[value='1 2']").click();
-        const title = document.querySelector('#first h3').textContent, """
-        """canvas = document.querySelector('#first .large canvas');
-        const box = canvas.getBoundingClientRect(), """
-        """at = {clientX: box.left + 1, clientY: box.top + 1};
+        const title = document.querySelector('#first h3').textContent;
+        const canvas = document.querySelector('#first .large canvas');
+        const box = canvas.getBoundingClientRect();
+        const at = {clientX: box.left + 1, clientY: box.top + 1};
         canvas.dispatchEvent(new PointerEvent('pointermove', at));
         const tip = document.getElementById('tip'), said = tip.textContent, hidden = tip.hidden;
-        const marked = document.querySelectorAll("""
-        """'#first .queries li.on, #first .keys li.on').length;
+        const lit = '#first .queries li.on, #first .keys li.on';
+        const marked = document.querySelectorAll(lit).length;
         canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
         return {title, said, hidden, marked, below: tip.textContent};""",
     )
@@ -129,10 +117,9 @@ def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(
     assert answer["below"] != answer["said"]
 
 
-def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
-    answer = opened(
+def test_the_other_kinds_of_attention_are_drawn(look, page):
+    answer = look(
         page,
-        tmp_path,
         """
         const titles = [];
         for (const input of document.querySelectorAll('input[name=kind]')) {
@@ -146,10 +133,9 @@ def test_the_other_kinds_of_attention_are_drawn(page, tmp_path):
     assert answer == ["encoder", "decoder", "cross"]
 
 
-def test_two_runs_stand_beside_each_other_on_one_sentence(table, tmp_path):
-    answer = opened(
+def test_two_runs_stand_beside_each_other_on_one_sentence(look, table):
+    answer = look(
         table,
-        tmp_path,
         """
         const title = side => document.querySelector(`#${side} h3`).textContent;
         const before = ['first', 'second'].map(side => title(side).split(':')[0]);
@@ -163,10 +149,9 @@ def test_two_runs_stand_beside_each_other_on_one_sentence(table, tmp_path):
     assert answer["hidden"]
 
 
-def test_rows_are_sorted_searched_and_filtered(table, tmp_path):
-    answer = opened(
+def test_rows_are_sorted_searched_and_filtered(look, table):
+    answer = look(
         table,
-        tmp_path,
         """
         const all = selector => [...document.querySelectorAll(selector)];
         const names = section => all(`#${section} tbody tr[data-row]`)
@@ -198,10 +183,9 @@ def test_rows_are_sorted_searched_and_filtered(table, tmp_path):
     assert answer["said"] == "1 of 5 rows"
 
 
-def test_a_figure_says_its_values_and_is_saved(table, tmp_path):
-    answer = opened(
+def test_a_figure_says_its_values_and_is_saved(look, table):
+    answer = look(
         table,
-        tmp_path,
         """
         const figure = document.getElementById('figure-training-curves');
         const svg = figure.querySelector('svg'), spot = data.spots['training-curves'][3];
@@ -221,10 +205,9 @@ def test_a_figure_says_its_values_and_is_saved(table, tmp_path):
     assert "spot" not in answer["saved"]
 
 
-def test_a_link_opens_the_runs_of_its_row(table, tmp_path):
-    answer = opened(
+def test_a_link_opens_the_runs_of_its_row(look, table):
+    answer = look(
         table,
-        tmp_path,
         """
         const before = document.getElementById('row-1').open;
         document.querySelector('#results a[href="#row-1"]').click();
@@ -235,11 +218,10 @@ def test_a_link_opens_the_runs_of_its_row(table, tmp_path):
 
 
 @pytest.mark.parametrize("width", [400, 1200])
-def test_nothing_sticks_out_of_the_page(table, tmp_path, width):
+def test_nothing_sticks_out_of_the_page(look, table, width):
     """Tables and figures that are wider scroll in a window of their own."""
-    answer = opened(
+    answer = look(
         table,
-        tmp_path,
         """
         document.querySelectorAll('details').forEach(details => details.open = true);
         const scrolls = element => element.closest('.scroll, .wide, .large, .heads, pre');
@@ -253,11 +235,10 @@ def test_nothing_sticks_out_of_the_page(table, tmp_path, width):
     assert answer == []
 
 
-def test_a_printed_page_has_all_of_its_columns(table, tmp_path):
+def test_a_printed_page_has_all_of_its_columns(look, table):
     """Nothing of a table lies beyond the paper: the widest fits between A4's margins."""
-    answer = opened(
+    answer = look(
         table,
-        tmp_path,
         """
         const sheet = document.querySelector('style');
         // As printed: the rules for paper hold, at the width of its text.
@@ -273,27 +254,9 @@ def test_a_printed_page_has_all_of_its_columns(table, tmp_path):
     assert answer == []
 
 
-@pytest.mark.skipif("AXE" not in os.environ, reason="AXE names no axe.min.js")
-def test_the_page_meets_the_rules_of_axe(table, tmp_path):
-    rules = Path(os.environ["AXE"]).read_text("utf-8")
-    copy = tmp_path / "page.html"
-    # After its own script, so that the page is as a reader has it.
-    text = table.read_text("utf-8").replace(
-        "</body>", f"<script>{rules}</script></body>"
-    )
-    copy.write_text(text, "utf-8")
-    answer = opened(
-        copy,
-        tmp_path,
-        """const {violations} = await axe.run(document.querySelector('main'));
-        return violations.map(rule => [rule.id, rule.nodes[0].html.slice(0, 120)]);""",
-    )
-    assert answer == []
-
-
 def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page):
     """The page as it is, with its policy: the maps are there, and nothing in it names
     another place to load from."""
-    dom = shown("--dump-dom", f"file://{page}")
+    dom = shown(f"file://{page}")
     assert dom.count("<canvas") == 2 + 6
     assert not re.search(r'(src|href)="https?://', dom)

@@ -166,16 +166,3 @@ def test_a_sweep_without_tuning_has_none_of_it(tmp_path):
     assert report.table.tuning is None
     assert "chosen" not in report.table.results.headings
     assert "role" not in report.csv.read_text().splitlines()[0]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_roles_and_keys_of_strangers_are_text(tmp_path):
-    two_rows(tmp_path)
-    path = tmp_path / "sweep.json"
-    sweep = json.loads(path.read_text())
-    sweep["trials"][0]["role"] = {"x": 1}
-    sweep["trials"][1]["role"] = "\x1b[31m"
-    path.write_text(json.dumps(sweep))
-    roles = [trial.role for trial in read_results(tmp_path).trials]
-    assert roles[:3] == ["", "", "tuning"]
-    write_report(tmp_path)

@@ -62,6 +62,7 @@ def test_an_alias_leads_to_what_is_there(key, choices, table):
         ("data.corpus", "mqar", "recall"),
         ("training.precision", "bf16", "bfloat16"),
         ("model.n_layers", 2, "model.N"),
+        ("model.activation", "gelu", "model.feed_forward"),
         ("training.lr", 2, "training.learning_rate"),
         ("model.lr", 2, "training.learning_rate"),
         ("training.warmup", 100, "training.schedule=paper(warmup=…)"),

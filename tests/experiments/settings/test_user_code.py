@@ -164,11 +164,14 @@ def test_what_cannot_be_loaded_is_named(tmp_path, text, message):
         tiny.resolve(model__score=text.format(tmp_path))
 
 
-def test_a_runs_directory_does_not_start_code(tmp_path):
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("model", "score"), ("data", "corpus"), ("training", "schedule")],
+)
+def test_a_runs_directory_does_not_start_code(tmp_path, group, name):
     path = tmp_path / "code.py"
     path.write_text("raise SystemExit('this was run')\n")
-    config = tiny.resolve().to_dict()
-    config["model"]["score"] = f"{path}:X"
+    config = {group: {name: f"{path}:X"}}
     with pytest.raises(OutsideError, match=r"code from outside.*--outside=.*code.py:X"):
         resolve(config, trusted=False)
 

@@ -1,7 +1,9 @@
 """Workers that end their trials as a test says, and a sweep of such trials."""
 
 import concurrent.futures as futures
+import contextlib
 from types import SimpleNamespace
+from unittest import mock
 
 from experiments.sweep import here
 from experiments.sweep.joiner import Board, name_of
@@ -70,43 +72,29 @@ class Worker:
             self.ran.append(self.trial)
 
 
-class Joiner(here.Here):
-    """A process that joins a sweep with these workers, which go on at every look."""
-
-    def __init__(self, workdir, *workers, silence=120.0, is_guest=False):
-        wishes = here.Wishes(workers=len(workers), silence=silence)
-        self.stop = Interruption()
-        super().__init__(workdir, {}, wishes, print, self.stop, is_guest=is_guest)
-        self.all = workers
-
-    def submit(self, trials):
-        pools = SimpleNamespace(
-            machine=Machine("cpu", 1, 2),
-            workers=lambda layout: self.all[: layout.workers],
-            stop=lambda: None,
-        )
-        before, here.Pools = here.Pools, lambda *_: pools
-        try:
-            super().submit(trials)
-        finally:
-            here.Pools = before
-
-    def poll(self):
-        for worker in self.all:
-            worker.go_on()
-        return super().poll()
+def join(workdir, trials, *workers, silence=120.0, is_guest=False, interruption=None):
+    """Joins a sweep with these workers, which go on before each look; yields meanwhile."""
+    wishes = here.Wishes(workers=len(workers), silence=silence)
+    interruption = interruption or Interruption()
+    process = here.Here(workdir, {}, wishes, print, interruption, is_guest=is_guest)
+    pools = SimpleNamespace(
+        machine=Machine("cpu", 1, 2),
+        workers=lambda layout: workers[: layout.workers],
+        stop=lambda: None,
+    )
+    with contextlib.closing(process.train(trials)) as training:
+        with mock.patch.object(here, "Pools", return_value=pools):
+            is_left = next(training, training) is None
+        while is_left:
+            yield
+            for worker in workers:
+                worker.go_on()
+            is_left = next(training, training) is None
 
 
 def train(workdir, trials, *workers, **options):
     """Trains to the end with these workers."""
-    joiner = Joiner(workdir, *workers, **options)
-    joiner.submit(trials)
-    run_to_end(joiner)
-    joiner.leave()
-
-
-def run_to_end(joiner):
-    while joiner.poll():
+    for _ in join(workdir, trials, *workers, **options):
         pass
 
 

@@ -25,10 +25,13 @@ def submit(tmp_path, monkeypatch):
         measure = lambda trial, layout: Measured(1.0, 1.0 / layout.workers)
         pools = SimpleNamespace(machine=machine, measure=measure, stop=lambda: None)
         monkeypatch.setattr(here, "Pools", lambda *_: pools)
+        # Nothing is trained.
+        monkeypatch.setattr(here, "run_trials", lambda *_, **how: iter([None]))
         one = here.Here(tmp_path, {}, here.Wishes(), print, Interruption(), **options)
-        one.submit(trials)
+        training = one.train(trials)
+        next(training)
         chosen = one._chosen or one._choose_some(trials)
-        one.leave()
+        training.close()
         return [schedule.layout.workers for _, schedule in chosen]
 
     return submitted

@@ -3,7 +3,9 @@
 No trial is trained here: what stands in a worker's place writes the result.
 """
 
+import collections
 import concurrent.futures as futures
+import itertools
 import signal
 import time
 
@@ -22,18 +24,17 @@ from experiments.sweep.joiner import CancelledError, begin, name_of
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.workdir import cancel, open_workdir
 from experiments.system.files import write_json
-from experiments.system.signals import STATUS, Interrupted
+from experiments.system.signals import STATUS, Interrupted, Interruption
 from tests.cases import the_rest_in_ci
 from tests.experiments import tiny
 from tests.experiments.sweep.stand_ins import (
-    Joiner,
     Worker,
     die,
     fail,
     finish,
+    join,
     planned,
     ran,
-    run_to_end,
     train,
 )
 
@@ -63,12 +64,9 @@ def test_each_trial_runs_once(tmp_path):
 def test_two_processes_share_the_trials(tmp_path):
     trials = planned(6)[:9]
     workers = [Worker(), Worker()]
-    both = [Joiner(tmp_path, worker, is_guest=True) for worker in workers]
-    for process in both:
-        process.submit(trials)
+    both = [join(tmp_path, trials, worker, is_guest=True) for worker in workers]
     # They go on in turn, each until it finds nothing free.
-    while both:
-        both = [process for process in both if process.poll()]
+    collections.deque(itertools.zip_longest(*both))
     assert sorted(ran(*workers)) == sorted(trials)
     assert all(worker.ran for worker in workers)
 
@@ -104,10 +102,9 @@ def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(
     other = Worker()
     # The other's trial is no failure of the one that dies.
     other.go_on = lambda: None
-    process = Joiner(tmp_path, worker, other)
-    process.submit(planned(2)[:3])
+    process = join(tmp_path, planned(2)[:3], worker, other)
     for _ in range(4):
-        process.poll()
+        next(process)
     assert worker.restarts == 1
     failed, ended = worker.ran
     result = (tmp_path / failed.directory / "result.json").read_text()
@@ -115,7 +112,7 @@ def test_a_worker_that_dies_is_replaced_and_its_trial_has_failed(
     listing = list_claims(tmp_path)
     assert name_of(ended) in listing.ended
     assert listing.is_running(name_of(other.ran[0]))
-    process.leave()
+    process.close()
 
 
 def test_a_worker_that_dies_before_it_takes_a_trial_ends_the_sweep(tmp_path):
@@ -131,11 +128,10 @@ def test_a_worker_that_dies_before_it_takes_a_trial_ends_the_sweep(tmp_path):
 def test_an_interrupted_process_gives_back_what_it_has(tmp_path, is_told):
     """It is told to stop, or another process has told its worker, which leaves at once."""
     trials = planned(1)
-    process = Joiner(tmp_path, Worker(die, STATUS))
-    process.submit(trials)
-    process.stop.asked = is_told
+    interruption = Interruption()
+    interruption.asked = is_told
     with pytest.raises(Interrupted):
-        run_to_end(process)
+        train(tmp_path, trials, Worker(die, STATUS), interruption=interruption)
     listing = list_claims(tmp_path)
     assert listing.running() == []
     assert len(listing.numbers) == (0 if is_told else 1)
@@ -147,13 +143,12 @@ def test_an_interrupted_process_gives_back_what_it_has(tmp_path, is_told):
 def test_a_cancelled_sweep_ends_everywhere_until_it_is_begun_again(tmp_path):
     trials = planned(1)
     worker = Worker()
-    process = Joiner(tmp_path, worker)
-    process.submit(trials)
-    process.poll()
+    process = join(tmp_path, trials, worker)
+    next(process)
     cancel(tmp_path, "me")
     worker.go_on = lambda: None
     with pytest.raises(CancelledError, match="was cancelled"):
-        run_to_end(process)
+        collections.deque(process)
     assert list_claims(tmp_path).running() == []
     with pytest.raises(CancelledError):
         train(tmp_path, trials, Worker())
@@ -186,16 +181,16 @@ def test_a_guest_leaves_what_the_living_train_and_the_host_waits(tmp_path, is_gu
         claims = Claims(tmp_path, other.name)
         claims.take(name_of(trials[0]), 0)
         worker = Worker()
-        process = Joiner(tmp_path, worker, silence=30.0, is_guest=is_guest)
-        process.submit(trials)
+        process = join(tmp_path, trials, worker, silence=30.0, is_guest=is_guest)
         deadline = time.monotonic() + 5
-        while process.poll() and time.monotonic() < deadline:
-            pass
+        collections.deque(
+            itertools.takewhile(lambda _: time.monotonic() < deadline, process)
+        )
         assert (time.monotonic() > deadline) != is_guest
         assert ran(worker) == trials[1:]
         finish(tmp_path, trials[0])
         claims.end(name_of(trials[0]))
-        assert not process.poll()
+        assert next(process, "ended") == "ended"
 
 
 def test_what_has_ended_since_is_not_asked_for_again(tmp_path):
@@ -231,11 +226,8 @@ def test_a_trial_waits_for_the_one_that_it_is_to_copy(tmp_path, monkeypatch, age
     monkeypatch.setattr(joiner, "AGE", age)
     trials = scored(tmp_path)
     workers = [Worker(), Worker()]
-    both = [Joiner(tmp_path, worker) for worker in workers]
-    for process in both:
-        process.submit(trials)
-    while both:
-        both = [process for process in both if process.poll()]
+    both = [join(tmp_path, trials, worker) for worker in workers]
+    for _ in itertools.zip_longest(*both):
         keys = [w.trial.settings.training_key() for w in workers if w.trial]
         assert len({*keys}) == len(keys)
     assert sorted(ran(*workers)) == sorted(trials)

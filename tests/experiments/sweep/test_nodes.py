@@ -6,7 +6,7 @@ import pytest
 
 from experiments.sweep.claims import list_claims
 from experiments.sweep.joiner import name_of
-from experiments.sweep.nodes import LOG, Nodes
+from experiments.sweep.nodes import LOG, train_on_nodes
 from experiments.sweep.plan import plan_trials
 from experiments.system.files import read_json
 from experiments.system.signals import STATUS, Interrupted, Interruption
@@ -24,13 +24,8 @@ print("trains", name)
 
 def train(workdir, trials, script):
     command = [sys.executable, "-c", script.replace("{workdir}", str(workdir))]
-    nodes = Nodes(workdir, command, Interruption())
-    nodes.submit(trials)
-    try:
-        while nodes.poll():
-            pass
-    finally:
-        nodes.leave()
+    for _ in train_on_nodes(workdir, trials, command, Interruption()):
+        pass
 
 
 def planned():

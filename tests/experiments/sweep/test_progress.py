@@ -10,100 +10,60 @@ from experiments.sweep.claims import Claims
 from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import plan_trials
 from experiments.sweep.progress import Progress
-from experiments.sweep.workdir import record_failure
+from experiments.sweep.workdir import open_workdir, record_failure
 from experiments.system.files import write_json
 from tests.experiments import fakes, tiny
 
 
-def test_time_left_is_guessed_without_the_steps_that_were_not_needed(
-    tmp_path, monkeypatch
-):
-    """Three trials of at most 60 steps; the first ends flat after 20, in 40 seconds."""
+def planned(workdir, count):
+    trials = plan_trials(tiny.config(), [{"seed": seed} for seed in range(count)])
+    open_workdir(workdir, "tiny.py", tiny.config(), ["seed"], trials)
+    return trials
+
+
+def run_one(workdir, trial):
+    """Makes a trial one that is at step 6 after two seconds."""
+    Claims(workdir, "here").take(name_of(trial), 0)
+    (workdir / trial.directory).mkdir(parents=True)
+    line = dict(step=6, split="train", loss=2.5, seconds=2.0)
+    (workdir / trial.directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+
+STATUS = "2 trials: 1 running, 1 waiting; 0 processes, time left 6 s"
+
+
+def test_a_line_now_and_then_says_how_the_sweep_stands(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    config = tiny.config()
-    config.training.update(until="flat", steps=60, evaluate_every=4)
-    points = [{"seed": seed} for seed in range(3)]
-    trials = plan_trials(config, points)
+    trials = planned(tmp_path, 2)
+    run_one(tmp_path, trials[0])
     printed = io.StringIO()
     progress = Progress(tmp_path, trials, 0, rich.console.Console(file=printed))
-    now[0] = 40.0
-    directory = tmp_path / trials[0].directory
-    directory.mkdir(parents=True)
-    (directory / "result.json").write_text(json.dumps(fakes.finished(steps=20)))
-    progress.ended(trials[0])
-    progress.update(trials[1:2])
-    # 120 steps are left at the most, at 2 seconds each.
-    assert "1 of 3 trials done, 1 running, 1 to come" in printed.getvalue()
-    assert "4 min left" in printed.getvalue()
+    now[0] = 19.0
+    progress.look()
+    assert printed.getvalue() == ""
+    now[0] = 21.0
+    for _ in range(2):
+        progress.look()
+    (line,) = printed.getvalue().splitlines()
+    assert line.startswith(f"{STATUS} | running seed=0 step 6/12 loss 2.500 on here")
 
 
-def test_time_left_is_guessed_from_what_steps_cost(tmp_path, monkeypatch):
-    """Two trials of as many steps; the first ends after 10 seconds."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    points = [{"model.d_ff": d_ff} for d_ff in (4, 8)]
-    trials = plan_trials(tiny.config(), points)
-    cost = {4: 10**6, 8: 5 * 10**6}
-    monkeypatch.setattr(
-        "experiments.sweep.progress.assumed_flops_of_a_step",
-        lambda settings: cost[settings.model.d_ff],
+def test_a_terminal_shows_it_all_the_time(tmp_path):
+    trials = planned(tmp_path, 2)
+    run_one(tmp_path, trials[0])
+    printed = io.StringIO()
+    console = rich.console.Console(
+        file=printed, force_terminal=True, color_system=None, width=200
     )
-    printed = io.StringIO()
-    progress = Progress(tmp_path, trials, 0, rich.console.Console(file=printed))
-    now[0] = 10.0
-    directory = tmp_path / trials[0].directory
-    directory.mkdir(parents=True)
-    steps = trials[0].settings.training.steps
-    (directory / "result.json").write_text(json.dumps(fakes.finished(steps=steps)))
-    progress.ended(trials[0])
-    now[0] = 40.0
-    progress.update([])
-    # Of 6 parts one is done, in 40 seconds.
-    assert "3 min left" in printed.getvalue()
-
-
-def test_steps_before_this_call_took_none_of_its_time(tmp_path, monkeypatch):
-    """One trial of 12 steps, of which 6 are behind it, makes 2 more in 24 seconds."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    trials = plan_trials(tiny.config(), [{}])
-    directory = tmp_path / trials[0].directory
-    directory.mkdir(parents=True)
-    line = dict(step=6, split="train", loss=2.5)
-    (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    printed = io.StringIO()
-    progress = Progress(tmp_path, trials, 0, rich.console.Console(file=printed))
-    (directory / "metrics.jsonl").write_text(json.dumps({**line, "step": 8}) + "\n")
-    # A line is printed after 20 seconds at the earliest.
-    now[0] = 24.0
-    progress.update(trials)
-    assert trials[0].settings.training.steps == 12
-    assert "48 s left" in printed.getvalue()
-
-
-def test_a_terminal_shows_a_bar_for_each_running_trial(tmp_path):
-    points = [{"label": "[red]", "seed": seed} for seed in range(2)]
-    trials = plan_trials(tiny.config(), points)
-    directory = tmp_path / trials[0].directory
-    directory.mkdir(parents=True)
-    line = dict(step=6, split="train", loss=2.5, tokens_per_second=100)
-    (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    printed = io.StringIO()
-    console = rich.console.Console(file=printed, force_terminal=True, color_system=None)
-    with Progress(tmp_path, trials, 0, console) as progress:
-        progress.update(trials)
-        console.print(progress._live.renderable)
+    Progress(tmp_path, trials, 0, console).follow(None for _ in range(2))
     shown = printed.getvalue()
-    assert "2 running, 0 to come, 100 tokens/s" in shown
-    assert "step 6/12 loss 2.500" in shown and "compiling" in shown
-    assert "seed=1" in shown
+    assert STATUS in shown and "running seed=0 step 6/12 loss 2.500" in shown
 
 
 def test_what_becomes_of_trials_is_said_once(tmp_path):
     """One ends, one diverges, and one fails, as it did in an earlier call."""
-    points = [{"seed": seed} for seed in range(3)]
-    ended, diverged, failed = plan_trials(tiny.config(), points)
+    ended, diverged, failed = planned(tmp_path, 3)
     before = Claims(tmp_path, "before")
     before.take(name_of(failed), 0)
     before.give_back(name_of(failed), "no memory", failed=True)

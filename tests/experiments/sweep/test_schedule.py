@@ -22,29 +22,18 @@ LAPTOP, SERVER, GPU, TPU = (
 
 
 @pytest.mark.parametrize(
-    ("machine", "trials", "expected"),
-    [
-        (LAPTOP, 1, [(1, 1)]),
-        (LAPTOP, 3, [(2, 1)]),
-        (SERVER, 5, [(5, 1)]),
-        (Machine("cpu", 1, 1), 9, [(1, 1)]),
-        (GPU, 1, [(1, 1)]),
-        (GPU, 15, [(1, 15), (1, 4), (1, 1)]),
-        (GPU, 500, [(1, 64), (1, 16), (1, 1)]),
-        (TPU, 15, [(1, 16), (1, 8), (1, 1)]),
-        (TPU, 3, [(1, 8), (1, 1)]),
-        (Machine("cpu", 4, 2), 6, [(1, 8), (1, 4), (1, 1)]),
-    ],
-)
-def test_layouts(machine, trials, expected):
-    assert [
-        (layout.workers, layout.lanes) for layout in layouts(machine, trials)
-    ] == expected
-
-
-@pytest.mark.parametrize(
     ("machine", "trials", "processes", "expected"),
     [
+        (LAPTOP, 1, None, [(1, 1)]),
+        (LAPTOP, 3, None, [(2, 1)]),
+        (SERVER, 5, None, [(5, 1)]),
+        (Machine("cpu", 1, 1), 9, None, [(1, 1)]),
+        (GPU, 1, None, [(1, 1)]),
+        (GPU, 15, None, [(1, 15), (1, 4), (1, 1)]),
+        (GPU, 500, None, [(1, 64), (1, 16), (1, 1)]),
+        (TPU, 15, None, [(1, 16), (1, 8), (1, 1)]),
+        (TPU, 3, None, [(1, 8), (1, 1)]),
+        (Machine("cpu", 4, 2), 6, None, [(1, 8), (1, 4), (1, 1)]),
         # A group of one trial, beside others.
         (LAPTOP, 1, 9, [(2, 1)]),
         (SERVER, 3, 60, [(60, 1)]),
@@ -54,10 +43,9 @@ def test_layouts(machine, trials, expected):
         (GPU, 1, 9, [(1, 1)]),
     ],
 )
-def test_groups_share_processes(machine, trials, processes, expected):
-    assert [
-        (layout.workers, layout.lanes) for layout in layouts(machine, trials, processes)
-    ] == expected
+def test_layouts(machine, trials, processes, expected):
+    found = layouts(machine, trials, processes)
+    assert [(layout.workers, layout.lanes) for layout in found] == expected
 
 
 def test_threads_share_the_cores():

@@ -8,8 +8,6 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.sweep import slurm
-from experiments.sweep.plan import plan_trials
-from tests.experiments import tiny
 
 PROGRAMS = {
     "squeue": "",
@@ -39,8 +37,7 @@ def start(tmp_path, monkeypatch):
 
     def start(status="", nodes=1):
         join = ["bash", "-c", JOINER]
-        executor = slurm.Slurm(tmp_path / "a b", 2, {}, join, print, nodes)
-        executor.submit(plan_trials(tiny.config(), [{"seed": i} for i in range(3)]))
+        assert slurm.submit(tmp_path / "a b", 2, {}, join, nodes) == "17"
         submitted, *_ = log.read_text().splitlines()
         script = tmp_path / "a b/jobs/join.sh"
         assert submitted.startswith("sbatch --parsable --array=0-1 --output=")
@@ -104,4 +101,4 @@ def test_flags_of_sbatch_are_those_of_the_user_first():
 def test_without_slurm_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no squeue here"):
-        slurm.Slurm(tmp_path, 2, {}, [], print).submit([])
+        next(slurm.train_on_slurm(tmp_path, [], 2, {}, [], print))

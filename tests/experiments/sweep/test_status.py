@@ -10,7 +10,7 @@ from experiments.errors import UserError
 from experiments.sweep.claims import JOINERS, Claims
 from experiments.sweep.joiner import begin, name_of
 from experiments.sweep.plan import plan_trials
-from experiments.sweep.status import describe, read_status, to_json
+from experiments.sweep.status import lines_of, read_status, to_json
 from experiments.sweep.workdir import (
     cancel,
     open_workdir,
@@ -56,7 +56,7 @@ def test_a_status_says_what_ends_runs_waits_and_fails(sweep):
     assert (running.step, running.steps, running.loss, running.speed) == (6, 12, 2.5, 2)
     assert (running.host, running.job) == ("node-alive", "17_3")
     assert 3500 < silent.silent < 3700 and running.silent < 600
-    first, *lines = describe(status).splitlines()
+    first, *lines = lines_of(status)
     assert first == (
         "5 trials: 1 finished, 1 failed, 2 running, 1 waiting; 1 processes, time left 19 s"
     )
@@ -66,6 +66,13 @@ def test_a_status_says_what_ends_runs_waits_and_fails(sweep):
     assert lines[1].endswith("no sign of life for 60 min")
     assert lines[2] == f"failed {trials[1].name} no memory left"
     assert len(lines) == 3
+
+
+def test_time_left_goes_by_what_steps_take(sweep):
+    """A trial that waits, of 20 steps that take three times as long as those of the others."""
+    workdir, trials = sweep
+    status = read_status(workdir, {trials[4].directory: 3.0})
+    assert status.seconds_left == (6 + 12 + 3 * 20) / 2
 
 
 def test_a_status_as_json_is_the_same(sweep):
@@ -81,14 +88,14 @@ def test_a_status_as_json_is_the_same(sweep):
 def test_a_cancelled_sweep_says_so_until_it_is_begun_again(sweep):
     workdir, trials = sweep
     cancel(workdir, "me")
-    assert describe(read_status(workdir)).splitlines()[0].endswith("; cancelled")
+    assert lines_of(read_status(workdir))[0].endswith("; cancelled")
     begin(workdir, trials[1:])
     assert not read_status(workdir).cancelled
 
 
 def test_only_some_of_many_are_shown(sweep):
     workdir, _ = sweep
-    lines = describe(read_status(workdir), shown=1).splitlines()
+    lines = lines_of(read_status(workdir), shown=1)
     assert "… and 1 more running" in lines
 
 
@@ -108,7 +115,7 @@ def test_a_damaged_trial_does_not_hide_the_others(sweep, garbage):
     status = read_status(workdir)
     assert status.trials[0].state == "failed" and "damaged" in status.trials[0].error
     assert status.trials[2].state == "running" and status.trials[2].loss is None
-    assert len(describe(status).splitlines()) == 5
+    assert len(lines_of(status)) == 5
     json.loads(to_json(status))
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: they end as they are told, and lock what they train."""
+"""Worker processes: they take trials, settle them, and end as they are told."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import group_trials, plan_trials
 from experiments.sweep.schedule import Layout
 from experiments.system import machine
-from experiments.system.files import LockedError, lock, read_json
+from experiments.system.files import read_json
 from experiments.system.machine import Machine
 from experiments.system.signals import Interrupted
 from experiments.training import loop
@@ -51,9 +51,6 @@ def trained(monkeypatch):
         running = [job for job in (take() for _ in range(lanes.count)) if job]
         while running:
             job = running.pop(0)
-            # Nobody else trains it.
-            with pytest.raises(LockedError, match="is in use by process"):
-                loop.run(job.settings, tiny.corpus(), job.path)
             done.append(job.path.name)
             run_all.end(job, failed)
             running += filter(None, [take()])
@@ -73,18 +70,6 @@ class Here:
 def start(workdir, trials, lanes=1, number=0):
     groups = [workers.Group(group, lanes) for group in group_trials(trials)]
     workers._train(workdir, groups, "me", number)
-
-
-def test_a_worker_locks_what_it_trains_and_unlocks_it(trained, tmp_path):
-    first, second = planned(2)
-    with lock(tmp_path / second.directory):
-        start(tmp_path, [first, second])
-    assert trained.done == [name_of(first)]
-    result = read_json(tmp_path / second.directory / "result.json")
-    assert result["status"] == "failed" and "is in use by process" in result["error"]
-    with lock(tmp_path / first.directory):
-        pass
-    assert list_claims(tmp_path).running() == []
 
 
 def test_lanes_settle_their_trials_one_by_one(trained, tmp_path):
@@ -135,8 +120,6 @@ def test_an_interrupted_worker_gives_its_trials_back(trained, tmp_path):
     with pytest.raises(Interrupted):
         start(tmp_path, [trial])
     assert list_claims(tmp_path).numbers == {name_of(trial): 1}
-    with lock(tmp_path / trial.directory):
-        pass
 
 
 def test_a_worker_begins_with_a_program_that_no_other_is_at(trained, tmp_path):

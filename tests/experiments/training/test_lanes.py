@@ -1,6 +1,7 @@
 """Several trials at once, each in a lane of its own."""
 
 import json
+import os
 import re
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.data.batches import Batches
+from experiments.system.files import LockedError, lock
 from experiments.training import loop
 from experiments.trial.lanes import Lanes
 from tests.experiments import tiny
@@ -51,6 +53,36 @@ def test_a_trial_without_numbers_is_stopped_and_recorded(tmp_path):
     for job in others:
         assert metrics(job.path) == metrics(tmp_path / job.name)
     assert loop.run_all(jobs[:1], tiny.corpus(), ONE_DEVICE) == results[:1]
+
+
+def test_a_trial_is_locked_while_it_trains_and_no_longer(tmp_path):
+    first, second = (
+        loop.Job(tiny.shared(seed=seed), tmp_path / f"{seed}") for seed in range(2)
+    )
+    failed = []
+
+    def say(line):
+        # The lane trains the first, and then the second.
+        trained = [
+            job for job in (first, second) if not (job.path / "result.json").exists()
+        ]
+        with pytest.raises(LockedError, match=f"is in use by process {os.getpid()}"):
+            loop.run(trained[0].settings, tiny.corpus(), trained[0].path)
+
+    with lock(tmp_path / "2"):
+        locked = loop.Job(tiny.shared(seed=2), tmp_path / "2")
+        results = loop.run_all(
+            [first, locked, second],
+            tiny.corpus(),
+            say=say,
+            failed=lambda job, error: failed.append((job, str(error))),
+        )
+    assert len(results) == 2
+    ((job, error),) = failed
+    assert job is locked and "is in use by process" in error
+    for job in (first, second):
+        with lock(job.path):
+            pass
 
 
 @pytest.mark.ci

@@ -13,8 +13,9 @@ from experiments.errors import WorkdirError
 from experiments.evaluation import decode
 from experiments.evaluation.decode import Search, search_batch
 from experiments.evaluation.evaluator import evaluation_functions
-from experiments.evaluation.metrics import ACCURACY, METRICS
+from experiments.evaluation.metrics import METRICS
 from experiments.inference import Translator
+from experiments.objectives import Translate
 from experiments.settings import resolve
 from experiments.system import machine
 from experiments.training import loop
@@ -30,7 +31,8 @@ from tests.experiments import tiny
 from tests.experiments.event_files import scalars
 from tests.experiments.training.trials import Interrupted, metrics
 
-OF_TRANSLATIONS = [metric for metric in METRICS if metric is not ACCURACY]
+KEYS = ("perplexity", *Translate().metrics)
+OF_TRANSLATIONS = [metric for metric in METRICS if metric.key in KEYS]
 
 MORE = dict(training__average=3, evaluation__beam=3)
 SETTINGS = tiny.shared(**MORE)

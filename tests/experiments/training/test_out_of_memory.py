@@ -27,17 +27,15 @@ def test_an_error_of_the_device_becomes_advice():
 
 
 def test_advice_names_the_least_change_that_fits():
-    settings = tiny.resolve(training__batch_size=12, training__sequence_length=400)
-    by_parts = {
-        parts: cost.memory(
-            tiny.resolve(
-                training__batch_size=12,
-                training__sequence_length=400,
-                training__accumulate=parts,
-            )
+    def in_parts(parts):
+        return tiny.resolve(
+            training__batch_size=12,
+            training__sequence_length=400,
+            training__accumulate=parts,
         )
-        for parts in (1, 2, 3, 4, 6, 12)
-    }
+
+    settings = in_parts(1)
+    by_parts = {parts: cost.memory(in_parts(parts)) for parts in (1, 4, 12)}
     assert "training.accumulate=4 should" in advice(settings, 1, 1, by_parts[4])
     assert "training.accumulate=6 should" in advice(settings, 1, 1, by_parts[4] - 1)
     assert "a smaller model" in advice(settings, 1, 1, by_parts[12] - 1)
@@ -45,19 +43,8 @@ def test_advice_names_the_least_change_that_fits():
     assert "training.accumulate=2 should" in advice(settings, 1, 1, 10 * by_parts[1])
     assert "which has" not in advice(settings, 1, 1, None)
     # Two devices have half of the rows each: 6 rows have no 4 parts.
-    assert "training.accumulate=6 should" in advice(
-        settings,
-        1,
-        2,
-        cost.memory(
-            tiny.resolve(
-                training__batch_size=12,
-                training__sequence_length=400,
-                training__accumulate=4,
-            ),
-            2,
-        ),
-    )
+    on_two = cost.memory(in_parts(4), 2)
+    assert "training.accumulate=6 should" in advice(settings, 1, 2, on_two)
 
 
 def test_advice_for_lanes_is_fewer():

@@ -7,8 +7,9 @@ import pytest
 
 from experiments.inference import Translator
 from experiments.system.files import read_json
-from experiments.training import loop, same_training
+from experiments.training import loop
 from experiments.training.population import Population
+from experiments.training.start_point import UNFINISHED, StartPoint, copy_training
 from tests.experiments import tiny
 from tests.experiments.training.trials import metrics
 
@@ -44,7 +45,7 @@ def steps(monkeypatch):
 
 def train(path, alike=(), **changes):
     settings = tiny.shared(**TRAINED | changes)
-    return loop.run(settings, tiny.corpus(), path, alike=alike)
+    return loop.run(settings, tiny.corpus(), path, start=StartPoint(alike=alike))
 
 
 def without_clock(result):
@@ -86,7 +87,7 @@ def test_other_training_is_not_taken(first, tmp_path, changes):
 def copied(path, other, **changes):
     """What the record of a trial says of the training that it takes."""
     settings = tiny.shared(**TRAINED | changes)
-    return same_training.copy_training(path, (other,), settings, tiny.corpus())
+    return copy_training(path, (other,), settings, tiny.corpus())
 
 
 def damage_metrics(path):
@@ -140,10 +141,10 @@ def test_a_trial_trains_where_another_has_nothing_to_take(
 
 def test_a_copy_that_was_killed_is_made_again(first, tmp_path, steps):
     path = tmp_path / "second"
-    shutil.copytree(first / "checkpoints" / "8", path / same_training.UNFINISHED / "8")
+    shutil.copytree(first / "checkpoints" / "8", path / UNFINISHED / "8")
     result = train(path, alike=(path, first), evaluation__weights="average")
     assert steps == [] and result["status"] == "finished"
-    assert not (path / same_training.UNFINISHED).exists()
+    assert not (path / UNFINISHED).exists()
 
 
 def test_a_trial_of_its_own_goes_on(first, tmp_path, steps):

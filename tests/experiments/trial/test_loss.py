@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.trial import loss
-from experiments.trial.loss import cross_entropy, negative_log_likelihood
+from experiments.objectives import loss
+from experiments.objectives.loss import cross_entropy, negative_log_likelihood
 
 T, D, Y = 23, 5, 31
 

@@ -10,7 +10,7 @@ import pytest
 from attn import Context, Mask, keys_of_rows
 from attn.nn.layers import output_matrix
 from experiments.data.batches import Batches, assemble
-from experiments.trial.loss import negative_log_likelihood
+from experiments.objectives.loss import negative_log_likelihood
 from experiments.trial.program import (
     State,
     build_model,
