@@ -468,7 +468,7 @@ def _project(x: AnyArray, w: AnyArray) -> Array:
     return jnp.einsum("bnd,dhk->bnhk", x, w)
 
 
-def _plus(x: Array, b: Array) -> Array:
+def _plus(x: Array, b: AnyArray) -> Array:
     """Returns x + b, the same b for every token."""
     # Axes are written out: the tests make JAX raise where it would add them.
     return x + b.reshape((1,) * (x.ndim - b.ndim) + b.shape)
