@@ -113,10 +113,7 @@ def test_an_unknown_objective_is_refused():
     data = dict(corpus="tsv", directory="x", objective="classify")
     with pytest.raises(SettingsError, match="did you mean label"):
         resolve({"data": data})
-    with pytest.raises(
-        SettingsError,
-        match="answers.*did you mean data.objective",
-    ):
+    with pytest.raises(SettingsError, match=r"answers.*did you mean data\.objective"):
         resolve({"data": dict(corpus="tsv", directory="x", answers=True)})
 
 
