@@ -74,7 +74,8 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         """Draws the parameters."""
         a = self.config
-        a.check_alone()
+        if self.is_initializing():
+            a.check_alone()
         if self.selection == "sampled":
             self.baseline = Baseline()
         self._draw_projections(a)
