@@ -38,10 +38,11 @@ def get_config(task="recall"):
     return config
 
 
-def sweep_mixing():
+def sweep_mixing(config):
     """What mixes positions."""
+    side = "encoder" if config.model.kind == "classifier" else "decoder"
     for mixer in ("attention", "recurrence(cell=gru)", "separable(radius=4)"):
-        yield {"model.decoder_mixing": mixer}
+        yield {f"model.{side}_mixing": mixer}
 
 
 def sweep_positions():

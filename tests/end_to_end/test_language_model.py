@@ -190,7 +190,7 @@ def test_what_it_writes(trained):
 @pytest.mark.ci
 def test_a_translator_writes_nothing(tmp_path):
     loop.run(tiny.resolve(training__steps=4), tiny.corpus(), tmp_path)
-    with pytest.raises(WorkdirError, match="a model that translates"):
+    with pytest.raises(WorkdirError, match="a model that writes nothing by itself"):
         Sampler(tmp_path)
 
 

@@ -163,9 +163,11 @@ def test_whatever_ends_one_of_them_the_trial_ends_the_same(tmp_path):
 
 
 def assert_is_loss(said, begin):
-    assert said.startswith(f"error: {begin}")
-    assert said.endswith("; start all again: they go on from the newest checkpoint\n")
-    assert said.count("\n") == 1
+    *before, last = said.splitlines()
+    # Who was lost in an earlier round may have left a checkpoint half written.
+    assert all("was not written to its end" in line for line in before)
+    assert last.startswith(f"error: {begin}")
+    assert last.endswith("; start all again: they go on from the newest checkpoint")
 
 
 @pytest.mark.ci
