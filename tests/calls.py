@@ -61,14 +61,18 @@ def _written(stream):
 
 @contextlib.contextmanager
 def own_flags() -> Iterator[None]:
-    """Has a command define its flags anew, as it does when it is imported, and removes them."""
+    """Has a command define its flags anew, as it does when it is imported, and removes them.
+
+    Flags of libraries that it was the first to import stay: nobody defines them again.
+    """
     before = set(flags.FLAGS)
     forget_commands()
     try:
         yield
     finally:
         for flag in set(flags.FLAGS) - before:
-            delattr(flags.FLAGS, flag)
+            if flags.FLAGS.find_module_defining_flag(flag).split(".")[0] == "launch":
+                delattr(flags.FLAGS, flag)
 
 
 def forget_commands() -> None:
