@@ -54,6 +54,17 @@ def pytree(cls: type[T], children: Iterable[str] | None = None) -> type[T]:
     return made
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Datum:
+    """A number of a score that its module keeps as data, in the collection "numbers".
+
+    To JAX it belongs to the score's structure.
+    """
+
+    value: float
+
+
 def shared_by_examples(value):
     """Returns parameters with one more axis for the examples, which share them.
 

@@ -59,6 +59,8 @@ def score(cls: type[T]) -> type[T]:
         plain matrix product. The default is False.
       products(d_q, d_k): returns the `attn.Products` of one head. Without it the FLOPs of
         a model with this score are unknown.
+      numbers: the names of fields that hold numbers, each an option of `init` too. In
+        experiments they are data: trials that differ in these alone share a program.
     """
     made: Any = pytree(cls)
     if not hasattr(made, "init"):
@@ -398,6 +400,8 @@ class Annealed:
     The temperature T goes from `start` to `end` over the first `steps` updates of training;
     where there is no step, as outside training, it is `end`.
     """
+
+    numbers = ("start", "end", "steps")
 
     inner: Any = ScaledDot()  # another score
     start: Any = 2.0

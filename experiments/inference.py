@@ -220,7 +220,7 @@ class Sampler:
                 f"{workdir} has a model that writes nothing by itself: {_use(objective)}"
             )
         state = self._model.state
-        self._variables = dict(params=state.params, positions=state.positions)
+        self._variables = state.variables
         model = build_model(self._model.program)
 
         def draw(variables, *arguments, **options):

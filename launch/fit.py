@@ -98,7 +98,8 @@ def state_shapes(settings: Settings, program) -> State:
     trainable = dict(params=variables["params"], positions=variables["positions"])
     moments = optim.moment_shapes(program.recipe, trainable)
     average = trainable if settings.training.ema else ()
-    return State(step=integers(), **trainable, moments=moments, ema=average)
+    numbers = variables["numbers"]
+    return State(integers(), **trainable, moments=moments, ema=average, numbers=numbers)
 
 
 def integers(*shape: int) -> jax.ShapeDtypeStruct:

@@ -26,7 +26,7 @@ from attn.nn.layers import ACTIVATIONS
 from attn.nn.selection import Baseline, check_nothing_to_drop, select
 from attn.normalisers import check_selected, normaliser_init
 from attn.positions import bias_of_heads, bias_row
-from attn.pytrees import AnyArray
+from attn.pytrees import AnyArray, Datum
 from attn.scores import Dot, ScoreChoice, score_init
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class MultiHeadAttention(nn.Module):
     otherwise a product of two, of rank d_v.
 
     The arrays of a score are parameters kept under "score", by the name of their field;
-    its numbers stay as they are. Weights drop with the context's number P_attention. With
-    the collection "weights" mutable in `apply`, the attention weights (B, H, N, M) are kept
-    there.
+    its numbers stay as they are, or are data, see `with_parameters`. Weights drop with the
+    context's number P_attention. With the collection "weights" mutable in `apply`, the
+    attention weights (B, H, N, M) are kept there.
 
     Attributes:
       config: the options.
@@ -418,7 +418,8 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
     """Returns the value that `make(key)` makes, with its arrays as parameters of `module`.
 
     They are kept under `name`; there is no entry where there are none, and the arrays of a
-    value whose `trained` is False stay as they are.
+    value whose `trained` is False stay as they are. A number that is a `Datum` is kept in
+    the collection "numbers", which nobody trains.
 
     Raises:
       ValueError: the parameters are those of another value.
@@ -437,17 +438,29 @@ def with_parameters(module: nn.Module, name: str, make: Callable[[Array], Any]):
             f"it has {sorted(names)}"
         )
 
+    data = {name: jnp.float32(x.value) for name, x in _leaves(value, Datum)}
+    if data:
+        params = {**params, **module.variable("numbers", name, lambda: data).value}
+
     def replaced(path, leaf):
         return params.get(_name(path), leaf)
 
-    return jax.tree.map_with_path(replaced, value)
+    return jax.tree.map_with_path(replaced, value, is_leaf=_is_datum)
 
 
 def _arrays(value: Any) -> dict[str, Any]:
     """Returns the arrays of a score or bias, each by the name of its field."""
-    leaves = jax.tree.leaves_with_path(value)
-    is_array = jax.Array | np.ndarray
-    return {_name(path): leaf for path, leaf in leaves if isinstance(leaf, is_array)}
+    return dict(_leaves(value, jax.Array | np.ndarray))
+
+
+def _leaves(value: Any, kind: Any) -> list[tuple[str, Any]]:
+    """Returns the leaves of a kind, each with the name of its field."""
+    leaves = jax.tree.leaves_with_path(value, is_leaf=_is_datum)
+    return [(_name(path), leaf) for path, leaf in leaves if isinstance(leaf, kind)]
+
+
+def _is_datum(x: Any) -> bool:
+    return isinstance(x, Datum)
 
 
 def _name(path: Any) -> str:

@@ -142,7 +142,7 @@ class Stacked(nn.Module):
 
         def one(carry, layer):
             x, shared = carry
-            params, number = layer
+            variables, number = layer
             # All run as one module, so with one key they would drop the same units.
             keys = jax.tree.map(
                 lambda keys: jax.vmap(jax.random.fold_in, (0, None))(keys, number),
@@ -150,16 +150,16 @@ class Stacked(nn.Module):
             )
             own = ctx.replace(keys=keys, shared=shared, layer=number)
             pure = first.clone(parent=None)
-            x, own = pure.apply({"params": params}, x, own)
+            x, own = pure.apply(variables, x, own)
             return (x, own.shared), None
 
         if self.remat:
             one = jax.checkpoint(one, prevent_cse=False)
         # Stacked here and not in the variables, which are the same without scan.
-        params = [layer.variables["params"] for layer in layers]
-        params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+        variables = [dict(layer.variables) for layer in layers]
+        variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *variables)
         numbers = jnp.arange(1, len(layers) + 1)
-        return jax.lax.scan(one, (x, ctx.shared), (params, numbers))[0][0]
+        return jax.lax.scan(one, (x, ctx.shared), (variables, numbers))[0][0]
 
     def _empty_caches(self, layers, batch, length, dtype, hypotheses, last):
         caches = []

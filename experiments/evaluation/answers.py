@@ -20,9 +20,8 @@ from experiments.trial.step import hidden_states
 
 def choose_batch(program: Program, state: State, batch: Batch):
     """Returns the likeliest output at each place of targets (B, M), int32."""
-    variables = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
-        hidden, _ = hidden_states(program, variables, batch, step=state.step)
+        hidden, _ = hidden_states(program, state.variables, batch, step=state.step)
         matrix = output_matrix(state.params)
         # One text at a time, as the logits of all would be many.
         return jax.lax.map(lambda row: (row @ matrix.T).argmax(-1), hidden)

@@ -41,7 +41,7 @@ def attention_weights(
     )
     _, collections = program.objective.call(
         build_model(program).apply,
-        dict(params=state.params, positions=state.positions),
+        state.variables,
         source,
         target,
         both,

@@ -133,7 +133,7 @@ def search_batch(
     beginnings = jnp.broadcast_to(beginning, (count, len(prefix)))
     result = beam_search(
         build_model(program),
-        dict(params=state.params, positions=state.positions),
+        state.variables,
         source,
         lengths,
         beam=search.beam,

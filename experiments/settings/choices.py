@@ -21,8 +21,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 import attn
 from attn.nn import layers
+from attn.pytrees import Datum
 from attn.scores import ScoreChoice
 from experiments import objectives, optim
 from experiments.errors import hint
@@ -67,12 +70,62 @@ class Init:
         return self.choice.text
 
     def __call__(self, key, *sizes: int):
-        """Draws it, as `attn.scores` and `attn.normalisers` say of `init`."""
+        """Draws it, as `attn.scores` and `attn.normalisers` say of `init`.
+
+        What its class names as `numbers` are data.
+        """
         cls = self.choice.cls
-        options = dict(self.choice.options)
-        for name in SCORES.nested_in(cls) & options.keys():
-            options[name] = SCORES.value(options[name], name)
-        return cls.init(key, *sizes, **options)
+        made = cls.init(key, *sizes, **{**dict(self.choice.options), **self._inner()})
+        data = {name: Datum(getattr(made, name)) for name in _numbers_of(cls)}
+        return dataclasses.replace(made, **data) if data else made
+
+    def without_numbers(self) -> "Init":
+        """Returns it with the numbers that are data at their defaults.
+
+        What differs in these alone is one program.
+        """
+        choice = self.choice
+        inner = {
+            name: SCORES.text_of(without_numbers(value))
+            for name, value in self._inner().items()
+        }
+        kept = {
+            name: x
+            for name, x in (dict(choice.options) | inner).items()
+            if name not in _numbers_of(choice.cls)
+        }
+        parameters = SCORES.parameters(choice.cls)
+        nested = SCORES.nested_in(choice.cls)
+        # Again without an inner one that is at its default now.
+        options = _checked_options(kept, parameters)
+        options_at = TEXT.fullmatch(choice.text).start("options")
+        name = choice.text if options_at < 0 else choice.text[: options_at - 1]
+        text = _canonical(name, options, parameters, nested)
+        return Init(dataclasses.replace(choice, text=text, options=options))
+
+    def _inner(self):
+        """Returns the options that are choices themselves."""
+        names = SCORES.nested_in(self.choice.cls)
+        options = self.choice.options
+        return {name: SCORES.value(x, name) for name, x in options if name in names}
+
+
+def _numbers_of(cls):
+    return getattr(cls, "numbers", ())
+
+
+def without_numbers(value: Any) -> Any:
+    """Returns a model's description, or a part of it, with no numbers that are data."""
+    if isinstance(value, Init):
+        return value.without_numbers()
+    if isinstance(value, Mapping):
+        return jax.tree.map(without_numbers, value)
+    if not dataclasses.is_dataclass(value):
+        return value
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return dataclasses.replace(
+        value, **{name: without_numbers(x) for name, x in fields.items()}
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -363,7 +416,7 @@ def _written(value, annotation):
 def _init(choice):
     # A name is all that the library needs of its own classes without options.
     known = choice.text in attn.SCORES or choice.text in attn.NORMALISERS
-    return choice.text if known else Init(choice)
+    return choice.text if known and not _numbers_of(choice.cls) else Init(choice)
 
 
 def _is_score(cls):

@@ -93,7 +93,10 @@ def _resume(workdir, fresh, settings, prepared):
                 "with --init_from"
             )
     with Checkpoints(workdir, keep=None) as checkpoints:
-        restored = _restore(checkpoints, workdir, fresh)
+        restored = _restore(checkpoints, workdir, fresh._replace(numbers={}))
+    # Those of the settings here.
+    state = restored.state._replace(numbers=fresh.numbers)
+    restored = restored._replace(state=state)
     step = int(restored.state.step)
     if step > settings.training.steps:
         raise CheckpointError(
@@ -137,7 +140,9 @@ def _initialise(workdir, fresh, settings, prepared):
         del weights["positions"]
     # What is empty here is not read: the optimizer and its moments may be others there.
     ema = weights if name == "ema" else ()
-    template = fresh._replace(**{"positions": (), **weights, "moments": (), "ema": ema})
+    # So may be the numbers.
+    rest = dict(moments=(), ema=ema, numbers={})
+    template = fresh._replace(**{"positions": (), **weights, **rest})
     with Checkpoints(workdir, keep=None) as checkpoints:
         restored = _restore(checkpoints, workdir, template)
         chosen, steps = checkpoints.weights(

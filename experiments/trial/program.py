@@ -18,6 +18,7 @@ from experiments import optim
 from experiments.data.batches import Batch
 from experiments.objectives import Objective, Translate
 from experiments.settings import Settings
+from experiments.settings.choices import without_numbers
 
 # What a trial's seed is folded with: each use of randomness has its own key.
 INITIAL_VALUES_KEY = 0
@@ -79,6 +80,14 @@ class State(NamedTuple):
     """The optimizer's own state."""
     ema: Any = ()
     """The moving averages of params and positions, or nothing."""
+    numbers: Any = ()
+    """The numbers of scores that are data, such as temperatures; no step changes them."""
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the model's `apply` takes."""
+        numbers = self.numbers or {}
+        return dict(params=self.params, positions=self.positions, numbers=numbers)
 
 
 def program_of(
@@ -90,9 +99,10 @@ def program_of(
     """
     t = settings.training
     return Program(
-        # A table only decides how it starts, and `initial_state` does that: without it
-        # here, trials that differ in their position tables share a program.
-        model=settings.model.without_tables(),
+        # A table only decides how it starts, and `initial_state` does that, as it gives
+        # the state its numbers: without these here, trials that differ in them share a
+        # program.
+        model=without_numbers(settings.model.without_tables()),
         drops=_drops_of(settings.rates),
         vocabulary=vocabulary,
         length=length,
@@ -207,7 +217,14 @@ def _initial_state(program, settings):
     ema = jax.tree.map(jnp.copy, trainable) if settings.training.ema else ()
     numbers = hyper_of(settings).recipe
     moments = optim.initial_moments(program.recipe, numbers, trainable)
-    return State(step=jnp.int32(0), **trainable, moments=moments, ema=ema)
+    own = variables["numbers"] and _numbers(program, settings)
+    return State(jnp.int32(0), **trainable, moments=moments, ema=ema, numbers=own)
+
+
+def _numbers(program, settings):
+    """Returns the numbers of scores that the settings say, as the state has them."""
+    own = program._replace(model=settings.model.without_tables())
+    return jax.jit(lambda: initial_variables(own, jax.random.key(0))["numbers"])()
 
 
 def trial_key(settings: Settings, use: int) -> jax.Array:
@@ -223,7 +240,7 @@ def _compiled_variables(program):
 
 
 def initial_variables(program: Program, key):
-    """Draws fresh parameters, and makes room for position tables, if any."""
+    """Draws fresh parameters, and makes room for tables and numbers, if any."""
     # Parameters do not depend on a row's length, so a short one will do.
     row = jnp.zeros((1, 2), jnp.int32)
     # With threefry for every parameter this takes ten times as long to compile, more than
@@ -232,7 +249,7 @@ def initial_variables(program: Program, key):
     init = build_model(program).init
     both = Context(), Context()
     variables = program.objective.call(init, key, row, row, both)
-    return {"positions": {}, **variables}
+    return {"positions": {}, "numbers": {}, **variables}
 
 
 def count_parameters(settings: Settings, state: State) -> int:

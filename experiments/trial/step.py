@@ -65,9 +65,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     key = jax.random.fold_in(jax.random.wrap_key_data(hyper.key), state.step)
     keys = keys_of_rows(key, row)
     trainable = dict(params=state.params, positions=state.positions)
-    gradients, loss, nll = summed_gradients(
-        program, trainable, hyper, batch, keys, state.step
-    )
+    gradients, loss, nll = summed_gradients(program, state, hyper, batch, keys)
     tokens = program.objective.scored(batch).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
     # After the sum: devices have different numbers of scored tokens.
@@ -106,7 +104,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     ema = ()
     if state.ema:
         ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1)
-    state = State(step=state.step + 1, **trainable, moments=moments, ema=ema)
+    state = state._replace(step=state.step + 1, **trainable, moments=moments, ema=ema)
     return state, metrics
 
 
@@ -125,19 +123,21 @@ def is_finite(metrics, xp=np):
     return xp.isfinite(metrics["loss"]) & xp.isfinite(metrics["grad_norm"])
 
 
-def summed_gradients(program, trainable, hyper, batch, keys, step):
+def summed_gradients(program, state, hyper, batch, keys):
     """Computes (∂ loss / ∂ trainable, loss, nll), sums over the batch's scored tokens.
 
     They are float32. A batch is split into program.accumulate parts, one after another.
     """
+    trainable = dict(params=state.params, positions=state.positions)
     # Cast once a step, not at every use; gradients of parts are summed in float32 even so.
     light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
     objective = program.objective
 
     def of_part(batch, keys):
         def total_loss(light):
-            ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=step)
-            hidden, policy = hidden_states(program, light, batch, **ctx)
+            ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=state.step)
+            variables = {**light, "numbers": state.numbers}
+            hidden, policy = hidden_states(program, variables, batch, **ctx)
             params = light["params"]
             weights = objective.scored(batch).astype(jnp.float32)
             loss, nll = objective.loss(params, hidden, batch, weights, hyper.eps_ls)
@@ -183,13 +183,12 @@ def token_losses(program: Program, state: State, batch: Batch):
     It is float32 with exact products, whatever the precision of training, so that a
     perplexity does not depend on how sentences are put into batches.
     """
-    trainable = dict(params=state.params, positions=state.positions)
     with jax.default_matmul_precision("float32"):
-        hidden, _ = hidden_states(program, trainable, batch, step=state.step)
+        hidden, _ = hidden_states(program, state.variables, batch, step=state.step)
         return program.objective.token_losses(state.params, hidden, batch)
 
 
-def hidden_states(program, trainable, batch, **context):
+def hidden_states(program, variables, batch, **context):
     """Computes the decoder's last hidden states (B, T, d_model) of packed rows.
 
     Returns them, and the log-probabilities, entropies and baselines of sampled attention,
@@ -197,7 +196,7 @@ def hidden_states(program, trainable, batch, **context):
     """
     hidden, kept = program.objective.call(
         build_model(program).apply,
-        trainable,
+        variables,
         batch.source,
         batch.target_in,
         contexts(batch, **context),

@@ -150,7 +150,7 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
         run(tmp_path / "resumed", longer, start=other, say=power_cut)
     record = json.loads((tmp_path / "resumed/record.json").read_text())
     assert record["begun"] == dict(resume=str(finished[0]), step=12)
-    # Its own checkpoint comes first, without the other.
+    # Its own checkpoint comes first, without the other. A temperature of 1 is none.
     result = run(tmp_path / "resumed", longer)
     assert result["beside"]["average"]["steps"] == [12, 16]
     # A trial has the FLOPs of its own steps: 4 of 16.
@@ -208,8 +208,10 @@ def test_beginning_with_the_weights_of_another(finished, tmp_path):
     config = json.loads((donor / "config.json").read_text())
     config["evaluation"]["weights"] = "average"
     (donor / "config.json").write_text(json.dumps(config))
+    # Numbers of scores are no weights: those of the settings hold.
+    score = dict(model__score="annealed(start=1)")
     settings = tiny.resolve(
-        **MORE, training__learning_rate=1e-25, training__steps=4, seed=3
+        **MORE, **score, training__learning_rate=1e-25, training__steps=4, seed=3
     )
     result = run(tmp_path / "own", settings, start=StartPoint(init_from=str(donor)))
     assert result["perplexity"] == pytest.approx(

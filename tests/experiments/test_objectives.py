@@ -299,17 +299,15 @@ def test_a_custom_objective(tmp_path):
     assert outside.name == "Doubled"
     assert resolve(own.to_dict()) == own
     program, state = trial()
-    trainable = dict(params=state.params, positions=state.positions)
     _, batch = next(padded(pairs(3, 5), 2, 8, Label()))
     losses = {}
     for objective in (Label(), own.objective):
         gradients, *sums = summed_gradients(
             program._replace(objective=objective),
-            trainable,
+            state,
             hyper_of(settings()),
             batch,
             keys_of_rows(jax.random.key(0), np.arange(2)),
-            0,
         )
         losses[objective] = (gradients["params"]["query"], *sums)
     plain, tripled = losses.values()

@@ -47,9 +47,8 @@ def test_sums_are_float32(changes):
     settings = resolve(default_config(), {**SIZES, **changes})
     program = program_of(settings, 60, TOKENS)
     state = jax.eval_shape(functools.partial(initial_state, program, settings))
-    trainable = dict(params=state.params, positions=state.positions)
     keys = keys_of_rows(jax.random.key(0), jnp.arange(ROWS))
-    arguments = trainable, hyper_of(settings), batch(), keys, jnp.int32(3)
+    arguments = state, hyper_of(settings), batch(), keys
     jaxpr = jax.make_jaxpr(functools.partial(summed_gradients, program))(*arguments)
     equations = list(all_equations(jaxpr.jaxpr))
     assert [e for e in equations if e.primitive.name == "scatter-add"]

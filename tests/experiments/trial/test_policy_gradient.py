@@ -99,7 +99,8 @@ def context(program, settings, key):
 def drawn_gradients(program, trainable, hyper, batch, keys):
     def one(key):
         keys = keys_of_rows(key, jnp.arange(1))
-        return summed_gradients(program, trainable, hyper, batch, keys, 0)[0]
+        state = State(0, **trainable, moments=())
+        return summed_gradients(program, state, hyper, batch, keys)[0]
 
     return jax.vmap(one)(keys)["params"]
 

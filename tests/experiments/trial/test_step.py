@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from attn import Annealed
 from experiments.data.batches import Batches
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.training.device_data import DeviceData
@@ -264,6 +265,43 @@ def test_lanes_may_differ_in_all_numbers_of_their_recipe():
     assert len({tuple(lane) for lane in metrics["learning_rate"].tolist()}) == 4
     # The norm is logged as it was before clipping.
     assert (metrics["grad_norm"] > 0.5).all()
+
+
+def test_lanes_may_differ_in_temperatures():
+    """Each as a program into which its numbers are compiled."""
+    options = [dict(start=4.0, steps=3), {}, dict(end=0.5, steps=2), dict(start=0.25)]
+    all_settings = [
+        tiny.resolve(**SGD, seed=lane, model__score=annealed(own))
+        for lane, own in enumerate(options)
+    ]
+    assert len({program_and_state(settings)[0] for settings in all_settings}) == 1
+    ((states, metrics),) = train_lanes(all_settings, placed("pmap", 2, 4), [4])
+    for lane, (settings, own) in enumerate(zip(all_settings, options, strict=True)):
+        score = functools.partial(Annealed.init, **own)
+        model = dataclasses.replace(settings.model, score=score)
+        alone, losses = train(dataclasses.replace(settings, model=model), steps=4)
+        assert alone.numbers == {}
+        np.testing.assert_allclose(metrics["loss"][lane], losses, rtol=1e-5)
+        assert_close(states[lane].params, alone.params, rtol=1e-4, atol=5e-6)
+
+
+def annealed(options):
+    return f"annealed({', '.join(f'{name}={x}' for name, x in options.items())})"
+
+
+def test_numbers_inside_of_others_and_of_single_layers_are_data():
+    """And what is no number makes another program."""
+    scores = [
+        f"softcap(inner=annealed(start={start}, inner={inner}), cap={cap})"
+        for start, inner, cap in ((3, "dot", 5), (2, "dot", 5), (3, "additive", 5))
+    ]
+    same, other, additive = (
+        tiny.resolve(model__decoder__layer_1__score=score) for score in scores
+    )
+    program, state = program_and_state(same)
+    assert program == program_and_state(other)[0] != program_and_state(additive)[0]
+    (kept,) = jax.tree.leaves(state.numbers, is_leaf=lambda x: "inner.start" in x)
+    assert kept == {"inner.start": 3, "inner.end": 1, "inner.steps": 1000}
 
 
 def test_a_lane_without_numbers_leaves_the_others_alone():
