@@ -268,10 +268,11 @@ def test_lanes_may_differ_in_all_numbers_of_their_recipe():
 
 
 def test_lanes_may_differ_in_temperatures():
-    """Each as a program into which its numbers are compiled."""
+    """Each as a program into which its numbers are compiled, and without the scan."""
+    changes = dict(SGD, model__P_drop=0.0, training__scan=True)
     options = [dict(start=4.0, steps=3), {}, dict(end=0.5, steps=2), dict(start=0.25)]
     all_settings = [
-        tiny.resolve(**SGD, seed=lane, model__score=annealed(own))
+        tiny.resolve(**changes, seed=lane, model__score=annealed(own))
         for lane, own in enumerate(options)
     ]
     assert len({program_and_state(settings)[0] for settings in all_settings}) == 1
@@ -279,7 +280,12 @@ def test_lanes_may_differ_in_temperatures():
     for lane, (settings, own) in enumerate(zip(all_settings, options, strict=True)):
         score = functools.partial(Annealed.init, **own)
         model = dataclasses.replace(settings.model, score=score)
-        alone, losses = train(dataclasses.replace(settings, model=model), steps=4)
+        own = dataclasses.replace(
+            settings,
+            model=model,
+            training=dataclasses.replace(settings.training, scan=False),
+        )
+        alone, losses = train(own, steps=4)
         assert alone.numbers == {}
         np.testing.assert_allclose(metrics["loss"][lane], losses, rtol=1e-5)
         assert_close(states[lane].params, alone.params, rtol=1e-4, atol=5e-6)
