@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-LOGITS = 2**22
-"""The most logits that exist at once: 16 MiB of float32 stay near the caches."""
+from attn import platforms
 
 
 @jax.custom_vjp
@@ -64,7 +63,7 @@ def negative_log_likelihood(
 
 def _chunks(tokens, vocabulary):
     # No chunk is smaller than a token, however large the vocabulary is.
-    return min(tokens, -(-tokens * vocabulary // LOGITS))
+    return min(tokens, -(-tokens * vocabulary // platforms.logits_at_once()))
 
 
 def _cut(x, chunks):
@@ -76,14 +75,14 @@ def _cut(x, chunks):
 
 
 def _softmax(h, embedding, label):
-    """Returns logits, their largest, exponentials of the difference, their sum, −log p(label)."""
+    """Returns the largest logit, exponentials of the difference, their sum, −log p(label)."""
     logits = jnp.einsum("td,yd->ty", h, embedding, preferred_element_type=jnp.float32)
     top = logits.max(-1, keepdims=True)
     e = jnp.exp(logits - top)
     total = e.sum(-1, keepdims=True)
     right = jnp.take_along_axis(logits, label[:, None], axis=-1)
     # log Σe^(z − top) − (z_label − top), both small, not a difference of large numbers.
-    return logits, top, e, total, (jnp.log(total) - (right - top))[:, 0]
+    return top, e, total, (jnp.log(total) - (right - top))[:, 0]
 
 
 def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
@@ -91,12 +90,17 @@ def _walk(hidden, embedding, labels, weights, eps_ls, with_gradients):
     tokens, width = hidden.shape
     vocabulary = embedding.shape[0]
     chunks = _chunks(tokens, vocabulary)
+    mean = embedding.astype(jnp.float32).mean(0)
 
     def add(carry, chunk):
         losses, d_embedding = carry
         h, label, weight = chunk
-        logits, top, e, total, nll = _softmax(h, embedding, label)
-        uniform = (jnp.log(total) - (logits.mean(-1, keepdims=True) - top))[:, 0]
+        top, e, total, nll = _softmax(h, embedding, label)
+        # A product with the mean embedding, where the mean of logits would be one more pass.
+        mean_logit = jnp.matmul(h.astype(jnp.float32), mean, precision="highest")[
+            :, None
+        ]
+        uniform = (jnp.log(total) - (mean_logit - top))[:, 0]
         smoothed = (1 - eps_ls) * nll + eps_ls * uniform
         sums = ((weight * smoothed).sum(), (weight * nll).sum())
         losses = (losses[0] + sums[0], losses[1] + sums[1])

@@ -9,9 +9,8 @@ import functools
 
 import jax
 
-from attn import NoPositions, config
+from attn import NoPositions, config, platforms
 from attn.attention import SMALL
-from experiments.objectives.loss import LOGITS
 from experiments.optim import moment_shapes
 from experiments.settings import Settings, SettingsError
 from experiments.system.machine import Machine
@@ -265,7 +264,7 @@ def activation_memory(settings: Settings) -> int:
     layers = max(len(stack) for stack in stacks)
     layer = max(_floats_of_layer(block, t) for stack in stacks for block in stack)
     floats = layer + 2 * layers * settings.model.d_model if t.remat else layers * layer
-    logits = min(tokens * settings.data.vocabulary_size, LOGITS)
+    logits = min(tokens * settings.data.vocabulary_size, platforms.logits_at_once())
     return int(tokens * floats * (2 if t.precision == "bfloat16" else 4) + 4 * logits)
 
 

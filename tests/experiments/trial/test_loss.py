@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.objectives import loss
+from attn import platforms
 from experiments.objectives.loss import cross_entropy, negative_log_likelihood
 
 T, D, Y = 23, 5, 31
@@ -22,7 +22,7 @@ def exact(hidden, embedding, labels, weights, eps):
 
 @pytest.fixture(params=[2**22, 200], ids=["one chunk", "chunks of a few"])
 def problem(request, monkeypatch):
-    monkeypatch.setattr(loss, "LOGITS", request.param)
+    monkeypatch.setattr(platforms, "logits_at_once", lambda: request.param)
     rng = np.random.default_rng(0)
     weights = (rng.random(T) < 0.7).astype(np.float32)
     return (
@@ -76,7 +76,7 @@ def test_loss_of_each_piece(problem):
 
 def test_sums_of_bfloat16_are_float32(monkeypatch):
     """A sum over 2,000 equal tokens, 4 a chunk: bfloat16 would stop where 4 more change nothing."""
-    monkeypatch.setattr(loss, "LOGITS", 4 * Y)
+    monkeypatch.setattr(platforms, "logits_at_once", lambda: 4 * Y)
     h = np.linspace(-1, 1, D, dtype=np.float32)
     e = np.zeros((Y, D), np.float32)
     many = np.ones(2000, np.int32)
