@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Real
 from attn.arguments import check_normaliser, checked, has_no_pairs, make_drop
 from attn.kernels import cudnn
 from attn.kernels.blocks import blocks
+from attn.kernels.fused import named_remedy
 from attn.kernels.reference import all_heads, reference
 from attn.map_heads import map_heads
 from attn.masks import Mask
@@ -119,7 +120,9 @@ def attention(
     if has_no_pairs(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
     elif kernel == "cudnn":
-        outputs = [cudnn.by_examples(q, k, v, score, mask)]
+        options = dict(with_lse=return_lse, is_finite=False)
+        with named_remedy():
+            outputs = cudnn.by_examples(q, k, v, score, normaliser, mask, **options)
     else:
         outputs = _map_kernel(q, k, v, values, kernel=kernel, results=tuple(results))
     return outputs if len(outputs) > 1 else outputs[0]

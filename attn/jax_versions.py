@@ -55,3 +55,68 @@ def jax_nn_takes_window() -> bool:
     jax 0.10 ends it: before, such a window had no effect, without a word.
     """
     return VERSION >= (0, 10)
+
+
+def cudnn_forward(
+    q: Any, k: Any, v: Any, bias: Any, *, causal: bool, left: int | None, lengths: Any
+) -> tuple[Any, Any]:
+    """Returns cuDNN's softmax(q kᵀ + bias) v (B, N, H, K) and its LSE (B, H, N).
+
+    A query sees no key after its own if `causal`, `left` keys before it unless None, and
+    `lengths` (B,) keys of its example. jax.nn.dot_product_attention calls the same, but
+    has no gradient of the LSE, and cannot be mapped with a bias that heads share.
+    """
+    calls, operands, options = _cudnn_call(q, k, v, bias, causal, left, lengths)
+    bind = calls._dot_product_attention_fwd_p_wrapper.bind
+    return tuple(bind(*operands, **options, is_training=True))
+
+
+def cudnn_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    lse: Any,
+    out: Any,
+    g: Any,
+    *,
+    causal: bool,
+    left: int | None,
+    lengths: Any,
+) -> tuple[Any, Any, Any]:
+    """Returns the gradients of q, k and v of `cudnn_forward`, for the cotangent g.
+
+    The kernel takes w = exp(s − lse) and ds = w (g vᵀ − Σ out · g).
+    """
+    calls, operands, options = _cudnn_call(q, k, v, bias, causal, left, lengths)
+    bind = calls._dot_product_attention_bwd_p_wrapper.bind
+    return tuple(bind(*operands, lse, out, g, **options))
+
+
+def _cudnn_call(q, k, v, bias, causal, left, lengths):
+    """Returns the module of cuDNN's calls, their operands and options."""
+    # Private, as jax.nn has a part of it alone. Its names are the same from 0.7.2 to 0.12.
+    from jax._src.cudnn import fused_attention_stablehlo as calls
+
+    b, n = q.shape[:2]
+    none = jnp.zeros(0, q.dtype)
+    kinds = calls.MaskType
+    mask_type = kinds.CAUSAL if causal else kinds.NO_MASK
+    padding = (none, none)
+    if lengths is not None:
+        mask_type = kinds.PADDING_CAUSAL if causal else kinds.PADDING
+        padding = (jnp.full(b, n, jnp.int32), lengths.astype(jnp.int32))
+    operands = (q, k, v, none if bias is None else bias, *padding, *[none] * 4)
+    options = dict(
+        scale=1.0,
+        seed=42,
+        dropout_rate=0.0,
+        # Whether there is a bias, and whether it has a gradient.
+        variadic_args=(bias is not None, False),
+        mask_type=mask_type,
+        layout=calls.AttentionLayout.BTNH.value,
+        sliding_window_length=None if left is None else left + 1,
+    )
+    if VERSION >= (0, 12):
+        options["score_mod"] = None
+    return calls, operands, options

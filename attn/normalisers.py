@@ -50,8 +50,9 @@ def normaliser(cls: type[T]) -> type[T]:
         no probabilities to sample by. The default is True.
       by_score: False states that a greater score need not have the greater weight, so that
         no key is the best by its score. The default is True.
-      is_softmax: True states that the weights are softmax(s), so that kernels can use a
-        fused one. The default is False.
+      fused(n): states that `exponents(s)` is (f · s, r), and returns f and r, None for 1
+        and −inf, so that kernels can use a fused softmax. n (B, N, H), or 1 for H, is the
+        number of keys that each query sees; parameters are (1, 1, H).
     """
     made: Any = pytree(cls)
     if hasattr(made, "exponents"):
@@ -62,8 +63,6 @@ def normaliser(cls: type[T]) -> type[T]:
         made.sums_to_one = True
     if not hasattr(made, "by_score"):
         made.by_score = True
-    if not hasattr(made, "is_softmax"):
-        made.is_softmax = False
     return made
 
 
@@ -124,10 +123,11 @@ def exponentials(x: Float[Array, "n m"], rest=None):
 class Softmax:
     """w = e^s / Σ e^s ("Attention Is All You Need", section 3.2.1)."""
 
-    is_softmax = True
-
     def exponents(self, s):
         return s, None
+
+    def fused(self, n):
+        return None, None
 
 
 @normaliser
@@ -138,6 +138,9 @@ class OffByOne:
 
     def exponents(self, s):
         return s, 0.0
+
+    def fused(self, n):
+        return None, 0.0
 
 
 @normaliser
@@ -158,6 +161,9 @@ class Sink:
     def exponents(self, s):
         return s, jnp.asarray(self.logit, s.dtype)
 
+    def fused(self, n):
+        return None, self.logit
+
 
 @normaliser
 class ScalableSoftmax:
@@ -176,6 +182,9 @@ class ScalableSoftmax:
     def exponents(self, s):
         factor = jnp.asarray(self.scale, s.dtype) * jnp.log(count(s))
         return scaled(s, factor), None
+
+    def fused(self, n):
+        return self.scale * jnp.log(n), None
 
 
 @normaliser

@@ -86,18 +86,28 @@ def has_wide_products() -> bool:
     return platform() != "cpu"
 
 
-def takes_cudnn(
-    dtype, width: int, left: int | None, right: int | None, is_padded: bool
-) -> bool:
-    """Tells whether cuDNN computes plain products here, without N·M memory.
+def takes_cudnn(dtype, width: int) -> bool:
+    """Tells whether cuDNN computes attention of matrix products here, without N·M memory.
 
-    `width` is d_k = d_v; a query sees `left` keys before it and `right` after it, None for
-    all. cuDNN's kernels are of half precision, with heads wider than 128 from Hopper on
-    only. It has causal masks, and windows that end at the query; with padding too a window
-    may be empty, of which cuDNN promises nothing.
+    `width` is that of d_k and d_v which is more. cuDNN's kernels are of half precision, with
+    heads wider than 128 from Hopper on only.
     """
     is_half = dtype in (jnp.float16, jnp.bfloat16)
-    is_window = right == 0 and left is not None and left >= 0 and not is_padded
-    has_mask = (left is None and right in (None, 0)) or is_window
-    fits = width % 8 == 0 and 0 < width <= 128
-    return platform() == "gpu" and is_half and has_mask and fits
+    fits = width % 8 == 0 and 0 < width <= (256 if _is_hopper() else 128)
+    return platform() == "gpu" and is_half and fits
+
+
+def _is_hopper() -> bool:
+    """Tells whether all GPUs here are of Hopper's generation or a later one."""
+    if jax.default_backend() != "gpu":
+        return False
+    return all(float(x.compute_capability) >= 9 for x in jax.local_devices())
+
+
+def bytes_of_masks() -> int:
+    """Returns the most bytes of a mask that a GPU's kernel for products reads as an array.
+
+    It is written once and read by all heads. Where it is larger, blocks that make it again
+    need the memory for other things. Chosen, not measured.
+    """
+    return 2**30

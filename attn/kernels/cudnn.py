@@ -1,20 +1,22 @@
-"""Plain products by `jax.nn.dot_product_attention`, which uses cuDNN on a GPU that can.
+"""Attention by `kernels.fused`, and so by cuDNN on a GPU that can.
 
-The kernel takes all heads at once. Where jax.nn falls short of attn.attention's contract,
-that is put right here where it is cheap, and refused where it is not. B examples,
-N queries, M keys, H heads of queries, J heads of keys and values, K = d_k = d_v.
+The kernel takes all heads at once. Where it falls short of attn.attention's contract, that
+is put right here where it is cheap, and refused where it is not. B examples, N queries,
+M keys, H heads of queries, J heads of keys and values, K = d_k, V = d_v.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from attn.jax_versions import jax_nn_takes_window
+from attn.kernels.fused import Form, Seen, fused
 from attn.masks import Band, Mask, Padding
-from attn.platforms import takes_cudnn
-from attn.pytrees import AnyArray
+from attn.platforms import bytes_of_masks, takes_cudnn
+from attn.pytrees import AnyArray, at_least_float32, map_leading
 
 
 def is_fastest(
@@ -25,11 +27,28 @@ def is_fastest(
     results: list[str],
     **values: Any,
 ) -> bool:
-    """Returns whether `cudnn` serves, and by cuDNN: jax.nn's own form takes N·M memory."""
+    """Returns whether `cudnn` serves, and by cuDNN: its other form takes N·M memory."""
     dtype = jnp.result_type(q, k, v)
-    if not takes_cudnn(dtype, v.shape[-1], *mask.reach(), is_padded(mask)):
+    if not takes_cudnn(dtype, _width(k, v)):
+        return False
+    if not (_is_native(mask) or _takes_mask(q, k, mask)):
         return False
     return why_not(q, k, v, mask=mask, results=results, **values) is None
+
+
+def _takes_mask(q: AnyArray, k: AnyArray, mask: Mask) -> bool:
+    """Tells whether cuDNN takes the mask as an array, and reads little that is hidden."""
+    batch = q.shape[:-3]
+    n, m = q.shape[-3], k.shape[-3]
+    leaves = jax.tree.leaves(mask.flat(batch))
+    masks = max((x.shape[0] * x.shape[1] for x in leaves), default=1)
+    first, left, right = mask.spans()
+    is_narrow = (
+        left is not None and right is not None and 8 * (first + left + right) < m
+    )
+    # With an array cuDNN has no derivatives of odd numbers of tokens.
+    is_even = n % 2 == 0 and m % 2 == 0
+    return is_even and not is_narrow and 2 * masks * n * m <= bytes_of_masks()
 
 
 def why_not(
@@ -45,22 +64,17 @@ def why_not(
     results: list[str],
 ) -> str | None:
     """Returns the reason why `cudnn` cannot serve, or None where it can."""
-    simple = all(isinstance(part, (Band, Padding)) for part in mask.parts)
-    # The width of the queries may be another, as a bilinear score brings them to d_k.
-    widths = f"{v.shape[-1]} and {k.shape[-1]}"
     dtype = jnp.result_type(q, k, v)
     kind = type(score).__name__
     other = type(normaliser).__name__
+    softmax = "its normaliser is softmax of the scores times a number a query"
     reasons = {
         f"its score is a matrix product, and not {kind}": not score.is_product,
-        f"its normaliser is softmax, and not {other}": not normaliser.is_softmax,
-        "its masks are causal with a constant offset, window and padding": not simple,
+        f"{softmax}, and not {other}": not hasattr(normaliser, "fused"),
         "a row of −inf in the bias would give NaN": bias is not None,
         "it has no dropout": drop is not None,
-        "its LSE has no gradient": "lse" in results,
         "it does not return weights": results[-1] in ("before", "after"),
-        f"d_v must equal d_k, not {widths}": k.shape[-1] != v.shape[-1],
-        "d_k must be at least 1": k.shape[-1] == 0,
+        "d_k and d_v must be at least 1": 0 in (k.shape[-1], v.shape[-1]),
         "its softmax is float32, the inputs are float64": dtype == jnp.float64,
     }
     found = next((reason for reason, holds in reasons.items() if holds), None)
@@ -70,20 +84,25 @@ def why_not(
     return found
 
 
-@jax.jit
-def by_examples(q: AnyArray, k: AnyArray, v: AnyArray, score: Any, mask: Mask) -> Array:
+@functools.partial(jax.jit, static_argnames=("with_lse", "is_finite"))
+def by_examples(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    *,
+    with_lse: bool,
+    is_finite: bool,
+) -> list[Array]:
     """Computes `cudnn` with any number of batch axes before N."""
     batch = q.shape[:-3]
-
-    def flat(leaf):
-        # Of the parts that are served only padding has an array, one number an example.
-        return jnp.broadcast_to(leaf, batch).reshape(-1)
-
-    mask = Mask(tuple(jax.tree.map(flat, part) for part in mask.parts))
-    # jax.nn takes one batch axis, attention() any number.
-    qkv = (jnp.reshape(x, (-1, *x.shape[-3:])) for x in (q, k, v))
-    out = cudnn(*qkv, score=score, mask=mask)
-    return out.reshape(*batch, *out.shape[1:])
+    q, k, v = (jnp.reshape(x, (-1, *x.shape[-3:])) for x in (q, k, v))
+    sight = _sight(mask, mask.flat(batch), q, k)
+    values = score, normaliser, sight
+    results = cudnn(q, k, v, *values, with_lse=with_lse, is_finite=is_finite)
+    return [x.reshape(*batch, *x.shape[1:]) for x in results]
 
 
 def _shares_keys(score: Any, q: AnyArray, k: AnyArray) -> bool:
@@ -105,89 +124,158 @@ def _shares_keys(score: Any, q: AnyArray, k: AnyArray) -> bool:
     return True
 
 
+class Sight(NamedTuple):
+    """What queries see: of their own, or of a range of keys, in the terms of `fused`."""
+
+    seen: Seen
+    causal: bool
+    left: int | None
+    has_empty: bool
+    """Whether a query may see nothing."""
+    count: Int[Array, "b N h"]
+    """The keys that each query sees, b = B or 1, h = H or 1."""
+    sees_any: Callable[[Bool[Array, "B M H"]], Bool[Array, "B N H"]]
+    """Of some keys of each head: whether a query sees one of them."""
+
+
+def _is_native(mask: Mask) -> bool:
+    """Tells whether cuDNN has the mask by itself, without an array.
+
+    It has causal masks, lengths, both, and windows that end at the query; with lengths too
+    a window may be empty, of which cuDNN promises nothing.
+    """
+    padded = any(isinstance(part, Padding) for part in mask.parts)
+    if not all(isinstance(part, (Band, Padding)) for part in mask.parts):
+        return False
+    left, right = mask.reach()
+    is_window = right == 0 and left is not None and left >= 0 and not padded
+    return is_window or (left is None and right in (None, 0))
+
+
+def _sight(mask: Mask, flat: Mask, q: Array, k: Array) -> Sight:
+    """Returns what a mask shows; `flat` is the same with axes (b, h) for arrays."""
+    b, n = q.shape[:2]
+    m = k.shape[1]
+    left, right = mask.reach()
+    if not _is_native(mask):
+        visible = _visible(flat, n, m)
+
+        def sees_any(bad):
+            light = visible.astype(jnp.bfloat16), bad.astype(jnp.bfloat16)
+            kept = dict(preferred_element_type=jnp.float32)
+            if visible.shape[1] == 1:
+                shown = jnp.broadcast_to(light[0][:, 0], (len(bad), n, m))
+                return jnp.einsum("bnm,bmh->bnh", shown, light[1], **kept) > 0
+            shown = jnp.broadcast_to(light[0], (len(bad), *visible.shape[1:]))
+            return jnp.einsum("bhnm,bmh->bnh", shown, light[1], **kept) > 0
+
+        count = jnp.moveaxis(visible.sum(-1), 1, 2)
+        causal = right is not None and right <= 0
+        return Sight(Seen(visible), causal, None, True, count, sees_any)
+    lengths = [x.lengths[:, 0] for x in flat.parts if isinstance(x, Padding)]
+    # The minimum comes first, as it fits in int32, which is all that kernels take.
+    shortest = functools.reduce(jnp.minimum, lengths, jnp.full(1, m)).astype(jnp.int32)
+    first, last = _visible_range(n, left, right, shortest)
+    count = jnp.maximum(last - first + 1, 0)[..., None]
+    seen = Seen()
+    if lengths:
+        # An example of no keys is put right later; its own gradient must not be NaN.
+        seen = Seen(lengths=jnp.broadcast_to(jnp.maximum(shortest, 1), b))
+    sees_any = functools.partial(_any_between, first=first, last=last)
+    has_empty = bool(lengths) or (left is not None and n - 1 - left >= m)
+    return Sight(seen, right == 0, left, has_empty, count, sees_any)
+
+
+def _visible(flat: Mask, n: int, m: int) -> Bool[Array, "b h N M"]:
+    def tile(mask):
+        return mask.tile(jnp.arange(n), jnp.arange(m))
+
+    if not jax.tree.leaves(flat):
+        return tile(flat)[None, None]
+    return map_leading(functools.partial(map_leading, tile), flat)
+
+
 def cudnn(
     q: Float[Array, "B N H Q"],
     k: Float[Array, "B M J K"],
-    v: Float[Array, "B M J K"],
-    *,
+    v: Float[Array, "B M J V"],
     score: Any,
-    mask: Mask,
-) -> Float[Array, "B N H K"]:
-    """Computes softmax(score(q, k)) v over the keys that `mask` shows.
+    normaliser: Any,
+    sight: Sight,
+    *,
+    with_lse: bool,
+    is_finite: bool,
+) -> list[Array]:
+    """Computes normaliser(score(q, k)) v over the keys that queries see.
 
-    It takes memory N·M, unless cuDNN serves.
+    With `with_lse` the LSE (B, N, H) follows. It takes memory N·M, unless cuDNN serves.
+    `is_finite` promises that no query, key or value is NaN or Inf.
     """
     # What is not finite is taken out before a parameter of the score sees it, whose gradient
     # would be 0 times infinity. What overflows there is taken out afterwards.
     bad_query = bad_key = False
-    if jax.tree.leaves(score):
+    if jax.tree.leaves(score) and not is_finite:
         q, bad_query = _finite(q)
         k, bad_key = _finite(k)
     q, k = _prepared(q, k, score)
-    left, right = mask.reach()
-    lengths = jnp.full(q.shape[0], k.shape[1], jnp.int32)
-    for part in mask.parts:
-        if isinstance(part, Padding):
-            # jax.nn takes int32 alone; the minimum comes first, as it fits in that.
-            lengths = jnp.minimum(lengths, part.lengths).astype(jnp.int32)
-    first, last = _visible_range(q.shape[1], left, right, lengths)
-
-    # A masked NaN would reach the output, because its weight of 0 times NaN is NaN; and a
-    # query of NaN that sees nothing every key's gradient.
-    q, overflown_query = _finite(q)
-    k, overflown_key = _finite(k)
-    v, bad_value = _finite(v)
-    bad_query |= overflown_query
-    bad = bad_key | overflown_key | bad_value
-    out = _call_jax_nn(q, k, v, mask, lengths)
-    # jax.nn gives the mean of all values to a query that sees nothing.
-    sees_nothing = (last < first)[..., None]
-    out = jnp.where(sees_nothing[..., None], 0, out)
+    if not is_finite:
+        # A masked NaN would reach the output, because its weight of 0 times NaN is NaN; and
+        # a query of NaN that sees nothing every key's gradient.
+        q, overflown_query = _finite(q)
+        k, overflown_key = _finite(k)
+        v, bad_value = _finite(v)
+        bad_query |= overflown_query
+        bad_key = bad_key | overflown_key | bad_value
+    count = jnp.maximum(sight.count, 1).astype(at_least_float32(q.dtype))
+    normaliser = jax.tree.map(lambda x: jnp.reshape(x, (1, 1, -1)), normaliser)
+    factor, rest = normaliser.fused(count)
+    if factor is not None:
+        q = (q * factor[..., None]).astype(q.dtype)
+    if rest is not None:
+        rest = jnp.broadcast_to(jnp.reshape(rest, -1), q.shape[2]).astype(count.dtype)
+    out, lse = _of_one_width(q, k, v, rest, sight, with_lse)
+    results = [out]
+    if with_lse:
+        results.append(jnp.moveaxis(lse, 1, 2))
+    sees_nothing = sight.count == 0
+    if sight.has_empty:
+        # A kernel gives the mean of all values to a query that sees nothing.
+        nothing = [0, -jnp.inf if rest is None else rest[None, None]]
+        results = [
+            jnp.where(_to_rank(sees_nothing, x), other, x)
+            for x, other in zip(results, nothing, strict=False)
+        ]
+    if is_finite:
+        return results
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
-    spoiled = _any_between(bad, first, last)
-    spoiled = spoiled.repeat(q.shape[-2] // k.shape[-2], axis=-1)
-    spoiled |= bad_query & ~sees_nothing
-    return jnp.where(spoiled[..., None], jnp.nan, out)
+    bad_key = bad_key.repeat(q.shape[-2] // k.shape[-2], axis=-1)
+    spoiled = sight.sees_any(bad_key) | (bad_query & ~sees_nothing)
+    return [jnp.where(_to_rank(spoiled, x), jnp.nan, x) for x in results]
 
 
-def _call_jax_nn(q: Array, k: Array, v: Array, mask: Mask, lengths: Array) -> Array:
-    """Returns jax.nn's output for what the mask shows of `lengths` keys (B,)."""
-    left, right = mask.reach()
-    padded = is_padded(mask)
-    # A window alone has no effect in earlier versions of JAX, with lengths it has.
-    needs_lengths = padded or not jax_nn_takes_window()
-    on_cudnn = takes_cudnn(q.dtype, q.shape[-1], left, right, padded)
-    # cuDNN serves the causal flag, and a window with it alone.
-    causal = right == 0
-    window = None
-    if left is not None or not causal:
-        window = _local_window(left, right, k.shape[1] + q.shape[1])
-    return jax.nn.dot_product_attention(
-        q,
-        k,
-        v,
-        # The scale is in q already, by `_prepared`.
-        scale=1.0,
-        is_causal=causal,
-        local_window_size=window,
-        # An example of no keys is put right later; its own gradient must not be NaN.
-        key_value_seq_lengths=jnp.maximum(lengths, 1) if needs_lengths else None,
-        implementation="cudnn" if on_cudnn else "xla",
-    )
+def _of_one_width(
+    q: Array, k: Array, v: Array, rest: Array | None, sight: Sight, with_lse: bool
+) -> tuple[Array, Array | None]:
+    """Returns what `fused` does, of features that zeros make as many as it takes."""
+    width = _width(k, v)
+    form = Form(takes_cudnn(q.dtype, width), sight.causal, sight.left, with_lse)
+    qkv = (_padded(x, width) for x in (q, k, v))
+    out, lse = fused(form, *qkv, sight.seen, rest)
+    return out[..., : v.shape[-1]], lse
 
 
-def is_padded(mask: Mask) -> bool:
-    """Tells whether a part of the mask hides padding."""
-    return any(isinstance(part, Padding) for part in mask.parts)
+def _width(k: AnyArray, v: AnyArray) -> int:
+    """Returns the features that cuDNN computes with, of one number for q, k and v."""
+    return -(-max(k.shape[-1], v.shape[-1]) // 8) * 8
 
 
-def _local_window(
-    left: int | None, right: int | None, farthest: int
-) -> tuple[int, int] | None:
-    """Returns the window that jax.nn takes, which has no open side; None for no bound."""
-    if left is None and right is None:
-        return None
-    return farthest if left is None else left, farthest if right is None else right
+def _padded(x: Array, width: int) -> Array:
+    more = width - x.shape[-1]
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x
+
+
+def _to_rank(x: Array, other: Array) -> Array:
+    return x.reshape(*x.shape, *[1] * (other.ndim - x.ndim))
 
 
 def _finite(x: Array) -> tuple[Array, Array]:

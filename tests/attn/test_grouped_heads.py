@@ -161,7 +161,7 @@ def test_cudnn_takes_fewer_heads_of_keys(mask):
 
     both = [of(kernel, k, v) for kernel in ("cudnn", "reference")]
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6 * np.abs(b).max())
     # NaN reaches the queries of its group that see it.
     k[0, -1, 0] = np.nan
     k[1, -1, 1] = np.nan

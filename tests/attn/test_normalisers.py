@@ -284,8 +284,8 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line():
         attn.argmax_attention(q, k, v, normaliser=attn.StickBreaking())
     with pytest.raises(ValueError, match="Entmax has no exponentials, and so no LSE"):
         attn.attention(q, k, v, normaliser=attn.Entmax(), return_lse=True)
-    with pytest.raises(ValueError, match="softmax, and not OffByOne"):
-        attn.attention(q, k, v, normaliser=attn.OffByOne(), implementation="cudnn")
+    with pytest.raises(ValueError, match="and not Entmax"):
+        attn.attention(q, k, v, normaliser=attn.Entmax(1.5), implementation="cudnn")
     for wrong in ("sink", attn.Sink):
         with pytest.raises(TypeError, match=r"which Sink.init\(key, h\) makes"):
             attn.attention(q, k, v, normaliser=wrong)

@@ -1,5 +1,6 @@
 """What is chosen by the platform that a program is compiled for."""
 
+import re
 import sys
 
 import jax
@@ -7,28 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Additive, Mask, attention, platforms
+from attn import Additive, Entmax, Mask, attention, platforms
+from attn.kernels import cudnn, fused
 from tests.cases import the_rest_in_ci
 
-B, N, M, H, K = 2, 5, 7, 3, 8
+B, N, M, H, K = 2, 6, 8, 3, 8
 LENGTHS = np.array([4, 0])
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """Traces for a GPU, and notes which implementation of jax.nn is asked for."""
+    """Traces for a GPU, and notes what is asked of cuDNN, for which plain JAX computes."""
     asked = []
     shortest = []
-    own = jax.nn.dot_product_attention
 
-    def noted(*arguments, implementation, **rest):
-        asked.append(implementation)
+    def noted(q, k, v, bias, causal, left, lengths):
+        kind = "causal" if causal else "all"
+        kind += "" if left is None else " window"
+        kind += "" if lengths is None else " lengths"
+        asked.append(kind + ("" if bias is None else f" array {bias.shape}"))
         # cuDNN promises nothing of an example without keys.
-        if (lengths := rest["key_value_seq_lengths"]) is not None:
+        if lengths is not None:
             jax.debug.callback(lambda x: shortest.append(x.min()), lengths)
-        return own(*arguments, implementation="xla", **rest)
+        visible = None if bias is None else bias >= 0
+        form = fused.Form(False, causal, left, True)
+        return form, q, k, v, fused.Seen(visible, lengths)
 
-    monkeypatch.setattr(jax.nn, "dot_product_attention", noted)
+    def forward(q, k, v, bias, *, causal, left, lengths):
+        return fused._values(*noted(q, k, v, bias, causal, left, lengths))
+
+    def backward(q, k, v, bias, lse, out, g, *, causal, left, lengths):
+        given = noted(q, k, v, bias, causal, left, lengths)
+        asked.pop()
+        return fused._gradients(*given, out, lse, g)
+
+    monkeypatch.setattr(fused, "cudnn_forward", forward)
+    monkeypatch.setattr(fused, "cudnn_backward", backward)
     platforms.compile_for("gpu")
     yield asked
     platforms.compile_for(None)
@@ -40,26 +55,33 @@ def inputs(dtype=jnp.bfloat16, width=K):
     return [jnp.asarray(draw(size=(B, n, H, width)), dtype) for n in (N, M, M)]
 
 
-@pytest.mark.parametrize(
-    "mask",
-    the_rest_in_ci(
-        [Mask.window(2, 0), Mask.padding(LENGTHS), None, Mask.causal()], first=2
-    ),
-    ids=["local", "padding", "full", "causal"],
-)
-def test_a_gpu_takes_cudnn_for_plain_products(on_gpu, mask):
+SEGMENTS = Mask.segments(np.arange(N)[None] // 2, np.arange(M)[None] // 3)
+SERVED = {
+    "causal window": Mask.window(2, 0),
+    "all lengths": Mask.padding(LENGTHS),
+    "all": None,
+    "causal": Mask.causal(),
+    "causal lengths": Mask.causal() & Mask.padding(LENGTHS),
+    f"causal array (1, 1, {N}, {M})": SEGMENTS & Mask.causal(),
+    f"all array (2, 1, {N}, {M})": Mask.window(3, 3) & Mask.padding(LENGTHS),
+    f"all array (1, 3, {N}, {M})": Mask.dense(np.ones((H, 1, M), bool)),
+}
+
+
+@pytest.mark.parametrize("kind", the_rest_in_ci([*SERVED], first=4))
+def test_a_gpu_takes_cudnn_for_products(on_gpu, kind):
     qkv = inputs()
 
     def total(implementation):
         loss = lambda *qkv: (
-            attention(*qkv, mask=mask, implementation=implementation)
+            attention(*qkv, mask=SERVED[kind], implementation=implementation)
             .astype(jnp.float32)
             .sum()
         )
         return jax.value_and_grad(loss, (0, 1, 2))(*qkv)
 
     ours = total(None)
-    assert on_gpu == ["cudnn"]
+    assert {*on_gpu} == {kind}
     # bfloat16 has 8 bits; sums of some 200 numbers of size 1.
     for one, other in zip(
         *map(jax.tree.leaves, (ours, total("reference"))), strict=True
@@ -72,19 +94,29 @@ def test_a_gpu_takes_cudnn_for_plain_products(on_gpu, mask):
 @pytest.mark.parametrize(
     "options",
     [
-        dict(mask=Mask.window(1, 1)),
-        dict(mask=Mask.window(2, 0) & Mask.padding(LENGTHS)),
-        dict(mask=Mask.window(-1, 0)),
-        dict(mask=Mask.segments(np.zeros((B, N), int), np.zeros((B, M), int))),
         dict(bias=np.zeros((H, N, M), np.float32)),
-        dict(return_lse=True),
+        dict(return_weights=True),
+        dict(normaliser=Entmax(1.5)),
         dict(score=Additive(*[jnp.ones((H, K, 4))] * 2, jnp.ones((H, 4)), None)),
     ],
-    ids=["window", "padded window", "empty", "segments", "bias", "lse", "additive"],
+    ids=["bias", "weights", "entmax", "additive"],
 )
 def test_what_cudnn_lacks_goes_elsewhere(on_gpu, options):
     attention(*inputs(), **options)
     assert on_gpu == []
+
+
+def test_masks_that_are_large_narrow_or_odd_go_elsewhere(on_gpu, monkeypatch):
+    q, k, v = inputs()
+    attention(q[:, 1:], k, v, mask=SEGMENTS_OF_ODD)
+    wide = [jnp.tile(x, (1, 40, 1, 1)) for x in (q, k, v)]
+    attention(*wide, mask=Mask.window(5, 5))
+    monkeypatch.setattr(cudnn, "bytes_of_masks", lambda: 2 * N * M - 1)
+    attention(q, k, v, mask=SEGMENTS)
+    assert on_gpu == []
+
+
+SEGMENTS_OF_ODD = Mask.segments(np.arange(N - 1)[None] // 2, np.arange(M)[None] // 3)
 
 
 def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
@@ -112,7 +144,7 @@ def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "width"), [(jnp.float32, K), (jnp.bfloat16, 7)])
+@pytest.mark.parametrize(("dtype", "width"), [(jnp.float32, K), (jnp.bfloat16, 136)])
 def test_numbers_that_cudnn_lacks_go_elsewhere(on_gpu, dtype, width):
     attention(*inputs(dtype, width))
     assert on_gpu == []
@@ -124,4 +156,30 @@ def test_a_process_forgets_what_it_traced_for_another_platform(on_gpu):
     traced(*qkv)
     platforms.compile_for(None)
     traced(*qkv)
-    assert on_gpu == ["cudnn"] and platforms.platform() == jax.default_backend()
+    assert {*on_gpu} == {"all"} and platforms.platform() == jax.default_backend()
+
+
+@pytest.mark.parametrize(
+    ("mask", "calls"),
+    [
+        (SERVED["causal window"], ["fmhaSoftmax", "fmhaSoftmaxBackward"]),
+        (SEGMENTS, ["fmhaScaleBiasSoftmax", "fmhaScaleBiasSoftmaxBackward"]),
+    ],
+    ids=["window", "segments"],
+)
+def test_lanes_are_lowered_to_one_call_of_cudnn(mask, calls):
+    """By JAX's own rules for CUDA, which need no GPU; each call is of all lanes at once."""
+
+    def loss(*qkv):
+        out, lse = attention(*qkv, mask=mask, return_lse=True)
+        return out.astype(jnp.float32).sum() + lse.sum()
+
+    shapes = [jax.ShapeDtypeStruct((4, *x.shape), x.dtype) for x in inputs()]
+    platforms.compile_for("gpu")
+    try:
+        traced = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)))).trace(*shapes)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    finally:
+        platforms.compile_for(None)
+    assert sorted(re.findall(r"__cudnn\$(\w+)", text)) == calls
+    assert f"tensor<{4 * B}x{N}x{H}x{K}xbf16>" in text
