@@ -46,6 +46,7 @@ def attention(
     implementation: str | None = None,
     return_lse: bool = False,
     return_weights: bool | str = False,
+    is_finite: bool = False,
 ) -> Any:
     """Computes normaliser(score(q, k) + bias) v, over the keys that the mask shows.
 
@@ -84,6 +85,9 @@ def attention(
         a normaliser that has more in its denominator, or other exponents, the log of its.
       return_weights: also return the weights, (*B, H, N, M), float32 at least: those
         "before" dropout, which True means too, or "after" it.
+      is_finite: promises that q, k and v hold no NaN or Inf, as models do, whose training
+        looks at loss and gradients. It saves the passes that keep these from spreading
+        where a mask hides them.
 
     Returns:
       The output (*B, N, H, V) in v's dtype, float32 for integers; asked for, a tuple of
@@ -120,11 +124,12 @@ def attention(
     if has_no_pairs(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
     elif kernel == "cudnn":
-        options = dict(with_lse=return_lse, is_finite=False)
+        options = dict(with_lse=return_lse, is_finite=is_finite)
         with named_remedy():
             outputs = cudnn.by_examples(q, k, v, score, normaliser, mask, **options)
     else:
-        outputs = _map_kernel(q, k, v, values, kernel=kernel, results=tuple(results))
+        options = dict(kernel=kernel, results=tuple(results), is_finite=is_finite)
+        outputs = _map_kernel(q, k, v, values, **options)
     return outputs if len(outputs) > 1 else outputs[0]
 
 
@@ -176,7 +181,7 @@ def _asked_for(
     return implementation
 
 
-@functools.partial(jax.jit, static_argnames=("kernel", "results"))
+@functools.partial(jax.jit, static_argnames=("kernel", "results", "is_finite"))
 def _map_kernel(
     q: AnyArray,
     k: AnyArray,
@@ -185,15 +190,18 @@ def _map_kernel(
     *,
     kernel: str,
     results: tuple[str, ...],
+    is_finite: bool,
 ) -> tuple[Array, ...]:
     """Maps the kernel over every head of every example, and returns some of its results.
 
     The compiler drops what a jitted function computes and does not return.
     """
     if kernel == "reference":
-        out, lse, *weights = all_heads(reference, q, k, v, **values)
+        out, lse, *weights = all_heads(
+            reference, q, k, v, is_finite=is_finite, **values
+        )
     else:
-        out, lse, *weights = map_heads(blocks, q, k, v, **values)
+        out, lse, *weights = map_heads(blocks, q, k, v, is_finite=is_finite, **values)
     # Mapped they are (*B, N, H, M), and are to be laid out as a dense mask is.
     weights = [jnp.moveaxis(x, -2, -3) for x in weights]
     # The kernel blocks has no weights, so the last two names may lack a value.

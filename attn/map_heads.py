@@ -25,6 +25,7 @@ def map_heads(
     v: AnyArray,
     *,
     score: Any,
+    is_finite: bool = False,
     **values: Any,
 ) -> Any:
     """Computes what `kernels.reference.all_heads` does, a part of the heads at a time.
@@ -49,7 +50,7 @@ def map_heads(
         kv = [_cut_rows(x, first_keys, keys) for x in kv]
         values = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), values)
         part = as_narrow_as(own, ([q, *kv], values))
-        return map_by_head(function, *part)
+        return map_by_head(function, *part, is_finite)
 
     # Around the slices too: they are made again, not kept.
     keep = jax.checkpoint_policies.save_only_these_names(SAVED)

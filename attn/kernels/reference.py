@@ -118,7 +118,13 @@ def _places(s: Array) -> tuple[Array, Array]:
 
 
 def all_heads(
-    function: Callable, q: AnyArray, k: AnyArray, v: AnyArray, **values: Any
+    function: Callable,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    is_finite: bool = False,
+    **values: Any,
 ) -> Any:
     """Computes `function` of every head of every example, all at once.
 
@@ -128,6 +134,7 @@ def all_heads(
       q, k, v: queries (*B, N, H, K), keys (*B, M, J, K) and values (*B, M, J, V). H/J heads
         of queries share a head of keys, which is read where it stands: nothing is repeated,
         and its gradient is the sum of theirs.
+      is_finite: promises that q, k and v are finite; the function then gets no taint.
       **values: score, normaliser, mask, bias and drop as in `attn.attention`, `drop` one for
         each example and head.
 
@@ -136,7 +143,7 @@ def all_heads(
     """
     batch = q.shape[:-3]
     qkv, values = by_head(q, k, v, **values)
-    results = map_by_head(function, qkv, values)
+    results = map_by_head(function, qkv, values, is_finite)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), results)
 
 
@@ -180,7 +187,9 @@ def by_head(
     return [x.reshape(count, *x.shape[-3:]) for x in (q, k, v)], values
 
 
-def map_by_head(function: Callable, qkv: Any, values: dict[str, Any]) -> Any:
+def map_by_head(
+    function: Callable, qkv: Any, values: dict[str, Any], is_finite: bool = False
+) -> Any:
     """Maps the function of one head over arrays and values as `by_head` gives them."""
     groups = qkv[1].shape[2]
 
@@ -192,7 +201,7 @@ def map_by_head(function: Callable, qkv: Any, values: dict[str, Any]) -> Any:
 
     rows = (*(jnp.moveaxis(x, 2, 1) for x in qkv), values)
     # Over examples, then over heads of keys, then over the queries of each.
-    mapped = functools.partial(_one_head, function)
+    mapped = functools.partial(_one_finite_head if is_finite else _one_head, function)
     for _ in range(3):
         mapped = functools.partial(map_leading, mapped)
     results = mapped(*jax.tree.map(in_groups, rows))
@@ -201,14 +210,25 @@ def map_by_head(function: Callable, qkv: Any, values: dict[str, Any]) -> Any:
     )
 
 
+def _one_finite_head(
+    function: Callable, q: Array, k: Array, v: Array, values: dict[str, Any]
+) -> Any:
+    return function(q, k, v, taint=None, **_with_whole_bias(values, q, k))
+
+
+def _with_whole_bias(values: dict[str, Any], q: Array, k: Array) -> dict[str, Any]:
+    """Returns the values with a bias that is an array as (N, M)."""
+    bias = values["bias"]
+    if bias is None or hasattr(bias, "tile"):
+        return values
+    return values | dict(bias=jnp.broadcast_to(bias, (q.shape[0], k.shape[0])))
+
+
 def _one_head(
     function: Callable, q: Array, k: Array, v: Array, values: dict[str, Any]
 ) -> Any:
     """Calls the function with what NaN and Inf in q, k and v may reach kept apart."""
-    bias = values["bias"]
-    if bias is not None and not hasattr(bias, "tile"):
-        bias = jnp.broadcast_to(bias, (q.shape[0], k.shape[0]))
-        values = values | dict(bias=bias)
+    values = _with_whole_bias(values, q, k)
     q_finite = _is_finite(q)
     kv_finite = _is_finite(k) & _is_finite(v)
     if values["mask"].parts:

@@ -40,8 +40,7 @@ class Tile(NamedTuple):
     def scores(self) -> Float[Array, "n m"]:
         """Computes score(q, k) + bias in float32 at least, −inf where the mask hides.
 
-        Taint makes NaN of the scores that see NaN or Inf, and of no others. Without a
-        mask there is no taint.
+        Taint makes NaN of the scores that see NaN or Inf, and of no others.
         """
         s = self.score(self.q, self.k.T)
         s = s.astype(at_least_float32(s.dtype))
@@ -50,10 +49,12 @@ class Tile(NamedTuple):
             if hasattr(bias, "tile"):
                 bias = self._of_keys(lambda run: self.bias.tile(self.i, run))
             s = s + bias.astype(s.dtype)
-        if self.taint is None:
+        if self.taint is not None:
+            s = s + self.taint.tile().astype(s.dtype)
+        if not self.mask.parts:
             return s
         visible = self._of_keys(lambda run: self.mask.tile(self.i, run))
-        return jnp.where(visible, s + self.taint.tile().astype(s.dtype), -jnp.inf)
+        return jnp.where(visible, s, -jnp.inf)
 
     def exponents(self) -> tuple[Array, Array | None]:
         """Computes the exponents (n, m) and the rest, as `attn.normalisers` says of both."""

@@ -191,7 +191,7 @@ class MultiHeadAttention(nn.Module):
             # Without features all scores are 0, and so the bias is what the softmax is of.
             q, k = q[..., :0], k[..., :0]
             arguments |= dict(score=Dot(), bias=s)
-        attend: Callable = attention
+        attend: Callable = functools.partial(attention, is_finite=True)
         if a.positions.attend:
             attend = functools.partial(a.positions.attend, self.in_attention, ctx=ctx)
         elif a.heads.acts:
