@@ -124,9 +124,9 @@ def attention(
     if has_no_pairs(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
     elif kernel == "cudnn":
-        options = dict(with_lse=return_lse, is_finite=is_finite)
+        options = dict(values, with_lse=return_lse, is_finite=is_finite)
         with named_remedy():
-            outputs = cudnn.by_examples(q, k, v, score, normaliser, mask, **options)
+            outputs = cudnn.in_batches(q, k, v, **options)
     else:
         options = dict(kernel=kernel, results=tuple(results), is_finite=is_finite)
         outputs = _map_kernel(q, k, v, values, **options)

@@ -49,8 +49,8 @@ def map_heads(
         q = _cut_rows(q, first, size)
         kv = [_cut_rows(x, first_keys, keys) for x in kv]
         values = jax.tree.map(lambda x: _cut(x, (0, 1), first, size), values)
-        part = as_narrow_as(own, ([q, *kv], values))
-        return map_by_head(function, *part, is_finite)
+        qkv, values = as_narrow_as(own, ([q, *kv], values))
+        return map_by_head(function, qkv, values, is_finite)
 
     # Around the slices too: they are made again, not kept.
     keep = jax.checkpoint_policies.save_only_these_names(SAVED)

@@ -56,6 +56,16 @@ def logits_at_once() -> int:
     return 2**28 if platform() == "gpu" else 2**22
 
 
+def features_of_gradient() -> int:
+    """Returns how many features of additive attention share a pass of its gradient.
+
+    On a GPU a pass is nine kernels, whatever they add: eight features a pass make the
+    gradient of 2,048 tokens 2,400 kernels in place of 22,600. On a CPU one feature's numbers
+    stay in the caches.
+    """
+    return 8 if platform() == "gpu" else 1
+
+
 def rows_together(x: Array) -> Array:
     """Returns the array with its last axis contiguous in memory, where that saves copies.
 

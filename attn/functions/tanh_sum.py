@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn.jax_versions import apply_linear
+from attn.platforms import features_of_gradient
 from attn.pytrees import AnyArray
 
 # A pass reads and writes all N·M sums, so several features share it.
@@ -36,15 +37,9 @@ def tanh_sum(
 ) -> Float[Array, "N M"]:
     """Computes Σ_f v_f tanh(a_f + b_f), to rounding, for all a and b of size up to 5,000."""
     n = a.shape[1]
-    features = v.shape[0]
-    groups = -(-features // GROUP)
-    fill = (0, groups * GROUP - features)
-
-    # The fill has v = 0 too, so its features add nothing.
-    def grouped(x):
-        return jnp.pad(x, (fill, (0, 0))).reshape(groups, GROUP, -1)
-
-    tables = jax.tree.map(grouped, _tables(a, b, v))
+    # What fills the last group has v = 0 too, so it adds nothing.
+    tables = jax.tree.map(lambda x: _in_groups(x, GROUP), _tables(a, b, v))
+    groups = len(tables[0])
 
     def add(s, t):
         rows = _row(t, tables)
@@ -73,22 +68,41 @@ def _tangent(a, b, v, d_a, d_b, d_v):
     tables = jax.lax.stop_gradient(_tables(a, b, v))
     across = jnp.ones((1, m), v.dtype)
 
-    # The numbers of a feature are made again, and not kept, when this is transposed.
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def add(s, feature):
-        t, a, b, w, d_a, d_b, d_v = feature
-        row = _row(t, tables)
-        r: Any = _r(row, a, b)
-        # As products, so that their transposes are products too and not sums over an
-        # axis; the second with ones that vmap takes for data, or it would transpose r.
-        ones = (1 + 0 * row[0][:n])[:, None]
-        d_x = jnp.matmul(d_a[:, None], across) + jnp.matmul(ones, d_b[None])
-        from_v = (1 - 2 * r) * jnp.matmul(d_v * ones, across)
-        return s + 4 * w * (r - r * r) * d_x + from_v
+    size = features_of_gradient()
 
-    features = jnp.arange(v.shape[0]), a, b, v, d_a, d_b, d_v
+    def grouped(x):
+        return _in_groups(x, size)
+
+    tables = jax.tree.map(grouped, tables)
+
+    # The numbers of features are made again, and not kept, when this is transposed.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def add(s, group):
+        t, a, b, w, d_a, d_b, d_v = group
+        rows = _row(t, tables)
+        terms = []
+        for f in range(size):
+            row = jax.tree.map(lambda x, f=f: x[f], rows)
+            r: Any = _r(row, a[f], b[f])
+            # As products, so that their transposes are products too and not sums over an
+            # axis; the second with ones that vmap takes for data, or it would transpose r.
+            ones = (1 + 0 * row[0][:n])[:, None]
+            d_x = jnp.matmul(d_a[f, :, None], across) + jnp.matmul(ones, d_b[f, None])
+            from_v = (1 - 2 * r) * jnp.matmul(d_v[f] * ones, across)
+            terms += [4 * w[f] * (r - r * r) * d_x, from_v]
+        return functools.reduce(jnp.add, terms, s)
+
+    features = tuple(map(grouped, (a, b, v, d_a, d_b, d_v)))
+    groups = jnp.arange(len(features[0])), *features
     start = _zeros([a, d_a], [b, d_b], [v, d_v])
-    return jax.lax.scan(lambda s, x: (add(s, x), None), start, features)[0]
+    return jax.lax.scan(lambda s, x: (add(s, x), None), start, groups)[0]
+
+
+def _in_groups(x: Array, size: int) -> Array:
+    """Returns rows (A, …) as (groups, size, …), with rows of 0 behind."""
+    groups = -(-len(x) // size)
+    padded = jnp.pad(x, [(0, groups * size - len(x))] + [(0, 0)] * (x.ndim - 1))
+    return padded.reshape(groups, size, *x.shape[1:])
 
 
 def _zeros(of_queries: Any, of_keys: Any, of_features: Any) -> Array:

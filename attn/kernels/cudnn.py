@@ -29,7 +29,8 @@ def is_fastest(
 ) -> bool:
     """Returns whether `cudnn` serves, and by cuDNN: its other form takes N·M memory."""
     dtype = jnp.result_type(q, k, v)
-    if not takes_cudnn(dtype, _width(k, v)):
+    width = _width(k, v, 0 if values["bias"] is None else 3)
+    if not takes_cudnn(dtype, width):
         return False
     if not (_is_native(mask) or _takes_mask(q, k, mask)):
         return False
@@ -71,7 +72,10 @@ def why_not(
     reasons = {
         f"its score is a matrix product, and not {kind}": not score.is_product,
         f"{softmax}, and not {other}": not hasattr(normaliser, "fused"),
-        "a row of −inf in the bias would give NaN": bias is not None,
+        "its bias is a number a query and one a key, under a causal mask, with heads that "
+        "share no keys, and no factor of the normaliser's": not (
+            bias is None or _takes_bias(bias, normaliser, mask, q, k)
+        ),
         "it has no dropout": drop is not None,
         "it does not return weights": results[-1] in ("before", "after"),
         "d_k and d_v must be at least 1": 0 in (k.shape[-1], v.shape[-1]),
@@ -84,24 +88,62 @@ def why_not(
     return found
 
 
+def _takes_bias(
+    bias: Any, normaliser: Any, mask: Mask, q: AnyArray, k: AnyArray
+) -> bool:
+    """Tells whether the bias can be a feature of queries and keys."""
+    _, right = mask.reach()
+    if not hasattr(bias, "sides") or right is None or right > 0:
+        return False
+    if q.shape[-2] != k.shape[-2] or not hasattr(normaliser, "fused"):
+        return False
+    # Rounded to half precision, a factor of large numbers would be off by more than 1.
+    factor, _ = normaliser.fused(jnp.ones((1, 1, 1)))
+    return factor is None and bias.sides(q.shape[-3], k.shape[-3]) is not None
+
+
+def in_batches(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    score: Any,
+    normaliser: Any,
+    mask: Mask,
+    bias: Any,
+    drop: Any,
+    with_lse: bool,
+    is_finite: bool,
+) -> list[Array]:
+    """Computes `cudnn` with any number of batch axes before N."""
+    # Here, where it is known what of a bias is data.
+    sides = None if bias is None else bias.sides(q.shape[-3], k.shape[-3])
+    options = dict(with_lse=with_lse, is_finite=is_finite)
+    return _in_one_batch(q, k, v, score, normaliser, mask, sides, **options)
+
+
 @functools.partial(jax.jit, static_argnames=("with_lse", "is_finite"))
-def by_examples(
+def _in_one_batch(
     q: AnyArray,
     k: AnyArray,
     v: AnyArray,
     score: Any,
     normaliser: Any,
     mask: Mask,
-    *,
-    with_lse: bool,
-    is_finite: bool,
+    sides: Any,
+    **options: bool,
 ) -> list[Array]:
-    """Computes `cudnn` with any number of batch axes before N."""
     batch = q.shape[:-3]
     q, k, v = (jnp.reshape(x, (-1, *x.shape[-3:])) for x in (q, k, v))
     sight = _sight(mask, mask.flat(batch), q, k)
-    values = score, normaliser, sight
-    results = cudnn(q, k, v, *values, with_lse=with_lse, is_finite=is_finite)
+    if sides is not None:
+        sides = tuple(
+            jnp.broadcast_to(side, (*batch, x.shape[1], x.shape[2])).reshape(
+                x.shape[:3]
+            )
+            for side, x in zip(sides, (q, k), strict=True)
+        )
+    results = cudnn(q, k, v, score, normaliser, sight, sides, **options)
     return [x.reshape(*batch, *x.shape[1:]) for x in results]
 
 
@@ -202,80 +244,138 @@ def cudnn(
     score: Any,
     normaliser: Any,
     sight: Sight,
+    sides: tuple[Float[Array, "B N H"], Float[Array, "B M H"]] | None,
     *,
     with_lse: bool,
     is_finite: bool,
 ) -> list[Array]:
-    """Computes normaliser(score(q, k)) v over the keys that queries see.
+    """Computes normaliser(score(q, k) + bias) v over the keys that queries see.
 
-    With `with_lse` the LSE (B, N, H) follows. It takes memory N·M, unless cuDNN serves.
+    `sides` are what the bias adds to the scores of a query, and of a key; None for 0. With
+    `with_lse` the LSE (B, N, H) follows. It takes memory N·M, unless cuDNN serves.
     `is_finite` promises that no query, key or value is NaN or Inf.
     """
-    # What is not finite is taken out before a parameter of the score sees it, whose gradient
-    # would be 0 times infinity. What overflows there is taken out afterwards.
-    bad_query = bad_key = False
-    if jax.tree.leaves(score) and not is_finite:
-        q, bad_query = _finite(q)
-        k, bad_key = _finite(k)
-    q, k = _prepared(q, k, score)
-    if not is_finite:
-        # A masked NaN would reach the output, because its weight of 0 times NaN is NaN; and
-        # a query of NaN that sees nothing every key's gradient.
-        q, overflown_query = _finite(q)
-        k, overflown_key = _finite(k)
-        v, bad_value = _finite(v)
-        bad_query |= overflown_query
-        bad_key = bad_key | overflown_key | bad_value
+    bad = None
+    if is_finite:
+        q, k = _prepared(q, k, score)
+    else:
+        q, k, v, sides, bad = _cleaned(q, k, v, score, sides)
+    of_query = None
+    if sides is not None:
+        of_query, of_key = sides
+        q, k = _with_bias(q, k, of_key)
     count = jnp.maximum(sight.count, 1).astype(at_least_float32(q.dtype))
     normaliser = jax.tree.map(lambda x: jnp.reshape(x, (1, 1, -1)), normaliser)
     factor, rest = normaliser.fused(count)
     if factor is not None:
         q = (q * factor[..., None]).astype(q.dtype)
     if rest is not None:
-        rest = jnp.broadcast_to(jnp.reshape(rest, -1), q.shape[2]).astype(count.dtype)
-    out, lse = _of_one_width(q, k, v, rest, sight, with_lse)
+        rest = jnp.reshape(rest, (1, 1, -1)).astype(count.dtype)
+    out, lse = _of_one_width(q, k, v, _less(rest, of_query, q), sight, with_lse)
     results = [out]
-    if with_lse:
-        results.append(jnp.moveaxis(lse, 1, 2))
+    if lse is not None:
+        # In a softmax what all keys of a query have does not count.
+        results.append(lse if of_query is None else lse + of_query)
     sees_nothing = sight.count == 0
     if sight.has_empty:
         # A kernel gives the mean of all values to a query that sees nothing.
-        nothing = [0, -jnp.inf if rest is None else rest[None, None]]
-        results = [
-            jnp.where(_to_rank(sees_nothing, x), other, x)
-            for x, other in zip(results, nothing, strict=False)
+        results[0] = jnp.where(sees_nothing[..., None], 0, out)
+        results[1:] = [
+            jnp.where(sees_nothing, -jnp.inf if rest is None else rest, x)
+            for x in results[1:]
         ]
-    if is_finite:
+    if bad is None:
         return results
     # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
+    bad_query, bad_key = bad
     bad_key = bad_key.repeat(q.shape[-2] // k.shape[-2], axis=-1)
     spoiled = sight.sees_any(bad_key) | (bad_query & ~sees_nothing)
-    return [jnp.where(_to_rank(spoiled, x), jnp.nan, x) for x in results]
+    results[0] = jnp.where(spoiled[..., None], jnp.nan, results[0])
+    results[1:] = [jnp.where(spoiled, jnp.nan, x) for x in results[1:]]
+    return results
+
+
+def _cleaned(q: Array, k: Array, v: Array, score: Any, sides: Any) -> Any:
+    """Returns what has 0 for NaN and Inf, with q and k of the score, and where these were.
+
+    A masked NaN would reach the output, because its weight of 0 times NaN is NaN; and a
+    query of NaN that sees nothing every key's gradient.
+    """
+    bad_query = bad_key = False
+    if jax.tree.leaves(score):
+        # Before a parameter of the score sees it, whose gradient would be 0 times infinity.
+        q, bad_query = _finite(q)
+        k, bad_key = _finite(k)
+    q, k = _prepared(q, k, score)
+    q, overflown_query = _finite(q)
+    k, overflown_key = _finite(k)
+    v, bad_value = _finite(v)
+    bad_query |= overflown_query
+    bad_key = bad_key | overflown_key | bad_value
+    if sides is not None:
+        (of_query, bad_side), (of_key, bad_other) = (
+            _finite(x[..., None]) for x in sides
+        )
+        sides = of_query[..., 0], of_key[..., 0]
+        bad_query |= bad_side
+        bad_key |= bad_other
+    return q, k, v, sides, (bad_query, bad_key)
+
+
+def _less(rest: Array | None, of_query: Array | None, q: Array) -> Array | None:
+    """Returns the rest for each query (B, H, N), less what its keys' scores lack."""
+    if rest is None:
+        return None
+    whole = rest if of_query is None else rest - of_query
+    return jnp.moveaxis(jnp.broadcast_to(whole, q.shape[:3]), 1, 2)
+
+
+def _with_bias(q: Array, k: Array, of_key: Array) -> tuple[Array, Array]:
+    """Returns queries and keys with features whose products are numbers of the keys.
+
+    Three pieces of half precision hold all digits of a float32, and queries have ones.
+    """
+    info = jnp.finfo(k.dtype)
+    pieces = []
+    left = of_key
+    for _ in range(3):
+        # Casts there and back the compiler may leave out.
+        piece = jax.lax.reduce_precision(left, info.nexp, info.nmant)
+        pieces.append(piece.astype(k.dtype))
+        # The first alone has the gradient, which is that of their sum.
+        left = jax.lax.stop_gradient(left - piece)
+    ones = jnp.ones((*q.shape[:-1], len(pieces)), q.dtype)
+    k = jnp.concatenate([k, jnp.stack(pieces, -1)], -1)
+    return jnp.concatenate([q, ones], -1), k
 
 
 def _of_one_width(
-    q: Array, k: Array, v: Array, rest: Array | None, sight: Sight, with_lse: bool
-) -> tuple[Array, Array | None]:
-    """Returns what `fused` does, of features that zeros make as many as it takes."""
+    q: Array, k: Array, v: Array, rest: Any, sight: Sight, with_lse: bool
+) -> tuple[Array, Any]:
+    """Returns what `fused` does, of features that zeros make as many as it takes.
+
+    The LSE is (B, N, H) here.
+    """
     width = _width(k, v)
     form = Form(takes_cudnn(q.dtype, width), sight.causal, sight.left, with_lse)
     qkv = (_padded(x, width) for x in (q, k, v))
-    out, lse = fused(form, *qkv, sight.seen, rest)
+    results: Any = fused(form, *qkv, sight.seen, rest)
+    out, lse = results
+    lse = None if lse is None else jnp.moveaxis(lse, 1, 2)
     return out[..., : v.shape[-1]], lse
 
 
-def _width(k: AnyArray, v: AnyArray) -> int:
-    """Returns the features that cuDNN computes with, of one number for q, k and v."""
-    return -(-max(k.shape[-1], v.shape[-1]) // 8) * 8
+def _width(k: AnyArray, v: AnyArray, more: int = 0) -> int:
+    """Returns the features that cuDNN computes with, of one number for q, k and v.
+
+    Keys have so many more than k has.
+    """
+    return -(-max(k.shape[-1] + more, v.shape[-1]) // 8) * 8
 
 
 def _padded(x: Array, width: int) -> Array:
     more = width - x.shape[-1]
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x
-
-
-def _to_rank(x: Array, other: Array) -> Array:
-    return x.reshape(*x.shape, *[1] * (other.ndim - x.ndim))
 
 
 def _finite(x: Array) -> tuple[Array, Array]:

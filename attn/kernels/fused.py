@@ -57,7 +57,7 @@ def fused(
     k: Float[Array, "B M J K"],
     v: Float[Array, "B M J K"],
     seen: Seen,
-    rest: Float[Array, "H"] | None,
+    rest: Float[Array, "B H N"] | None,
 ) -> tuple[Float[Array, "B N H K"], Float[Array, "B H N"] | None]:
     """Computes Σ_j w_j v_j with w = e^s / (e^rest + Σ e^s), s = q kᵀ, and the log of that sum.
 
@@ -70,7 +70,7 @@ def fused(
 def _forward(form, q, k, v, seen, rest):
     out, lse = _over_batch(functools.partial(_values, form))(q, k, v, seen)
     if rest is not None:
-        lse, own = jnp.logaddexp(lse, rest[None, :, None]), lse
+        lse, own = jnp.logaddexp(lse, rest), lse
         share = jnp.moveaxis(jnp.exp(own - lse), 1, 2)
         out = (out * share[..., None]).astype(out.dtype)
     kept = (q, k, v, seen, rest, out, lse)
@@ -86,7 +86,7 @@ def _backward(form, kept, cotangents):
         # weights from the LSE and Σ w dw from the output.
         through = jnp.einsum("bnhk,bnhk->bhn", *factors(g, out))
         through = through if d_lse is None else through - d_lse
-        d_rest = -(jnp.exp(rest[None, :, None] - lse) * through).sum((0, 2))
+        d_rest = -jnp.exp(rest - lse) * through
     width = q.shape[-1]
     if d_lse is not None:
         q, k, v = map(_with_features, (q, k, v))
@@ -211,7 +211,7 @@ def _bias(seen, q):
     return jnp.where(seen.visible, jnp.zeros((), q.dtype), hidden)
 
 
-def _mask(form, seen):
+def _mask(form: Form, seen: Seen) -> dict[str, Any]:
     return dict(causal=form.causal, left=form.left, lengths=seen.lengths)
 
 

@@ -47,6 +47,10 @@ def bias(cls: type[T]) -> type[T]:
     head adds to its scores of queries i and keys j, both runs of neighbours, for leaves
     without the axis H. The class attribute `trained`, True unless given, states whether a
     model trains its arrays.
+
+    `sides(n, m)` may say that under a causal mask the bias is a number for each of n
+    queries plus one for each of m keys, which fused kernels can take: it returns both,
+    broadcastable to (*B, n, H) and (*B, m, H), or None where that does not hold.
     """
     made: Any = pytree(cls)
     if not hasattr(made, "trained"):
@@ -191,6 +195,16 @@ class ALiBiBias:
         slope = head_parameter("slopes", self.slopes, ndim=0)
         distance = jnp.abs(j[None] - i[:, None] - self.offset)
         return -slope * distance.astype(slope.dtype)
+
+    def sides(self, n: int, m: int) -> tuple[Array, Array] | None:
+        """Returns −slope · (i + offset) and slope · j."""
+        # Before an offset that is data, or below 0, keys may stand behind the query.
+        if not isinstance(self.offset, int) or self.offset < 0:
+            return None
+        slopes = jnp.reshape(self.slopes, (1, -1)).astype(jnp.float32)
+        i = jnp.arange(n, dtype=slopes.dtype) + self.offset
+        j = jnp.arange(m, dtype=slopes.dtype)
+        return -slopes * i[:, None], slopes * j[:, None]
 
 
 def alibi_slopes(h: int) -> Float[np.ndarray, "H"]:

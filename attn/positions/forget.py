@@ -74,6 +74,10 @@ class ForgetBias:
         # By the side and not by the sign, which rounding may lose and with it the gradient.
         return jnp.where(j[None] <= i[:, None], change, -change)
 
+    def sides(self, n: int, m: int) -> tuple[Array, Array]:
+        """Returns c of queries and −c of keys."""
+        return self.of_queries, -self.of_keys
+
     def flat(self, batch: tuple[int, ...]) -> "ForgetBias":
         """Returns the bias with an axis of examples and one of heads before the tokens."""
 

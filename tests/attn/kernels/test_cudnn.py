@@ -11,9 +11,11 @@ import pytest
 
 from attn import (
     Additive,
+    ALiBiBias,
     Bilinear,
     Dot,
     Entmax,
+    ForgetBias,
     Mask,
     OffByOne,
     ScalableSoftmax,
@@ -171,6 +173,71 @@ def test_any_mask_and_denominator_with_the_lse_equals_the_reference(
     assert_near(jax.tree.map(lambda x: x[2], one), expected)
 
 
+def forgotten(c):
+    return ForgetBias(c, c)
+
+
+@pytest.mark.parametrize("normaliser", ["softmax", "sink"])
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        (ALiBiBias, np.float32([0.5, 0.1, 2.0])),
+        (functools.partial(ALiBiBias, offset=2), np.float32([0.25])),
+        (forgotten, -np.cumsum(DRAW(size=(B, M, H)) ** 2, 1).astype(np.float32)),
+    ],
+    ids=["ALiBi", "ALiBi, later", "forget gates"],
+)
+def test_a_bias_of_keys_equals_the_reference_with_its_gradient(
+    qkv, normaliser, make, parameters
+):
+    """Under a causal mask, with padding too; NaN reaches who sees it."""
+    _, k, v = qkv
+    mask = Mask.causal() & Mask.padding(np.array([7, 4]))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def all_of(implementation, parameters, k, v):
+        def loss(parameters, k, v):
+            options = dict(bias=make(parameters), normaliser=FUSED[normaliser])
+            out, lse = attention(
+                k,
+                k,
+                v,
+                mask=mask,
+                return_lse=True,
+                implementation=implementation,
+                **options,
+            )
+            return (out**2).sum() + (lse**2).sum(), (out, lse)
+
+        return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(parameters, k, v)
+
+    expected = all_of("reference", parameters, k, v)
+    assert_near(all_of("cudnn", parameters, k, v), expected)
+    if parameters.ndim == 3:
+        parameters = parameters.copy()
+        parameters[0, 5:, 1] = np.nan
+        with_nan = all_of("reference", parameters, k, v)[1]
+        assert 0 < np.isnan(with_nan[0]).sum() < with_nan[0].size / 2
+        assert_near(all_of("cudnn", parameters, k, v)[1], with_nan)
+
+
+def test_a_bias_of_keys_keeps_its_digits_in_bfloat16(qkv):
+    """Of 4,096 tokens, where one piece of bfloat16 would be off by up to 8."""
+    draw = np.random.default_rng(5).normal
+    q, k, v = (jnp.asarray(draw(size=(1, 4096, 1, 8)), jnp.bfloat16) for _ in range(3))
+    rows = slice(4000, 4096)
+    bias = ALiBiBias(np.float32([0.5]))
+    out = attention(q, k, v, mask=Mask.causal(), bias=bias, implementation="cudnn")
+    wide = [np.asarray(x, np.float64)[0, :, 0] for x in (q, k, v)]
+    i, j = np.arange(4096)[rows, None], np.arange(4096)
+    s = wide[0][rows] @ wide[1].T / 8**0.5 - 0.5 * (i - j)
+    w = np.exp(np.where(j <= i, s, -np.inf))
+    expected = (w / w.sum(-1, keepdims=True)) @ wide[2]
+    np.testing.assert_allclose(
+        np.float64(out)[0, rows, 0], expected, rtol=0, atol=2**-6
+    )
+
+
 @pytest.mark.parametrize("normaliser", FUSED)
 def test_in_bfloat16_errors_are_those_of_its_inputs(qkv, normaliser):
     """Held to float64 of the same inputs, whose products it has the precision of."""
@@ -289,7 +356,23 @@ def test_what_is_hidden_reaches_no_gradient_of_the_score(qkv, name):
             "a matrix product",
         ),
         (dict(normaliser=Entmax(1.5)), "softmax of the scores .* and not Entmax"),
-        (dict(bias=jnp.zeros((N, M))), "−inf in the bias would give NaN"),
+        (dict(bias=jnp.zeros((N, M))), "its bias is a number a query and one a key"),
+        (dict(bias=ALiBiBias(jnp.ones(H))), "under a causal mask"),
+        (
+            dict(
+                bias=ALiBiBias(jnp.ones(H), offset=-1),
+                mask=Mask.causal(),
+            ),
+            "its bias is a number",
+        ),
+        (
+            dict(
+                bias=ALiBiBias(jnp.ones(H)),
+                mask=Mask.causal(),
+                normaliser=ScalableSoftmax(0.4),
+            ),
+            "no factor of the normaliser's",
+        ),
         (dict(dropout_rate=0.1, dropout_key=jax.random.key(0)), "no dropout"),
         (dict(return_weights=True), "does not return weights"),
     ],
