@@ -68,10 +68,12 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     gradients, loss, nll = summed_gradients(program, state, hyper, batch, keys)
     tokens = program.objective.scored(batch).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
-    # After the sum: devices have different numbers of scored tokens.
-    gradients = jax.tree.map(lambda g: g / tokens, gradients)
     # A fixed table has no part in the gradient's norm.
     gradients["positions"] = _of_tables(hyper, jnp.multiply, gradients["positions"])
+    # Before the division, which the optimizer's own passes then have in them.
+    grad_norm = optax.tree.norm(gradients) / tokens
+    # After the sum: devices have different numbers of scored tokens.
+    gradients = jax.tree.map(lambda g: g / tokens, gradients)
     recipe = program.recipe
     rate = optim.learning_rate_at(
         recipe, hyper.recipe, state.step + 1, program.model.d_model
@@ -93,7 +95,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
         nll=nll / tokens,
         learning_rate=rate,
         tokens=tokens,
-        grad_norm=optax.tree.norm(gradients),
+        grad_norm=grad_norm,
     )
     if program.skip:
         # The step counts all the same, and the moving average has these parameters once
