@@ -26,6 +26,7 @@ from jax.experimental import topologies
 
 from attn import platforms
 from experiments.errors import UserError
+from experiments.system.kernels import Work, work_of
 from experiments.system.process import Process
 
 GIBIBYTE = 2**30
@@ -126,8 +127,8 @@ class Compiled:
     collectives: int = 0
     spills: int | None = None
     """Kernels whose registers spill to memory."""
-    is_cudnn: bool = False
-    """Whether cuDNN computes the attention."""
+    work: Work | None = None
+    """Kernels, bytes and turns of loops, of a GPU."""
 
     @property
     def bytes(self) -> int:
@@ -226,7 +227,7 @@ def _compile(function, arguments, target):
         code_bytes=memory.generated_code_size_in_bytes,
         cycles=None if target.platform == "gpu" else _cycles(text),
         collectives=len(re.findall(collective, text)),
-        is_cudnn="__cudnn$fmha" in text,
+        work=work_of(text) if target.platform == "gpu" else None,
     )
 
 

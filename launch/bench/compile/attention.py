@@ -19,7 +19,8 @@ class AttentionCase:
     score: str
     n: int
     mask: str = "full"
-    """Or "causal", "window" to both sides, "local" to the left, "padding", "segments"."""
+    """Or "causal", "window" to both sides, "local" to the left, "padding", "segments",
+    "packed", which is segments and causal."""
     direction: str = "forward"
     """Or "gradient": of Σ output, to q, k, v and the parameters of the score."""
     implementation: str | None = "blocks"
@@ -74,8 +75,8 @@ def _score(case, array):
 
 def _mask_numbers(case, array):
     """Returns the shapes of what a mask reads: lengths, or numbers of segments."""
-    shapes = {"padding": (case.b,), "segments": (case.b, case.n)}
-    shape = shapes.get(case.mask)
+    ids = (case.b, case.n)
+    shape = {"padding": (case.b,), "segments": ids, "packed": ids}.get(case.mask)
     return None if shape is None else array(*shape, dtype=jnp.int32)
 
 
@@ -87,4 +88,5 @@ def _masks(numbers):
         "local": lambda: Mask.window(WINDOW, 0),
         "padding": lambda: Mask.padding(numbers),
         "segments": lambda: Mask.segments(numbers, numbers),
+        "packed": lambda: Mask.segments(numbers, numbers) & Mask.causal(),
     }

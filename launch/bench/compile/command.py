@@ -30,6 +30,7 @@ ATTENTION = [
     *_attention(
         ("scaled_dot",), ("full", "causal", "local", "padding"), implementation=None
     ),
+    *_attention(("scaled_dot",), ("packed",), implementation=None, b=4, h=16),
     *_attention(("scaled_dot",), ("causal",), PASSES[1:], implementation="reference"),
     *_attention(("scaled_dot",), ("causal",), PASSES[1:], dtype="float32"),
     *_attention(("bilinear",), ("causal",), PASSES[1:]),
@@ -50,14 +51,28 @@ def _programs():
     """Returns a step of every config, and some in other ways."""
     quick = "experiments/configs/quick.py"
     bfloat16 = (("training.precision", "bfloat16"),)
+    tiny = "experiments/configs/table3.py:tiny"
     return [
         *map(ProgramCase, every_config()),
         *(ProgramCase(quick, part=part) for part in ("losses", "search")),
         ProgramCase(quick, (("training.strategy", "shard_map"),)),
         ProgramCase(quick, lanes=4),
         ProgramCase(quick, bfloat16),
-        ProgramCase("experiments/configs/table3.py:tiny", lanes=16),
+        ProgramCase(tiny, bfloat16),
+        ProgramCase(tiny, lanes=16),
+        ProgramCase(tiny, bfloat16, lanes=16),
         ProgramCase("experiments/configs/paper.py:base", bfloat16),
+        # As many tokens in shorter rows.
+        ProgramCase(
+            "experiments/configs/paper.py:base",
+            (
+                *bfloat16,
+                ("training.batch_size", 416),
+                ("training.sequence_length", 64),
+                ("data.max_length", 64),
+                ("evaluation.max_length", 64),
+            ),
+        ),
         ProgramCase("experiments/configs/paper.py:big", bfloat16),
     ]
 
@@ -69,6 +84,10 @@ NOTES = {
     "cycles": "millions, as the compiler estimates; the body of a loop counts once",
     "collectives": "operations in which devices exchange numbers",
     "spills": "kernels whose registers do not suffice",
+    "kernels": "that a GPU starts one after another; a loop's as often as it turns, where "
+    "that is known",
+    "GB": "that kernels read and write, 10⁹ bytes",
+    "turns": "of loops, one after another",
 }
 
 
@@ -139,7 +158,14 @@ def _cells(filled, compiled: Compiled):
         "" if compiled.cycles is None else number(compiled.cycles / 1e6),
         str(compiled.collectives),
         "" if compiled.spills is None else str(compiled.spills),
+        *_work(compiled.work),
     )
+
+
+def _work(work):
+    if work is None:
+        return "", "", ""
+    return f"{work.kernels:,}", number(work.bytes / 1e9), f"{work.turns:,}"
 
 
 BENCHMARK = Benchmark(
