@@ -77,10 +77,10 @@ def attention(
       dropout_key: a random key, or one for each example (*B); needed by and only by a
         dropout rate.
       implementation: "reference" (textbook, N·M memory), "blocks" (O(N + M) memory),
-        "cudnn" (plain products by `jax.nn.dot_product_attention`: cuDNN on a GPU, for
-        float16 and bfloat16), or None: the third where cuDNN serves (without forward-mode
-        derivatives), else the first for short inputs and scores that are matrix products,
-        else the second.
+        "cudnn" (a softmax of matrix products, by cuDNN on a GPU in float16 and bfloat16,
+        else with N·M memory; first derivatives in reverse mode alone), or None: the third
+        where cuDNN serves, else the first for short inputs and scores that are matrix
+        products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least; with
         a normaliser that has more in its denominator, or other exponents, the log of its.
       return_weights: also return the weights, (*B, H, N, M), float32 at least: those
@@ -96,6 +96,7 @@ def attention(
     Raises:
       TypeError: complex or boolean q, k or v, a score, normaliser or mask of another kind
         (an array as mask, a name as score), a boolean bias.
+      NotImplementedError: other derivatives of "cudnn"; forward mode is a TypeError.
       ValueError: shapes that do not fit each other, those of masks and biases too, heads
         of queries that are no multiple of those of keys, an implementation that is
         unknown or cannot serve, an LSE of weights that are no exponentials, dropout
