@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from attn.nn.layers import output_matrix
+from attn.platforms import logits_at_once
 from experiments.data.batches import Batch, Encoded, padded
 from experiments.data.vocabulary import Vocabulary
 from experiments.evaluation.metrics import right_answers
@@ -23,8 +24,12 @@ def choose_batch(program: Program, state: State, batch: Batch):
     with jax.default_matmul_precision("float32"):
         hidden, _ = hidden_states(program, state.variables, batch, step=state.step)
         matrix = output_matrix(state.params)
-        # One text at a time, as the logits of all would be many.
-        return jax.lax.map(lambda row: (row @ matrix.T).argmax(-1), hidden)
+        # Some texts at a time, as the logits of all may be many.
+        logits_of_one = hidden.shape[1] * len(matrix)
+        at_once = max(1, logits_at_once() // logits_of_one)
+        return jax.lax.map(
+            lambda row: (row @ matrix.T).argmax(-1), hidden, batch_size=at_once
+        )
 
 
 def choose(
