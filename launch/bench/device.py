@@ -75,6 +75,8 @@ def measure(request: Request) -> Outcome:
     try:
         with request.console.status("all compile"):
             _prepare(jobs, workers, cells, end)
+        for cell in cells.values():
+            cell.rounds = TURNS
         for job in jobs:
             with request.console.status(f"{job[0].name}, {job[1]}"):
                 for _ in range(TURNS):

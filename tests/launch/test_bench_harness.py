@@ -2,6 +2,7 @@
 
 import functools
 import os
+import subprocess
 import sys
 import time
 
@@ -34,6 +35,31 @@ def test_only_a_cpu_is_waited_for_between_calls(platform, order, monkeypatch):
     worker.take_turn(libraries.Adapter(None, built), 3)
     # What has been waited for already is there.
     assert " ".join(said).replace("wait wait", "wait") == order.strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/stat")
+def test_what_another_process_takes_is_seen():
+    built = libraries.Program(run=lambda: time.sleep(0.5), sample=dict)
+    adapter = libraries.Adapter(None, built)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            turn = worker.take_turn(adapter, 1)
+        finally:
+            other.kill()
+    # Others may have the cores as well, but this one has its share of them.
+    assert turn.others > 0.2 and turn.seconds >= 0.5
+
+
+def test_a_table_says_what_was_disturbed_or_cut():
+    cell = dict(seconds=[0.1, 0.1], rounds=7)
+    cells = {
+        "attn": run.Cell(**cell, others=[0.05, 0.1]),
+        "torch": run.Cell(seconds=[0.1] * 7, rounds=7, others=[1.5] + [0.5] * 6),
+    }
+    table = run.table({tiny(): cells}, notes={})
+    assert [row[1] for row in table.rows] == ["100 [1]", "100 [2]"]
+    assert table.notes[0] == "2 of 7 rounds: a case's time is limited"
+    assert table.notes[1] == "other processes or machines had 0.6 cores meanwhile"
 
 
 # Selection

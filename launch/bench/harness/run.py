@@ -29,6 +29,9 @@ PAUSE = 0.02
 BASE = "attn"
 """The library that ratios are taken to."""
 BY_HAND = "no such score in the library: written around it by hand"
+BESIDE = 0.2
+"""The mean of cores that others have from which on a table says so. A clock of 10 ms makes
+some hundredths of a short turn."""
 GROWTH = (
     "the growth of the process's memory in a call; for the others that or the "
     "compiler's account, whichever is larger"
@@ -82,6 +85,10 @@ class Cell:
     """Seconds that a turn was expected to take."""
     seconds: list[float] = dataclasses.field(default_factory=list)
     """Seconds of one call, a number for each turn."""
+    others: list[float] = dataclasses.field(default_factory=list)
+    """Cores that other processes and machines had meanwhile, a number for each turn."""
+    rounds: int = 0
+    """The turns that were asked for; a case's budget may have cut them."""
 
     @property
     def median(self) -> float | None:
@@ -204,6 +211,8 @@ def run_case(
     # 0 where nothing is left to time: hence the 1e-9.
     seconds_of_all = max(1e-9, sum(cells[name].turn for name in timed))
     # Two turns at least, or nothing would show how far they differ.
+    for name in timed:
+        cells[name].rounds = turns
     turns = min(turns, max(2, math.ceil(case.budget / seconds_of_all)))
     for index in range(turns):
         for name in timed:
@@ -246,9 +255,10 @@ def take_turn(cell: Cell, running: Worker) -> None:
     time.sleep(PAUSE)
     if cell.status != "timed":
         return
-    seconds = _attempt(cell, running, worker.take_turn, cell.calls)
-    if seconds is not None:
-        cell.seconds.append(seconds)
+    turn = _attempt(cell, running, worker.take_turn, cell.calls)
+    if turn is not None:
+        cell.seconds.append(turn.seconds)
+        cell.others += [] if turn.others is None else [turn.others]
 
 
 def _attempt(cell, running, function, *arguments):
@@ -297,6 +307,8 @@ def _texts(filled, case, name, cells):
     if case.error_words and cell.error:
         note = f"{cell.error:.1%} {case.error_words}"
         time_text = filled.noted(time_text, note)
+    for note in _doubts(cell):
+        time_text = filled.noted(time_text, note)
     memory_text = mebibytes(cell.memory)
     # Such a number has one account alone, so a reader should know which.
     if cell.temporary_bytes is None and cell.memory is not None:
@@ -305,6 +317,14 @@ def _texts(filled, case, name, cells):
     texts += [number(case.work / cell.median)] if case.work else []
     texts += [memory_text, ratio(cell.memory, base.memory)]
     return texts
+
+
+def _doubts(cell):
+    """Yields what makes a time less certain than others."""
+    if len(cell.seconds) < cell.rounds:
+        yield f"{len(cell.seconds)} of {cell.rounds} rounds: a case's time is limited"
+    if cell.others and (mean := statistics.fmean(cell.others)) >= BESIDE:
+        yield f"other processes or machines had {mean:.1f} cores meanwhile"
 
 
 def _absent(filled, name, cell):

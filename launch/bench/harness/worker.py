@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,12 +144,24 @@ def prepare(adapter, case) -> Prepared:
     )
 
 
-def take_turn(adapter, calls: int) -> float:
-    """Returns the seconds of one call, the mean of `calls`."""
+class Turn(NamedTuple):
+    """Holds what a turn was."""
+
+    seconds: float
+    """Of one call, the mean of several."""
+    others: float | None
+    """The processor cores that other processes, and other virtual machines, had meanwhile;
+    None where the system does not say."""
+
+
+def take_turn(adapter, calls: int) -> Turn:
+    """Times some calls, one after another."""
     program = adapter.program
     if calls > 1:
         # Another library has filled the processor's caches since the last turn.
         program.wait(program.run())
+    taken = _processor_seconds()
+    own = time.process_time()
     start = time.perf_counter()
     for _ in range(calls):
         result = program.run()
@@ -156,7 +169,21 @@ def take_turn(adapter, calls: int) -> float:
         if platform() == CPU:
             program.wait(result)
     program.wait(result)
-    return (time.perf_counter() - start) / calls
+    seconds = time.perf_counter() - start
+    others = None
+    if taken is not None:
+        own = time.process_time() - own
+        others = max(0.0, (_processor_seconds() - taken - own) / seconds)
+    return Turn(seconds / calls, others)
+
+
+def _processor_seconds():
+    """Returns the seconds that all cores have worked, or were withheld; None off Linux."""
+    with contextlib.suppress(OSError):
+        # proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
+        words = Path("/proc/stat").read_text().split()[1:9]
+        user, nice, system, _, _, *rest = map(int, words)
+        return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
 def release(adapter) -> None:
