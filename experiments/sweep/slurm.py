@@ -39,9 +39,13 @@ SCRIPT = """\
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-}}
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
 name=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+stop() {{ stopped=1; [ -z "$joiner" ] || {stop}; }}
+joiner= stopped=
+# Before the sweep starts, as a signal in between would end this script alone.
+trap stop TERM
 {start} &
 joiner=$!
-trap '{stop}' TERM
+[ -z "$stopped" ] || stop
 wait "$joiner"
 # The signal ends `wait` too, while the sweep still saves.
 while kill -0 "$joiner" 2>/dev/null; do wait "$joiner"; done
