@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Additive, Entmax, Mask, attention, platforms
+import attn
+from attn import Additive, Context, Entmax, Mask, attention, platforms
 from attn.kernels import cudnn, fused
 from tests.cases import the_rest_in_ci
 
@@ -183,3 +184,42 @@ def test_lanes_are_lowered_to_one_call_of_cudnn(mask, calls):
         platforms.compile_for(None)
     assert sorted(re.findall(r"__cudnn\$(\w+)", text)) == calls
     assert f"tensor<{4 * B}x{N}x{H}x{K}xbf16>" in text
+
+
+def test_texts_of_a_row_see_nothing_of_each_other_on_cudnn(on_gpu):
+    """Packed as if alone, also as lanes; of the other text's tokens gradients are exactly 0."""
+    sizes = dict(d_model=16, d_ff=16, h=2, d_k=8, d_v=8, N=2)
+    model = attn.LanguageModel(attn.config.LanguageModel(**sizes), 11, 12)
+    tokens = np.random.default_rng(0).integers(11, size=(1, 12))
+    lengths = (8, 4)
+    first, second = tokens[:, :8], tokens[:, 8:]
+    mask = Mask.causal()
+    variables = jax.tree.map(
+        lambda x: x.astype(jnp.bfloat16),
+        model.init(jax.random.key(1), tokens, Context(mask)),
+    )
+    ids = np.repeat([1, 2], lengths)[None]
+    places = np.concatenate([np.arange(n) for n in lengths])[None]
+    row = Context(mask & Mask.segments(ids, ids), places)
+
+    def hidden(variables, tokens, ctx):
+        return model.apply(variables, tokens, ctx).astype(jnp.float32)
+
+    lanes = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), variables)
+    packed = jax.jit(jax.vmap(hidden, (0, None, None)))(lanes, tokens, row)[0]
+    assert {*on_gpu} == {"causal array (1, 1, 12, 12)"}
+    for text, part in ((first, packed[:, :8]), (second, packed[:, 8:])):
+        alone = hidden(variables, text, Context(mask))
+        # Hidden states are of size 1 behind a norm, in bfloat16 all the way.
+        np.testing.assert_allclose(part, alone, rtol=0, atol=2**-5)
+
+    def loss(table, text):
+        own = {**variables, "params": {**variables["params"], "embedding": table}}
+        # Of a norm's features the sum is the same whatever they are.
+        return (hidden(own, tokens, row)[..., 0] * text[None]).sum()
+
+    table = variables["params"]["embedding"]
+    gradient = jax.jit(jax.grad(loss))(table, jnp.asarray(ids[0] == 2, jnp.float32))
+    only_first = sorted({*first.flat} - {*second.flat})
+    assert only_first and not np.asarray(gradient, np.float32)[only_first].any()
+    assert np.asarray(gradient, np.float32)[second].any()
