@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from attn.attention import attention
 from attn.config import Attention
 from attn.context import Context, Decoding
 from attn.masks import Mask
@@ -187,6 +188,18 @@ def close(a: Any, b: Any, tolerance: float, name: str = "results") -> str:
     if not error <= tolerance * scale:
         raise ValueError(f"{name} differ by {error:.2g}")
     return f"error {error:.1g}"
+
+
+def on_cudnn(qkv: Sequence[Any], **options: Any) -> str:
+    """Compares the kernel cudnn, output and LSE, with the reference under a causal mask."""
+    lengths = np.full(len(qkv[1]), qkv[1].shape[1] - 1)
+    options |= dict(mask=Mask.causal() & Mask.padding(lengths))
+    ours, exact = (
+        attention(*qkv, **options, return_lse=True, implementation=kernel)
+        for kernel in ("cudnn", "reference")
+    )
+    close(ours[0], exact[0], 1e-4, "outputs of the kernel cudnn")
+    return close(ours[1], exact[1], 1e-4, "LSEs of the kernel cudnn")
 
 
 def is_a(value: Any, cls) -> None:

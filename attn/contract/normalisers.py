@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from attn.contract import kernels
-from attn.contract.common import H, M, N, Row, cast, close, run
+from attn.contract.common import H, M, N, Row, cast, close, inputs, on_cudnn, run
 from attn.jax_versions import enable_x64
 from attn.normalisers import normaliser_init
 
@@ -46,6 +46,7 @@ def check_normaliser(
         "hidden keys have weight 0": lambda: hidden(of_head()),
         "hidden keys change no other's weight": lambda: _unchanged(of_head()),
         "weights sum to 1 where sums_to_one says so": lambda: _sums(of_head()),
+        "fused, where it is there, says what exponents does": lambda: _fused(make),
     }
     more = kernels.checks_of(make, dtypes, normaliser=normaliser)
     return list(run(checks | more))
@@ -94,6 +95,13 @@ def _unchanged(value: Any) -> str:
         s = _scores()
         seen = jnp.delete(s, 1, axis=1)
         return close(jnp.delete(value(s), 1, axis=1), value(seen), 1e-9)
+
+
+def _fused(make: kernels.Make) -> str:
+    values = make(jnp.float32, H)
+    if not hasattr(values["normaliser"], "fused"):
+        return "it is not"
+    return on_cudnn(inputs("float32"), **values)
 
 
 def _sums(value: Any) -> str:

@@ -20,6 +20,7 @@ from attn.contract.common import (
     description,
     inputs,
     is_a,
+    on_cudnn,
     packed,
     run,
     steps,
@@ -45,6 +46,7 @@ def check_positions(positions: Positions) -> list[Row]:
         "rotate keeps shape, dtype and finite numbers": lambda: _rotate(positions),
         "any tile of the bias is cut from the whole": lambda: _tiles(positions),
         "gradients of the bias are finite": lambda: _gradients(positions),
+        "sides, where the bias has them, say what tiles do": lambda: _sides(positions),
         "a text in a packed row is as alone": lambda: _packed(positions),
         "steps over a cache equal the full pass": lambda: steps(positions=positions),
     }
@@ -99,6 +101,18 @@ def _packed(positions: Positions) -> str:
         return module.apply(variables, x, ctx)[0]
 
     return packed(mix, Mask.causal())
+
+
+def _sides(positions: Positions) -> str:
+    bias: Any = None
+    if not positions.attend:
+        a = description(positions=positions)
+        value = positions.in_attention(jax.random.key(0), a, True)
+        x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
+        bias, _ = positions.bias_of(value, x, Context(Mask.causal()))
+    if not hasattr(bias, "sides") or bias.sides(N, N) is None:
+        return "it has none"
+    return on_cudnn(inputs("float32", m=N), bias=bias)
 
 
 def _gradients(positions: Positions) -> str:

@@ -364,6 +364,27 @@ def test_positions_that_see_the_start_of_a_tile_are_found():
     assert any("any tile of the bias" in failure for failure in messages)
 
 
+def test_sides_that_are_not_those_of_the_tile_are_found():
+    @attn.bias
+    class Distance:
+        slope: Any
+
+        def tile(self, i, j):
+            return -self.slope * jnp.abs(j[None] - i[:, None])
+
+        def sides(self, n, m):
+            return jnp.zeros((1, n, 1)), jnp.arange(m)[:, None] * self.slope[None]
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Positions):
+        def bias(self, key, h, causal):
+            return Distance(jnp.ones(h))
+
+    (message,) = failures(check_positions(Wrong()))
+    # Outputs are the same; LSEs lack what the query has.
+    assert "sides" in message and "LSEs" in message
+
+
 def test_positions_that_count_from_the_start_of_a_row_are_found():
     @attn.bias
     class ShareOfTheRow:

@@ -345,6 +345,22 @@ def test_the_contract_sees_what_is_wrong(wrong, row):
     assert row in failed
 
 
+@pytest.mark.parametrize(
+    "fused", [lambda n: (jnp.log(n + 1), None), lambda n: (None, 0.1)]
+)
+def test_the_contract_sees_a_wrong_fused_form(fused):
+    @attn.normaliser
+    class Wrong:
+        def exponents(self, s):
+            return s, None
+
+        def fused(self, n):
+            return fused(n)
+
+    failed = [row.what for row in check_normaliser(Wrong, []) if not row.ok]
+    assert failed == ["fused, where it is there, says what exponents does"]
+
+
 @in_float64
 def test_parameters_of_a_normaliser_are_the_modules():
     x = jnp.asarray(np.random.default_rng(9).normal(size=(2, 5, 8)))
