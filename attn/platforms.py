@@ -114,10 +114,11 @@ def _is_hopper() -> bool:
     return all(float(x.compute_capability) >= 9 for x in jax.local_devices())
 
 
-def bytes_of_masks() -> int:
-    """Returns the most bytes of a mask that a GPU's kernel for products reads as an array.
+def takes_mask(size: int, seen: float) -> bool:
+    """Tells whether a GPU's kernel for products is to read a mask as an array.
 
-    It is written once and read by all heads. Where it is larger, blocks that make it again
-    need the memory for other things. Chosen, not measured.
+    It has so many bytes, and shows at most this share of the keys. The array is written once
+    and read by all heads, and no block of hidden keys is skipped: blocks that are cut to the
+    keys which are seen have less to do where these are few. Chosen, not measured.
     """
-    return 2**30
+    return size <= 2**30 and seen >= 1 / 8

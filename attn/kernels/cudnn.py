@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.kernels.fused import Form, Seen, fused
 from attn.masks import Band, Mask, Padding
-from attn.platforms import bytes_of_masks, takes_cudnn
+from attn.platforms import takes_cudnn, takes_mask
 from attn.pytrees import AnyArray, at_least_float32, map_leading
 
 
@@ -38,18 +38,19 @@ def is_fastest(
 
 
 def _takes_mask(q: AnyArray, k: AnyArray, mask: Mask) -> bool:
-    """Tells whether cuDNN takes the mask as an array, and reads little that is hidden."""
-    batch = q.shape[:-3]
+    """Tells whether cuDNN is to have the mask as an array."""
     n, m = q.shape[-3], k.shape[-3]
-    leaves = jax.tree.leaves(mask.flat(batch))
-    masks = max((x.shape[0] * x.shape[1] for x in leaves), default=1)
+    leaves = jax.tree.leaves(mask.flat(q.shape[:-3]))
+    examples, heads = (max((x.shape[i] for x in leaves), default=1) for i in (0, 1))
     first, left, right = mask.spans()
-    is_narrow = (
-        left is not None and right is not None and 8 * (first + left + right) < m
-    )
-    # With an array cuDNN has no derivatives of odd numbers of tokens.
-    is_even = n % 2 == 0 and m % 2 == 0
-    return is_even and not is_narrow and 2 * masks * n * m <= bytes_of_masks()
+    seen = m if left is None or right is None else min(m, first + left + right + 1)
+    size = jnp.result_type(q).itemsize * examples * heads * n * m
+    return _is_even(n, m) and takes_mask(size, seen / m)
+
+
+def _is_even(n: int, m: int) -> bool:
+    """Tells whether cuDNN has derivatives with a mask that is an array."""
+    return n % 2 == 0 and m % 2 == 0
 
 
 def why_not(
@@ -357,7 +358,9 @@ def _of_one_width(
     The LSE is (B, N, H) here.
     """
     width = _width(k, v)
-    form = Form(takes_cudnn(q.dtype, width), sight.causal, sight.left, with_lse)
+    fits = sight.seen.visible is None or _is_even(q.shape[1], k.shape[1])
+    on_cudnn = fits and takes_cudnn(q.dtype, width)
+    form = Form(on_cudnn, sight.causal, sight.left, with_lse)
     qkv = (_padded(x, width) for x in (q, k, v))
     results: Any = fused(form, *qkv, sight.seen, rest)
     out, lse = results

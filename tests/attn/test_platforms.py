@@ -110,11 +110,16 @@ def test_what_cudnn_lacks_goes_elsewhere(on_gpu, options):
 def test_masks_that_are_large_narrow_or_odd_go_elsewhere(on_gpu, monkeypatch):
     q, k, v = inputs()
     attention(q[:, 1:], k, v, mask=SEGMENTS_OF_ODD)
+    attention(q[:, 1:], k, v, mask=SEGMENTS_OF_ODD, implementation="cudnn")
     wide = [jnp.tile(x, (1, 40, 1, 1)) for x in (q, k, v)]
     attention(*wide, mask=Mask.window(5, 5))
-    monkeypatch.setattr(cudnn, "bytes_of_masks", lambda: 2 * N * M - 1)
-    attention(q, k, v, mask=SEGMENTS)
+    limit = 2 * B * N * M
+    monkeypatch.setattr(cudnn, "takes_mask", lambda size, seen: size < limit)
+    own = SEGMENTS & Mask.prefix(np.array([1, 2]))
+    attention(q, k, v, mask=own)
     assert on_gpu == []
+    attention(q, k, v, mask=SEGMENTS)
+    assert {*on_gpu} == {f"all array (1, 1, {N}, {M})"}
 
 
 SEGMENTS_OF_ODD = Mask.segments(np.arange(N - 1)[None] // 2, np.arange(M)[None] // 3)
