@@ -138,7 +138,7 @@ def summed_gradients(program, state, hyper, batch, keys):
     def of_part(batch, keys):
         def total_loss(light):
             ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=state.step)
-            variables = {**light, "numbers": state.numbers}
+            variables = {**state.variables, **light}
             hidden, policy = hidden_states(program, variables, batch, **ctx)
             params = light["params"]
             weights = objective.scored(batch).astype(jnp.float32)

@@ -86,7 +86,7 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     states = Lanes().stack([state])
     losses = sentence_losses(each, states, sentences, 8, program.length)
     model = build_model(program)
-    variables = dict(params=state.params, positions=state.positions)
+    variables = state.variables
     variables = jax.tree.map(jax.numpy.asarray, variables)
     embedding = np.asarray(state.params["embedding"], np.float64)
     found = []

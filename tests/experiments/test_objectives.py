@@ -139,7 +139,7 @@ def test_answers_and_sentences_are_scored_where_they_are():
 def test_the_pooling_is_that_of_the_formula():
     program, state = trial()
     model = build_model(program)
-    variables = dict(params=state.params, positions=state.positions)
+    variables = state.variables
     source = pairs(7).source[0][None]
     states = np.asarray(
         model.apply(variables, source, Context(Mask()), method="encode"), float
@@ -176,7 +176,7 @@ def test_a_label_does_not_depend_on_the_batch(positions):
 def test_its_products_are_those_of_its_program(score):
     program, state = trial(model__pooling_score=score)
     model = build_model(program)
-    variables = dict(params=state.params, positions=state.positions)
+    variables = state.variables
     n = 13
 
     def forward(source):

@@ -64,7 +64,7 @@ def hidden_states(program, variables, ids):
 
 def log_probabilities(state, program, ids):
     """log p of each token after each of one text's, in a pass of its own; float64."""
-    variables = dict(params=state.params, positions=state.positions)
+    variables = state.variables
     hidden = hidden_states(program, variables, jnp.asarray(ids))
     logits = np.asarray(hidden, float) @ np.asarray(state.params["embedding"], float).T
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -112,7 +112,7 @@ def losses(program, state, packed, alone):
 
 def step_losses(program, state, texts):
     """Returns the losses (E, T) of texts that a decoder reads token by token."""
-    variables = dict(params=state.params, positions=state.positions)
+    variables = state.variables
     model = build_model(program)
 
     def call(method, *arguments):
