@@ -285,15 +285,19 @@ def cudnn(
             jnp.where(sees_nothing, -jnp.inf if rest is None else rest, x)
             for x in results[1:]
         ]
-    if bad is None:
-        return results
-    # A query that is NaN or sees one gets it back: only what is hidden is forgiven.
+    return results if bad is None else _spoiled(results, bad, sight)
+
+
+def _spoiled(results: list[Array], bad: Any, sight: Sight) -> list[Array]:
+    """Returns the results, NaN for a query that is NaN or sees one.
+
+    Only what is hidden is forgiven.
+    """
     bad_query, bad_key = bad
-    bad_key = bad_key.repeat(q.shape[-2] // k.shape[-2], axis=-1)
-    spoiled = sight.sees_any(bad_key) | (bad_query & ~sees_nothing)
-    results[0] = jnp.where(spoiled[..., None], jnp.nan, results[0])
-    results[1:] = [jnp.where(spoiled, jnp.nan, x) for x in results[1:]]
-    return results
+    bad_key = bad_key.repeat(bad_query.shape[-1] // bad_key.shape[-1], axis=-1)
+    spoiled = sight.sees_any(bad_key) | (bad_query & (sight.count > 0))
+    out = jnp.where(spoiled[..., None], jnp.nan, results[0])
+    return [out, *(jnp.where(spoiled, jnp.nan, x) for x in results[1:])]
 
 
 def _cleaned(q: Array, k: Array, v: Array, score: Any, sides: Any) -> Any:

@@ -26,7 +26,7 @@ from jax.experimental import topologies
 
 from attn import platforms
 from experiments.errors import UserError
-from experiments.system.kernels import Work, work_of
+from experiments.system.gpu_kernels import Work, work_of
 from experiments.system.process import Process
 
 GIBIBYTE = 2**30

@@ -139,7 +139,9 @@ def test_another_number_of_devices_and_strategy_goes_on(finished, tmp_path):
 
 
 def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
-    longer = tiny.resolve(**MORE, training__steps=16)
+    # A temperature of 1 is none, and a number of the settings here, not of the other's.
+    score = dict(model__score="annealed(start=1)")
+    longer = tiny.resolve(**MORE, **score, training__steps=16)
     straight = run(tmp_path / "straight", longer)
     other = StartPoint(resume=str(finished[0]))
 
@@ -150,7 +152,7 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
         run(tmp_path / "resumed", longer, start=other, say=power_cut)
     record = json.loads((tmp_path / "resumed/record.json").read_text())
     assert record["begun"] == dict(resume=str(finished[0]), step=12)
-    # Its own checkpoint comes first, without the other. A temperature of 1 is none.
+    # Its own checkpoint comes first, without the other.
     result = run(tmp_path / "resumed", longer)
     assert result["beside"]["average"]["steps"] == [12, 16]
     # A trial has the FLOPs of its own steps: 4 of 16.

@@ -37,6 +37,8 @@ class Work(NamedTuple):
 
 
 class Instruction(NamedTuple):
+    """Holds one operation of a computation."""
+
     name: str
     type: str
     kind: str
@@ -45,7 +47,7 @@ class Instruction(NamedTuple):
     is_root: bool
 
 
-Program = Mapping[str, list[Instruction]]
+Computations = Mapping[str, list[Instruction]]
 
 
 def work_of(text: str) -> Work:
@@ -55,7 +57,7 @@ def work_of(text: str) -> Work:
     return Work(*map(sum, zip(*counted, strict=True))) if counted else Work()
 
 
-def _parsed(text: str) -> tuple[Program, str]:
+def _parsed(text: str) -> tuple[Computations, str]:
     program: dict[str, list[Instruction]] = {}
     entry = ""
     own: list[Instruction] = []
@@ -91,7 +93,7 @@ def _closing(text: str) -> int:
     return len(text)
 
 
-def _work(program: Program, name: str, times: int) -> Iterator[Work]:
+def _work(program: Computations, name: str, times: int) -> Iterator[Work]:
     types = {each.name: each.type for each in program[name]}
     for each in program[name]:
         if each.kind in FREE:
@@ -119,7 +121,7 @@ def _called(key: str, each: Instruction) -> str:
     return found[1]
 
 
-def _bytes(program: Program, each: Instruction, types: Mapping[str, str]) -> int:
+def _bytes(program: Computations, each: Instruction, types: Mapping[str, str]) -> int:
     """Returns the bytes that a kernel reads and writes."""
     if each.kind in ("fusion", "fusion-start") and "calls=" in each.line:
         return _bytes_of_fusion(program[_called("calls", each)])

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from experiments.system.kernels import Work, work_of
+from experiments.system.gpu_kernels import Work, work_of
 
 PROGRAM = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
