@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from attn import Mask, ScaledDot, attention
+from attn import Context, Mask, MultiHeadAttention, ScaledDot, attention, config
 from attn.attention import IMPLEMENTATIONS
 from attn.jax_versions import enable_x64
 from tests.attn.cases import B, H, K, M, N, V
@@ -134,3 +134,25 @@ def test_dropout_scales_in_float64():
         kept = weights[weights > 0]
         assert 0 < kept.size < 25
         np.testing.assert_allclose(kept, 0.2 / 0.9, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "blocks", "cudnn"])
+def test_finite_inputs_cost_no_passes_and_change_nothing(kernel):
+    """Of a call, and of a model's layer, which promises them."""
+    draw = np.random.default_rng(0).normal
+    x = jnp.asarray(draw(size=(2, 6, 2, 4)), jnp.float32)
+    options = dict(mask=Mask.causal() & Mask.padding(np.array([6, 3])))
+
+    def attend(x, is_finite):
+        kept = dict(options, implementation=kernel, is_finite=is_finite)
+        return attention(x, x, x, **kept)
+
+    np.testing.assert_array_equal(attend(x, True), attend(x, False))
+    plain, promised = (str(jax.make_jaxpr(attend, 1)(x, on)) for on in (False, True))
+    # JAX's logsumexp, in the form of cudnn for other devices, has one of its own.
+    own = kernel == "cudnn"
+    assert plain.count(" is_finite ") > promised.count(" is_finite ") == own
+    module = MultiHeadAttention(config.Attention(d_model=8, h=2, d_k=4, d_v=4))
+    key, ctx = jax.random.key(0), Context(Mask.causal())
+    layer = jax.make_jaxpr(lambda x: module.init_with_output(key, x, ctx)[0][0])
+    assert "is_finite" not in str(layer(x.reshape(2, 6, 8)))

@@ -267,6 +267,17 @@ def test_lanes_may_differ_in_all_numbers_of_their_recipe():
     assert (metrics["grad_norm"] > 0.5).all()
 
 
+def test_the_logged_norm_is_that_of_the_gradient():
+    """Of its mean over tokens: with SGD the step's length over the rate."""
+    settings = tiny.resolve(**SGD)
+    _, before = program_and_state(settings)
+    (((after,), metrics),) = train_lanes([settings], placed("pmap", 1), [1])
+    changes = jax.tree.map(lambda x, y: (x - y) ** 2, before.params, after.params)
+    length = sum(float(x.sum()) for x in jax.tree.leaves(changes)) ** 0.5
+    rate = settings.training.learning_rate
+    np.testing.assert_allclose(metrics["grad_norm"][0, 0], length / rate, rtol=1e-3)
+
+
 def test_lanes_may_differ_in_temperatures():
     """Each as a program into which its numbers are compiled, and without the scan."""
     changes = dict(SGD, model__P_drop=0.0, training__scan=True)
