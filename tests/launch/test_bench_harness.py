@@ -54,10 +54,13 @@ def test_a_table_says_what_was_disturbed_or_cut():
     cell = dict(seconds=[0.1, 0.1], rounds=7)
     cells = {
         "attn": run.Cell(**cell, others=[0.05, 0.1]),
-        "torch": run.Cell(seconds=[0.1] * 7, rounds=7, others=[1.5] + [0.5] * 6),
+        "torch": run.Cell(
+            seconds=[0.1] * 7, calls=1, rounds=7, others=[1.5] + [0.5] * 6
+        ),
+        "flax": run.Cell(seconds=[0.01] * 7, calls=1, rounds=7, others=[1.0] * 7),
     }
     table = run.table({tiny(): cells}, notes={})
-    assert [row[1] for row in table.rows] == ["100 [1]", "100 [2]"]
+    assert [row[1] for row in table.rows] == ["100 [1]", "100 [2]", "10.0"]
     assert table.notes[0] == "2 of 7 rounds: a case's time is limited"
     assert table.notes[1] == "other processes or machines had 0.6 cores meanwhile"
 

@@ -30,8 +30,9 @@ BASE = "attn"
 """The library that ratios are taken to."""
 BY_HAND = "no such score in the library: written around it by hand"
 BESIDE = 0.2
-"""The mean of cores that others have from which on a table says so. A clock of 10 ms makes
-some hundredths of a short turn."""
+"""The mean of cores that others have from which on a table says so."""
+SHORT = 0.3
+"""Seconds of all turns, of which a clock of 10 ms says too little below this."""
 GROWTH = (
     "the growth of the process's memory in a call; for the others that or the "
     "compiler's account, whichever is larger"
@@ -323,7 +324,12 @@ def _doubts(cell):
     """Yields what makes a time less certain than others."""
     if len(cell.seconds) < cell.rounds:
         yield f"{len(cell.seconds)} of {cell.rounds} rounds: a case's time is limited"
-    if cell.others and (mean := statistics.fmean(cell.others)) >= BESIDE:
+    long_enough = cell.calls * sum(cell.seconds) >= SHORT
+    if (
+        cell.others
+        and long_enough
+        and (mean := statistics.fmean(cell.others)) >= BESIDE
+    ):
         yield f"other processes or machines had {mean:.1f} cores meanwhile"
 
 

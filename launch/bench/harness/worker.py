@@ -173,7 +173,8 @@ def take_turn(adapter, calls: int) -> Turn:
     others = None
     if taken is not None:
         own = time.process_time() - own
-        others = max(0.0, (_processor_seconds() - taken - own) / seconds)
+        # Of a short turn a clock of 10 ms makes it too much, or too little and below 0.
+        others = (_processor_seconds() - taken - own) / seconds
     return Turn(seconds / calls, others)
 
 
