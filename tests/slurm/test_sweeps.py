@@ -105,15 +105,10 @@ class Sweep:
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.2)
 
-    def wait_for_saves(self, count):
-        """Waits until the one trial has saved so often by itself."""
-        self.cluster.wait_for(
-            lambda: (
-                len(list(self.workdir.glob("trials/*/checkpoints/[0-9]*"))) >= count
-            ),
-            f"{count} checkpoints",
-            120,
-        )
+    def saves(self):
+        """The steps of the one trial's checkpoints."""
+        paths = self.workdir.glob("trials/*/checkpoints/*")
+        return {int(path.name) for path in paths if path.name.isdigit()}
 
     def tasks(self):
         """The tasks that run, with their nodes."""
@@ -181,10 +176,11 @@ def test_a_trial_outlasts_its_time_limit(cluster, tmp_path):
     score = "--config.model.score=tests.slurm.slow:Slow"
     # Each step waits in three attentions: the trial for 72 s.
     sweep.start("--slurm.time=2", score, env={"SLOW_SCORE": "0.1"}, **options)
-    for limit in (1, 2):
+    for _ in range(2):
+        # Those of the task before, which saved when it was told to end.
+        saved = sweep.saves()
         ((task, _),) = sweep.wait_for_tasks(1)
-        # Taken, and trained for a while.
-        sweep.wait_for_saves(limit)
+        cluster.wait_for(lambda saved=saved: sweep.saves() - saved, "save", 120)
         assert "TimeLimit=00:02:00" in cluster.run("scontrol", "show", "job", task)
         cluster.run("scancel", "--batch", "--signal=TERM", task)
         cluster.wait_for(lambda: not sweep.tasks(), "end of the task")
