@@ -1,10 +1,11 @@
 """Measures on a GPU that is lent for minutes: training steps, lanes and attention.
 
-Each case of each library has a process of its own. All compile at once, as that takes
-processor cores and little of the device; when all are ready, or a share of the minutes is
-over, each times alone, those that matter most first.
+Each library has several processes. All compile at once, as that takes processor cores and
+little of the device; when all are ready, or a share of the minutes is over, each case is
+timed alone, those that matter most first.
 """
 
+import collections
 import concurrent.futures
 import dataclasses
 import time
@@ -12,13 +13,12 @@ import time
 from absl import flags
 
 from experiments.system import machine
-from launch.bench.attention.cases import BFLOAT16
+from launch.bench.attention.cases import BFLOAT16, VARIANTS
 from launch.bench.attention.cases import LIBRARIES as ATTENTION
 from launch.bench.attention.cases import TINY as TINY_ATTENTION
-from launch.bench.harness import report, run
+from launch.bench.harness import profile, report, run
 from launch.bench.harness.benchmark import Benchmark, Outcome, Request
 from launch.bench.harness.libraries import installed
-from launch.bench.harness.run import Cell
 from launch.bench.harness.worker import Worker
 from launch.bench.training.case import CASE, Case
 from launch.bench.training.case import LIBRARIES as TRAINING
@@ -27,6 +27,10 @@ from launch.bench.training.case import TINY as TINY_STEP
 TURNS = 3
 COMPILING = 0.55
 """The share of the minutes after which those time that have compiled."""
+PROFILED = 3
+"""Calls of a step that a profile is of."""
+SLOW = ("torch:flex",)
+"""Have a process for each case of attention; the others one for each pass."""
 
 _BASE = Case(
     name="base",
@@ -53,7 +57,15 @@ STEPS = (
 )
 PEERS = {
     "steps": ("attn", "flax", "torch:as-paper", "torch:compiled"),
-    "attention": ("attn", "attn:blocks", "jax.nn", "textbook", "torch", "torch:flex"),
+    "attention": (
+        "attn",
+        "attn:blocks",
+        "jax.nn",
+        "jax.nn:cudnn",
+        "textbook",
+        "torch",
+        "torch:flex",
+    ),
 }
 
 
@@ -63,25 +75,36 @@ def define_flags() -> None:
 
 
 def measure(request: Request) -> Outcome:
-    """Compiles all, times each alone; shows and writes a table for each group of cases."""
+    """Compiles all, times each alone; shows and writes a table for each group of cases.
+
+    Tables of the kernels of attn's own steps follow.
+    """
     end = time.monotonic() + 60 * request.flags.minutes
     jobs = [(case, name) for case in request.cases for name in _peers(case)]
-    cells = {job: Cell("failed", "no time was left") for job in jobs}
+    cells = {job: run.Cell("failed", "no time was left") for job in jobs}
     workers = {}
     for case, name in jobs:
         library = _libraries(case)[name]
-        if installed(library):
-            workers[case, name] = Worker(library, name, machine.threads())
+        if installed(library) and _process(case, name) not in workers:
+            worker = Worker(library, name, machine.threads())
+            workers[_process(case, name)] = worker
+    profiles = []
     try:
         with request.console.status("all compile"):
             _prepare(jobs, workers, cells, end)
         for cell in cells.values():
             cell.rounds = TURNS
         for job in jobs:
+            worker = workers.get(_process(*job))
+            if worker is None or cells[job].status != "timed":
+                continue
             with request.console.status(f"{job[0].name}, {job[1]}"):
+                run.attempt(cells[job], worker, _resume, job[0].name)
                 for _ in range(TURNS):
-                    if time.monotonic() < end and job in workers:
-                        run.take_turn(cells[job], workers[job])
+                    if time.monotonic() < end:
+                        run.take_turn(cells[job], worker)
+                if _is_step(job[0]) and job[1] == run.BASE and time.monotonic() < end:
+                    profiles.append((job[0], worker.call(_profile)))
     finally:
         for worker in workers.values():
             worker.stop()
@@ -92,41 +115,83 @@ def measure(request: Request) -> Outcome:
     for group in dict.fromkeys(case.group for case in results):
         of_group = {case: of for case, of in results.items() if case.group == group}
         tables.append(run.table(of_group, {}))
-        report.show(tables[-1], request.console)
+    for case, kernels in profiles:
+        tables.append(profile.table(f"kernels of {case.name}, {run.BASE}", kernels))
+    for table in tables:
+        report.show(table, request.console)
     return Outcome(run.write(request.directory, "device", results, tables))
 
 
 def _prepare(jobs, workers, cells, end):
-    """Has all workers build, compile and check their case, as long as there is time."""
+    """Has all workers build, compile and check their cases, as long as there is time."""
     begin = time.monotonic()
     samples = {case: {} for case, _ in jobs}
-    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
-        preparing = {}
-        for case, name in jobs:
-            arguments = (case, name, workers.get((case, name)), samples[case])
-            preparing[pool.submit(run.prepared, *arguments)] = case, name
+    of_process = collections.defaultdict(list)
+    for job in jobs:
+        of_process[_process(*job)].append(job)
+
+    def prepare(process):
+        running = workers.get(process)
+        for case, name in of_process[process]:
+            cell = run.prepared(case, name, running, samples[case])
+            if running is not None and cell.status == "timed":
+                run.attempt(cell, running, _keep, case.name)
+            cells[case, name] = cell
+
+    with concurrent.futures.ThreadPoolExecutor(len(of_process)) as pool:
+        preparing = {pool.submit(prepare, process): process for process in of_process}
         limit = COMPILING * (end - begin)
         done, late = concurrent.futures.wait(preparing, limit)
         for future in done:
-            cells[preparing[future]] = future.result()
+            future.result()
+        # What it compiles would disturb those that are timed.
         for future in late:
-            job = preparing[future]
-            cells[job] = Cell("failed", f"did not compile in {limit:.0f} s")
-            workers.pop(job).stop()
+            workers.pop(preparing[future]).stop()
+    for future in late:
+        for job in of_process[preparing[future]]:
+            cells[job] = run.Cell("failed", f"did not compile in {limit:.0f} s")
+
+
+# In a worker's process: the programs of its cases by their names.
+_programs = {}
+
+
+def _keep(adapter, name):
+    _programs[name] = adapter.program
+
+
+def _resume(adapter, name):
+    adapter.program = _programs[name]
+
+
+def _profile(adapter):
+    program = adapter.program
+    return profile.by_kernel(lambda: program.wait(program.run()), PROFILED)
+
+
+def _process(case, name):
+    """Returns what the cases have in common that share a process."""
+    if _is_step(case) or name in SLOW:
+        return case, name
+    return case.direction, name
+
+
+def _is_step(case):
+    return isinstance(case, Case)
 
 
 def _libraries(case):
-    return TRAINING if isinstance(case, Case) else ATTENTION
+    return TRAINING if _is_step(case) else ATTENTION
 
 
 def _peers(case):
-    return PEERS["steps" if isinstance(case, Case) else "attention"]
+    return PEERS["steps" if _is_step(case) else "attention"]
 
 
 BENCHMARK = Benchmark(
     name="device",
     run=measure,
-    cases=(*STEPS, *BFLOAT16),
+    cases=(*STEPS, *BFLOAT16, *VARIANTS),
     tiny=(TINY_STEP, *TINY_ATTENTION),
     define_flags=define_flags,
 )

@@ -53,6 +53,47 @@ def test_what_is_right_passes_the_check(score, mask, direction):
         assert error < 1e-5 and complaint == "", name
 
 
+VARIANTS = ["alibi", "softcap", "sink"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "variant"),
+    [("packed", ""), ("padding", ""), *(("causal", x) for x in VARIANTS)],
+)
+def test_masks_and_variants_pass_the_check(mask, variant):
+    case = tiny("gradient", mask=mask, variant=variant)
+    names = ["attn", "textbook"]
+    if variant not in ("softcap", "sink"):
+        names += ["jax.nn", "flax"]
+    for name in names:
+        error, complaint = checked(jax_libraries.ADAPTERS[name], case)
+        assert error < 1e-5 and complaint == "", name
+    plain = tiny("gradient", mask="full" if mask == "padding" else "causal")
+    # A cap of 50 changes little of scores about 1.
+    if variant != "softcap":
+        assert checked(jax_libraries.ADAPTERS["attn"], plain, as_case=case)[1]
+
+
+@needs_torch
+@pytest.mark.ci
+def test_torch_agrees_with_masks_and_variants():
+    with run.workers({"torch": cases.TORCH, "torch:flex": cases.TORCH}) as running:
+
+        def agrees(name, *arguments, **options):
+            case = tiny(*arguments, **options)
+            cell = run.run_case(case, [name], running, 1)[name]
+            assert (cell.status, cell.why) == ("timed", "")
+            assert cell.error < 1e-5
+
+        for mask in ("window", "packed", "padding"):
+            agrees("torch", "gradient", mask=mask)
+            agrees("torch:flex", mask=mask)
+        agrees("torch", "gradient", variant="alibi")
+        # On a CPU its compiled kernel gives no LSE, which a sink takes.
+        for variant in ("alibi", "softcap"):
+            agrees("torch:flex", variant=variant)
+
+
 @pytest.mark.parametrize("name", ["jax.nn", "flax"])
 def test_a_score_that_a_library_lacks_is_unsupported(name):
     with pytest.raises(libraries.Unsupported, match="no additive score"):

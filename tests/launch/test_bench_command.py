@@ -52,7 +52,7 @@ SMALLEST = {
     "fidelity": [],
     "verdicts": [],
     "compile": ["--for=v5e"],
-    "device": ["--minutes=9", "--cases=tiny-dot-forward"],
+    "device": ["--minutes=9", "--cases=step,tiny-dot"],
 }
 OTHERS = {
     "attention": "torch",
@@ -94,8 +94,12 @@ def test_each_runs_at_its_smallest_size(name, tmp_path, monkeypatch):
     record = json.loads((tmp_path / "results.json").read_text())
     assert record["versions"]["jax"]
     if name == "device":
-        (case,) = record["cases"]
-        assert len(case["peers"]["attn"]["seconds"]) == 3
+        # Two of them share a process.
+        names = ["step", "tiny-dot-forward", "tiny-dot-gradient"]
+        assert [case["name"] for case in record["cases"]] == names
+        for case in record["cases"]:
+            assert len(case["peers"]["attn"]["seconds"]) == 3
+        assert "kernels of step, attn" in done.stdout
     for file in filter(Path.is_file, tmp_path.iterdir()):
         assert str(file) in done.stdout.replace("\n", "")
 

@@ -28,6 +28,10 @@ below 1e-5 of it, TF32 and bfloat16 keep 11 and 8 bits, and a wrong mask or scal
 a half and more."""
 WINDOW = 64
 """Keys that a window has on each side."""
+TEXTS = 8
+"""Texts that share a row of "packed"."""
+CAP = 50.0
+SINK = 1.0
 
 JAX = Library("launch.bench.attention.jax")
 TORCH = Library("launch.bench.attention.torch", needs=("torch",))
@@ -35,6 +39,7 @@ LIBRARIES = {
     "attn": JAX,
     **{f"attn:{name}": JAX for name in IMPLEMENTATIONS},
     "jax.nn": JAX,
+    "jax.nn:cudnn": JAX,
     "flax": JAX,
     "textbook": JAX,
     "torch": TORCH,
@@ -57,6 +62,14 @@ class Call:
     """Query i sees key j when j ≤ i + causal."""
     window: tuple[int, int] | None = None
     """(left, right): query i sees key j when i − left ≤ j ≤ i + right."""
+    texts: np.ndarray | None = None
+    """(B, N): a query sees the keys of its own text, numbered; M = N."""
+    slopes: np.ndarray | None = None
+    """(H,): scores lose slope · |i − j| (ALiBi)."""
+    cap: float | None = None
+    """Scores s become cap · tanh(s / cap), before slopes."""
+    sink: float | None = None
+    """The score of one more key that all queries see, and whose value is 0."""
     rate: float = 0.0
     """Dropout of the weights, drawn from `seed`. Without a seed, the library does what
     it does when it gets none."""
@@ -78,8 +91,18 @@ class Call:
             parts.append(j <= i + self.causal)
         if self.window is not None:
             parts.append((i - self.window[0] <= j) & (j <= i + self.window[1]))
+        if self.texts is not None:
+            parts.append(self.texts[:, None, :, None] == self.texts[:, None, None])
         # A single mask as it is, of whatever numbers: libraries may refuse it.
         return functools.reduce(np.logical_and, parts) if parts else None
+
+    def losses(self, n: int, m: int) -> np.ndarray | None:
+        """Returns what slopes add to the scores (1, H, n, m), None without any."""
+        if self.slopes is None:
+            return None
+        i = np.arange(n)[None, None, :, None]
+        j = np.arange(m)[None, None, None]
+        return (-self.slopes[None, :, None, None] * abs(i - j)).astype(np.float32)
 
 
 # Frozen, because cases are the keys of results.
@@ -100,7 +123,10 @@ class Case:
     dtype: str = "float32"
     """Or "bfloat16"."""
     mask: str = "full"
-    """Or "causal", or "window": WINDOW keys on each side."""
+    """Or "causal"; "window": WINDOW keys on each side; "padding": examples end earlier;
+    "packed": TEXTS texts in a row, causal."""
+    variant: str = ""
+    """Or "alibi", "softcap" (CAP) or "sink" (SINK)."""
     only: tuple[str, ...] | None = None
     """Libraries (the name up to a colon) that take part, where the n² memory or time of
     the others makes no sense."""
@@ -123,18 +149,39 @@ class Case:
     @property
     def title(self) -> str:
         """Returns what heads the table of the group."""
-        masks = {"causal": ", causal", "window": f", window of {WINDOW} on each side"}
+        masks = {
+            "causal": ", causal",
+            "window": f", window of {WINDOW} on each side",
+            "padding": ", padded",
+            "packed": f", causal, {TEXTS} texts in a row",
+        }
         sizes = f"batch {self.b}, {self.h} heads, n {self.n}, d {self.d}, {self.dtype}"
         score = self.score.replace("_", " ")
-        return f"{self.group}: {score}{masks.get(self.mask, '')}; {sizes}"
+        variant = f", {self.variant}" if self.variant else ""
+        return f"{self.group}: {score}{masks.get(self.mask, '')}{variant}; {sizes}"
 
     @property
     def call(self) -> Call:
         """Returns what the libraries are asked for."""
+        texts = lengths = slopes = None
+        if self.mask == "packed":
+            in_row = np.arange(self.n) * TEXTS // self.n
+            texts = np.broadcast_to(in_row, (self.b, self.n))
+        if self.mask == "padding":
+            # The last, of which rows are checked, is the shortest.
+            lengths = np.maximum(1, self.n * np.arange(self.b, 0, -1) // self.b)
+        if self.variant == "alibi":
+            # Those of the paper, for a power of two of heads.
+            slopes = 2.0 ** (-8 * (1 + np.arange(self.h)) / self.h)
         return Call(
             score=self.score,
-            causal=0 if self.mask == "causal" else None,
+            causal=0 if self.mask in ("causal", "packed") else None,
             window=(WINDOW, WINDOW) if self.mask == "window" else None,
+            texts=texts,
+            lengths=lengths,
+            slopes=slopes,
+            cap=CAP if self.variant == "softcap" else None,
+            sink=SINK if self.variant == "sink" else None,
         )
 
     @property
@@ -189,6 +236,22 @@ BFLOAT16 = (
     *_both("bfloat16-additive-2048", "additive", n=2048, b=2, **_BFLOAT16 | {"h": 8}),
 )
 """Sizes of which a CPU, whose products are of float32, would say little in many minutes."""
+_VARIANTS = {
+    "packed": {"mask": "packed"},
+    "window": {"mask": "window"},
+    "padding": {"mask": "padding"},
+    "alibi": {"mask": "causal", "variant": "alibi"},
+    "softcap": {"mask": "causal", "variant": "softcap"},
+    "sink": {"mask": "causal", "variant": "sink"},
+}
+VARIANTS = tuple(
+    case
+    for name, options in _VARIANTS.items()
+    for case in _both(
+        f"bfloat16-{name}-2048", "scaled_dot", n=2048, b=4, **options, **_BFLOAT16
+    )
+)
+"""Masks and variants beside the plain ones, for `launch.bench device`."""
 CASES = FLOAT32 if platform() == CPU else FLOAT32 + BFLOAT16
 TINY = (
     *_both("tiny-dot", "scaled_dot", n=16, b=1, h=2, d=8, mask="causal"),
@@ -276,11 +339,19 @@ def _expected(case):
     # By name, as that module imports this one.
     exact = importlib.import_module("launch.bench.attention.jax").EXACT
     x, g = inputs(case)
-    visible = case.call.visible(case.n, case.n)
+    asked = case.call
+    visible = asked.visible(case.n, case.n)
     if visible is not None:
-        visible = visible[:, :, rows(case)]
-    call = Call(score=case.score, mask=visible)
+        visible = np.broadcast_to(visible, (*visible.shape[:2], case.n, case.n))
+        visible = visible[-1:, -1:, rows(case)]
+    call = Call(score=case.score, mask=visible, cap=asked.cap, sink=asked.sink)
     x = sample(case, x)
+    losses = asked.losses(case.n, case.n)
+    if losses is not None:
+        x["bias"] = losses[:, -1:, rows(case)]
     if case.direction == "forward":
         return {"out": exact.value(x, call, "float64")[0]}
-    return exact.gradient(x, call, sample(case, {"out": g})["out"], dtype="float64")
+    gradient = exact.gradient(x, call, sample(case, {"out": g})["out"], dtype="float64")
+    # No library is asked for this one.
+    gradient.pop("bias", None)
+    return gradient

@@ -13,7 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn import Additive, Bilinear, Mask, ScaledDot, attention
+from attn import (
+    Additive,
+    ALiBiBias,
+    Bilinear,
+    Mask,
+    ScaledDot,
+    Sink,
+    Softcap,
+    Softmax,
+    attention,
+)
 from attn.attention import IMPLEMENTATIONS
 from attn.contract import oracle
 from attn.jax_versions import enable_x64, jax_nn_gives_lse, jax_nn_takes_window
@@ -125,13 +135,29 @@ def exact(x, call):
     )
     own = {theirs: x[ours] for theirs, ours in parameters.items()}
     s = oracle.SCORES[call.score](q, k, **own)
+    s = _capped(s, call)
     visible = call.visible(q.shape[2], k.shape[2])
-    if visible is None:
-        visible = True
-    out, lse, _ = oracle.attention(
-        s, v, np.broadcast_to(visible, s.shape), x.get("bias", 0.0)
-    )
+    visible = np.broadcast_to(True if visible is None else visible, s.shape)
+    bias = x.get("bias", 0.0)
+    if call.sink is not None:
+        s, v, visible, bias = _with_sink(call.sink, s, v, visible, bias)
+    out, lse, _ = oracle.attention(s, v, visible, bias)
     return jnp.moveaxis(out, 1, 2), jnp.moveaxis(lse, 1, 2) if call.lse else None
+
+
+def _capped(s, call):
+    return s if call.cap is None else call.cap * jnp.tanh(s / call.cap)
+
+
+def _with_sink(sink, s, v, visible, bias):
+    """Returns all with one more key, of the score `sink` and the value 0."""
+
+    def with_key(x, value):
+        return jnp.concatenate([x, jnp.full_like(x[..., :1], value)], -1)
+
+    bias = with_key(jnp.broadcast_to(bias, s.shape), 0)
+    v = jnp.concatenate([v, jnp.zeros_like(v[:, :, :1])], 2)
+    return with_key(s, sink), v, with_key(visible, True), bias
 
 
 EXACT = Jax(exact)
@@ -144,6 +170,12 @@ def attn(x, call, implementation=None):
         "bilinear": lambda: Bilinear(x["w"]),
         "additive": lambda: Additive(x["w_q"], x["w_k"], x["w_v"]),
     }
+    score = scores[call.score]()
+    if call.cap is not None:
+        score = Softcap(score, call.cap)
+    bias = x.get("bias")
+    if call.slopes is not None:
+        bias = ALiBiBias(jnp.asarray(call.slopes, jnp.float32))
     mask = Mask()
     if call.mask is not None:
         mask &= Mask.dense(call.mask)
@@ -153,13 +185,16 @@ def attn(x, call, implementation=None):
         mask &= Mask.causal(call.causal)
     if call.window is not None:
         mask &= Mask.window(*call.window)
+    if call.texts is not None:
+        mask &= Mask.segments(call.texts, call.texts)
     out = attention(
         x["q"],
         x["k"],
         x["v"],
-        score=scores[call.score](),
+        score=score,
         mask=mask,
-        bias=x.get("bias"),
+        bias=bias,
+        normaliser=Softmax() if call.sink is None else Sink(call.sink),
         dropout_rate=call.rate,
         dropout_key=_key(call),
         implementation=implementation,
@@ -172,8 +207,8 @@ def _key(call):
     return None if call.seed is None else jax.random.key(call.seed)
 
 
-def jax_nn(x, call):
-    """Calls jax.nn.dot_product_attention."""
+def jax_nn(x, call, implementation=None):
+    """Calls jax.nn.dot_product_attention, which has cuDNN where it is asked for it."""
     _check_plain(call)
     if call.rate or call.seed is not None:
         raise Unsupported("no dropout")
@@ -191,11 +226,14 @@ def jax_nn(x, call):
         x["q"],
         x["k"],
         x["v"],
-        bias=x.get("bias"),
-        mask=call.mask,
+        bias=_bias(x, call),
+        mask=dataclasses.replace(call, causal=None, window=None, lengths=None).visible(
+            x["q"].shape[1], x["k"].shape[1]
+        ),
         key_value_seq_lengths=lengths,
         is_causal=call.causal is not None,
         local_window_size=call.window,
+        implementation=implementation,
         **residual,
     )
     return out if call.lse else (out, None)
@@ -210,7 +248,7 @@ def flax_linen(x, call):
         x["q"],
         x["k"],
         x["v"],
-        bias=x.get("bias"),
+        bias=_bias(x, call),
         mask=call.visible(x["q"].shape[1], x["k"].shape[1]),
         dropout_rate=call.rate,
         dropout_rng=_key(call),
@@ -223,19 +261,30 @@ def _check_plain(call):
         raise Unsupported(f"no {call.score} score")
     if call.causal:
         raise Unsupported("no offset of a causal mask")
+    if call.cap is not None or call.sink is not None:
+        raise Unsupported("no softcap and no sink")
+
+
+def _bias(x, call):
+    """Returns the bias in the dtype of q, that of slopes written down."""
+    losses = call.losses(x["q"].shape[1], x["k"].shape[1])
+    return x.get("bias") if losses is None else jnp.asarray(losses, x["q"].dtype)
 
 
 def textbook(x, call):
     """Computes scores of all pairs, a mask by a finite minimum, softmax, and a sum."""
-    s = _all_scores(x, call)
-    if "bias" in x:
+    s = _capped(_all_scores(x, call), call)
+    bias = _bias(x, call)
+    if bias is not None:
         # Before the mask, which must win.
-        s = s + x["bias"]
+        s = s + bias
     visible = call.visible(s.shape[2], s.shape[3])
     if visible is not None:
         # The finite minimum is the textbook's: −inf in a whole row would give NaN.
         s = jnp.where(visible, s, jnp.finfo(s.dtype).min)
-    weights = jax.nn.softmax(s, axis=-1)
+    if call.sink is not None:
+        s = jnp.concatenate([s, jnp.full_like(s[..., :1], call.sink)], -1)
+    weights = jax.nn.softmax(s, axis=-1)[..., : x["k"].shape[1]]
     if call.rate:
         remains = jax.random.bernoulli(_key(call), 1 - call.rate, weights.shape)
         weights = jnp.where(remains, weights / (1 - call.rate), 0)
@@ -277,6 +326,7 @@ def _folded(attend):
 ADAPTERS = {
     "attn": Jax(attn),
     "jax.nn": Jax(jax_nn, by_hand=_folded(jax_nn)),
+    "jax.nn:cudnn": Jax(functools.partial(jax_nn, implementation="cudnn")),
     "textbook": Jax(textbook),
     "flax": Jax(flax_linen, by_hand=_folded(flax_linen)),
 }

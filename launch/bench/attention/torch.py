@@ -25,14 +25,21 @@ def attend(x, call, **options):
     if call.seed is not None:
         # PyTorch has no key of one call: its global generator stands in for it.
         torch.manual_seed(call.seed)
+    sizes = (x["q"].shape[2], x["k"].shape[2])
     # Causality is an argument of its own, which may have a kernel of its own.
-    others = dataclasses.replace(call, causal=None)
-    mask = others.visible(x["q"].shape[2], x["k"].shape[2])
+    causal = call.causal is not None
+    mask = dataclasses.replace(call, causal=None).visible(*sizes)
+    bias = x.get("bias")
+    if call.slopes is not None:
+        bias = torch.tensor(call.losses(*sizes), dtype=x["q"].dtype, device=DEVICE)
+    if causal and (mask is not None or bias is not None):
+        # It takes no other mask beside that argument.
+        causal = False
+        mask = call.visible(*sizes)
     if mask is not None:
         mask = torch.tensor(mask, device=DEVICE)
-    if "bias" in x:
+    if bias is not None:
         # attn_mask is one argument, which a mask and a bias have to share.
-        bias = x["bias"]
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
     return torch.nn.functional.scaled_dot_product_attention(
         x["q"],
@@ -40,27 +47,52 @@ def attend(x, call, **options):
         x["v"],
         attn_mask=mask,
         dropout_p=call.rate,
-        is_causal=call.causal is not None,
+        is_causal=causal,
         **options,
     )
 
 
 def flex(x, call):
     """Returns the output by FlexAttention, compiled, its mask in blocks."""
-    _check_plain(call)
-    if call.rate or "bias" in x or call.mask is not None or call.lengths is not None:
-        raise Unsupported("written here for causal masks and windows alone")
+    _check_score(call)
+    if call.rate or "bias" in x or call.mask is not None:
+        raise Unsupported("written here without dropout, and masks of rules alone")
+    lengths, texts, slopes = (
+        None if a is None else torch.tensor(a, device=DEVICE)
+        for a in (call.lengths, call.texts, call.slopes)
+    )
 
     def sees(b, h, i, j):
+        seen = j >= 0
+        if call.causal is not None:
+            seen = seen & (j <= i)
         if call.window is not None:
-            return (i - call.window[0] <= j) & (j <= i + call.window[1])
-        return j <= i
+            seen = seen & (i - call.window[0] <= j) & (j <= i + call.window[1])
+        if lengths is not None:
+            seen = seen & (j < lengths[b])
+        if texts is not None:
+            seen = seen & (texts[b, i] == texts[b, j])
+        return seen
 
+    def changed(s, b, h, i, j):
+        if call.cap is not None:
+            s = call.cap * torch.tanh(s / call.cap)
+        if slopes is not None:
+            s = s - slopes[h].to(s.dtype) * (i - j).abs()
+        return s
+
+    masks = (call.causal, call.window, lengths, texts)
     block_mask = None
-    if call.causal is not None or call.window is not None:
-        lengths = (x["q"].shape[2], x["k"].shape[2])
-        block_mask = create_block_mask(sees, None, None, *lengths, device=DEVICE)
-    return _compiled_flex(x["q"], x["k"], x["v"], block_mask=block_mask)
+    if any(x is not None for x in masks):
+        examples = None if lengths is None and texts is None else len(x["q"])
+        sizes = (x["q"].shape[2], x["k"].shape[2])
+        block_mask = create_block_mask(sees, examples, None, *sizes, device=DEVICE)
+    has_score = call.cap is not None or slopes is not None
+    options = dict(score_mod=changed if has_score else None, block_mask=block_mask)
+    if call.sink is None:
+        return _compiled_flex(x["q"], x["k"], x["v"], **options)
+    out, lse = _compiled_flex(x["q"], x["k"], x["v"], return_lse=True, **options)
+    return out * torch.sigmoid(lse - call.sink)[..., None].to(out.dtype)
 
 
 # FlexAttention is a kernel only where it is compiled.
@@ -84,6 +116,12 @@ def additive(x, call):
 
 
 def _check_plain(call):
+    _check_score(call)
+    if call.cap is not None or call.sink is not None:
+        raise Unsupported("no softcap and no sink")
+
+
+def _check_score(call):
     if call.score != "scaled_dot":
         raise Unsupported(f"no {call.score} score")
     if call.causal:

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -221,7 +221,7 @@ def run_case(
             take_turn(cells[name], running[name])
     for name in timed:
         # The next case's libraries would otherwise find this one's arrays in memory.
-        _attempt(cells[name], running[name], worker.release)
+        attempt(cells[name], running[name], worker.release)
     return cells
 
 
@@ -233,7 +233,7 @@ def prepared(case: Case, name: str, running: Worker | None, samples: dict) -> Ce
     if case.only is not None and package not in case.only:
         return Cell("left out", f"timed in this case: {', '.join(case.only)} only")
     cell = Cell()
-    found = _attempt(cell, running, worker.prepare, case)
+    found = attempt(cell, running, worker.prepare, case)
     if found is None:
         return cell
     # Before the check: a case may hold a library to the first one's sample.
@@ -256,13 +256,13 @@ def take_turn(cell: Cell, running: Worker) -> None:
     time.sleep(PAUSE)
     if cell.status != "timed":
         return
-    turn = _attempt(cell, running, worker.take_turn, cell.calls)
+    turn = attempt(cell, running, worker.take_turn, cell.calls)
     if turn is not None:
         cell.seconds.append(turn.seconds)
         cell.others += [] if turn.others is None else [turn.others]
 
 
-def _attempt(cell, running, function, *arguments):
+def attempt(cell: Cell, running: Worker, function: Callable, *arguments: Any) -> Any:
     """Returns the worker's answer, or None with the reason in `cell`."""
     try:
         return running.call(function, *arguments)
