@@ -16,7 +16,7 @@ from experiments.report.trial_files import read_results
 from experiments.report.trial_outputs import read_sentences
 from experiments.stats import sequential
 from experiments.stats.contrasts import contrast
-from experiments.stats.least_squares import Column
+from experiments.stats.least_squares import Column, Pairs
 from experiments.stats.sequential import LOOKS, Budget
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.workdir import adopt_directories, set_looks
@@ -148,6 +148,7 @@ def _expected(rows, look, metrics):
     np.fill_diagonal(correlation, 1)
     shape = np.linalg.cholesky(correlation).T
     nothing = np.zeros(rows)
+    pairs = Pairs.against(0, rows)
     sizes = []
     for _ in range(TABLES):
         values = rng.standard_normal((rows, look.seeds, metrics)) @ shape
@@ -155,7 +156,7 @@ def _expected(rows, look, metrics):
             Column(values[..., i], nothing, nothing, nothing > 0)
             for i in range(metrics)
         ]
-        results = contrast(columns, base=0, draws=4_000, level=look.level)
+        results = contrast(columns, pairs, draws=4_000, level=look.level)
         sizes.append(np.nanmean([result.detectable for result in results]))
     return float(np.mean(sizes))
 

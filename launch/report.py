@@ -4,19 +4,23 @@
     python -m launch.report --workdir=runs/quick --interest=bleu:0.5,perplexity:0.01
     python -m launch.report --workdir=runs/quick --differences=bleu --sort
     python -m launch.report --workdir=runs/quick --cost --figures
+    python -m launch.report --workdir=runs/mine --base=score=scaled_dot --within=d_k
 
-The first prints the table and the paths of report.md, report.csv, report.tex and
-report.html, which stand in the workdir. The second says of each row whether it is equal
-to base within what matters to you. The third prints the differences to base in one metric
-too, a line a row with its interval drawn, from the lowest to the highest. The fourth has
-columns of arithmetic, time and memory, a figure of quality against them, and writes every
-figure to the folder figures as SVG and PDF. --out=DIR writes all of it elsewhere.
+The first prints the table and the paths of report.md, .csv, .tex and .html, and of
+comparisons.csv and .json, which stand in the workdir. The second says of each row whether it
+is equal to base within what matters to you. The third prints the differences to base in one
+metric too, a line a row with its interval drawn, from the lowest to the highest. The fourth
+has columns of arithmetic, time and memory, a figure of quality against them, and writes every
+figure to the folder figures as SVG and PDF. The fifth compares each row with the one of
+scaled dot products at its own d_k, and corrects for these comparisons alone. --out=DIR writes
+all of it elsewhere.
 """
 
 from absl import flags
 
 from experiments.errors import hint
 from experiments.evaluation.metrics import METRICS
+from experiments.report.questions import Question
 from experiments.report.terminal import print_differences, print_table
 from experiments.report.trial_files import read_results
 from experiments.report.write import write_results
@@ -30,6 +34,19 @@ command.check_directory("out")
 
 
 _MIXED_CODE = command.define_mixed_code()
+
+
+_BASE = flags.DEFINE_string(
+    "base",
+    "",
+    "The row that others are compared with: its label, its name, or settings that it has, "
+    "as score=scaled_dot; without it, the sweep's base",
+)
+
+
+_WITHIN = flags.DEFINE_list(
+    "within", [], "Settings in which a row and its base are to agree, as d_k"
+)
 
 
 _METRIC = flags.DEFINE_list(
@@ -73,6 +90,7 @@ def main():
         cost=_COST.value,
         figures=_FIGURES.value,
         mixed_code=_MIXED_CODE.value,
+        question=Question(_BASE.value, tuple(_WITHIN.value)),
     )
     if listed:
         print_differences(written.rows, listed, _SORT.value)
@@ -80,7 +98,8 @@ def main():
     if written.unwritten:
         print(written.unwritten)
     else:
-        print(written.markdown, written.csv, written.latex, written.html, sep="\n")
+        print(written.markdown, written.csv, written.comparisons, sep="\n")
+        print(written.latex, written.html, sep="\n")
         if written.figures:
             print(written.figures)
 

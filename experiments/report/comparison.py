@@ -1,27 +1,22 @@
-"""Compares the rows of a table with its base: which differences are real.
-
-Scores on other text are no evidence for or against a row, so each row is compared with a
-base of its own corpus: the row that differs from the table's base in nothing but the
-settings that go with the corpus. In a product of a sweep over data and one over models,
-that is the base's model.
-"""
+"""Compares the rows of a table with their bases: which differences are real."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.rows import Row, base_of
+from experiments.report.questions import USUAL, Question, groups_of
+from experiments.report.rows import Row
 from experiments.report.trial_files import TrialResult
 from experiments.report.trial_outputs import read_sentences
 from experiments.settings import SCORING
 from experiments.stats import sequential
 from experiments.stats.contrasts import contrast
 from experiments.stats.differences import Difference, Verdict, difference
+from experiments.stats.least_squares import Pairs
 from experiments.stats.resampling import Runs, column_of
 from experiments.stats.summary import LEVEL
 
@@ -38,6 +33,7 @@ def compare(
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
     looks: int | None = None,
+    question: Question = USUAL,
 ) -> list[Row]:
     """Returns the rows with their bases, their differences to these, and verdicts.
 
@@ -49,9 +45,10 @@ def compare(
     """
     if sentences is None:
         sentences = functools.partial(read_sentences, metrics=metrics)
+    known = sentences, metrics, interest or {}
     if looks is None:
-        return _compare(rows, sentences, metrics, interest or {}, LEVEL)
-    judge = functools.partial(compare_at, rows, sentences, metrics, interest or {})
+        return _compare(rows, *known, LEVEL, question)
+    judge = functools.partial(compare_at, rows, *known, question=question)
     return sequential.judge(judge, looks)
 
 
@@ -61,6 +58,7 @@ def compare_at(
     metrics: Sequence[Metric],
     interest: Mapping[str, float],
     look: sequential.Look,
+    question: Question = USUAL,
 ) -> list[Row]:
     """Returns the rows with all their trials, compared by the first seeds at a look's level."""
     seen = []
@@ -68,7 +66,7 @@ def compare_at(
         known = [trial for trial in row.trials if trial.seed is not None]
         first = tuple(trial for trial in known if trial.seed < look.seeds)
         seen.append(dataclasses.replace(row, trials=first))
-    judged = _compare(seen, sentences, metrics, interest, look.level)
+    judged = _compare(seen, sentences, metrics, interest, look.level, question)
     return [
         dataclasses.replace(judgement, trials=row.trials)
         for judgement, row in zip(judged, rows, strict=True)
@@ -93,92 +91,61 @@ def next_plan(
     return sequential.next_plan(ended, costs, judge_at, budget.amount, interest or {})
 
 
-def _compare(rows, sentences, metrics, interest, level):
-    base = base_of(rows)
-    # Without a base no sentences are read, which takes a while for many trials.
-    if base is None:
-        return list(rows)
-    corpora = split_by_corpus(rows, base)
-    compared = sum(corpus.comparisons for corpus in corpora)
-    judged = {}
-    for corpus in corpora:
-        members = [rows[i] for i in corpus.rows]
-        if corpus.comparisons:
-            place = corpus.rows.index(corpus.base)
-            # Tables of different text are independent: their levels add up.
-            own_level = level * corpus.comparisons / compared
-            members = _judge(members, place, sentences, metrics, interest, own_level)
-        for i, row in zip(corpus.rows, members, strict=True):
-            judged[i] = dataclasses.replace(row, base=corpus.base)
-    return [judged[i] for i in range(len(rows))]
+def _compare(rows, sentences, metrics, interest, level, question):
+    groups = groups_of(rows, question)
+    bases = {i: group.base for group in groups for i in group.rows}
+    rows = [dataclasses.replace(row, base=bases.get(i)) for i, row in enumerate(rows)]
+    # Of one corpus all is one family, whatever is compared within what.
+    families = {}
+    for group in groups:
+        if group.comparisons:
+            corpora = rows[group.base].corpora
+            families.setdefault(corpora, []).append(group)
+    compared = sum(group.comparisons for group in groups)
+    for family in families.values():
+        places = sorted(i for group in family for i in group.rows)
+        # Tables of different text are independent: their levels add up.
+        own_level = level * sum(group.comparisons for group in family) / compared
+        members = [rows[i] for i in places]
+        inside = [places.index(rows[i].base) for i in places]
+        pairs = Pairs(np.arange(len(places)), np.array(inside))
+        judged = _judge(members, pairs, sentences, metrics, interest, own_level)
+        for i, row in zip(places, judged, strict=True):
+            rows[i] = row
+    return rows
 
 
-class Corpus(NamedTuple):
-    """Holds the places of the rows of one corpus among all rows, in their order."""
+def originals_of(rows: Sequence[Row], bases: Sequence[int]) -> list[int]:
+    """Returns for each row one that has trained the same models, itself for most.
 
-    rows: tuple[int, ...]
-    base: int | None
-    """The place of the row that the others are compared with; None where there is none."""
-
-    @property
-    def comparisons(self) -> int:
-        return 0 if self.base is None else len(self.rows) - 1
-
-
-def split_by_corpus(rows: Sequence[Row], base: int) -> list[Corpus]:
-    """Returns the rows of each corpus, those of the table's base first.
-
-    Rows without a finished trial have no corpus yet, and stand with the base.
+    That is the first of the bases, else of the rows.
     """
-    members: dict[frozenset, list[int]] = {rows[base].corpora: []}
-    for i, row in enumerate(rows):
-        key = row.corpora if row.finished else rows[base].corpora
-        members.setdefault(key, []).append(i)
-    # The settings that all rows of each corpus share.
-    of_corpus = set()
-    for key in {key for row in rows for key in row.point}:
-        values = [{rows[i].point.get(key) for i in some} for some in members.values()]
-        if all(len(each) == 1 for each in values):
-            of_corpus.add(key)
-    models = [
-        {key: value for key, value in row.point.items() if key not in of_corpus}
-        for row in rows
-    ]
-    corpora = []
-    for some in members.values():
-        partners = [i for i in some if models[i] == models[base]]
-        own_base = base if base in some else next(iter(partners), None)
-        corpora.append(Corpus(tuple(some), own_base))
-    return corpora
-
-
-def originals_of(rows: Sequence[Row], base: int) -> list[int]:
-    """Returns for each row the first that has trained the same models, itself for most."""
     scoring = {f"evaluation.{name}" for name in SCORING}
     training = [
         frozenset(item for item in row.point.items() if item[0] not in scoring)
         for row in rows
     ]
-    # The base is no copy, whatever its place.
-    firsts = {training[base]: base}
+    firsts = {}
+    for base in bases:
+        firsts.setdefault(training[base], base)
     return [firsts.setdefault(key, i) for i, key in enumerate(training)]
 
 
-def _judge(rows, base, sentences, metrics, interest, level):
-    """Returns the rows of one corpus, compared with the one at `base`, as one family."""
-    originals = originals_of(rows, base)
+def _judge(rows, pairs, sentences, metrics, interest, level):
+    """Returns the rows of one corpus, each compared with its base, as one family."""
+    originals = originals_of(rows, pairs.bases)
     stored = [{trial.seed: sentences(trial) for trial in row.finished} for row in rows]
     runs = {}
     columns = {}
     for metric in metrics:
         own = [runs_of(*pair, metric) for pair in zip(rows, stored, strict=True)]
-        alike = _of_one_vocabulary(rows, base, own) if metric.per_token else own
+        alike = _of_one_vocabulary(rows, pairs, own) if metric.per_token else own
         of_sums = metric.of_sums if metric.columns else None
-        column = column_of(alike, base, metric.link, originals, of_sums)
+        column = column_of(alike, pairs, metric.link, originals, of_sums)
         if column is not None:
             columns[metric] = column
             runs[metric] = own
-    contrasts = contrast([*columns.values()], base, level=level, originals=originals)
+    contrasts = contrast([*columns.values()], pairs, level=level, originals=originals)
     differences = [{} for _ in rows]
     verdicts = [{} for _ in rows]
     for (metric, column), contrasted in zip(columns.items(), contrasts, strict=True):
@@ -190,7 +157,7 @@ def _judge(rows, base, sentences, metrics, interest, level):
             if found is not None:
                 differences[i][metric.key] = found
             verdict = verdict_of(found, runs[metric][i], metric, margin)
-            if i != base and verdict is not None:
+            if pairs.differ[i] and verdict is not None:
                 verdicts[i][metric.key] = verdict
     judged = zip(rows, differences, verdicts, strict=True)
     return [dataclasses.replace(r, differences=d, verdicts=v) for r, d, v in judged]
@@ -221,15 +188,16 @@ def runs_of(
     return Runs(values, tables, sentences, answers)
 
 
-def _of_one_vocabulary(rows, base, runs):
-    """Empties the runs of rows whose vocabulary is not the base's: their tokens are others."""
+def _of_one_vocabulary(rows, pairs, runs):
+    """Empties the runs of rows whose vocabulary is not their base's: their tokens are others."""
     vocabularies = [
         {str(trial.record.get("vocabulary")) for trial in row.finished} for row in rows
     ]
-    of_base = vocabularies[base]
     return [
-        own if len(vocabulary | of_base) < 2 else own._replace(values={}, tables={})
-        for own, vocabulary in zip(runs, vocabularies, strict=True)
+        own
+        if len(vocabularies[i] | vocabularies[base]) < 2
+        else own._replace(values={}, tables={})
+        for own, i, base in zip(runs, *pairs, strict=True)
     ]
 
 

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.errors import one_line
@@ -104,7 +105,29 @@ def trial_table(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
 
 def to_csv(results: Results) -> str:
     """Returns report.csv: the `trial_table`, an empty cell for a number that is lacking."""
-    columns, records = trial_table(results)
+    return _csv(*trial_table(results))
+
+
+def comparisons_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns comparisons.csv; a cell of several numbers has spaces between them."""
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    lines = []
+    for record in records:
+        line = {}
+        for name in columns:
+            value = record.get(name)
+            is_list = isinstance(value, list)
+            line[name] = " ".join(map(str, value)) if is_list else value
+        lines.append(line)
+    return _csv(columns, lines)
+
+
+def comparisons_json(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns comparisons.json: a list of the records."""
+    return json.dumps(records, indent=1, default=str) + "\n"
+
+
+def _csv(columns, records):
     buffer = io.StringIO()
     # Lines end as those of our other files do, and not in csv's \r\n.
     writer = csv.writer(buffer, lineterminator="\n")

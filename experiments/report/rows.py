@@ -40,6 +40,8 @@ class Row:
     differences: Mapping[str, Difference] = dataclasses.field(default_factory=dict)
     """By the keys of metrics; a base has none."""
     verdicts: Mapping[str, Verdict] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """{dotted key: value} of all settings that vary in the table, the base's values too."""
 
     @property
     def finished(self) -> tuple[TrialResult, ...]:
@@ -90,21 +92,27 @@ def rows_of(
         label = next((trial.label for trial in group if trial.label), "")
         changes = [f"{names[k]}={value_text(v)}" for k, v in points[key].items()]
         name = label or ", ".join(changes) or unchanged
-        rows.append(Row(points[key], tuple(group), label, name))
-    return rows
+        rows.append(Row(points[key], tuple(group), label=label, name=name))
+    keys = list(dict.fromkeys(key for row in rows for key in row.point))
+    return [
+        dataclasses.replace(row, settings=settings_of(results, row, keys))
+        for row in rows
+    ]
 
 
 def base_of(rows: Sequence[Row]) -> int | None:
     """Returns the place of the row that the others are compared with, None without one.
 
-    That is the row with the label "base", else the one that changes nothing.
+    That is the row with the label "base", else the one that changes nothing; of rows that
+    are compared with others, the first of those.
     """
+    bases = {row.base for row in rows} - {None}
     # By label first, because a sweep may name another row its base.
     for is_base in (lambda row: row.label == "base", lambda row: not row.point):
         for i, row in enumerate(rows):
-            if is_base(row):
+            if is_base(row) and (i in bases or not bases):
                 return i
-    return None
+    return min(bases, default=None)
 
 
 def of_one_code(results: Results, mixed_code: bool = False) -> tuple[Results, str]:

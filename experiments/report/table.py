@@ -24,6 +24,7 @@ from experiments.report.cells import (
 from experiments.report.convergence import improving_note, steps_made
 from experiments.report.costs import COSTS, NOTE
 from experiments.report.finding import finding
+from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, base_of, short_names, value_text, varied
 from experiments.report.trial_files import Results, flatten_settings, look_up_setting
 from experiments.stats.summary import LEVEL
@@ -55,15 +56,21 @@ class Table:
 
 
 def result_table(
-    results: Results, rows: Sequence[Row], cost: bool = False, caution: str = ""
+    results: Results,
+    rows: Sequence[Row],
+    cost: bool = False,
+    caution: str = "",
+    question: Question = USUAL,
 ) -> Table:
     """Builds the ablation table of compared `rows`, with a column for each metric.
 
-    With `cost` it has the columns of `experiments.report.costs` too.
+    With `cost` it has the columns of `experiments.report.costs` too. `question` is what was
+    asked of the rows.
     """
     metrics = results.metrics
     notes = (
         _base_note(results),
+        _question_note(question),
         _metrics_note(results, rows),
         *_score_notes(results),
         improving_note(rows),
@@ -220,6 +227,13 @@ def _base_note(results):
     values = {key: look_up_setting(results.base, key) for key in keys}
     changes = ", ".join(f"{names[key]}={value_text(values[key])}" for key in keys)
     return f"base: {changes}" + (f" ({results.config})" if results.config else "")
+
+
+def _question_note(question):
+    if question == USUAL:
+        return ""
+    of_same = f" of the same {listed(question.within)}" if question.within else ""
+    return f"compared: each row with {question.base or 'the base'}{of_same}"
 
 
 def _metrics_note(results, rows):

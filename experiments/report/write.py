@@ -10,9 +10,17 @@ from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.comparison import compare
-from experiments.report.formats import to_csv, to_latex, to_markdown
+from experiments.report.comparisons import comparison_records
+from experiments.report.formats import (
+    comparisons_csv,
+    comparisons_json,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
+from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, of_one_code
 from experiments.report.table import Table, result_table
 from experiments.report.trial_files import Results, read_results
@@ -33,6 +41,8 @@ class Report:
     csv: Path
     latex: Path
     html: Path
+    comparisons: Path
+    """A line for each compared row and metric; the same stands beside it as JSON."""
     figures: Path | None = None
     """The folder of figures, where it was asked for."""
     unwritten: str = ""
@@ -56,23 +66,27 @@ def write_results(
     cost: bool = False,
     figures: bool = False,
     mixed_code: bool = False,
+    question: Question = USUAL,
 ) -> Report:
-    """Writes report.md, report.csv, report.tex and report.html into the directory `out`.
+    """Writes report.md, .csv, .tex, .html and comparisons.csv, .json into the directory `out`.
 
     Each is written whole or not at all. Where this process may not write, as on a read-only
     file system, the table is still returned, with the reason in `unwritten`.
     `interest` is that of `comparison.compare`. With `cost` the table has the costs of rows,
     with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
     of other code than the base's are left out unless `mixed_code` takes them together.
+    `question` says which rows are compared with which.
+
+    Raises UserError for a question that the table has no rows for.
     """
     # Links to the files of trials are as seen from there.
     everything = dataclasses.replace(results, workdir=Path(out))
     results, caution = of_one_code(everything, mixed_code)
     results = dataclasses.replace(results, metrics=_given(results))
-    rows = compare_rows(results, interest)
-    table = result_table(results, rows, cost, caution)
+    rows = compare_rows(results, interest, question)
+    table = result_table(results, rows, cost, caution, question)
     if results.tuned:
-        untuned = _compare(untuned_rows(results), results, interest)
+        untuned = _compare(untuned_rows(results), results, interest, question)
         table = with_tuning(table, results, rows, untuned)
     report = Report(
         table=table,
@@ -81,14 +95,18 @@ def write_results(
         csv=results.workdir / "report.csv",
         latex=results.workdir / "report.tex",
         html=results.workdir / "report.html",
+        comparisons=results.workdir / "comparisons.csv",
         figures=results.workdir / "figures" if figures else None,
     )
     drawn = draw_figures(results, rows, cost)
+    records = comparison_records(rows, results.metrics, question)
     files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
         report.latex: to_latex(results, rows, table),
         report.html: render_page(results, rows, table, drawn),
+        report.comparisons: comparisons_csv(records),
+        report.comparisons.with_suffix(".json"): comparisons_json(records),
     }
     if report.figures:
         for figure in drawn.all():
@@ -107,18 +125,20 @@ def write_results(
 
 
 def compare_rows(
-    results: Results, interest: Mapping[str, float] | None = None
+    results: Results,
+    interest: Mapping[str, float] | None = None,
+    question: Question = USUAL,
 ) -> list[Row]:
-    """Groups the trials over their seeds and compares each row with the base.
+    """Groups the trials over their seeds and compares each row with its base.
 
     Rows are in the order of the sweep.
     """
-    return _compare(compared_rows(results), results, interest)
+    return _compare(compared_rows(results), results, interest, question)
 
 
-def _compare(rows, results, interest):
+def _compare(rows, results, interest, question):
     interest = interest or results.interest
-    return compare(rows, None, results.metrics, interest, results.looks)
+    return compare(rows, None, results.metrics, interest, results.looks, question)
 
 
 def _given(results):

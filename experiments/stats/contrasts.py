@@ -1,4 +1,4 @@
-"""Compares the rows of a table with one of them, all rows and metrics as one family.
+"""Compares rows of a table with bases among them, all pairs and metrics as one family.
 
 A run of row i with seed j scores, on its metric's scale (`variance_stabilising`),
 
@@ -10,17 +10,18 @@ weighted least squares where there are 4 rows or more; σ_i is learned from the 
 sentences would favour other rows: that adds to every difference a variance that more seeds
 do not reduce, estimated on resampled test sets.
 
-The errors Z of all differences to base, of every row and metric, are drawn many times from
-this model, with the base's error shared by the rows, and the metrics of one run as
+The errors Z of all differences row − base, of every pair and metric, are drawn many times
+from this model, with a base's error shared by its rows, and the metrics of one run as
 correlated as their residuals are. With SE the standard deviation of each difference's
-errors, let c be the 95 % quantile of max |Z| / SE over rows and metrics. Then
+errors, let c be the 95 % quantile of max |Z| / SE over pairs and metrics. Then
 
     d̂ ± c · SE
 
 are intervals that all hold at once with a probability of 95 %, p = P(max |Z| / SE ≥ |d̂| / SE)
 is corrected for all that a reader sees, and a difference is shown where its interval leaves 0
-out. For one metric, rows of one true spread and τ = 0 this is Dunnett's test (1955, "A
-multiple comparison procedure for comparing several treatments with a control").
+out. For one metric, one base, rows of one true spread and τ = 0 this is Dunnett's test (1955,
+"A multiple comparison procedure for comparing several treatments with a control"); for all
+pairs it is Tukey's.
 
 What is printed is a difference on the metric's own scale, g(b + d) − g(b) for the base's score
 b, the row's difference d and the inverse g of the link: it depends on both, and near a bound
@@ -37,10 +38,10 @@ runs say nothing more of spreads between models, and have their errors,
 
     y_ij = y_lj + γ_i + g_ij,   g_ij ~ Normal(0, ρ²_i):
 
-so it is compared with its original seed by seed, and with the base through it. The ρ_i are
-learned from all copies, as the σ_i are from the other rows.
+so it is compared with its original, or another copy of that, seed by seed, and with other
+rows through it. The ρ_i are learned from all copies, as the σ_i are from the other rows.
 
-K rows, J seeds, R draws.
+K rows, J seeds, P pairs, R draws.
 """
 
 import dataclasses
@@ -51,7 +52,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from experiments.stats.least_squares import Column, fit_gaps, fit_rows, with_copies
+from experiments.stats.least_squares import (
+    Column,
+    Pairs,
+    fit_gaps,
+    fit_rows,
+    tested,
+    with_copies,
+)
 from experiments.stats.spreads import USUAL_TAU, draw_spreads
 from experiments.stats.summary import LEVEL
 
@@ -74,10 +82,10 @@ _CHUNK = 2_000
 
 @dataclasses.dataclass(frozen=True)
 class Contrasts:
-    """Holds the differences of one metric to base, (K,) each; NaN where there is none."""
+    """Holds the differences of one metric, row − base, (P,) each; NaN where there is none."""
 
-    base: float
-    """The base's estimated score."""
+    base: np.ndarray
+    """The bases' estimated scores."""
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -90,13 +98,14 @@ class Contrasts:
     from_seeds: np.ndarray
     """The share of each difference's variance that falls with the number of seeds."""
     edge: np.ndarray
-    """(K, E, 2): points around the ellipse of (base's score, row's difference)."""
+    """(P, E, 2): points around the ellipse of (base's score, row's difference)."""
 
-    def printed(self, row: int, inverse: Callable) -> tuple[float, float, float]:
+    def printed(self, pair: int, inverse: Callable) -> tuple[float, float, float]:
         """Returns the difference on the metric's own scale, and the ends of its interval."""
-        scores, differences = self.edge[row].T
+        scores, differences = self.edge[pair].T
         around = inverse(scores + differences) - inverse(scores)
-        mean = inverse(self.base + self.mean[row]) - inverse(self.base)
+        base = self.base[pair]
+        mean = inverse(base + self.mean[pair]) - inverse(base)
         return float(mean), float(around.min()), float(around.max())
 
     @property
@@ -106,37 +115,45 @@ class Contrasts:
 
 def contrast(
     columns: Sequence[Column],
-    base: int,
+    pairs: Pairs,
     draws: int | None = None,
     level: float = LEVEL,
     usual_tau: float = USUAL_TAU,
     originals: Sequence[int] | None = None,
 ) -> list[Contrasts]:
-    """Compares row `base` with all others in each of `columns`, as one family.
+    """Compares the rows of each pair in each of `columns`, as one family.
 
-    `originals` has for each row that of which it is a copy, itself for one that is none, as
-    the base; without it no row is a copy. A row with a run that is not finite has no
-    difference, nor has any row where the base has such a run. Where nothing varies at all,
-    an interval is one point, and p 0 or 1.
+    `originals` has for each row that of which it is a copy, itself for one that is none;
+    without it no row is a copy. A pair with a run that is not finite has no difference.
+    Where nothing varies at all, an interval is one point, and p 0 or 1.
     """
     if originals is None:
         originals = range(max((len(column.values) for column in columns), default=0))
     originals = np.asarray(originals, int)
-    fits = [fit_rows(column, base, originals) for column in columns]
+    fits = [fit_rows(column, originals) for column in columns]
     gaps = [
         None if fit is None else fit_gaps(column, originals, fit)
         for column, fit in zip(columns, fits, strict=True)
     ]
-    if draws is None:
-        differences = sum(len(column.values) for column in columns)
-        draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
-    errors = _draw_varying(fits, gaps, base, draws, usual_tau)
-    fits = [
-        fit if gap is None else with_copies(fit, gap, base, originals)
+    whole = [
+        fit if gap is None else with_copies(fit, gap)
         for fit, gap in zip(fits, gaps, strict=True)
     ]
+    are_tested = [
+        np.zeros(len(pairs.rows), bool) if fit is None else tested(fit, gap, pairs)
+        for fit, gap in zip(whole, gaps, strict=True)
+    ]
+    for some in (fits, gaps):
+        # A metric without a difference says nothing of the others.
+        some[:] = [
+            x if t.any() else None for x, t in zip(some, are_tested, strict=True)
+        ]
+    if draws is None:
+        differences = len(columns) * len(pairs.rows)
+        draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
+    errors = _draw_varying(fits, gaps, pairs, draws, usual_tau)
     scaled = [
-        np.abs(error.draws / _above_0(error.size))[:, fits[i].tested]
+        np.abs(error.draws / _above_0(error.size))[:, are_tested[i]]
         for i, error in errors.items()
     ]
     largest = np.concatenate(scaled, axis=1).max(1) if scaled else np.zeros(draws)
@@ -144,13 +161,14 @@ def contrast(
     # The smallest that leaves a p of the level, as `_contrasts` counts it.
     critical = largest[-max(int(level * (draws + 1)), 1)]
     results = []
-    for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
-        if fit is None:
-            results.append(_nothing(len(column.values)))
+    for i, (fit, is_tested) in enumerate(zip(whole, are_tested, strict=True)):
+        if fit is None or not is_tested.any():
+            results.append(_nothing(len(pairs.rows)))
         elif i in errors:
-            results.append(_contrasts(fit, base, errors[i], largest, critical))
+            known = fit, pairs, is_tested
+            results.append(_contrasts(*known, errors[i], largest, critical))
         else:
-            results.append(_without_chance(fit, base))
+            results.append(_without_chance(fit, pairs, is_tested))
     return results
 
 
@@ -158,36 +176,36 @@ class _Errors(NamedTuple):
     """Holds drawn errors of one metric's differences: of runs, of copies, or of both."""
 
     draws: np.ndarray
-    """(R, K)"""
+    """(R, P)"""
     squares: np.ndarray
-    """(K,) SE²; 0 for the base, which has no error against itself,
+    """(P,) SE²; 0 for a base, which has no error against itself,
     and for a copy that never scores otherwise than its original."""
-    level: float
-    """The variance of the base's score."""
+    level: np.ndarray
+    """(P,): the variance of the base's score."""
     cross: np.ndarray
-    """(K,): its covariance with each difference."""
+    """(P,): its covariance with the difference."""
     now: np.ndarray
-    """(K,): the variance that seeds give to each difference."""
+    """(P,): the variance that seeds give to each difference."""
     then: np.ndarray
-    """(R, K): the same of the same table run again."""
+    """(R, P): the same of the same table run again."""
 
     @property
     def size(self) -> np.ndarray:
-        """(K,) SE."""
+        """(P,) SE."""
         return np.sqrt(self.squares)
 
     def joined(self, other: "_Errors") -> "_Errors":
         return _Errors(*map(operator.add, self, other))
 
     def repeated(self, shared: np.ndarray) -> np.ndarray:
-        """Returns (R, K): SE of the same table run again, in units of this one's.
+        """Returns (R, P): SE of the same table run again, in units of this one's.
 
-        `shared` (K,) are the variances that sentences give to the differences.
+        `shared` (P,) are the variances that sentences give to the differences.
         """
         return np.sqrt((self.then + shared) / np.maximum(self.now + shared, 1e-300))
 
 
-def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, _Errors]:
+def _draw_varying(fits, gaps, pairs, draws, usual_tau) -> dict[int, _Errors]:
     """Draws the errors of columns in which anything varies, of rows and of copies, by place."""
     # A fixed seed, so that the same files give the same report.
     rng = np.random.default_rng(0)
@@ -195,20 +213,21 @@ def _draw_varying(fits, gaps, base, draws, usual_tau) -> dict[int, _Errors]:
     for some in (fits, gaps):
         varying = [i for i, fit in enumerate(some) if fit is not None and fit.total > 0]
         if varying:
-            parts = _draw([some[i] for i in varying], base, draws, usual_tau, rng)
+            parts = _draw([some[i] for i in varying], pairs, draws, usual_tau, rng)
             for i, part in zip(varying, parts, strict=True):
                 drawn[i] = drawn[i].joined(part) if i in drawn else part
     return drawn
 
 
-def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
+def _draw(fits, pairs, draws, usual_tau, rng) -> list[_Errors]:
     """Draws the errors of all fits together."""
     rows, seeds = fits[0].residuals.shape
     correlation = _correlation([_standardised(fit) for fit in fits])
     of_runs = np.linalg.cholesky(correlation)
     spreads = _draw_spreads(fits, correlation, draws, usual_tau, rng)
-    loads = [fit.estimates - fit.estimates[base] for fit in fits]
-    errors = [np.empty((draws, rows)) for _ in fits]
+    compared = len(pairs.rows)
+    loads = [fit.estimates[pairs.rows] - fit.estimates[pairs.bases] for fit in fits]
+    errors = [np.empty((draws, compared)) for _ in fits]
     is_balanced = all(_is_balanced(fit) for fit in fits)
     for start in range(0, draws, _CHUNK):
         chunk = slice(start, min(start + _CHUNK, draws))
@@ -216,39 +235,40 @@ def _draw(fits, base, draws, usual_tau, rng) -> list[_Errors]:
         # In a balanced table a row's runs come in by their mean alone.
         shape = (count, rows) if is_balanced else (count, rows, seeds)
         of_run = _correlated(shape, of_runs, rng)
-        of_sentences = _correlated((count, rows), of_runs, rng)
+        of_sentences = _correlated((count, compared), of_runs, rng)
         for i, fit in enumerate(fits):
             sigmas = spreads[i][0][chunk]
             if is_balanced:
                 error = sigmas * of_run[..., i] / np.sqrt(np.maximum(fit.runs, 1))
                 error *= fit.runs > 0
-                error = error[:, fit.errors_of] - error[:, base, None]
+                error = error[:, fit.errors_of]
+                error = error[:, pairs.rows] - error[:, pairs.bases]
             else:
                 scaled = (sigmas[..., None] * of_run[..., i]).reshape(count, -1)
-                error = scaled @ loads[i].reshape(rows, -1).T
+                error = scaled @ loads[i].reshape(compared, -1).T
             errors[i][chunk] = error + np.sqrt(fit.column.shared) * of_sentences[..., i]
     results = []
     for i, fit in enumerate(fits):
         squared = (loads[i] ** 2).sum(-1)
-        sizes = _sizes(fit, base, loads[i], squared, (spreads[i][0] ** 2).mean(0))
+        sizes = _sizes(fit, pairs, loads[i], squared, (spreads[i][0] ** 2).mean(0))
         variances = _repeated(fit, squared, *spreads[i], rng)
         results.append(_Errors(errors[i], *sizes, *variances))
     return results
 
 
-def _sizes(fit, base, loads, squared, variances):
-    """Returns the variances (K,) of differences, that of the base's score, and its
-    covariances (K,) with the differences.
+def _sizes(fit, pairs, loads, squared, variances):
+    """Returns the variances (P,) of differences, those of bases' scores, and their
+    covariances (P,) with the differences.
 
-    `loads` (K, K, J) are the weights with which runs enter the differences, and `squared`
-    (K, K) their squares; `variances` (K,) are the rows' over seeds. What a seed does to all
+    `loads` (P, K, J) are the weights with which runs enter the differences, and `squared`
+    (P, K) their squares; `variances` (K,) are the rows' over seeds. What a seed does to all
     rows is part of a score, and of no difference.
     """
     column = fit.column
-    own = fit.estimates[base]
+    own = fit.estimates[pairs.bases]
     level = (own**2).sum(-1) @ variances + column.level + fit.of_seeds
     cross = (loads * own).sum(-1) @ variances + column.cross
-    return squared @ variances + column.shared, float(level), cross
+    return squared @ variances + column.shared, level, cross
 
 
 def _draw_spreads(fits, correlation, draws, usual_tau, rng):
@@ -307,11 +327,11 @@ def _correlation(residuals):
 
 
 def _repeated(fit, loads, sigmas, m, tau, rng):
-    """Returns the variance (K,) that seeds give to each difference, and (R, K) the same of
+    """Returns the variance (P,) that seeds give to each difference, and (R, P) the same of
     the same table run again.
 
     A row's spread is taken for a mean, in logs, of its own estimate and the table's. `loads`
-    (K, K) are the squared weights with which the rows' variances enter.
+    (P, K) are the squared weights with which the rows' variances enter.
     """
     freedom = np.maximum(fit.freedom, 1e-3)
     chance = special.polygamma(1, freedom / 2) / 4
@@ -332,9 +352,10 @@ def _repeated(fit, loads, sigmas, m, tau, rng):
     return now @ loads.T, then @ loads.T
 
 
-def _contrasts(fit, base, errors, largest, critical):
+def _contrasts(fit, pairs, is_tested, errors, largest, critical):
+    rows, bases = pairs
     deviations = errors.size
-    mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
+    mean = np.where(is_tested, fit.means[rows] - fit.means[bases], np.nan)
     reach = critical * deviations
     # The draws beyond, and this table itself.
     in_errors = np.abs(mean) / _above_0(deviations)
@@ -345,44 +366,46 @@ def _contrasts(fit, base, errors, largest, critical):
     detectable = np.quantile(again, POWER, axis=0)
     seeds = np.clip(1 - fit.column.shared / _above_0(deviations) ** 2, 0, 1)
     of_runs = np.sqrt(np.maximum(deviations**2 * seeds, 1e-300))
-    harmonic = 1 / (1 / np.maximum(fit.runs, 1) + 1 / fit.runs[base])
+    runs = np.maximum(fit.runs, 1)
+    harmonic = 1 / (1 / runs[rows] + 1 / runs[bases])
     certain = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))
     d = mean / (of_runs * np.sqrt(2 * harmonic))
-    score = float(fit.means[base] + _mean_seed(fit))
+    score = fit.means[bases] + _mean_seed(fit)
     return Contrasts(
         base=score,
         mean=mean,
         low=mean - reach,
         high=mean + reach,
-        p=np.where(fit.tested, np.minimum(p, 1.0), np.nan),
-        d=np.where(fit.tested & (deviations == 0), certain, d),
-        detectable=np.where(fit.tested, detectable, np.nan),
+        p=np.where(is_tested, np.minimum(p, 1.0), np.nan),
+        d=np.where(is_tested & (deviations == 0), certain, d),
+        detectable=np.where(is_tested, detectable, np.nan),
         from_seeds=seeds,
         edge=edges(score, mean, errors.level, errors.cross, errors.size, critical),
     )
 
 
 def edges(
-    score: float,
+    score: np.ndarray | float,
     mean: np.ndarray,
-    level: float,
+    level: np.ndarray | float,
     cross: np.ndarray,
     size: np.ndarray,
     critical: float,
 ) -> np.ndarray:
-    """Returns points (K, EDGE, 2) around the ellipses of base's score and differences.
+    """Returns points (P, EDGE, 2) around the ellipses of bases' scores and differences.
 
-    `score` and `mean` (K,) are their centres, `level` the variance of the score, `cross` (K,)
-    its covariance with the differences, and `size` (K,) their standard deviations.
+    `score` and `mean` (P,) are their centres, `level` the variances of the scores, `cross`
+    their covariances with the differences, and `size` the differences' standard deviations.
     """
     angles = np.linspace(0, 2 * np.pi, EDGE, endpoint=False)
+    score, level = (np.broadcast_to(x, mean.shape) for x in (score, level))
     # Cholesky's factor of [[level, cross], [cross, size²]].
     root = np.sqrt(level)
     slope = cross / _above_0(root)
     rest = np.sqrt(np.maximum(size**2 - slope**2, 0.0))
-    x = np.broadcast_to(root * np.cos(angles), (len(mean), EDGE))
+    x = root[:, None] * np.cos(angles)
     y = slope[:, None] * np.cos(angles) + rest[:, None] * np.sin(angles)
-    return np.stack([score + critical * x, mean[:, None] + critical * y], axis=-1)
+    return np.stack([score[:, None] + critical * x, mean[:, None] + critical * y], -1)
 
 
 def _above_0(size):
@@ -391,7 +414,7 @@ def _above_0(size):
 
 
 def _mean_seed(fit):
-    """Returns the mean effect of the base's seeds, so that its score is on the metric's scale."""
+    """Returns the mean effect of seeds, so that a base's score is on the metric's scale."""
     present = np.isfinite(fit.residuals)
     fitted = np.where(
         present, fit.column.values - fit.residuals - fit.means[:, None], np.nan
@@ -399,25 +422,26 @@ def _mean_seed(fit):
     return float(np.nanmean(fitted))
 
 
-def _without_chance(fit, base):
+def _without_chance(fit, pairs, is_tested):
     """Returns contrasts of runs that do not vary at all."""
-    mean = np.where(fit.tested, fit.means - fit.means[base], np.nan)
+    rows, bases = pairs
+    mean = np.where(is_tested, fit.means[rows] - fit.means[bases], np.nan)
     magnitude = np.nanmax(np.abs(fit.column.values[np.isfinite(fit.column.values)]))
     mean = np.where(np.abs(mean) < 1e-12 * magnitude, 0.0, mean)
-    score = float(fit.means[base] + _mean_seed(fit))
+    score = fit.means[bases] + _mean_seed(fit)
     return Contrasts(
         base=score,
         mean=mean,
         low=mean,
         high=mean,
-        p=np.where(mean == 0, 1.0, np.where(fit.tested, 0.0, np.nan)),
+        p=np.where(mean == 0, 1.0, np.where(is_tested, 0.0, np.nan)),
         d=np.where(mean == 0, 0.0, np.copysign(np.inf, mean)),
         detectable=np.zeros_like(mean),
         from_seeds=np.ones_like(mean),
-        edge=np.stack([np.full_like(mean, score), mean], axis=-1)[:, None],
+        edge=np.stack([score, mean], axis=-1)[:, None],
     )
 
 
-def _nothing(rows):
-    nan = np.full(rows, np.nan)
-    return Contrasts(np.nan, *[nan] * 7, edge=np.full((rows, 1, 2), np.nan))
+def _nothing(pairs):
+    nan = np.full(pairs, np.nan)
+    return Contrasts(*[nan] * 8, edge=np.full((pairs, 1, 2), np.nan))

@@ -89,7 +89,7 @@ def difference(
     margin: float | None = None,
     level: float = LEVEL,
 ) -> Difference | None:
-    """Returns the Difference of row i, which has this number of runs; None for no difference.
+    """Returns the Difference of pair i, whose row has so many runs; None for no difference.
 
     p is in proportion to the `level` of the contrasts, so that p < LEVEL is a verdict.
     """
@@ -124,10 +124,11 @@ def _detectable(contrasts, i, link):
 
     Infinite where it is nearly all that the metric leaves room for.
     """
-    base = float(link.inverse(contrasts.base))
+    score = contrasts.base[i]
+    base = float(link.inverse(score))
     size = contrasts.detectable[i]
-    up = _bounded(float(link.inverse(contrasts.base + size)) - base)
-    down = -_bounded(float(link.inverse(contrasts.base - size)) - base)
+    up = _bounded(float(link.inverse(score + size)) - base)
+    down = -_bounded(float(link.inverse(score - size)) - base)
     if not (math.isfinite(up) and math.isfinite(down)):
         return math.inf
     rooms = [link.highest - base, base - link.lowest]

@@ -1,9 +1,10 @@
 """Fits a metric's scores by least squares: the rows of a table, and what copies add to them.
 
-See `experiments.stats.contrasts` for the model. K rows, J seeds.
+See `experiments.stats.contrasts` for the model. K rows, J seeds, P pairs of rows.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,25 @@ _FEWEST_ROWS = 4
 
 _LEAST_FREEDOM = 1.9
 """Degrees of freedom below which a table does not show spreads: two runs of one row."""
+
+
+class Pairs(NamedTuple):
+    """Holds which rows are compared: each with the base at the same place, (P,) each.
+
+    A row that is its own base is compared with nothing.
+    """
+
+    rows: np.ndarray
+    bases: np.ndarray
+
+    @classmethod
+    def against(cls, base: int, count: int) -> "Pairs":
+        """Returns the pairs of all of `count` rows with one of them, in their order."""
+        return cls(np.arange(count), np.full(count, base))
+
+    @property
+    def differ(self) -> np.ndarray:
+        return self.rows != self.bases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +44,13 @@ class Column:
     """(K,): the variance of a run's score that its sentences alone give, those of its row's
     other runs not sharing it; 0 where it is not known. No row's variance is less."""
     shared: np.ndarray
-    """(K,): the variance of row − base that sentences give to all seeds alike."""
+    """(P,): the variance of row − base that sentences give to all seeds alike."""
     at_bound: np.ndarray
     """(K,) bool: rows whose runs are all at the metric's bound, where spread shows nothing."""
-    level: float = 0.0
-    """The variance of the base's score that sentences give to all seeds alike."""
+    level: np.ndarray | float = 0.0
+    """(P,): the variance of the base's score that sentences give to all seeds alike."""
     cross: np.ndarray | float = 0.0
-    """(K,): its covariance with row − base, by sentences too."""
+    """(P,): its covariance with row − base, by sentences too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +65,11 @@ class Fit:
     variances: np.ndarray
     freedom: np.ndarray
     estimates: np.ndarray
-    """(K, K, J): how much each run adds to each row's difference to base."""
+    """(K, K, J): how much each run adds to each row's mean."""
     runs: np.ndarray
     """(K,) numbers of runs."""
-    tested: np.ndarray
-    """(K,) bool."""
+    known: np.ndarray
+    """(K,) bool: the rows that can be compared."""
     errors_of: np.ndarray
     """(K,) the row whose errors each has: of a copy its original, beside its own errors."""
     of_seeds: float = 0.0
@@ -62,22 +82,16 @@ class Fit:
         return float(self.freedom[known].sum())
 
 
-def fit_rows(column: Column, base: int, originals: np.ndarray) -> Fit | None:
-    """Fits the rows of a column that are no copies.
-
-    None where the base cannot be compared.
-    """
+def fit_rows(column: Column, originals: np.ndarray) -> Fit | None:
+    """Fits the rows of a column that are no copies; None where none can be compared."""
     is_copy = originals != np.arange(len(originals))
     values = np.where(is_copy[:, None], np.nan, np.asarray(column.values, float))
     runs = np.isfinite(values).sum(1)
     is_bad = np.isinf(values).any(1) | (runs == 0)
-    if is_bad[base]:
+    known = ~is_bad
+    if not known.any() or (known.sum() < 2 and not is_copy.any()):
         return None
     present = np.isfinite(values) & ~is_bad[:, None]
-    tested = ~is_bad
-    tested[base] = False
-    if not tested.any() and not is_copy.any():
-        return None
     blocks = present.any(1).sum() >= _FEWEST_ROWS
     weights = present.any(1).astype(float)
     # The second time, rows that vary less count more in the effects of seeds.
@@ -96,8 +110,8 @@ def fit_rows(column: Column, base: int, originals: np.ndarray) -> Fit | None:
     if freedom.sum() < _LEAST_FREEDOM:
         if not is_copy.any():
             return None
-        # Copies of the base can be compared with it all the same.
-        tested[:] = False
+        # A row's copies can be compared with it all the same.
+        known[:] = False
         freedom[:] = 0
     variances = _without_rounding(variances, values)
     return Fit(
@@ -108,7 +122,7 @@ def fit_rows(column: Column, base: int, originals: np.ndarray) -> Fit | None:
         freedom,
         solution[3][originals],
         np.where(is_bad, 0, runs),
-        tested,
+        known,
         originals,
         _variance_of_seeds(values - residuals - means[:, None]),
     )
@@ -162,7 +176,7 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
     column = dataclasses.replace(column, own=np.zeros(len(rows)))
     if fit.total:
         # What sentences give to a difference is drawn once, with the rows if these vary.
-        nothing = np.zeros(len(rows))
+        nothing = np.zeros_like(column.shared)
         column = dataclasses.replace(column, shared=nothing, level=0.0, cross=0.0)
     return Fit(
         column,
@@ -177,16 +191,29 @@ def fit_gaps(column: Column, originals: np.ndarray, fit: Fit) -> Fit | None:
     )
 
 
-def with_copies(fit: Fit, gap: Fit, base: int, originals: np.ndarray) -> Fit:
+def with_copies(fit: Fit, gap: Fit) -> Fit:
     """Returns the fit of a column with its copies."""
-    is_copy = gap.tested
-    of_tested = fit.tested[originals] | (originals == base)
     return dataclasses.replace(
         fit,
-        means=fit.means[originals] + gap.means,
-        runs=np.where(is_copy, gap.runs, fit.runs),
-        tested=np.where(is_copy, of_tested, fit.tested),
+        means=fit.means[fit.errors_of] + gap.means,
+        runs=np.where(gap.known, gap.runs, fit.runs),
+        known=np.where(gap.known, fit.known[fit.errors_of], fit.known),
     )
+
+
+def tested(fit: Fit, gap: Fit | None, pairs: Pairs) -> np.ndarray:
+    """Returns (P,) bool: the pairs whose difference is known, of a fit with its copies.
+
+    A copy is compared with its original, and with another copy of that, by their runs in
+    pairs, whatever is known of the original itself.
+    """
+    rows, bases = pairs
+    known = fit.known[rows] & fit.known[bases]
+    if gap is not None:
+        is_paired = fit.errors_of[rows] == fit.errors_of[bases]
+        has_gaps = gap.known | (fit.errors_of == np.arange(len(fit.errors_of)))
+        known = np.where(is_paired, has_gaps[rows] & has_gaps[bases], known)
+    return known & pairs.differ
 
 
 def _least_squares(values, present, weights, blocks):

@@ -1,6 +1,7 @@
 """Puts the scores of a table's rows into a column, with the variance that sentences give.
 
-K rows, J seeds, S sentences, k numbers that a sentence contributes, R resampled test sets.
+K rows, J seeds, P pairs of rows, S sentences, k numbers that a sentence contributes,
+R resampled test sets.
 """
 
 import functools
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.stats.least_squares import Column
+from experiments.stats.least_squares import Column, Pairs
 from experiments.stats.variance_stabilising import Link
 
 RESAMPLES = 1000
@@ -41,15 +42,15 @@ class Runs(NamedTuple):
 
 def column_of(
     runs: Sequence[Runs],
-    base: int,
+    pairs: Pairs,
     link: Link,
     originals: Sequence[int],
     of_sums: OfSums | None = None,
 ) -> Column | None:
-    """Returns the Column of a metric; None where the base has no runs in it.
+    """Returns the Column of a metric; None where no base has runs in it.
 
-    `runs` has each row's, `base` is the place of the base among them, and `originals` are
-    those of `contrasts.contrast`. Without `of_sums` test sets are not resampled.
+    `runs` has each row's, and `pairs` and `originals` are those of `contrasts.contrast`.
+    Without `of_sums` test sets are not resampled.
     """
     known = {seed for row in runs for seed in row.values}
     # A run of which no seed is known is one more.
@@ -59,12 +60,12 @@ def column_of(
         for seed, value in row.values.items():
             if math.isfinite(value):
                 values[i, seeds.index(seed)] = link.forward(value)
-    if not np.isfinite(values[base]).any():
+    if not np.isfinite(values[pairs.bases]).any():
         return None
     at_bound = np.array([row.bound(link) is not None for row in runs])
     scores = [_resampled(row, link, of_sums) for row in runs]
-    noise = sentence_noise(runs, scores, base, originals)
-    noise = _with_bounds(noise, runs, at_bound, base, link)
+    noise = sentence_noise(runs, scores, pairs, originals)
+    noise = _with_bounds(noise, runs, at_bound, pairs, link)
     return Column(values, noise.own, noise.shared, at_bound, noise.level, noise.cross)
 
 
@@ -73,14 +74,14 @@ class Noise(NamedTuple):
 
     own: np.ndarray
     shared: np.ndarray
-    level: float
+    level: np.ndarray
     cross: np.ndarray
 
 
 def sentence_noise(
     runs: Sequence[Runs],
     scores: Sequence[np.ndarray | None],
-    base: int,
+    pairs: Pairs,
     originals: Sequence[int],
 ) -> Noise:
     """Returns the variances that sentences give to scores and to differences.
@@ -88,7 +89,7 @@ def sentence_noise(
     `scores` (J, R) of each row are on resampled test sets, where they vary by sentences
     alone (the bootstrap of Koehn 2004, "Statistical significance tests for machine
     translation evaluation"): the part that the runs of a row do not share is its own, and
-    what else a difference to base has is shared. For a copy of the base it is that of the
+    what else a difference to base has is shared. For copies of one row it is that of the
     difference itself, as their runs are paired.
     """
     own = np.zeros(len(runs))
@@ -96,13 +97,16 @@ def sentence_noise(
         if draws is not None and len(draws) > 1:
             apart = draws - draws.mean(0)
             own[i] = _unbiased(runs[i]) * apart.var(1, ddof=1).sum() / (len(draws) - 1)
-    noise = Noise(own, np.zeros(len(runs)), 0.0, np.zeros(len(runs)))
-    of_base = scores[base]
-    if of_base is None:
-        return noise
-    factor = _unbiased(runs[base])
-    mine = own[base] / len(of_base)
-    for i, draws in enumerate(scores):
+    noise = Noise(own, *np.zeros((3, len(pairs.rows))))
+    for place, (i, base) in enumerate(zip(*pairs, strict=True)):
+        of_base = scores[base]
+        if of_base is None:
+            continue
+        factor = _unbiased(runs[base])
+        mine = own[base] / len(of_base)
+        level = factor * of_base.mean(0).var(ddof=1) - mine
+        noise.level[place] = max(level, 0.0)
+        draws = scores[i]
         is_same_size = runs[i].sentences == runs[base].sentences
         if i == base or draws is None or not is_same_size:
             continue
@@ -110,29 +114,29 @@ def sentence_noise(
             continue
         gap = draws.mean(0) - of_base.mean(0)
         together = np.cov(of_base.mean(0), gap)[0, 1] * factor
-        noise.cross[i] = together + mine
+        noise.cross[place] = together + mine
         apart = own[i] / len(draws) + mine
-        if originals[i] == base and len(draws) == len(of_base) > 1:
+        is_paired = originals[i] == originals[base]
+        if is_paired and len(draws) == len(of_base) > 1:
             gaps = draws - of_base
             each = (gaps - gaps.mean(0)).var(1, ddof=1).sum() / (len(gaps) - 1)
             apart = factor * each / len(gaps)
             # The pairs' own part is no part of the base's.
-            noise.cross[i] = together
-        noise.shared[i] = max(factor * gap.var(ddof=1) - apart, 0.0)
-    level = max(factor * of_base.mean(0).var(ddof=1) - mine, 0.0)
-    return noise._replace(level=level)
+            noise.cross[place] = together
+        noise.shared[place] = max(factor * gap.var(ddof=1) - apart, 0.0)
+    return noise
 
 
-def _with_bounds(noise, runs, at_bound, base, link):
+def _with_bounds(noise, runs, at_bound, pairs, link):
     """Adds what the answers of rows at a bound leave open: all their resamples are equal."""
     answers = np.array([max(row.answers, 1) for row in runs])
     hidden = np.where(at_bound, link.variance_of_one / answers, 0.0)
-    shared = noise.shared + hidden + hidden[base]
-    shared[base] = 0.0
-    level = noise.level + hidden[base]
+    of_base = hidden[pairs.bases]
+    shared = np.where(pairs.differ, noise.shared + hidden[pairs.rows] + of_base, 0.0)
+    level = noise.level + of_base
     # No covariance is larger than its variances allow.
     most = np.sqrt(level * shared)
-    cross = np.clip(noise.cross - hidden[base], -most, most)
+    cross = np.clip(noise.cross - of_base, -most, most)
     return Noise(noise.own, shared, level, cross)
 
 

@@ -17,11 +17,22 @@ def test_rows_within_the_interest_are_equal(tmp_path):
     assert (wide.returncode, wide.stderr) == (0, "")
     lines = wide.stdout.splitlines()
     assert lines[1].startswith("base  ")
-    paths = [str(tmp_path / f"report.{end}") for end in ("md", "csv", "tex", "html")]
-    assert lines[-4:] == paths
+    names = ["report.md", "report.csv", "comparisons.csv", "report.tex", "report.html"]
+    assert lines[-5:] == [str(tmp_path / name) for name in names]
     (learned,) = [line for line in lines if "(E)" in line]
     assert learned.endswith("; undecided (chrF, exact match)")
     assert "equal within 9 (perplexity); equal within 50 (BLEU)" in learned
+
+
+def test_a_question_is_answered_in_one_command(tmp_path):
+    fakes.table_3(tmp_path)
+    done = report(f"--workdir={tmp_path}", "--base=big")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "compared: each row with big" in done.stdout
+    wrong = report(f"--workdir={tmp_path}", "--base=bigg")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--base=bigg: no row is called so" in wrong.stderr
+    assert wrong.stderr.endswith("did you mean big?\n")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from scipy import special
 
 from experiments.evaluation.metrics import ACCURACY, BLEU, EXACT_MATCH, PERPLEXITY
 from experiments.stats.contrasts import LEVEL, Contrasts, contrast, edges
-from experiments.stats.least_squares import Column
+from experiments.stats.least_squares import Column, Pairs
 from experiments.stats.resampling import Runs, column_of
 
 SIZE = 4.0
@@ -272,7 +272,8 @@ class Table:
             Runs(dict(enumerate(row.tolist())), {}, SENTENCES, SENTENCES)
             for row in values
         ]
-        return column_of(runs, 0, bound.metric.link, self.originals)
+        pairs = Pairs.against(0, self.cell.rows)
+        return column_of(runs, pairs, bound.metric.link, self.originals)
 
     def known(self) -> list[Known]:
         """Returns what is true of each metric, as somebody knows who knows all spreads."""
@@ -327,7 +328,8 @@ class Table:
 
     def judge(self, columns: list[Column]) -> list[Contrasts]:
         """Judges columns as a report does, in less time."""
-        return contrast(columns, base=0, draws=DRAWS, originals=self.originals)
+        pairs = Pairs.against(0, self.cell.rows)
+        return contrast(columns, pairs, draws=DRAWS, originals=self.originals)
 
     def _shared(self):
         """Returns the variance of a row's mean that its sentences give, in units."""

@@ -17,7 +17,7 @@ from experiments.report.rows import Row, base_of
 from experiments.report.table import paper_order
 from experiments.report.trial_files import TrialResult
 from experiments.stats.contrasts import contrast
-from experiments.stats.least_squares import Column
+from experiments.stats.least_squares import Column, Pairs
 
 pytestmark = pytest.mark.quick
 
@@ -140,7 +140,7 @@ def test_rows_and_metrics_are_one_family():
         ]
         zeros = np.zeros(len(GROUPS))
         scores.append(Column(np.array(values), zeros, zeros, zeros > 0))
-    expected = contrast(scores, base=1)
+    expected = contrast(scores, Pairs.against(1, len(zeros)))
     rows = comparison.compare(GROUPS, nothing_kept)
     keys = ["perplexity", "bleu", "exact_match"]
     for key, contrasts in zip(keys, expected, strict=True):
@@ -276,7 +276,7 @@ def test_rows_of_the_same_models_are_compared_run_by_run():
         # The base is the second of its models.
         groups.insert(2 * i, row(f"{i}, beam 4", perplexity, better, point=scored))
         groups.insert(2 * i + 1, row(f"{i}", perplexity, bleu, point=training))
-    assert comparison.originals_of(groups, 1) == [1, 1, 2, 2, 4, 4]
+    assert comparison.originals_of(groups, [1]) == [1, 1, 2, 2, 4, 4]
     rows = compared(groups)
     difference = rows["0, beam 4"].differences["bleu"]
     assert difference.mean == pytest.approx(0.5, abs=0.01)

@@ -96,7 +96,7 @@ def test_without_differences_the_best_row_is_named():
         Row({"h": i}, group({"h": i}, 4.0 - i), label, label)
         for i, label in enumerate(("a", "b"))
     ]
-    text = said(*rows)
+    text = finding(rows, METRICS)
     assert text.startswith("b has the lowest perplexity, 3.000; no row is the base")
     assert said(rows[0]) == ""
 

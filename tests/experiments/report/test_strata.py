@@ -6,8 +6,8 @@ import pytest
 
 from experiments.evaluation.metrics import BLEU
 from experiments.report import comparison
-from experiments.report.comparison import Corpus, split_by_corpus
 from experiments.report.finding import finding
+from experiments.report.questions import Group, Question, groups_of
 from tests.experiments.report.test_comparison import nothing_kept, row
 
 pytestmark = pytest.mark.quick
@@ -34,16 +34,16 @@ def product(systems=("attention", "gru"), lengths=(64, 32, 128)):
 
 
 def test_each_corpus_has_the_base_of_its_own():
-    assert split_by_corpus(product(), 0) == [
-        Corpus((0, 3), 0),
-        Corpus((1, 4), 1),
-        Corpus((2, 5), 2),
+    assert groups_of(product()) == [
+        Group((0, 3), 0),
+        Group((1, 4), 1),
+        Group((2, 5), 2),
     ]
 
 
 def test_one_corpus_is_one_stratum():
     groups = [of_corpus(str(i), "same", {"model.h": i}) for i in range(4)]
-    assert split_by_corpus(groups, 2) == [Corpus((0, 1, 2, 3), 2)]
+    assert groups_of(groups, Question(base="2")) == [Group((0, 1, 2, 3), 2)]
 
 
 def test_rows_of_a_corpus_without_the_bases_model_have_no_base():
@@ -53,7 +53,7 @@ def test_rows_of_a_corpus_without_the_bases_model_have_no_base():
         of_corpus("y", "b", {"model.h": 4, "data.length": 9}),
         of_corpus("z", "b", {"model.h": 8, "data.length": 9}),
     ]
-    assert split_by_corpus(groups, 0)[1] == Corpus((2, 3), None)
+    assert groups_of(groups)[1] == Group((2, 3), None)
     rows = comparison.compare(groups, nothing_kept, [BLEU])
     assert [bool(row.differences) for row in rows] == [False, True, False, False]
     assert [row.verdicts for row in rows[2:]] == [{}, {}]
@@ -88,9 +88,9 @@ def test_the_levels_of_all_corpora_add_up(monkeypatch):
     levels = []
     contrast = comparison.contrast
 
-    def noted(columns, base, **more):
+    def noted(columns, pairs, **more):
         levels.append(more["level"])
-        return contrast(columns, base, **more)
+        return contrast(columns, pairs, **more)
 
     monkeypatch.setattr(comparison, "contrast", noted)
     comparison.compare(product(lengths=(64, 32)), nothing_kept, [BLEU])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from experiments.stats.least_squares import Pairs
 from experiments.stats.resampling import (
     Runs,
     column_of,
@@ -10,6 +11,8 @@ from experiments.stats.resampling import (
 from experiments.stats.variance_stabilising import IDENTITY, SHARE
 
 pytestmark = pytest.mark.quick
+
+PAIRS = Pairs.against(0, 2)
 
 S = 41
 
@@ -61,18 +64,20 @@ def test_scores_are_of_resampled_test_sets():
 
 def test_values_are_on_the_scale_and_runs_without_a_seed_are_one_more():
     rows = [Runs({None: 0.25, 0: 0.5}, {}, S, S), Runs({0: np.inf, 2: 1.0}, {}, S, S)]
-    column = column_of(rows, 0, SHARE, [0, 1])
+    column = column_of(rows, PAIRS, SHARE, [0, 1])
     nan = np.nan
     expected = np.arcsin(np.sqrt([[0.25, 0.5, nan], [nan, nan, 1.0]]))
     np.testing.assert_allclose(column.values, expected)
     assert column.at_bound.tolist() == [False, True]
-    assert column_of(rows, 0, SHARE, [0, 1], mean_of_sums).shared[1] > 0
-    assert column_of([rows[1]._replace(values={}), rows[0]], 0, SHARE, [0, 1]) is None
+    assert column_of(rows, PAIRS, SHARE, [0, 1], mean_of_sums).shared[1] > 0
+    assert (
+        column_of([rows[1]._replace(values={}), rows[0]], PAIRS, SHARE, [0, 1]) is None
+    )
 
 
 def test_a_runs_own_sentences_are_the_variance_of_a_share():
     rows = [runs_of(answers(2, 100, seed, 0.5)) for seed in (0, 1)]
-    own = column_of(rows, 0, SHARE, [0, 1], mean_of_sums).own
+    own = column_of(rows, PAIRS, SHARE, [0, 1], mean_of_sums).own
     # That of the angle of a share of 100 answers.
     np.testing.assert_allclose(own, 1 / 400, rtol=0.4)
 
@@ -87,7 +92,7 @@ def test_sentences_of_a_copy_are_paired_run_by_run(is_alike):
         changed[:] = changed[0]
         base[changed] = False
     rows = [runs_of(base), runs_of(base ^ changed)]
-    _, shared = column_of(rows, 0, SHARE, [0, 0], mean_of_sums).shared
+    _, shared = column_of(rows, PAIRS, SHARE, [0, 0], mean_of_sums).shared
     # Of a share, and of its angle where it is near a half.
     of_one = 0.05 / 1000
     if is_alike:
@@ -102,12 +107,12 @@ def test_else_nothing_is_known_of_sentences(why):
     # All runs of a row are alike, so that sentences matter to every one of them.
     first, second = (np.repeat(answers(1, seed=seed), 3, axis=0) for seed in (0, 1))
     base, good = runs_of(first), runs_of(second)
-    assert column_of([base, good], 0, IDENTITY, [0, 1], mean_of_sums).shared[1] > 0
+    assert column_of([base, good], PAIRS, IDENTITY, [0, 1], mean_of_sums).shared[1] > 0
     if why == "one not kept":
         good.tables.pop(1)
     elif why == "other sentences":
         good = runs_of(second, S - 1)
     else:
         base, good = runs_of(first, 1), runs_of(second, 1)
-    column = column_of([base, good], 0, IDENTITY, [0, 1], mean_of_sums)
+    column = column_of([base, good], PAIRS, IDENTITY, [0, 1], mean_of_sums)
     assert column.shared.tolist() == [0, 0]

@@ -1,0 +1,162 @@
+"""Says which rows of a table are compared with which: the question that is asked of it.
+
+Scores on other text are no evidence for or against a row, so each row is compared with a
+base of its own corpus; with `within`, with a base that has the same values of some settings
+too. In each such group of rows the base is the one that a question names, else the row that
+differs from the table's base in nothing but the settings that go with the group: in a product
+of a sweep over data and one over models, the base's model.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.errors import UserError, hint
+from experiments.report.rows import Row, base_of, value_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Holds what is asked of a table; by default, what differs from its base."""
+
+    base: str = ""
+    """The row that others are compared with: its label or name, or settings that it has, as
+    "score=scaled_dot" or "model.d_k=4,model.h=2"; "" for the table's own."""
+    within: tuple[str, ...] = ()
+    """Settings of which a row and its base have the same values, as "d_k"."""
+
+    @property
+    def text(self) -> str:
+        """What is asked, in a few words."""
+        base = f"against {self.base or 'base'}"
+        return f"{base} within {', '.join(self.within)}" if self.within else base
+
+
+USUAL = Question()
+
+
+class Group(NamedTuple):
+    """Holds the places of rows that are compared, among all rows, in their order."""
+
+    rows: tuple[int, ...]
+    base: int | None
+    """The place of the row that the others are compared with; None where there is none."""
+
+    @property
+    def comparisons(self) -> int:
+        return 0 if self.base is None else len(self.rows) - 1
+
+
+def groups_of(rows: Sequence[Row], question: Question = USUAL) -> list[Group]:
+    """Returns the groups of a table, that of its base first.
+
+    [] for a table without a base, of which nothing is asked. Rows without a finished trial
+    have no corpus yet, and stand with the base.
+
+    Raises:
+      UserError: for a base or a setting that no row has, and where several rows of a group
+        may be its base.
+    """
+    within = [_setting(rows, name) for name in question.within]
+    found = _named(rows, question.base) if question.base else []
+    base = found[0] if found else base_of(rows)
+    if base is None:
+        if within:
+            raise UserError(
+                "no row of the table is its base: name one, as --base="
+                f"{rows[0].label or rows[0].name}"
+            )
+        return []
+    members: dict[tuple, list[int]] = {}
+    for i in [base, *range(len(rows))]:
+        corpora = rows[i].corpora if rows[i].finished else rows[base].corpora
+        values = tuple(rows[i].settings.get(key) for key in within)
+        of_group = members.setdefault((corpora, values), [])
+        of_group += [] if i in of_group else [i]
+    groups = [sorted(group) for group in members.values()]
+    partners = _models_like(rows, groups, base)
+    return [
+        Group(tuple(group), _base_in(group, rows, base, found, partners, question))
+        for group in groups
+    ]
+
+
+def _models_like(rows, groups, base):
+    """Returns the rows that have the model of the base, apart from what goes with a group."""
+    of_group = set()
+    for key in {key for row in rows for key in row.point}:
+        values = [{rows[i].point.get(key) for i in group} for group in groups]
+        if all(len(each) == 1 for each in values):
+            of_group.add(key)
+    models = [{k: v for k, v in row.point.items() if k not in of_group} for row in rows]
+    return [i for i, model in enumerate(models) if model == models[base]]
+
+
+def _base_in(group, rows, base, found, partners, question):
+    """Returns the place of a group's base; None where it has none."""
+    named = [i for i in group if i in found]
+    if len(named) > 1:
+        names = ", ".join(rows[i].name for i in named[:3])
+        raise UserError(
+            f"--base={question.base}: {len(named)} rows have it that are compared with each "
+            f"other ({names}{', …' if len(named) > 3 else ''}): name one of them, or compare "
+            f"within what sets them apart: --within={','.join(_apart(rows, named))}"
+        )
+    if named or len(found) > 1:
+        return next(iter(named), None)
+    if base in group:
+        return base
+    return next((i for i in group if i in partners), None)
+
+
+def _apart(rows, places):
+    """Returns the settings in which these rows differ."""
+    keys = {key for i in places for key in rows[i].settings}
+    return sorted(k for k in keys if len({rows[i].settings.get(k) for i in places}) > 1)
+
+
+def _named(rows: Sequence[Row], text: str) -> list[int]:
+    """Returns the rows of a label or a name, else those that have the settings."""
+    for called in (lambda row: row.label, lambda row: row.name):
+        if found := [i for i, row in enumerate(rows) if called(row) == text]:
+            return found
+    if "=" not in text:
+        names = [row.label or row.name for row in rows]
+        raise UserError(
+            f"--base={text}: no row is called so; there are {', '.join(names[:8])}"
+            f"{', …' if len(names) > 8 else ''}{hint(text, names)}"
+        )
+    wanted = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        wanted[_setting(rows, name.strip())] = value.strip()
+    found = [i for i, row in enumerate(rows) if _has(row.settings, wanted)]
+    if not found:
+        values = {
+            key: sorted({value_text(row.settings.get(key)) for row in rows})
+            for key in wanted
+        }
+        known = "; ".join(f"{key}: {', '.join(v[:8])}" for key, v in values.items())
+        raise UserError(f"--base={text}: no row has it; there are {known}")
+    return found
+
+
+def _has(settings: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(value_text(settings.get(k)) == value for k, value in wanted.items())
+
+
+def _setting(rows: Sequence[Row], name: str) -> str:
+    """Returns the dotted key of a setting that varies, which may be its end."""
+    known = list(dict.fromkeys(key for row in rows for key in row.settings))
+    found = [key for key in known if key == name or key.endswith(f".{name}")]
+    if name in found:
+        return name
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"{name} may be any of {', '.join(found)}: name one")
+    ends = [key.rpartition(".")[2] for key in known]
+    raise UserError(
+        f"{name or 'a setting without a name'} does not vary in this table; what varies: "
+        f"{', '.join(known) or 'nothing'}{hint(name, [*known, *ends])}"
+    )

@@ -1,0 +1,102 @@
+"""comparisons.csv and comparisons.json: what the table compares, as numbers."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from experiments.report.questions import Question
+from experiments.report.trial_files import read_results
+from experiments.report.write import write_report, write_results
+from tests.experiments import fakes
+
+KEYS = {"model.score": "additive", "model.d_k": 8}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A product of two scores and two widths, with two seeds."""
+    points = [{}, {"model.score": "additive"}, {"model.d_k": 8}, KEYS]
+    trials = []
+    for place, point in enumerate(points):
+        for seed in range(2):
+            result = fakes.finished(
+                perplexity=1.25 + 0.1 * place + 0.001 * seed,
+                exact_match=0.9 - 0.1 * place - 0.01 * seed,
+            )
+            trials.append(({**point, "seed": seed}, result, {}))
+    return fakes.sweep(tmp_path_factory.mktemp("product"), trials)
+
+
+def read(report):
+    records = json.loads(report.comparisons.with_suffix(".json").read_text())
+    with report.comparisons.open(newline="") as file:
+        return records, list(csv.DictReader(file))
+
+
+def test_each_comparison_is_a_record(workdir):
+    report = write_report(workdir, fakes.REPORTED)
+    records, lines = read(report)
+    assert len(records) == len(lines) == 3 * len(fakes.REPORTED)
+    record = next(r for r in records if r["metric"] == "exact_match")
+    assert record["question"] == "against base"
+    assert (record["row"], record["base"]) == ("score=additive", "base")
+    assert (record["model.score"], record["model.d_k"]) == ("additive", 16)
+    assert record["unit"] == "%" and record["seeds"] == record["base_seeds"] == [0, 1]
+    assert record["values"] == pytest.approx([80, 79])
+    assert record["base_values"] == pytest.approx([90, 89])
+    assert (record["mean"], record["base_mean"]) == pytest.approx((79.5, 89.5))
+    (row,) = [row for row in report.rows if row.name == "score=additive"]
+    found = row.differences["exact_match"]
+    assert record["difference"] == 100 * found.mean
+    assert (record["low"], record["high"]) == (100 * found.low, 100 * found.high)
+    assert (record["p"], record["runs"]) == (found.p, 2)
+    assert record["verdict"] == row.verdicts["exact_match"].words
+    line = next(x for x in lines if x["metric"] == "exact_match")
+    assert float(line["p"]) == found.p and line["values"].split() == [
+        str(value) for value in record["values"]
+    ]
+
+
+def test_a_question_has_its_own_comparisons(workdir, tmp_path):
+    question = Question("score=scaled_dot", ("d_k",))
+    results = read_results(workdir, fakes.REPORTED)
+    report = write_results(results, tmp_path, question=question)
+    records, _ = read(report)
+    pairs = {(record["row"], record["base"]) for record in records}
+    assert pairs == {("score=additive", "base"), ("score=additive, d_k=8", "d_k=8")}
+    assert {record["question"] for record in records} == {
+        "against score=scaled_dot within d_k"
+    }
+    text = report.markdown.read_text()
+    assert "compared: each row with score=scaled_dot of the same d\\_k" in text or (
+        "compared: each row with score=scaled_dot of the same d_k" in text
+    )
+    assert "(against d_k=8)" in text
+
+
+def test_what_is_not_finite_is_missing(tmp_path):
+    trials = [
+        ({"seed": 0}, fakes.finished(), {}),
+        ({"seed": 1}, fakes.finished(perplexity=1.26), {}),
+        ({"model.h": 1, "seed": 0}, fakes.finished(perplexity=9.0), {}),
+        ({"model.h": 1, "seed": 1}, fakes.DIVERGED, {}),
+    ]
+    report = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
+    records, lines = read(report)
+    (record,) = [r for r in records if r["metric"] == "perplexity"]
+    assert record["verdict"] == "diverged in 1 of 2 runs"
+    assert record["difference"] is None and record["p"] is None
+    assert record["values"] == [9.0]
+    (line,) = [x for x in lines if x["metric"] == "perplexity"]
+    assert line["difference"] == ""
+    text = report.comparisons.with_suffix(".json").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+
+
+def test_a_sweep_of_one_row_has_no_comparisons(tmp_path):
+    trials = [({"seed": seed}, fakes.finished(), {}) for seed in range(2)]
+    report = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
+    assert json.loads(report.comparisons.with_suffix(".json").read_text()) == []
+    assert not math.isnan(len(report.rows))

@@ -1,0 +1,195 @@
+"""Which rows are compared with which, and that the answers are right."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from experiments.errors import UserError
+from experiments.evaluation.metrics import BLEU
+from experiments.report import comparison
+from experiments.report.finding import finding
+from experiments.report.questions import Group, Question, groups_of
+from tests.experiments.report.test_comparison import nothing_kept, row
+
+pytestmark = pytest.mark.quick
+
+
+def product(values, bleus=lambda point, seed: 20.0 + 0.1 * seed, seeds=3, corpus=None):
+    """A row for each point of a product {key: values}; the first of each is the base's."""
+    rows = []
+    for chosen in itertools.product(*values.values()):
+        settings = dict(zip(values, chosen, strict=True))
+        point = {k: v for k, v in settings.items() if v != values[k][0]}
+        label = "base" if not point else " ".join(map(str, chosen))
+        scores = tuple(bleus(settings, seed) for seed in range(seeds))
+        more = {} if corpus is None else {"corpus": corpus(settings)}
+        found = row(label, (5.0,) * seeds, scores, point=point, **more)
+        rows.append(dataclasses.replace(found, settings=settings))
+    return rows
+
+
+SCORES = {"model.score": ["scaled_dot", "mine.py:Own"], "model.d_k": [16, 4, 8]}
+
+
+def test_each_row_has_its_partner_within_a_setting():
+    rows = product(SCORES)
+    for question in (
+        Question("score=scaled_dot", ("d_k",)),
+        Question("model.score=scaled_dot", ("model.d_k",)),
+        Question("base", ("d_k",)),
+        Question("", ("d_k",)),
+    ):
+        assert groups_of(rows, question) == [
+            Group((0, 3), 0),
+            Group((1, 4), 1),
+            Group((2, 5), 2),
+        ]
+    other = Question("score=mine.py:Own", ("d_k",))
+    assert [group.base for group in groups_of(rows, other)] == [3, 4, 5]
+
+
+def test_a_base_is_named_by_its_label_its_name_or_its_settings():
+    rows = product(SCORES)
+    for name in ("scaled_dot 4", "score=scaled_dot,d_k=4", "d_k=4, score=scaled_dot"):
+        assert groups_of(rows, Question(name)) == [Group((0, 1, 2, 3, 4, 5), 1)]
+
+
+def test_settings_that_go_with_another_need_no_naming():
+    """Half of the width goes with twice the heads: within h, each has the base's score."""
+    rows = product({"model.score": ["dot", "additive"], "model.h": [4, 8]})
+    for i, each in enumerate(rows):
+        if each.settings["model.h"] == 8:
+            more = {"model.d_k": 8}
+            rows[i] = dataclasses.replace(each, point={**each.point, **more})
+    groups = groups_of(rows, Question(within=("h",)))
+    assert groups == [Group((0, 2), 0), Group((1, 3), 1)]
+
+
+def test_a_group_without_such_a_row_has_no_base():
+    rows = product(SCORES)[:5]
+    groups = groups_of(rows, Question("score=mine.py:Own", ("d_k",)))
+    assert groups == [Group((0, 3), 3), Group((1, 4), 4), Group((2,), None)]
+    judged = comparison.compare(
+        rows, nothing_kept, [BLEU], question=Question("score=mine.py:Own", ("d_k",))
+    )
+    assert [bool(row.differences) for row in judged] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (
+            Question("adaptive"),
+            "--base=adaptive: no row is called so; there are base, ",
+        ),
+        (Question("scaled_dot 5"), "; did you mean scaled_dot"),
+        (Question("score=dot"), "no row has it; there are model.score: mine.py:Own, "),
+        (
+            Question("score=scaled_dot"),
+            "3 rows have it that are compared with each other (base, scaled_dot 4, "
+            "scaled_dot 8): name one of them, or compare within what sets them apart: "
+            "--within=model.d_k",
+        ),
+        (
+            Question("", ("h",)),
+            "h does not vary in this table; what varies: model.score, model.d_k",
+        ),
+        (Question("", ("d_kk",)), "did you mean d_k?"),
+    ],
+)
+def test_a_question_that_the_table_has_no_rows_for_says_what_there_is(
+    question, message
+):
+    with pytest.raises(UserError) as raised:
+        groups_of(product(SCORES), question)
+    assert message in str(raised.value)
+
+
+def test_within_needs_a_base():
+    rows = product(SCORES)[1:]
+    assert groups_of(rows) == []
+    with pytest.raises(
+        UserError, match="no row of the table is its base: name one, as"
+    ):
+        groups_of(rows, Question(within=("d_k",)))
+
+
+def test_rows_are_judged_against_their_partners_and_the_finding_says_so():
+    def bleus(settings, seed):
+        gain = 3.0 if settings["model.score"] == "mine.py:Own" else 0.0
+        return 20.0 + gain + settings["model.d_k"] + 0.1 * seed
+
+    question = Question("score=scaled_dot", ("d_k",))
+    rows = comparison.compare(
+        product(SCORES, bleus), nothing_kept, [BLEU], question=question
+    )
+    assert [row.base for row in rows] == [0, 1, 2, 0, 1, 2]
+    for row_ in rows[3:]:
+        assert row_.differences["bleu"].mean == pytest.approx(3.0, abs=0.05)
+        assert row_.verdicts["bleu"].words == "better"
+    assert rows[1].differences == rows[2].differences == {}
+    text = finding(rows, [BLEU])
+    assert "mine.py:Own 4 is better than scaled_dot 4: BLEU is 3.00 higher" in text
+    assert "mine.py:Own 16 is better: BLEU is 3.00 higher" in text
+
+
+QUESTIONS = {
+    "own score at equal d_k": (
+        SCORES,
+        Question("score=scaled_dot", ("d_k",)),
+        None,
+    ),
+    "systems at equal length and keys": (
+        {
+            "model.decoder_mixing": ["attention", "gru", "convolution"],
+            "data.length": [64, 32],
+            "data.key_values": [4, 2],
+        },
+        Question("decoder_mixing=attention", ("length", "key_values")),
+        lambda settings: f"{settings['data.length']} {settings['data.key_values']}",
+    ),
+    "normalisers within positions": (
+        {
+            "model.normaliser": ["softmax", "sink", "sigmoid"],
+            "model.positions": ["rotary", "alibi", "none"],
+        },
+        Question("normaliser=softmax", ("positions",)),
+        None,
+    ),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_false_verdicts_come_in_one_table_of_twenty(name):
+    """What differs between groups is large, and within them nothing does."""
+    values, question, corpus = QUESTIONS[name]
+    tables = 200
+    wrong = 0
+    rng = np.random.default_rng(0)
+    within = [next(k for k in values if k.endswith(f".{w}")) for w in question.within]
+    for _ in range(tables):
+        levels = {}
+
+        def bleus(settings, seed, levels=levels):
+            group = tuple(settings[key] for key in within)
+            level = levels.setdefault(group, 30 + 10 * rng.random())
+            return level + rng.standard_normal()
+
+        rows = product(values, bleus, corpus=corpus)
+        judged = comparison.compare(rows, nothing_kept, [BLEU], question=question)
+        words = [row.verdicts[BLEU.key].words for row in judged if row.verdicts]
+        assert len(words) == sum(
+            group.comparisons for group in groups_of(rows, question)
+        )
+        wrong += any(word in ("better", "worse") for word in words)
+    # 3.3 standard errors above 5 %.
+    assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
