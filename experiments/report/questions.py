@@ -142,7 +142,11 @@ def _named(rows: Sequence[Row], text: str) -> list[int]:
 
 
 def _has(settings: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(value_text(settings.get(k)) == value for k, value in wanted.items())
+    """Tells whether settings have the values, as they stand in a config or in names."""
+    return all(
+        value in (str(settings.get(key)), value_text(settings.get(key)))
+        for key, value in wanted.items()
+    )
 
 
 def _setting(rows: Sequence[Row], name: str) -> str:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from experiments.report.trial_files import (
     flatten_settings,
     look_up_setting,
 )
+from experiments.settings.derived import leaders, without_derived
 from experiments.stats.differences import Difference, Verdict
 from experiments.stats.summary import Summary, summarise
 from experiments.system import code
@@ -87,10 +89,16 @@ def rows_of(
     # A short name must not be that of a setting which does not vary, either.
     names = short_names(varied(results), flatten_settings(base_settings(results)))
     unchanged = "base" if results.base else report_title(results)
+    derived = leaders([*points.values()])
+    values = {v for point in points.values() for v in map(str, point.values())}
+    # Two files may each have a class of this name.
+    is_plain = len(set(map(value_text, values))) == len(values)
+    text_of = value_text if is_plain else one_line
     rows = []
     for key, group in members.items():
         label = next((trial.label for trial in group if trial.label), "")
-        changes = [f"{names[k]}={value_text(v)}" for k, v in points[key].items()]
+        shown = without_derived(points[key], derived)
+        changes = [f"{names[k]}={text_of(v)}" for k, v in shown.items()]
         name = label or ", ".join(changes) or unchanged
         rows.append(Row(points[key], tuple(group), label=label, name=name))
     keys = list(dict.fromkeys(key for row in rows for key in row.point))
@@ -169,8 +177,10 @@ def short_names(keys: Iterable[str], known: Iterable[str] = ()) -> dict[str, str
 
 
 def value_text(value: Any) -> str:
-    """Returns a setting's value as a row's name has it."""
-    return f"{value:g}" if isinstance(value, float) else one_line(str(value))
+    """Returns a setting's value as a row's name has it: of code in a file, what it is called."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return re.sub(r"[^\s(,=]*\.py:", "", one_line(str(value)))
 
 
 def settings_of(results: Results, row: Row, keys: Iterable[str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from experiments.report.finding import finding
 from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, base_of, short_names, value_text, varied
 from experiments.report.trial_files import Results, flatten_settings, look_up_setting
+from experiments.settings.derived import leaders
 from experiments.stats.summary import LEVEL
 
 VERDICTS = "against base"
@@ -70,6 +71,7 @@ def result_table(
     metrics = results.metrics
     notes = (
         _base_note(results),
+        _derived_note(results, rows),
         _question_note(question),
         _metrics_note(results, rows),
         *_score_notes(results),
@@ -227,6 +229,18 @@ def _base_note(results):
     values = {key: look_up_setting(results.base, key) for key in keys}
     changes = ", ".join(f"{names[key]}={value_text(values[key])}" for key in keys)
     return f"base: {changes}" + (f" ({results.config})" if results.config else "")
+
+
+def _derived_note(results, rows):
+    """Returns a note on the settings that names leave out, as others decide them."""
+    names = short_names(varied(results), flatten_settings(results.base))
+    following = {}
+    for key, leader in leaders([row.point for row in rows]).items():
+        following.setdefault(leader, []).append(names[key])
+    parts = [
+        f"{listed(keys)} with {names[leader]}" for leader, keys in following.items()
+    ]
+    return f"goes with others: {'; '.join(parts)}" if parts else ""
 
 
 def _question_note(question):

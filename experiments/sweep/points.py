@@ -17,6 +17,7 @@ from typing import Any
 
 from experiments.errors import UserError, hint
 from experiments.settings import check_key, plain
+from experiments.settings.derived import leaders, without_derived
 from experiments.settings.user_code import load_file
 
 Point = Mapping[str, Any]
@@ -59,7 +60,7 @@ def expand(
 
     A sweep that takes an argument gets `config`. `seeds` puts seeds 0 … seeds − 1 innermost.
     A point may have a "label", its row's name; in a product labels join, and a part without
-    one is named by what it sets.
+    one is named by what it sets, but for what follows from that.
 
     Raises SweepError for an unknown or empty sweep, and for two that set the same key.
     """
@@ -80,7 +81,11 @@ def expand(
                 f"sweeps {a!r} and {b!r} both set {keys}: their product would overwrite "
                 "one with the other; sweep one of them, or write a third"
             )
-    return [_joined(points) for points in itertools.product(*sweeps.values())]
+    named = []
+    for points in sweeps.values():
+        derived = leaders(points)
+        named.append([(point, without_derived(point, derived)) for point in points])
+    return [_joined(parts) for parts in itertools.product(*named)]
 
 
 def select_points(points: list[Point], only: str) -> list[Point]:
@@ -176,18 +181,21 @@ def _keys(points):
     return keys - {"label"}
 
 
-def _joined(points):
+def _joined(parts):
+    """Returns the product of points, of pairs (point, the same without what is derived)."""
     joined = {}
-    for point in points:
+    for point, _ in parts:
         joined |= point
     if "label" not in joined:
         return joined
     labels = []
-    for point in points:
+    for point, short in parts:
         # A row is named without its seed, as its trials differ in nothing else.
-        row = {key: value for key, value in point.items() if key != "seed"}
-        if row:
-            labels.append(row.get("label") or describe_point(row))
+        row = {key: value for key, value in short.items() if key != "seed"}
+        if label := point.get("label"):
+            labels.append(label)
+        elif row:
+            labels.append(describe_point(row))
     return {**joined, "label": ", ".join(labels)}
 
 

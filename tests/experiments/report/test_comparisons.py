@@ -3,9 +3,12 @@
 import csv
 import json
 import math
+import sys
 
 import pytest
 
+from experiments.errors import UserError
+from experiments.report import load
 from experiments.report.questions import Question
 from experiments.report.trial_files import read_results
 from experiments.report.write import write_report, write_results
@@ -74,6 +77,22 @@ def test_a_question_has_its_own_comparisons(workdir, tmp_path):
         "compared: each row with score=scaled_dot of the same d_k" in text
     )
     assert "(against d_k=8)" in text
+
+
+def test_pandas_has_trials_and_comparisons(workdir):
+    pytest.importorskip("pandas")
+    trials, comparisons = load(workdir, base="score=scaled_dot", within=("d_k",))
+    assert len(trials) == 8 and set(trials["model.d_k"]) == {8, 16}
+    assert set(comparisons["row"]) == {"score=additive", "score=additive, d_k=8"}
+    bleu = comparisons[comparisons.metric == "exact_match"]
+    assert bleu.difference.tolist() == pytest.approx([-10.0, -10.0], abs=0.01)
+    assert (comparisons.p <= 1).all()
+
+
+def test_without_pandas_the_remedy_is_named(workdir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        load(workdir)
 
 
 def test_what_is_not_finite_is_missing(tmp_path):

@@ -91,7 +91,10 @@ def test_a_group_without_such_a_row_has_no_base():
             "--base=adaptive: no row is called so; there are base, ",
         ),
         (Question("scaled_dot 5"), "; did you mean scaled_dot"),
-        (Question("score=dot"), "no row has it; there are model.score: mine.py:Own, "),
+        (
+            Question("score=dot"),
+            "no row has it; there are model.score: Own, scaled_dot",
+        ),
         (
             Question("score=scaled_dot"),
             "3 rows have it that are compared with each other (base, scaled_dot 4, "

@@ -69,6 +69,33 @@ def test_rows_are_points_without_seed_in_order_of_appearance(tmp_path):
     assert d_k4.summary("perplexity") is None
 
 
+def test_names_have_what_sets_rows_apart(tmp_path):
+    """Not the rest of what a sweep sets with it, nor where a class lies."""
+    sizes = ({"model.d_model": d, "model.d_ff": 4 * d} for d in (16, 32))
+    scores = ("lib/my_score.py:Q(t=2)", "softcap(inner=a.py:B)")
+    points = [{}, *sizes, *({"model.score": score} for score in scores)]
+    trials = [(point | {"seed": 0}, None, None) for point in points]
+    rows = rows_of(read_results(fakes.sweep(tmp_path, trials)))
+    assert [row.name for row in rows] == [
+        "base",
+        "d_model=16",
+        "d_model=32",
+        "score=Q(t=2)",
+        "score=softcap(inner=B)",
+    ]
+    assert rows[1].settings == {
+        "model.d_model": 16,
+        "model.d_ff": 64,
+        "model.score": "scaled_dot",
+    }
+
+
+def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path):
+    trials = [({"model.score": f"{x}.py:Q", "seed": 0}, None, None) for x in "ab"]
+    rows = rows_of(read_results(fakes.sweep(tmp_path, trials)))
+    assert [row.name for row in rows] == ["score=a.py:Q", "score=b.py:Q"]
+
+
 def test_one_code_is_told_of_in_no_word(tmp_path):
     results = read_results(workdir_of(tmp_path, dict.fromkeys(MIXED, NEW)))
     assert of_one_code(results) == (results, "")
