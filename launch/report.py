@@ -5,6 +5,7 @@
     python -m launch.report --workdir=runs/quick --differences=bleu --sort
     python -m launch.report --workdir=runs/quick --cost --figures
     python -m launch.report --workdir=runs/mine --base=score=scaled_dot --within=d_k
+    python -m launch.report --workdir=runs/mine --pairs=score
 
 The first prints the table and the paths of report.md, .csv, .tex and .html, and of
 comparisons.csv and .json, which stand in the workdir. The second says of each row whether it
@@ -12,8 +13,8 @@ is equal to base within what matters to you. The third prints the differences to
 metric too, a line a row with its interval drawn, from the lowest to the highest. The fourth
 has columns of arithmetic, time and memory, a figure of quality against them, and writes every
 figure to the folder figures as SVG and PDF. The fifth compares each row with the one of
-scaled dot products at its own d_k, and corrects for these comparisons alone. --out=DIR writes
-all of it elsewhere.
+scaled dot products at its own d_k, the sixth every two scores that have the rest in common;
+both correct for these comparisons alone. --out=DIR writes all of it elsewhere.
 """
 
 from absl import flags
@@ -41,6 +42,14 @@ _BASE = flags.DEFINE_string(
     "",
     "The row that others are compared with: its label, its name, or settings that it has, "
     "as score=scaled_dot; without it, the sweep's base",
+)
+
+
+_PAIRS = flags.DEFINE_list(
+    "pairs",
+    [],
+    "In place of a base, pairs of rows, as 'one head:base', or a setting of which all pairs "
+    "are compared, as score",
 )
 
 
@@ -90,7 +99,7 @@ def main():
         cost=_COST.value,
         figures=_FIGURES.value,
         mixed_code=_MIXED_CODE.value,
-        question=Question(_BASE.value, tuple(_WITHIN.value)),
+        question=Question(_BASE.value, tuple(_WITHIN.value), tuple(_PAIRS.value)),
     )
     if listed:
         print_differences(written.rows, listed, _SORT.value)

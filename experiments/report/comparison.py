@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.questions import USUAL, Question, groups_of
+from experiments.report.questions import USUAL, Question, pairs_of
 from experiments.report.rows import Row
 from experiments.report.trial_files import TrialResult
 from experiments.report.trial_outputs import read_sentences
@@ -37,6 +37,7 @@ def compare(
 ) -> list[Row]:
     """Returns the rows with their bases, their differences to these, and verdicts.
 
+    Of a question of pairs it returns a row for each pair, with the base of that.
     `sentences` is by default `read_sentences`. `interest` are {metric key: the smallest
     difference, in the units of the table, that matters}: a row whose interval lies within
     it on both sides is equal. A table that was judged several times has had a number of
@@ -62,14 +63,16 @@ def compare_at(
 ) -> list[Row]:
     """Returns the rows with all their trials, compared by the first seeds at a look's level."""
     seen = []
+    trials = {}
     for row in rows:
         known = [trial for trial in row.trials if trial.seed is not None]
         first = tuple(trial for trial in known if trial.seed < look.seeds)
         seen.append(dataclasses.replace(row, trials=first))
+        trials[row.name, frozenset(row.point.items())] = row.trials
     judged = _compare(seen, sentences, metrics, interest, look.level, question)
     return [
-        dataclasses.replace(judgement, trials=row.trials)
-        for judgement, row in zip(judged, rows, strict=True)
+        dataclasses.replace(row, trials=trials[row.name, frozenset(row.point.items())])
+        for row in judged
     ]
 
 
@@ -92,27 +95,47 @@ def next_plan(
 
 
 def _compare(rows, sentences, metrics, interest, level, question):
-    groups = groups_of(rows, question)
-    bases = {i: group.base for group in groups for i in group.rows}
-    rows = [dataclasses.replace(row, base=bases.get(i)) for i, row in enumerate(rows)]
+    asked = pairs_of(rows, question)
+    # Scores on other text are no evidence for or against a row.
+    asked = [
+        (i, None if base is None or _are_apart(rows[i], rows[base]) else base)
+        for i, base in asked
+    ]
+    compared = [dataclasses.replace(rows[i], base=base) for i, base in asked]
     # Of one corpus all is one family, whatever is compared within what.
     families = {}
-    for group in groups:
-        if group.comparisons:
-            corpora = rows[group.base].corpora
-            families.setdefault(corpora, []).append(group)
-    compared = sum(group.comparisons for group in groups)
+    for place, (_, base) in enumerate(asked):
+        if base is not None:
+            families.setdefault(rows[base].corpora, []).append(place)
+    total = sum(i != base for i, base in asked if base is not None)
+    bases = {base for i, base in asked if base is not None and i != base}
     for family in families.values():
-        places = sorted(i for group in family for i in group.rows)
+        own = [asked[place] for place in family]
+        comparisons = sum(i != base for i, base in own)
+        if not comparisons:
+            continue
+        members = sorted({i for pair in own for i in pair})
+        inside = {i: place for place, i in enumerate(members)}
+        pairs = Pairs(*np.array([[inside[i] for i in pair] for pair in own]).T)
         # Tables of different text are independent: their levels add up.
-        own_level = level * sum(group.comparisons for group in family) / compared
-        members = [rows[i] for i in places]
-        inside = [places.index(rows[i].base) for i in places]
-        pairs = Pairs(np.arange(len(places)), np.array(inside))
-        judged = _judge(members, pairs, sentences, metrics, interest, own_level)
-        for i, row in zip(places, judged, strict=True):
-            rows[i] = row
-    return rows
+        own_level = level * comparisons / total
+        of_family = [rows[i] for i in members]
+        judged = _judge(of_family, pairs, sentences, metrics, interest, own_level)
+        for place, (differences, verdicts) in zip(family, judged, strict=True):
+            i, base = asked[place]
+            is_one_of_many = i != base and (len(bases) > 1 or question.pairs)
+            compared[place] = dataclasses.replace(
+                compared[place],
+                differences=differences,
+                verdicts=verdicts,
+                against=rows[base].name if is_one_of_many else "",
+            )
+    return compared
+
+
+def _are_apart(row, base):
+    """Tells whether both have finished trials, of different text."""
+    return bool(row.corpora and base.corpora) and row.corpora != base.corpora
 
 
 def originals_of(rows: Sequence[Row], bases: Sequence[int]) -> list[int]:
@@ -132,7 +155,7 @@ def originals_of(rows: Sequence[Row], bases: Sequence[int]) -> list[int]:
 
 
 def _judge(rows, pairs, sentences, metrics, interest, level):
-    """Returns the rows of one corpus, each compared with its base, as one family."""
+    """Returns (differences, verdicts) of each pair of rows of one corpus, as one family."""
     originals = originals_of(rows, pairs.bases)
     stored = [{trial.seed: sentences(trial) for trial in row.finished} for row in rows]
     runs = {}
@@ -146,21 +169,20 @@ def _judge(rows, pairs, sentences, metrics, interest, level):
             columns[metric] = column
             runs[metric] = own
     contrasts = contrast([*columns.values()], pairs, level=level, originals=originals)
-    differences = [{} for _ in rows]
-    verdicts = [{} for _ in rows]
+    differences = [{} for _ in pairs.rows]
+    verdicts = [{} for _ in pairs.rows]
     for (metric, column), contrasted in zip(columns.items(), contrasts, strict=True):
         margin = interest.get(metric.key)
-        for i in range(len(rows)):
+        raw = None if margin is None else margin / metric.scale
+        for place, i in enumerate(pairs.rows):
             count = int(np.isfinite(column.values[i]).sum())
-            raw = None if margin is None else margin / metric.scale
-            found = difference(contrasted, i, metric.link, count, raw, level)
+            found = difference(contrasted, place, metric.link, count, raw, level)
             if found is not None:
-                differences[i][metric.key] = found
+                differences[place][metric.key] = found
             verdict = verdict_of(found, runs[metric][i], metric, margin)
-            if pairs.differ[i] and verdict is not None:
-                verdicts[i][metric.key] = verdict
-    judged = zip(rows, differences, verdicts, strict=True)
-    return [dataclasses.replace(r, differences=d, verdicts=v) for r, d, v in judged]
+            if pairs.differ[place] and verdict is not None:
+                verdicts[place][metric.key] = verdict
+    return list(zip(differences, verdicts, strict=True))
 
 
 def runs_of(
@@ -193,11 +215,14 @@ def _of_one_vocabulary(rows, pairs, runs):
     vocabularies = [
         {str(trial.record.get("vocabulary")) for trial in row.finished} for row in rows
     ]
+    others = {
+        i
+        for i, base in zip(*pairs, strict=True)
+        if len(vocabularies[i] | vocabularies[base]) > 1
+    }
     return [
-        own
-        if len(vocabularies[i] | vocabularies[base]) < 2
-        else own._replace(values={}, tables={})
-        for own, i, base in zip(runs, *pairs, strict=True)
+        own._replace(values={}, tables={}) if i in others else own
+        for i, own in enumerate(runs)
     ]
 
 

@@ -23,9 +23,14 @@ NUMBERS = (
 
 
 def comparison_records(
-    rows: Sequence[Row], metrics: Sequence[Metric], question: Question
+    rows: Sequence[Row],
+    metrics: Sequence[Metric],
+    question: Question,
+    pairs: Sequence[Row] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns {column: value} of each compared row and metric, in the table's order.
+
+    `pairs` are what was compared, with bases among `rows`; None for the rows.
 
     Numbers are in the unit that tables have (`unit`, as "%"), and not rounded; None for
     none. `values` and `base_values` are those of seeds, in the order of `seeds` and
@@ -33,8 +38,8 @@ def comparison_records(
     is corrected for all of them.
     """
     records = []
-    for i, row in enumerate(rows):
-        if row.base is None or row.base == i:
+    for row in rows if pairs is None else pairs:
+        if row.base is None or not row.verdicts:
             continue
         base = rows[row.base]
         for metric in metrics:

@@ -22,12 +22,15 @@ _LARGEST_BOUND = 0.25
 """A bound of more than this share of the metric itself is no news."""
 
 
-def finding(rows: Sequence[Row], metrics: Sequence[Metric] = METRICS) -> str:
-    """Returns what the rows show against the base.
+def finding(
+    rows: Sequence[Row], metrics: Sequence[Metric] = METRICS, are_pairs: bool = False
+) -> str:
+    """Returns what the rows show against their bases.
 
-    "" for a table without results, and for a single row.
+    "" for a table without results, and for a single row. Each of `are_pairs` is a row with
+    a base that is no other of them.
     """
-    apart = _corpora(rows)
+    apart = [] if are_pairs else _corpora(rows)
     diverged = _diverged(rows)
     if not any(row.differences for row in rows):
         sentences = [*apart, *diverged]
@@ -97,11 +100,7 @@ def _decided(decided, rows, metrics):
     """Returns sentences on the rows with a verdict for one side."""
     if not decided:
         return []
-    base = base_of(rows)
-    parts = []
-    for row in decided:
-        than = "" if row.base == base else f" than {rows[row.base].name}"
-        parts.append(_difference(row, metrics, than))
+    parts = [_difference(row, metrics) for row in decided]
     if len(decided) <= MOST_NAMED:
         return [f"{'; '.join(parts)}."]
     counts = []
@@ -114,18 +113,17 @@ def _decided(decided, rows, metrics):
     firsts = {}
     for row, part in zip(decided, parts, strict=True):
         firsts.setdefault(frozenset(_sides(row)), part)
-    others = sum(row.base != i for i, row in enumerate(rows))
+    others = sum(bool(row.verdicts) for row in rows)
+    base = "their bases" if any(row.against for row in decided) else "base"
     return [
-        f"{len(decided)} of {others} rows differ from base: {', '.join(counts)}.",
+        f"{len(decided)} of {others} rows differ from {base}: {', '.join(counts)}.",
         f"The clearest: {'; '.join(firsts.values())}.",
     ]
 
 
-def _difference(row, metrics, than):
-    """Describes a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]".
-
-    `than` names its base where that is not the table's.
-    """
+def _difference(row, metrics):
+    """Describes a row's first decided difference: "h=1 is worse: perplexity 0.28 higher [...]"."""
+    than = f" than {row.against}" if row.against else ""
     kinds = {}
     for metric in metrics:
         verdict = row.verdicts.get(metric.key)

@@ -1,5 +1,6 @@
 """Gives what a report has as pandas DataFrames."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from experiments.report.formats import trial_table
 from experiments.report.questions import Question
 from experiments.report.rows import of_one_code
 from experiments.report.trial_files import read_results
+from experiments.report.tuned_rows import compared_rows
 from experiments.report.write import compare_rows
 
 
@@ -21,11 +23,16 @@ class Frames(NamedTuple):
     """A line for each compared row and metric, as comparisons.json has them."""
 
 
-def load(workdir: str | Path, base: str = "", within: tuple[str, ...] = ()) -> Frames:
+def load(
+    workdir: str | Path,
+    base: str = "",
+    within: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+) -> Frames:
     """Returns the trials and the comparisons of a sweep's or a run's workdir.
 
-    `base` and `within` say which rows are compared with which, as in `launch.report`.
-    Nothing is written.
+    `base`, `within` and `pairs` say which rows are compared with which, as in
+    `launch.report`. Nothing is written.
 
     Raises:
       UserError: without pandas, and for a question that the table has no rows for.
@@ -38,7 +45,9 @@ def load(workdir: str | Path, base: str = "", within: tuple[str, ...] = ()) -> F
     results = read_results(workdir)
     columns, records = trial_table(results)
     trials = pandas.DataFrame(records, columns=columns)
-    question = Question(base, tuple(within))
-    rows = compare_rows(of_one_code(results)[0], question=question)
-    compared = comparison_records(rows, results.metrics, question)
-    return Frames(trials, pandas.DataFrame(compared))
+    question = Question(base, tuple(within), tuple(pairs))
+    results, _ = of_one_code(results)
+    compared = compare_rows(results, question=question)
+    rows = compared_rows(results)
+    records = comparison_records(rows, results.metrics, question, compared)
+    return Frames(trials, pandas.DataFrame(records))

@@ -42,12 +42,12 @@ def render_page(
     rows: Sequence[Row],
     table: Table,
     figures: PageFigures,
+    pairs: Sequence[Row] = (),
 ) -> str:
-    """Returns report.html."""
+    """Returns report.html; `pairs` are what was compared where that are not the rows."""
     metrics = results.metrics
     maps = attention_maps(figures.maps)
     heads = grids(figures.heads)
-    pairs = differing(rows, metrics)
     # The scripts are within the page, which so needs no other file and no network.
     script = "\n".join(_read(name) for name in SCRIPTS)
     digest = hashlib.sha256(script.encode()).digest()
@@ -68,14 +68,14 @@ def render_page(
         swatches=_swatches(figures.lined),
         best=_best(table, rows, metrics),
         verdicts=[_verdicts_of(row) for row in rows],
-        bars={metric.key: interval_bars(rows, metric) for metric in metrics},
+        bars={metric.key: interval_bars(pairs or rows, metric) for metric in metrics},
         long=LONG,
         texts=TEXTS,
         figures=figures,
         heads=heads,
         maps=maps,
         maps_note=figures.maps_note,
-        pairs=pairs,
+        pairs=differing(rows, metrics),
         runs=runs_of_rows(results, rows),
         data=data,
     )

@@ -67,9 +67,14 @@ class PageFigures:
 
 
 def draw_figures(
-    results: Results, rows: Sequence[Row], cost: bool = False
+    results: Results,
+    rows: Sequence[Row],
+    cost: bool = False,
+    pairs: Sequence[Row] = (),
 ) -> PageFigures:
     """Draws the figures of a report, with `cost` that of quality against cost too.
+
+    `pairs` are what was compared where that are not the rows.
 
     Where there are many rows, a figure has those whose differences are decided or largest.
     """
@@ -88,7 +93,8 @@ def draw_figures(
         *_entropies(maps, rows, finished),
         *[Figure(*picture) for picture in pictures(heads)],
     ]
-    forests = {metric.key: _forest(rows, metric, metrics) for metric in metrics}
+    compared = pairs or rows
+    forests = {metric.key: _forest(compared, metric, metrics) for metric in metrics}
     return PageFigures(
         forests={key: figure for key, figure in forests.items() if figure},
         figures=figures,
@@ -119,11 +125,13 @@ def _chosen(shown, total) -> str:
 def _forest(rows, metric, metrics) -> Figure | None:
     """Draws a metric's forest plot; None where nothing is compared."""
     having = [row for row in rows if metric.key in row.differences]
+    # Without their bases, which are places among all rows.
+    alone = [dataclasses.replace(row, base=None) for row in having]
     drawn = []
-    for row in (having[i] for i in notable(having, MAX_LINES, metrics)):
+    for row in (having[i] for i in notable(alone, MAX_LINES, metrics)):
         difference = row.differences[metric.key]
         text = " ".join(mean_and_interval(difference, metric))
-        drawn.append((row.name, difference, row.verdicts[metric.key].words, text))
+        drawn.append((row.title, difference, row.verdicts[metric.key].words, text))
     picture = points.forest(drawn, metric.heading, metric.scale)
     if picture is None:
         return None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import UserError, hint
 from experiments.report.rows import Row, base_of, value_text
+from experiments.settings.derived import leaders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +25,17 @@ class Question:
     "score=scaled_dot" or "model.d_k=4,model.h=2"; "" for the table's own."""
     within: tuple[str, ...] = ()
     """Settings of which a row and its base have the same values, as "d_k"."""
+    pairs: tuple[str, ...] = ()
+    """In place of a base: pairs of rows, as "one head:base", or settings, as "score", of which
+    all pairs of rows are compared that have the rest in common, or what `within` names."""
 
     @property
     def text(self) -> str:
         """What is asked, in a few words."""
-        base = f"against {self.base or 'base'}"
-        return f"{base} within {', '.join(self.within)}" if self.within else base
+        what = f"against {self.base or 'base'}"
+        if self.pairs:
+            what = f"pairs {', '.join(self.pairs)}"
+        return f"{what} within {', '.join(self.within)}" if self.within else what
 
 
 USUAL = Question()
@@ -45,6 +51,83 @@ class Group(NamedTuple):
     @property
     def comparisons(self) -> int:
         return 0 if self.base is None else len(self.rows) - 1
+
+
+def pairs_of(rows: Sequence[Row], question: Question) -> list[tuple[int, int | None]]:
+    """Returns (row, base) by their places, each asked-for pair once.
+
+    Without `question.pairs` that is each row with the base of its group, which has itself.
+
+    Raises:
+      UserError: as `groups_of`; for pairs also where nothing is a pair.
+    """
+    if not question.pairs:
+        groups = groups_of(rows, question)
+        bases = {i: group.base for group in groups for i in group.rows}
+        return [(i, bases.get(i)) for i in range(len(rows))]
+    if question.base:
+        raise UserError(
+            f"--base={question.base}: the pairs of --pairs have their own bases: give one of "
+            "the two"
+        )
+    found = {}
+    for text in question.pairs:
+        # A pair may be asked for twice, the other way around too.
+        for pair in _pairs_named(rows, text, question):
+            if pair[::-1] not in found:
+                found[pair] = None
+    return list(found)
+
+
+def _pairs_named(rows, text, question):
+    """Returns the pairs of "A:B", or of a setting."""
+    for place in (i for i, letter in enumerate(text) if letter == ":"):
+        # Names of classes have colons too.
+        sides = [_named_or_none(rows, s) for s in (text[:place], text[place + 1 :])]
+        if all(side is not None and len(side) == 1 for side in sides):
+            row, base = (side[0] for side in sides)
+            if row == base:
+                raise UserError(f"--pairs={text}: both are {rows[row].name}")
+            return [(row, base)]
+    if ":" in text:
+        row, _, base = text.partition(":")
+        for side in (row, base):
+            if len(_named(rows, side, "pairs")) > 1:
+                raise UserError(
+                    f"--pairs={text}: several rows are {side}; name one of them"
+                )
+    setting = _setting(rows, text)
+    same = [_setting(rows, name) for name in question.within]
+    if not same:
+        derived = leaders([row.point for row in rows])
+        same = [
+            key
+            for key in dict.fromkeys(key for row in rows for key in row.settings)
+            if setting not in (key, derived.get(key))
+        ]
+    pairs = []
+    for i, row in enumerate(rows):
+        for base in range(i):
+            apart = {k for k in (*same, setting) if _differ(row, rows[base], k)}
+            if apart == {setting}:
+                pairs.append((i, base))
+    if not pairs:
+        raise UserError(
+            f"--pairs={text}: no two rows differ in it and have the rest in common: name "
+            "what they are to have in common, by --within"
+        )
+    return pairs
+
+
+def _differ(row, other, key):
+    return row.settings.get(key) != other.settings.get(key)
+
+
+def _named_or_none(rows, text):
+    try:
+        return _named(rows, text)
+    except UserError:
+        return None
 
 
 def groups_of(rows: Sequence[Row], question: Question = USUAL) -> list[Group]:
@@ -115,7 +198,7 @@ def _apart(rows, places):
     return sorted(k for k in keys if len({rows[i].settings.get(k) for i in places}) > 1)
 
 
-def _named(rows: Sequence[Row], text: str) -> list[int]:
+def _named(rows: Sequence[Row], text: str, flag: str = "base") -> list[int]:
     """Returns the rows of a label or a name, else those that have the settings."""
     for called in (lambda row: row.label, lambda row: row.name):
         if found := [i for i, row in enumerate(rows) if called(row) == text]:
@@ -123,7 +206,7 @@ def _named(rows: Sequence[Row], text: str) -> list[int]:
     if "=" not in text:
         names = [row.label or row.name for row in rows]
         raise UserError(
-            f"--base={text}: no row is called so; there are {', '.join(names[:8])}"
+            f"--{flag}={text}: no row is called so; there are {', '.join(names[:8])}"
             f"{', …' if len(names) > 8 else ''}{hint(text, names)}"
         )
     wanted = {}
@@ -137,7 +220,7 @@ def _named(rows: Sequence[Row], text: str) -> list[int]:
             for key in wanted
         }
         known = "; ".join(f"{key}: {', '.join(v[:8])}" for key, v in values.items())
-        raise UserError(f"--base={text}: no row has it; there are {known}")
+        raise UserError(f"--{flag}={text}: no row has it; there are {known}")
     return found
 
 

@@ -44,6 +44,13 @@ class Row:
     verdicts: Mapping[str, Verdict] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """{dotted key: value} of all settings that vary in the table, the base's values too."""
+    against: str = ""
+    """The name of its base, where not all rows are compared with the same."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and that of its base where not all rows are compared with the same."""
+        return f"{self.name} against {self.against}" if self.against else self.name
 
     @property
     def finished(self) -> tuple[TrialResult, ...]:

@@ -62,13 +62,15 @@ def result_table(
     cost: bool = False,
     caution: str = "",
     question: Question = USUAL,
+    pairs: Sequence[Row] = (),
 ) -> Table:
     """Builds the ablation table of compared `rows`, with a column for each metric.
 
     With `cost` it has the columns of `experiments.report.costs` too. `question` is what was
-    asked of the rows.
+    asked of the rows, and `pairs` are what was compared where that are not the rows.
     """
     metrics = results.metrics
+    compared = pairs or rows
     notes = (
         _base_note(results),
         _derived_note(results, rows),
@@ -78,7 +80,7 @@ def result_table(
         improving_note(rows),
         NOTE if cost else "",
     )
-    grids = {metric.key: _differences(metric, rows) for metric in metrics}
+    grids = {metric.key: _differences(metric, compared) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
     problems = []
     for status in ("failed", "diverged", "unfinished"):
@@ -89,10 +91,12 @@ def result_table(
         results=_results(rows, metrics, cost),
         notes=tuple(filter(None, notes)),
         differences=differences,
-        difference_notes=_difference_notes(rows) if differences else (),
+        difference_notes=_difference_notes(compared) if differences else (),
         problems=tuple(problems),
         caution=caution,
-        finding=" ".join(filter(None, (caution, finding(rows, metrics)))),
+        finding=" ".join(
+            filter(None, (caution, finding(compared, metrics, bool(pairs))))
+        ),
     )
 
 
@@ -115,13 +119,10 @@ def _results(rows, metrics, cost):
         if any(row.summary(measure.key) for row in rows):
             texts = [measure.text_of_row(row) or MISSING for row in rows]
             columns[measure.heading] = texts
-    base = base_of(rows)
     verdicts = []
     for row in rows:
         text = verdict_text(row, metrics)
-        if text and row.base != base:
-            text += f" (against {rows[row.base].name})"
-        verdicts.append(text)
+        verdicts.append(f"{text} (against {row.against})" if row.against else text)
     if any(verdicts):
         columns[VERDICTS] = verdicts
     return Grid.of("Results", columns)
@@ -158,7 +159,7 @@ def _differences(metric, rows):
     if not (has_ours or has_papers):
         return None
     headings = ["", metric.heading]
-    columns = [[row.name for row in rows], _means(metric, rows)]
+    columns = [[row.title for row in rows], _means(metric, rows)]
     if has_ours:
         headings += ["difference", "95 % interval", "p", "d", "runs", "verdict"]
         columns += zip(*(_difference_cells(metric, row) for row in rows), strict=True)
@@ -247,6 +248,8 @@ def _question_note(question):
     if question == USUAL:
         return ""
     of_same = f" of the same {listed(question.within)}" if question.within else ""
+    if question.pairs:
+        return f"compared: pairs of {listed(question.pairs)}{of_same}"
     return f"compared: each row with {question.base or 'the base'}{of_same}"
 
 

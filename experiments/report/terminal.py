@@ -76,7 +76,7 @@ def print_differences(
             texts = mean_and_interval(difference, metric)
             drawn = _drawn_interval(bar) if bar else ""
             verdict = str(row.verdicts[metric.key]._replace(detail=""))
-            lines.append((difference.mean, (row.name, *texts, drawn, verdict)))
+            lines.append((difference.mean, (row.title, *texts, drawn, verdict)))
     if not lines:
         text = f"{metric.name}: no row is compared; it takes a base, and two seeds of a row"
         print_line(console, text)

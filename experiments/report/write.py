@@ -37,6 +37,7 @@ class Report:
 
     table: Table
     rows: Sequence[Row]
+    """What was compared."""
     markdown: Path
     csv: Path
     latex: Path
@@ -83,14 +84,18 @@ def write_results(
     everything = dataclasses.replace(results, workdir=Path(out))
     results, caution = of_one_code(everything, mixed_code)
     results = dataclasses.replace(results, metrics=_given(results))
-    rows = compare_rows(results, interest, question)
-    table = result_table(results, rows, cost, caution, question)
+    compared = compare_rows(results, interest, question)
+    rows, pairs = compared, ()
+    if question.pairs:
+        rows, pairs = compared_rows(results), compared
+    table = result_table(results, rows, cost, caution, question, pairs)
     if results.tuned:
-        untuned = _compare(untuned_rows(results), results, interest, question)
+        own = untuned_rows(results)
+        untuned = own if pairs else _compare(own, results, interest, question)
         table = with_tuning(table, results, rows, untuned)
     report = Report(
         table=table,
-        rows=rows,
+        rows=compared,
         markdown=results.workdir / "report.md",
         csv=results.workdir / "report.csv",
         latex=results.workdir / "report.tex",
@@ -98,13 +103,13 @@ def write_results(
         comparisons=results.workdir / "comparisons.csv",
         figures=results.workdir / "figures" if figures else None,
     )
-    drawn = draw_figures(results, rows, cost)
-    records = comparison_records(rows, results.metrics, question)
+    drawn = draw_figures(results, rows, cost, pairs)
+    records = comparison_records(rows, results.metrics, question, compared)
     files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
         report.latex: to_latex(results, rows, table),
-        report.html: render_page(results, rows, table, drawn),
+        report.html: render_page(results, rows, table, drawn, pairs),
         report.comparisons: comparisons_csv(records),
         report.comparisons.with_suffix(".json"): comparisons_json(records),
     }
@@ -131,7 +136,7 @@ def compare_rows(
 ) -> list[Row]:
     """Groups the trials over their seeds and compares each row with its base.
 
-    Rows are in the order of the sweep.
+    Rows are in the order of the sweep; of a question of pairs there is one for each pair.
     """
     return _compare(compared_rows(results), results, interest, question)
 

@@ -119,3 +119,21 @@ def test_a_sweep_of_one_row_has_no_comparisons(tmp_path):
     report = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
     assert json.loads(report.comparisons.with_suffix(".json").read_text()) == []
     assert not math.isnan(len(report.rows))
+
+
+def test_pairs_are_in_every_file(workdir, tmp_path):
+    results = read_results(workdir, fakes.REPORTED)
+    report = write_results(results, tmp_path, question=Question(pairs=("score",)))
+    records, _ = read(report)
+    assert {(record["row"], record["base"]) for record in records} == {
+        ("score=additive", "base"),
+        ("score=additive, d_k=8", "d_k=8"),
+    }
+    assert {record["question"] for record in records} == {"pairs score"}
+    text = report.markdown.read_text()
+    assert "compared: pairs of score" in text
+    assert "| score=additive, d\\_k=8 against d\\_k=8 |" in text.replace("d_k", "d\\_k")
+    page = report.html.read_text()
+    assert "score=additive, d_k=8 against d_k=8" in page
+    # All rows are in the table of results, none with a verdict.
+    assert "d_k=8" in page and "(against" not in page

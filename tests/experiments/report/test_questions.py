@@ -10,7 +10,7 @@ from experiments.errors import UserError
 from experiments.evaluation.metrics import BLEU
 from experiments.report import comparison
 from experiments.report.finding import finding
-from experiments.report.questions import Group, Question, groups_of
+from experiments.report.questions import Group, Question, groups_of, pairs_of
 from tests.experiments.report.test_comparison import nothing_kept, row
 
 pytestmark = pytest.mark.quick
@@ -141,7 +141,7 @@ def test_rows_are_judged_against_their_partners_and_the_finding_says_so():
     assert rows[1].differences == rows[2].differences == {}
     text = finding(rows, [BLEU])
     assert "mine.py:Own 4 is better than scaled_dot 4: BLEU is 3.00 higher" in text
-    assert "mine.py:Own 16 is better: BLEU is 3.00 higher" in text
+    assert "mine.py:Own 16 is better than base: BLEU is 3.00 higher" in text
 
 
 QUESTIONS = {
@@ -196,3 +196,80 @@ def test_false_verdicts_come_in_one_table_of_twenty(name):
         wrong += any(word in ("better", "worse") for word in words)
     # 3.3 standard errors above 5 %.
     assert wrong / tables < 0.05 + 3.3 * np.sqrt(0.05 * 0.95 / tables)
+
+
+# Pairs
+
+
+def test_pairs_are_named_or_all_of_a_setting():
+    rows = product(SCORES)
+    for text in ("mine.py:Own 4:base", "d_k=4,score=mine.py:Own:base"):
+        assert pairs_of(rows, Question(pairs=(text,))) == [(4, 0)]
+    both = Question(pairs=("base:mine.py:Own 4", "mine.py:Own 4:base"))
+    assert pairs_of(rows, both) == [(0, 4)]
+    assert pairs_of(rows, Question(pairs=("score",))) == [(3, 0), (4, 1), (5, 2)]
+    widths = [(1, 0), (2, 0), (2, 1), (4, 3), (5, 3), (5, 4)]
+    assert pairs_of(rows, Question(pairs=("d_k",))) == widths
+    within = Question(pairs=("d_k",), within=("score",))
+    assert pairs_of(rows, within) == widths
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (
+            Question(pairs=("base:bas",)),
+            "--pairs=bas: no row is called so; there are base",
+        ),
+        (Question(pairs=("base:base",)), "--pairs=base:base: both are base"),
+        (Question(pairs=("d_k=4:base",)), "several rows are d_k=4; name one of them"),
+        (Question(pairs=("h",)), "h does not vary in this table"),
+        (
+            Question(base="base", pairs=("d_k",)),
+            "the pairs of --pairs have their own bases",
+        ),
+    ],
+)
+def test_pairs_that_are_none_say_why(question, message):
+    with pytest.raises(UserError) as raised:
+        pairs_of(product(SCORES), question)
+    assert message in str(raised.value)
+
+
+def test_rows_that_share_nothing_are_no_pairs_of_a_setting():
+    rows = [product(SCORES)[i] for i in (0, 4)]
+    with pytest.raises(UserError, match="no two rows differ in it and have the rest"):
+        pairs_of(rows, Question(pairs=("score",)))
+
+
+def test_a_pair_is_judged_as_such():
+    def bleus(settings, seed):
+        gain = {16: 0.0, 4: 3.0, 8: 3.05}[settings["model.d_k"]]
+        return 20.0 + gain + 0.1 * seed
+
+    question = Question(pairs=("d_k",))
+    judged = comparison.compare(
+        product(SCORES, bleus), nothing_kept, [BLEU], question=question
+    )
+    assert [row.title for row in judged[:3]] == [
+        "scaled_dot 4 against base",
+        "scaled_dot 8 against base",
+        "scaled_dot 8 against scaled_dot 4",
+    ]
+    means = [row.differences["bleu"].mean for row in judged]
+    assert means == pytest.approx(2 * [3.0, 3.05, 0.05], abs=0.01)
+    words = [row.verdicts["bleu"].words for row in judged]
+    assert words[:2] == ["better", "better"]
+    text = finding(judged, [BLEU], are_pairs=True)
+    assert text.startswith(
+        "6 of 6 rows differ from their bases: 6 better. The clearest: "
+    )
+
+
+def test_rows_of_other_text_are_no_evidence_in_pairs_either():
+    values = {"model.h": [4, 2], "data.length": [64, 32]}
+    rows = product(values, corpus=lambda settings: str(settings["data.length"]))
+    asked = Question(pairs=("base:4 32", "h"))
+    judged = comparison.compare(rows, nothing_kept, [BLEU], question=asked)
+    assert [row.base for row in judged] == [None, 0, 1]
+    assert [bool(row.verdicts) for row in judged] == [False, True, True]
