@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -36,6 +36,17 @@ class Trial(NamedTuple):
     """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
     role: str = ""
     """What it is for in a sweep that tunes, see `experiments.sweep.tuning`."""
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return title_of(self.name, self.label, self.point)
+
+
+def title_of(name: str, label: str, point: Mapping[str, Any]) -> str:
+    """Returns the label of a trial's row with its seed; its name where it has no label."""
+    seed = f" seed={point['seed']}" if "seed" in point else ""
+    return f"{label}{seed}" if label else name
 
 
 def plan_trials(

@@ -118,4 +118,4 @@ class Progress:
             text = f"FAILED: {result.get('error', 'no result was written')}"
         done = self._already + len(self._ended | self._failed)
         count = f"{done}/{self._already + len(self._todo)}"
-        print_line(self._console, f"[{count}] {trial.name}: {text}")
+        print_line(self._console, f"[{count}] {trial.title}: {text}")

@@ -17,6 +17,7 @@ from experiments.sweep.claims import (
     read_claim,
     read_joiner,
 )
+from experiments.sweep.plan import title_of
 from experiments.sweep.workdir import is_cancelled, read_sweep_file
 from experiments.system.files import DamagedError, read_json
 
@@ -29,6 +30,7 @@ class TrialStatus(NamedTuple):
     """Holds how a trial stands; what does not apply is None."""
 
     name: str
+    """Its label and seed, else what it changes."""
     directory: str
     state: str
     """One of `STATES`."""
@@ -100,7 +102,9 @@ def read_status(workdir: Path, work: Mapping[str, float] = NOTHING) -> Status:
 
 def _trial_status(workdir, entry, listing) -> TrialStatus:
     directory = workdir / entry["directory"]
-    status = TrialStatus(entry.get("name", ""), entry["directory"], "waiting")
+    label, point = entry.get("label", ""), entry.get("point", {})
+    title = title_of(entry.get("name", ""), label, point)
+    status = TrialStatus(title, entry["directory"], "waiting")
     name = directory.name
     if listing.is_taken(name) and name not in listing.ended:
         return _running(workdir, status, listing.numbers[name])

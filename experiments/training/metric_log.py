@@ -25,6 +25,8 @@ _TRAIN = {
 class Log:
     """Writes one line for all the steps since the last: means, and speeds over that time.
 
+    The first steps of a process are no part of speeds, as they are compiled then.
+
     `clock()` gives the seconds of a line, `say` gets it as text; `peak` is what the devices
     can do, in FLOP/s, or None where that is not known; `trackers` get each line; `noted`
     what another log had `noted`; `loss_metric` is that of the objective. A validation line
@@ -64,6 +66,8 @@ class Log:
         # The time since the last line goes on, as its steps do.
         self._since = time.perf_counter() - noted.get("seconds", 0)
         self._noted_at = time.perf_counter()
+        # Of the first steps: tokens, FLOPs and seconds; None until they are made.
+        self._first = None
 
     def noted(self) -> dict[str, Any]:
         """Returns what is noted since the last line, as JSON has it."""
@@ -72,7 +76,7 @@ class Log:
         return dict(
             metrics={name: x.tolist() for name, x in self._joined().items()},
             flops=self._flops,
-            seconds=time.perf_counter() - self._since,
+            seconds=time.perf_counter() - self._since + self._first_of_line[2],
         )
 
     def steps(
@@ -89,7 +93,12 @@ class Log:
         self._steps.append(metrics)
         is_known = flops is not None and self._flops is not None
         self._flops = self._flops + flops if is_known else None
-        self._noted_at = time.perf_counter()
+        now = time.perf_counter()
+        if self._first is None:
+            spent = now - self._noted_at
+            self._first = (float(metrics["tokens"].sum()), flops or 0, spent)
+            self._since += spent
+        self._noted_at = now
         if due:
             self._train(last)
 
@@ -116,6 +125,18 @@ class Log:
         noted = int((~is_finite(self._joined())).sum()) if self._steps else 0
         return noted + sum(line.get("skipped", 0) for line in self._run_dir.metrics())
 
+    @property
+    def _first_of_line(self):
+        """Tokens, FLOPs and seconds of the first steps, 0 where the line has others alone."""
+        return self._first or (0, 0, 0.0)
+
+    def _rate(self, amount, which, seconds):
+        """Returns an amount a second, without that of the first steps if there are others."""
+        first, spent = self._first_of_line[which], self._first_of_line[2]
+        if amount > first:
+            return float((amount - first) / seconds)
+        return float(amount / (seconds + spent))
+
     def _joined(self):
         joined = {}
         for name in self._steps[0]:
@@ -140,18 +161,19 @@ class Log:
             **{self._loss_metric: float(LOSSES[self._loss_metric](nll, np.ones(1)))},
             learning_rate=float(steps["learning_rate"][-1]),
             grad_norm=float(steps["grad_norm"][-1]),
-            tokens_per_second=float(tokens / seconds),
+            tokens_per_second=self._rate(tokens, 0, seconds),
         )
         if self._flops is not None:
             line["flops"] = int(self._flops)
         if self._skip:
             line["skipped"] = int((~counted).sum())
         if self._peak and self._flops is not None:
-            line["mfu"] = self._flops / seconds / self._peak
+            line["mfu"] = self._rate(self._flops, 1, seconds) / self._peak
         mfu = f"  {line['mfu']:.1%} of peak" if "mfu" in line else ""
         self._write(line, _TRAIN[self._loss_metric].format(**line) + mfu)
         self._steps = []
         self._flops = 0
+        self._first = (0, 0, 0.0)
         self._since = time.perf_counter()
 
     def _write(self, line, text):

@@ -25,7 +25,8 @@ def test_utilisation_is_work_over_what_could_be_done(tmp_path):
     log.steps(1, metrics, 3e9, due=False)
     log.steps(2, metrics, 5e9, due=True)
     log.steps(3, metrics, 7e9, due=True)
-    for line, work in zip(directory.metrics(), (8e9 / 2, 7e9), strict=True):
+    # The first step of a process is compiled then, and is no part of speeds.
+    for line, work in zip(directory.metrics(), (5e9, 7e9), strict=True):
         assert line["mfu"] == pytest.approx(work / 1e12 * line["tokens_per_second"])
     assert "% of peak" in said[0]
 
@@ -53,6 +54,37 @@ def test_time_of_an_evaluation_is_no_time_of_steps(tmp_path, monkeypatch):
     lines = [line for line in directory.metrics() if line["split"] == "train"]
     assert [line["tokens_per_second"] for line in lines] == [6, 3]
     assert [line["flops"] for line in lines] == [100, 0] and directory.flops() == 100
+
+
+def test_compiling_is_no_time_of_steps(tmp_path, monkeypatch):
+    directory = RunDir(tmp_path)
+    now = 0.0
+    monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
+    metrics = {
+        name: np.full(1, 6, np.float32)
+        for name in ("tokens", "loss", "nll", "learning_rate", "grad_norm")
+    }
+
+    def step(log, seconds, number, due):
+        nonlocal now
+        now += seconds
+        log.steps(number, metrics, 10, due=due)
+
+    log = Log(directory, lambda: now, lambda line: None)
+    # A minute of compiling, then steps of two seconds.
+    step(log, 60.0, 1, False)
+    step(log, 2.0, 2, True)
+    step(log, 2.0, 3, True)
+    # Interrupted in the middle of a line: the next process compiles again.
+    step(log, 2.0, 4, False)
+    again = Log(directory, lambda: now, lambda line: None, noted=log.noted())
+    step(again, 30.0, 5, False)
+    step(again, 2.0, 6, True)
+    # A line of nothing else has all of its time.
+    alone = Log(directory, lambda: now, lambda line: None)
+    step(alone, 60.0, 7, True)
+    speeds = [line["tokens_per_second"] for line in directory.metrics()]
+    assert speeds == pytest.approx([3, 3, 3, 0.1])
 
 
 def test_work_that_is_not_known_is_no_number(tmp_path):
