@@ -11,6 +11,7 @@ import rich.console
 
 from experiments.evaluation.metrics import Metric
 from experiments.report.comparison import next_plan
+from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, base_of, rows_of
 from experiments.report.trial_files import read_results
 from experiments.report.trial_outputs import read_sentences
@@ -30,12 +31,20 @@ TABLES = 20
 class Rows:
     """Holds the rows of a sweep, each of which may have any number of seeds."""
 
-    def __init__(self, config, rows: Sequence[Trial], overrides: Mapping[str, Any]):
+    def __init__(
+        self,
+        config,
+        rows: Sequence[Trial],
+        overrides: Mapping[str, Any],
+        asked: Question | None = None,
+    ):
         self.config = config
         self.rows = rows
         self.overrides = overrides
         base = plan_trials(config, [{}], overrides)[0].settings
-        if not any(row.label == "base" or row.settings == base for row in rows):
+        is_named = asked is not None and asked.base
+        has_base = any(row.label == "base" or row.settings == base for row in rows)
+        if not (is_named or has_base):
             command.mistake(
                 "--seeds=auto compares rows with base, and no point is: label one of them "
                 "base, or have one that changes nothing"
@@ -55,12 +64,14 @@ class Rows:
         return plan_trials(self.config, points, self.overrides)
 
 
-class Question(NamedTuple):
+class Aim(NamedTuple):
     """Holds what is to be decided, and what that may take."""
 
     budget: Budget
     metrics: Sequence[Metric]
     interest: Mapping[str, float]
+    question: Question | None = None
+    """Which rows are compared with which; None for what is usual."""
 
 
 def read_budget(text: str | None, rows: Rows) -> Budget:
@@ -87,7 +98,7 @@ def next_seeds(
     rows: Rows,
     seeds: Sequence[int],
     workdir: Path,
-    question: Question,
+    aim: Aim,
     console: rich.console.Console,
 ) -> tuple[int, ...] | None:
     """Looks at the results; returns the seeds that each row is to have, None for no more."""
@@ -96,15 +107,15 @@ def next_seeds(
 
     def sentences(trial):
         if trial.directory not in kept:
-            kept[trial.directory] = read_sentences(trial, question.metrics)
+            kept[trial.directory] = read_sentences(trial, aim.metrics)
         return kept[trial.directory]
 
-    found = _rows_in(workdir, rows, question.metrics)
-    plan = next_plan(
-        found, sentences, question.budget, question.metrics, question.interest
-    )
+    found = _rows_in(workdir, rows, aim)
+    asked = aim.question or USUAL
+    known = sentences, aim.budget, aim.metrics, aim.interest
+    plan = next_plan(found, *known, question=asked)
     is_complete = plan.seeds == tuple(seeds)
-    set_looks(workdir, plan.looks if is_complete else plan.looks - 1, question.interest)
+    set_looks(workdir, plan.looks if is_complete else plan.looks - 1, aim.interest)
     if is_complete:
         return None
     more = sum(plan.seeds) - sum(seeds)
@@ -161,14 +172,14 @@ def _expected(rows, look, metrics):
     return float(np.mean(sizes))
 
 
-def _rows_in(workdir, rows, metrics) -> list[Row]:
+def _rows_in(workdir, rows, aim) -> list[Row]:
     """Returns the rows' trials as they are in the workdir, in the rows' order."""
-    found = rows_of(read_results(workdir, metrics))
+    found = rows_of(read_results(workdir, aim.metrics))
     by_directory = {trial.directory.name: row for row in found for trial in row.trials}
     ordered = []
     planned = adopt_directories(workdir, rows.trials(rows.first))
     for trial in planned[:: LOOKS[0].seeds]:
         ordered.append(by_directory[Path(trial.directory).name])
-    if base_of(ordered) is None:
+    if base_of(ordered) is None and not (aim.question and aim.question.base):
         command.mistake("no row of the sweep is its base: label one of them base")
     return ordered

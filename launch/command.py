@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import app, flags
 
@@ -230,6 +230,39 @@ def mistake(message: object, status: int = 2) -> None:
     """Says what is wrong and ends the process with this status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(status)
+
+
+def define_question() -> dict[str, flags.FlagHolder]:
+    """Defines --base, --within and --pairs: which rows a report compares with which."""
+    return {
+        "base": flags.DEFINE_string(
+            "base",
+            None,
+            "The row that others are compared with: its label, its name, or settings that it "
+            "has, as score=scaled_dot; without it, what the sweep asks, else its base",
+        ),
+        "within": flags.DEFINE_list(
+            "within", None, "Settings in which a row and its base are to agree, as d_k"
+        ),
+        "pairs": flags.DEFINE_list(
+            "pairs",
+            None,
+            "In place of a base, pairs of rows, as 'one head:base', or a setting of which all "
+            "pairs are compared, as score",
+        ),
+    }
+
+
+def read_question(holders: Mapping[str, flags.FlagHolder]):
+    """Returns the Question of these flags; None where none is given."""
+    from experiments.report.questions import Question
+
+    given = {
+        name: holder.value
+        for name, holder in holders.items()
+        if holder.value is not None
+    }
+    return Question.of(given) if given else None
 
 
 def define_interest():

@@ -21,7 +21,6 @@ from absl import flags
 
 from experiments.errors import hint
 from experiments.evaluation.metrics import METRICS
-from experiments.report.questions import Question
 from experiments.report.terminal import print_differences, print_table
 from experiments.report.trial_files import read_results
 from experiments.report.write import write_results
@@ -37,25 +36,7 @@ command.check_directory("out")
 _MIXED_CODE = command.define_mixed_code()
 
 
-_BASE = flags.DEFINE_string(
-    "base",
-    "",
-    "The row that others are compared with: its label, its name, or settings that it has, "
-    "as score=scaled_dot; without it, the sweep's base",
-)
-
-
-_PAIRS = flags.DEFINE_list(
-    "pairs",
-    [],
-    "In place of a base, pairs of rows, as 'one head:base', or a setting of which all pairs "
-    "are compared, as score",
-)
-
-
-_WITHIN = flags.DEFINE_list(
-    "within", [], "Settings in which a row and its base are to agree, as d_k"
-)
+_QUESTION = command.define_question()
 
 
 _METRIC = flags.DEFINE_list(
@@ -99,7 +80,7 @@ def main():
         cost=_COST.value,
         figures=_FIGURES.value,
         mixed_code=_MIXED_CODE.value,
-        question=Question(_BASE.value, tuple(_WITHIN.value), tuple(_PAIRS.value)),
+        question=command.read_question(_QUESTION),
     )
     if listed:
         print_differences(written.rows, listed, _SORT.value)

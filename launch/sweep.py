@@ -26,6 +26,7 @@ give the product of their values. The report has the rows at their own values be
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -55,6 +56,7 @@ from experiments.sweep.workdir import (
     open_workdir,
     read_sweep_file,
     read_trials,
+    set_question,
 )
 from experiments.system import huge_pages, machine
 from experiments.system.console import print_line, stdout_console
@@ -88,6 +90,7 @@ _BUDGET = flags.DEFINE_string(
     "For --seeds=auto: the number of trials in all, or hours of training as 2h",
 )
 _INTEREST = command.define_interest()
+_QUESTION = command.define_question()
 _TUNE = flags.DEFINE_multi_string(
     "tune",
     [],
@@ -189,7 +192,7 @@ def read_sweeps(known) -> list[str]:
 
 def join(console):
     """Trains what is free of a sweep that another call has planned."""
-    for flag in (_SWEEP, _ONLY, _SEEDS, _BUDGET, _TUNE, _DRY_RUN):
+    for flag in (_SWEEP, _ONLY, _SEEDS, _BUDGET, _TUNE, _DRY_RUN, *_QUESTION.values()):
         if flag.value:
             command.mistake(
                 f"--join takes the trials that are planned: leave --{flag.name} out"
@@ -279,18 +282,25 @@ def plan_auto(planned, overrides, keys, console):
         )
     metrics = _metrics(planned)
     interest = command.read_interest(_INTEREST.value, metrics)
-    rows = auto_seeds.Rows(config_flag.experiment().config, [*planned], overrides)
+    asked = read_question(keys)
+    if asked and asked.pairs:
+        command.mistake(
+            f"--pairs={','.join(asked.pairs)}: --seeds={AUTO} gives seeds to rows that have "
+            "one base each: give --base, and --within"
+        )
+    config = config_flag.experiment().config
+    rows = auto_seeds.Rows(config, [*planned], overrides, asked)
     budget = auto_seeds.read_budget(_BUDGET.value, rows)
     if _DRY_RUN.value:
         dry_run(rows.trials(rows.first), console, target=target())
         return auto_seeds.say_what_to_expect(rows, budget, metrics, console)
-    question = auto_seeds.Question(budget, metrics, interest)
+    aim = auto_seeds.Aim(budget, metrics, interest, asked)
 
     def looks(workdir):
         seeds = rows.first
         while seeds:
             yield rows.trials(seeds)
-            seeds = auto_seeds.next_seeds(rows, seeds, workdir, question, console)
+            seeds = auto_seeds.next_seeds(rows, seeds, workdir, aim, console)
 
     return looks(read_workdir())
 
@@ -333,9 +343,49 @@ def train(planned, workdir, console, interruption, tuning):
         check_all(todo)
         prepared = prepare_all(todo, console)
     _list_trials(workdir, planned, bool(todo), tuning)
+    _ask(workdir, planned)
     if todo:
         _run(todo, already, prepared, workdir, console, interruption)
     return planned, already
+
+
+def read_question(keys):
+    """Returns what flags ask, else what the config's sweeps ask; None for neither.
+
+    A sweep asks by its attribute `question`, of which what no point sets (`keys`) is left out.
+    """
+    from experiments.report.questions import Question
+
+    asked = command.read_question(_QUESTION)
+    if asked is not None:
+        return asked
+    known = sweeps_of(config_flag.experiment().module)
+    found = [getattr(known[name], "question", None) for name in _SWEEP.value or []]
+    found = list(filter(None, found))
+    if not found:
+        return None
+    if len(found) > 1:
+        names = ", ".join(n for n in _SWEEP.value if hasattr(known[n], "question"))
+        command.mistake(
+            f"the sweeps {names} each ask a question: give one, by --base, --within or --pairs"
+        )
+    question = Question.of(found[0])
+    varies = lambda name: any(key == name or key.endswith(f".{name}") for key in keys)
+    return dataclasses.replace(question, within=tuple(filter(varies, question.within)))
+
+
+def _ask(workdir, planned):
+    """Notes the question, after a look that the sweep has rows for it, before it is trained."""
+    from experiments.report.questions import pairs_of
+    from experiments.report.trial_files import read_results
+    from experiments.report.tuned_rows import compared_rows
+
+    asked = read_question(set().union(*(trial.point for trial in planned)))
+    if asked is None:
+        return
+    pairs_of(compared_rows(read_results(workdir)), asked)
+    with contextlib.suppress(OSError):
+        set_question(workdir, asked.to_json())
 
 
 def check_code(workdir, planned, console):

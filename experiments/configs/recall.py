@@ -53,6 +53,10 @@ def sweep_cousins():
     yield from _mixed(COUSINS)
 
 
+QUESTION = {"base": "decoder_mixing=attention", "within": ["d_model", "length"]}
+sweep_systems.question = sweep_cousins.question = QUESTION
+
+
 def sweep_d_model():
     for d_model in (16, 32, 64):
         yield {

@@ -8,10 +8,10 @@ attention without scaling for larger values of d_k" (section 3.2.1, after Britz 
       --sweep=score --seeds=5 --workdir=runs/scores-256
 
 The question: does the plain dot product fall behind additive attention as d_k grows, and
-does scaling bring it back? The first command gives the whole grid: read perplexity along
-d_k for each score. The second gives verdicts at one d_k: its base is additive attention, so
-each row's difference is to what the paper compares with. If the paper is right, `dot` is no
-worse at d_k 4 and worse at 256, and `scaled_dot` shows no difference at either.
+does scaling bring it back? The first command gives the whole grid, and compares each score
+with additive attention, which is what the paper compares with, at the same d_k. The second
+does so at one d_k. If the paper is right, `dot` is no worse at d_k 4 and worse at 256, and
+`scaled_dot` shows no difference at either.
 
 CLDR phrases, two heads of d_v 32, half a minute to a minute a trial on one CPU core.
 """
@@ -32,6 +32,9 @@ def get_config():
 def sweep_score():
     for score in SCORES:
         yield {"model.score": score}
+
+
+sweep_score.question = {"base": "score=additive", "within": ["d_k"]}
 
 
 def sweep_d_k():

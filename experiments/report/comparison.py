@@ -82,9 +82,11 @@ def next_plan(
     budget: sequential.Budget,
     metrics: Sequence[Metric] = METRICS,
     interest: Mapping[str, float] | None = None,
+    question: Question = USUAL,
 ) -> sequential.Plan:
     """Returns how many seeds each row is to have, as far as its trials decide it."""
-    judge_at = functools.partial(compare_at, rows, sentences, metrics, interest or {})
+    known = sentences, metrics, interest or {}
+    judge_at = functools.partial(compare_at, rows, *known, question=question)
     ended = []
     costs = []
     for row in rows:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from experiments.errors import UserError
 from experiments.report.comparisons import comparison_records
 from experiments.report.formats import trial_table
-from experiments.report.questions import Question
+from experiments.report.questions import USUAL, Question
 from experiments.report.rows import of_one_code
 from experiments.report.trial_files import read_results
 from experiments.report.tuned_rows import compared_rows
@@ -32,7 +32,7 @@ def load(
     """Returns the trials and the comparisons of a sweep's or a run's workdir.
 
     `base`, `within` and `pairs` say which rows are compared with which, as in
-    `launch.report`. Nothing is written.
+    `launch.report`; without them the sweep's own question does. Nothing is written.
 
     Raises:
       UserError: without pandas, and for a question that the table has no rows for.
@@ -46,6 +46,8 @@ def load(
     columns, records = trial_table(results)
     trials = pandas.DataFrame(records, columns=columns)
     question = Question(base, tuple(within), tuple(pairs))
+    if question == USUAL:
+        question = Question.of(results.question)
     results, _ = of_one_code(results)
     compared = compare_rows(results, question=question)
     rows = compared_rows(results)

@@ -29,6 +29,35 @@ class Question:
     """In place of a base: pairs of rows, as "one head:base", or settings, as "score", of which
     all pairs of rows are compared that have the rest in common, or what `within` names."""
 
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> "Question":
+        """Returns the question of {"base": text, "within": names, "pairs": texts}, or parts.
+
+        Raises UserError for anything else.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := asked.keys() - {*known}:
+            raise UserError(
+                f"a question has no {min(unknown)!r}; it has {', '.join(known)}"
+                f"{hint(min(unknown), known)}"
+            )
+        base = asked.get("base", "")
+        lists = {name: asked.get(name, ()) for name in ("within", "pairs")}
+        for name, texts in lists.items():
+            is_list = isinstance(texts, (list, tuple))
+            if not (is_list and all(isinstance(text, str) for text in texts)):
+                raise UserError(
+                    f"{name} of a question is a list of texts, not {texts!r}"
+                )
+        if not isinstance(base, str):
+            raise UserError(f"base of a question is a text, not {base!r}")
+        return cls(base, **{name: tuple(texts) for name, texts in lists.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `of` takes, without what is not asked."""
+        asked = dict(base=self.base, within=[*self.within], pairs=[*self.pairs])
+        return {name: value for name, value in asked.items() if value}
+
     @property
     def text(self) -> str:
         """What is asked, in a few words."""

@@ -127,6 +127,8 @@ class Results:
     """How often a sweep with --seeds=auto has looked at its table; None for another."""
     interest: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The differences that mattered to it."""
+    question: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What the sweep asks, by the fields of `experiments.report.questions.Question`."""
     tuned: tuple[str, ...] = ()
     """The dotted keys whose values were chosen for each row, with --tune."""
     metrics: tuple[Metric, ...] = METRICS
@@ -222,6 +224,7 @@ def _read_sweep(workdir, metrics):
             sweeps=tuple(map(one_line, sweep.get("sweeps", ()))),
             looks=int(looks["count"]) if looks else None,
             interest={k: float(size) for k, size in looks.get("interest", {}).items()},
+            question={**sweep.get("question", {})},
             tuned=tuple(map(one_line, sweep.get("tuning", {}).get("grid", {}))),
             metrics=metrics,
         )

@@ -67,7 +67,7 @@ def write_results(
     cost: bool = False,
     figures: bool = False,
     mixed_code: bool = False,
-    question: Question = USUAL,
+    question: Question | None = None,
 ) -> Report:
     """Writes report.md, .csv, .tex, .html and comparisons.csv, .json into the directory `out`.
 
@@ -76,7 +76,7 @@ def write_results(
     `interest` is that of `comparison.compare`. With `cost` the table has the costs of rows,
     with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
     of other code than the base's are left out unless `mixed_code` takes them together.
-    `question` says which rows are compared with which.
+    `question` says which rows are compared with which; by default the sweep's own does.
 
     Raises UserError for a question that the table has no rows for.
     """
@@ -84,6 +84,7 @@ def write_results(
     everything = dataclasses.replace(results, workdir=Path(out))
     results, caution = of_one_code(everything, mixed_code)
     results = dataclasses.replace(results, metrics=_given(results))
+    question = Question.of(results.question) if question is None else question
     compared = compare_rows(results, interest, question)
     rows, pairs = compared, ()
     if question.pairs:

@@ -117,7 +117,8 @@ def _following(plan, rows, costs, budget, interest):
         cost * count for cost, count in zip(costs, plan.seeds, strict=True)
     )
     seeds = list(plan.seeds)
-    bases = {row.base for row in rows if row.differences}
+    # A base whose rows are all decided needs no more.
+    bases = {row.base for row in rows if _is_open(row, interest)}
     left -= sum(costs[i] * (following - seeds[i]) for i in sorted(bases))
     for i in _by_promise(rows):
         # A row with fewer seeds was left out of an earlier look.
@@ -125,13 +126,20 @@ def _following(plan, rows, costs, budget, interest):
             continue
         cost = costs[i] * (following - seeds[i])
         reach = seeds[i] + _more_trials(left, costs[i])
-        is_open = bool(rows[i].differences) and not is_decided(rows[i], interest)
-        if cost <= left and is_open and _has_hope(rows[i], reach, interest):
+        if (
+            cost <= left
+            and _is_open(rows[i], interest)
+            and _has_hope(rows[i], reach, interest)
+        ):
             seeds[i] = following
             left -= cost
     if tuple(seeds) == plan.seeds:
         return plan.seeds
     return tuple(following if i in bases else count for i, count in enumerate(seeds))
+
+
+def _is_open(row, interest):
+    return bool(row.differences) and not is_decided(row, interest)
 
 
 def is_decided(row: Row, interest: Mapping[str, float]) -> bool:

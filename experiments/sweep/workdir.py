@@ -108,6 +108,8 @@ def open_workdir(
     sweep = dict(config=config_path, base=base, sweeps=sweeps, trials=entries)
     if tuning:
         sweep["tuning"] = dict(tuning)
+    if asked := before.get("question"):
+        sweep["question"] = asked
     if is_auto:
         sweep["looks"] = before.get("looks", dict(count=0, interest={}))
     _write_sweep(workdir, sweep, before)
@@ -264,6 +266,12 @@ def set_looks(workdir: Path, looks: int, interest: Mapping[str, float]) -> None:
     before = read_sweep_file(workdir)
     looked = dict(count=looks, interest=dict(interest))
     _write_sweep(workdir, before | dict(looks=looked), before)
+
+
+def set_question(workdir: Path, question: Mapping[str, Any]) -> None:
+    """Notes in sweep.json which rows its report compares with which."""
+    before = read_sweep_file(workdir)
+    _write_sweep(workdir, before | dict(question=dict(question)), before)
 
 
 def _write_sweep(workdir, sweep, before):

@@ -66,6 +66,56 @@ def test_a_sweep_ends_in_a_report(swept):
     assert (workdir / "report.html").stat().st_size > 10_000
 
 
+def test_a_sweep_asks_a_question_and_its_report_answers_it(swept, tmp_path):
+    workdir = tmp_path / "swept"
+    shutil.copytree(swept[0], workdir)
+    asked = "compared: each row with positions=none"
+    done = sweep(workdir, "--base=positions=none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked in done.stdout
+    # It is the sweep's from then on, until a report asks another.
+    again = call("report", f"--workdir={workdir}")
+    assert asked in again.stdout
+    other = call("report", f"--workdir={workdir}", "--base=base")
+    assert other.returncode == 0 and asked not in other.stdout
+    assert "compared: each row with base" in other.stdout
+
+
+def test_a_config_asks_for_its_sweep(swept, tmp_path):
+    workdir = tmp_path / "swept"
+    shutil.copytree(swept[0], workdir)
+    config = tmp_path / "asking.py"
+    question = {"base": "positions=none", "within": ["d_k"]}
+    config.write_text(
+        "from tests.experiments.tiny_config import *\n"
+        f"sweep_positions.question = {question}\n"
+    )
+    arguments = (f"--workdir={workdir}", f"--config={config}", "--sweep=positions,seed")
+    done = call("sweep", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    # d_k does not vary here.
+    assert "compared: each row with positions=none" in done.stdout
+    assert "of the same" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--base=positions=rotary"],
+            "no row has it; there are model.positions: none, ",
+        ),
+        (["--within=h"], "h does not vary in this table; what varies: model.positions"),
+        (["--pairs=base:non"], "--pairs=non: no row is called so"),
+    ],
+)
+def test_a_question_without_rows_is_refused_before_training(flags, message, tmp_path):
+    done = sweep(tmp_path / "new", *flags)
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert trials(tmp_path / "new") == {}
+
+
 @pytest.mark.ci
 def test_what_differs_in_its_scores_alone_is_trained_once(swept, tmp_path):
     """In a sweep of its own, and in one that gets more rows when it has ended."""

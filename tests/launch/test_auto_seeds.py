@@ -35,6 +35,10 @@ def sweep(*flags):
             (["--budget=5"], "--budget=5 is for --seeds=auto"),
             (["--seeds=auto", "--budget=9", "--config.seed=1"], "leave seed out"),
             (["--seeds=auto", "--budget=9", "--interest=ter:1"], "'ter' is no metric"),
+            (
+                ["--seeds=auto", "--budget=9", "--pairs=positions", "--workdir=x"],
+                "--pairs=positions: --seeds=auto gives seeds to rows that have one base each",
+            ),
         ]
     ),
 )
@@ -50,6 +54,14 @@ def test_a_sweep_without_a_base_is_refused():
     done = sweep("--sweep=d_k", "--seeds=auto", "--budget=9")
     assert done.returncode == 2
     assert "no point is: label one of them base, or have one that" in done.stderr
+
+
+def test_a_base_that_is_named_need_not_change_nothing(tmp_path):
+    """Its row is looked for when the sweep is planned: d_k=3 is the only one here."""
+    flags = ("--seeds=auto", "--budget=9", "--base=d_k=4", f"--workdir={tmp_path}")
+    done = sweep("--sweep=d_k", *flags)
+    assert done.returncode == 2
+    assert "--base=d_k=4: no row has it; there are model.d_k: 3" in done.stderr
 
 
 def test_a_dry_run_says_what_to_expect():

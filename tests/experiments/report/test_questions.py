@@ -11,6 +11,7 @@ from experiments.evaluation.metrics import BLEU
 from experiments.report import comparison
 from experiments.report.finding import finding
 from experiments.report.questions import Group, Question, groups_of, pairs_of
+from experiments.stats.sequential import Budget, Plan
 from tests.experiments.report.test_comparison import nothing_kept, row
 
 pytestmark = pytest.mark.quick
@@ -142,6 +143,23 @@ def test_rows_are_judged_against_their_partners_and_the_finding_says_so():
     text = finding(rows, [BLEU])
     assert "mine.py:Own 4 is better than scaled_dot 4: BLEU is 3.00 higher" in text
     assert "mine.py:Own 16 is better than base: BLEU is 3.00 higher" in text
+
+
+def test_seeds_go_where_the_question_is_open():
+    """Within 16 the gain is plain after two seeds, within 4 and 8 there may be none."""
+    rng = np.random.default_rng(3)
+
+    def bleus(settings, seed):
+        gain = 90.0 * (settings["model.score"] != "scaled_dot")
+        return 20.0 + gain * (settings["model.d_k"] == 16) + rng.standard_normal()
+
+    rows = product(SCORES, bleus, seeds=2)
+    question = Question("score=scaled_dot", ("d_k",))
+    plan = comparison.next_plan(
+        rows, nothing_kept, Budget(60), [BLEU], question=question
+    )
+    # No seed for what is decided, nor for its base.
+    assert plan == Plan((2, 3, 3, 2, 3, 3), 2)
 
 
 QUESTIONS = {
