@@ -59,6 +59,11 @@ _FIGURES = flags.DEFINE_bool(
 )
 
 
+_P_VALUES = flags.DEFINE_bool(
+    "p_values", False, "Has p in place of intervals in report.tex"
+)
+
+
 _DIFFERENCES = flags.DEFINE_string(
     "differences", None, "A metric whose differences to base are printed, as bleu"
 )
@@ -81,6 +86,7 @@ def main():
         figures=_FIGURES.value,
         mixed_code=_MIXED_CODE.value,
         question=command.read_question(_QUESTION),
+        with_p=_P_VALUES.value,
     )
     if listed:
         print_differences(written.rows, listed, _SORT.value)

@@ -96,6 +96,12 @@ def row_share(row: Row) -> float | None:
     return math.fsum(shares) / len(shares) if shares else None
 
 
+ADVICE = (
+    "train longer, by training.steps or with training.until=flat, before you compare"
+)
+"""What to do where rows were still improving."""
+
+
 def improving_note(rows: Sequence[Row]) -> str:
     """Names the rows that were still improving at their end, "" where none was."""
     named = []
@@ -107,7 +113,4 @@ def improving_note(rows: Sequence[Row]) -> str:
             named.append(f"{row.name} ({100 * share:.0f} %{what})")
     if not named:
         return ""
-    return (
-        f"still improving at the end: {', '.join(named)}; train longer, by training.steps or "
-        "with training.until=flat, before you compare"
-    )
+    return f"still improving at the end: {', '.join(named)}"

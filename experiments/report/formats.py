@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.cells import mean_and_interval
+from experiments.report.cells import mean_and_interval, p_value
 from experiments.report.costs import COSTS
 from experiments.report.rows import Row, report_title, varied
 from experiments.report.table import Table, has_published, provenance
@@ -138,11 +138,18 @@ def _csv(columns, records):
     return buffer.getvalue()
 
 
-def to_latex(results: Results, rows: Sequence[Row], table: Table) -> str:
+def to_latex(
+    results: Results,
+    rows: Sequence[Row],
+    table: Table,
+    with_p: bool = False,
+    method: str = "",
+) -> str:
     """Returns report.tex, for a document that loads booktabs and graphicx.
 
     A row has its means ± spread and, where there is a base, differences to it with their
-    95 % intervals. The table is shrunk to the width of a line.
+    95 % intervals, or `with_p` their p. The table is shrunk to the width of a line. `method`
+    is a paragraph that follows it.
     """
     has_papers = has_published(rows)
     grid = table.results
@@ -157,14 +164,15 @@ def to_latex(results: Results, rows: Sequence[Row], table: Table) -> str:
             of_row = dict(zip(table.tuning.column(""), untuned, strict=True))
             columns.append((UNTUNED, _latex(of_row[name] for name in grid.column(""))))
         if any(metric.key in row.differences for row in rows):
-            texts = [_latex_difference(row, metric) for row in rows]
+            texts = [_latex_difference(row, metric, with_p) for row in rows]
             columns.append(("$-$ base", texts))
         if has_papers and metric.published:
             columns.append(("paper", [_latex_published(row, metric) for row in rows]))
     cells = zip(*(texts for _, texts in columns), strict=True)
     has_differences = any(row.differences for row in rows)
-    caption = _latex_caption(results, table, has_differences, has_papers)
-    return _latex_table(caption, [heading for heading, _ in columns], cells)
+    caption = _latex_caption(results, table, has_differences, has_papers, with_p)
+    written = _latex_table(caption, [heading for heading, _ in columns], cells)
+    return f"{written}\n{_latex_text(method)}\n" if method else written
 
 
 def _latex_table(caption, headings, cells):
@@ -263,24 +271,32 @@ def _latex(texts):
     return list(map(_latex_text, texts))
 
 
-def _latex_difference(row, metric):
+def _latex_difference(row, metric, with_p):
     difference = row.differences.get(metric.key)
     if difference is None:
         return "--"
     mean, interval = mean_and_interval(difference, metric)
     # After the correction, as the verdicts are.
     is_significant = difference.p < LEVEL
-    return f"${mean}{'^{*}' if is_significant else ''}$ ${interval}$"
+    marked = f"${mean}{'^{*}' if is_significant else ''}$"
+    p = p_value(difference.p)
+    sign = "" if p.startswith("<") else "="
+    return f"{marked} ($p{sign}{p}$)" if with_p else f"{marked} ${interval}$"
 
 
 def _latex_published(row, metric):
     return f"{getattr(row.published, metric.key):g}" if row.published else "--"
 
 
-def _latex_caption(results, table, has_differences, has_papers):
+def _latex_caption(results, table, has_differences, has_papers, with_p):
     sentences = [f"{report_title(results)}.", table.caution]
-    sentences += [f"{note[0].upper()}{note[1:]}." for note in table.notes]
-    if has_differences:
+    sentences += [f"{note[0].upper()}{note[1:]}." for note in table.caption]
+    if has_differences and with_p:
+        sentences.append(
+            "− base: difference to base with its p, two-sided and corrected for all rows "
+            "and metrics; an asterisk where it is below 0.05."
+        )
+    elif has_differences:
         sentences.append(
             "− base: difference to base with its interval; all intervals hold at once with "
             "95 % probability, and those with an asterisk leave 0 out."

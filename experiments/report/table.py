@@ -21,7 +21,7 @@ from experiments.report.cells import (
     p_value,
     verdict_text,
 )
-from experiments.report.convergence import improving_note, steps_made
+from experiments.report.convergence import ADVICE, improving_note, steps_made
 from experiments.report.costs import COSTS, NOTE
 from experiments.report.finding import finding
 from experiments.report.questions import USUAL, Question
@@ -50,6 +50,8 @@ class Table:
     """(name, status, reason on one line) of each trial without a result."""
     tuning: Grid | None = None
     """What --tune chose for each row, and the rows without it."""
+    caption: tuple[str, ...] = ()
+    """The notes as a paper has them: without paths and advice."""
     caution: str = ""
     """What a reader must know before the table; "" for nothing."""
     finding: str = ""
@@ -71,13 +73,19 @@ def result_table(
     """
     metrics = results.metrics
     compared = pairs or rows
-    notes = (
-        _base_note(results),
+    base = _base_note(results)
+    improving = improving_note(rows)
+    caption = (
         _derived_note(results, rows),
         _question_note(question),
         _metrics_note(results, rows),
         *_score_notes(results),
-        improving_note(rows),
+        improving,
+    )
+    notes = (
+        f"{base} ({results.config})" if base and results.config else base,
+        *caption[:-1],
+        f"{improving}; {ADVICE}" if improving else "",
         NOTE if cost else "",
     )
     grids = {metric.key: _differences(metric, compared) for metric in metrics}
@@ -90,6 +98,7 @@ def result_table(
     return Table(
         results=_results(rows, metrics, cost),
         notes=tuple(filter(None, notes)),
+        caption=tuple(filter(None, (base, *caption))),
         differences=differences,
         difference_notes=_difference_notes(compared) if differences else (),
         problems=tuple(problems),
@@ -229,7 +238,7 @@ def _base_note(results):
     names = short_names(keys, flatten_settings(results.base))
     values = {key: look_up_setting(results.base, key) for key in keys}
     changes = ", ".join(f"{names[key]}={value_text(values[key])}" for key in keys)
-    return f"base: {changes}" + (f" ({results.config})" if results.config else "")
+    return f"base: {changes}"
 
 
 def _derived_note(results, rows):

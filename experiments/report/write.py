@@ -18,6 +18,7 @@ from experiments.report.formats import (
     to_latex,
     to_markdown,
 )
+from experiments.report.method import method
 from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
 from experiments.report.questions import USUAL, Question
@@ -68,6 +69,7 @@ def write_results(
     figures: bool = False,
     mixed_code: bool = False,
     question: Question | None = None,
+    with_p: bool = False,
 ) -> Report:
     """Writes report.md, .csv, .tex, .html and comparisons.csv, .json into the directory `out`.
 
@@ -77,6 +79,7 @@ def write_results(
     with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
     of other code than the base's are left out unless `mixed_code` takes them together.
     `question` says which rows are compared with which; by default the sweep's own does.
+    `with_p` has p in place of intervals in report.tex.
 
     Raises UserError for a question that the table has no rows for.
     """
@@ -105,11 +108,12 @@ def write_results(
         figures=results.workdir / "figures" if figures else None,
     )
     drawn = draw_figures(results, rows, cost, pairs)
+    described = method(rows, compared, results.metrics, question)
     records = comparison_records(rows, results.metrics, question, compared)
     files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
-        report.latex: to_latex(results, rows, table),
+        report.latex: to_latex(results, rows, table, with_p, described),
         report.html: render_page(results, rows, table, drawn, pairs),
         report.comparisons: comparisons_csv(records),
         report.comparisons.with_suffix(".json"): comparisons_json(records),

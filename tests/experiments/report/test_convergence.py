@@ -118,7 +118,7 @@ def test_a_row_is_the_mean_over_its_finished_runs(tmp_path):
     note = improving_note(groups)
     assert note.startswith(
         "still improving at the end: h=1 (19 % of its fall in the last quarter of its "
-        "steps), 50 % more (33 %); train longer"
+        "steps), 50 % more (33 %)"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.report.formats import to_latex
 from experiments.report.trial_files import read_results
-from experiments.report.write import compare_rows, write_report
+from experiments.report.write import compare_rows, write_report, write_results
 from tests.experiments import fakes
 
 pytestmark = pytest.mark.quick
@@ -45,6 +45,38 @@ def test_latex(table_3):
         and "asterisk" in lines[4]
         and lines[4].startswith(r"\caption{")
     )
+
+
+def test_a_caption_has_no_paths_and_no_advice(table_3):
+    text = table_3.latex.read_text(encoding="utf-8")
+    assert "quick.py" not in text and "train longer" not in text
+    assert r"Base: h=4, d\_k=16" in text
+
+
+def test_p_stands_in_place_of_intervals_where_asked(table_3, tmp_path):
+    results = read_results(table_3.html.parent, fakes.REPORTED)
+    text = write_results(results, tmp_path, with_p=True).latex.read_text("utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith("(A) h=1")]
+    assert re.search(r"\$\+\d\.\d{3}\^\{\*\}\$ \(\$p(<|=)0\.\d{3}\$\)", line)
+    assert "$[" not in line and "corrected for all rows" in text
+
+
+def test_the_method_has_the_numbers_of_the_table(table_3):
+    text = table_3.latex.read_text(encoding="utf-8")
+    (line,) = [x for x in text.splitlines() if "models were trained" in x]
+    rows = [row for row in table_3.rows if row.finished]
+    runs = sum(len(row.finished) for row in rows)
+    assert line.startswith(
+        f"{len(rows)} models were trained with 2 to 3 seeds each, {runs} runs in all. Each "
+        "was compared with base in perplexity, BLEU, chrF and exact match "
+    )
+    count = sum(len(row.differences) for row in rows)
+    assert f"The intervals of the {count} comparisons hold simultaneously" in line
+    # And what was found is what the verdicts say.
+    kinds = [v.kind for row in rows for v in row.verdicts.values()]
+    for kind in set(kinds):
+        assert f"{kinds.count(kind)} {kind}" in line
+    assert line.endswith("with a probability of 0.8.") and line.count(". ") == 4
 
 
 def test_latex_without_a_base_has_no_differences(tmp_path):
