@@ -18,7 +18,7 @@ from experiments.report.trial_outputs import read_sentences
 from experiments.stats import sequential
 from experiments.stats.contrasts import contrast
 from experiments.stats.least_squares import Column, Pairs
-from experiments.stats.sequential import LOOKS, Budget
+from experiments.stats.sequential import SEEDS, Budget, looks_of
 from experiments.sweep.plan import Trial, plan_trials
 from experiments.sweep.workdir import adopt_directories, set_looks
 from experiments.system.console import print_line
@@ -88,7 +88,7 @@ def read_budget(text: str | None, rows: Rows) -> Budget:
     budget = Budget(float(match[1]), match[2] == "h")
     if not budget.in_hours and budget.amount < least:
         command.mistake(
-            f"--budget={text}: {LOOKS[0].seeds} seeds of each of {len(rows.rows)} rows are "
+            f"--budget={text}: {SEEDS[0]} seeds of each of {len(rows.rows)} rows are "
             f"{least} trials; give {least} or more"
         )
     return budget
@@ -122,8 +122,8 @@ def next_seeds(
     growing = sum(new > old for new, old in zip(plan.seeds, seeds, strict=True))
     print_line(
         console,
-        f"after {LOOKS[plan.looks - 2].seeds} seeds: {growing} of {len(seeds)} rows get "
-        f"{LOOKS[plan.looks - 1].seeds} ({more} more trials)",
+        f"after {SEEDS[plan.looks - 2]} seeds: {growing} of {len(seeds)} rows get "
+        f"{SEEDS[plan.looks - 1]} ({more} more trials)",
     )
     return plan.seeds
 
@@ -134,7 +134,7 @@ def say_what_to_expect(
     """Prints what differences each look shows, as far as the budget reaches."""
     count = len(rows.rows)
     lines = []
-    for look in LOOKS:
+    for look in looks_of((count - 1) * len(metrics)):
         trials = count * look.seeds
         if not budget.in_hours and trials > budget.amount:
             break
@@ -178,7 +178,7 @@ def _rows_in(workdir, rows, aim) -> list[Row]:
     by_directory = {trial.directory.name: row for row in found for trial in row.trials}
     ordered = []
     planned = adopt_directories(workdir, rows.trials(rows.first))
-    for trial in planned[:: LOOKS[0].seeds]:
+    for trial in planned[:: SEEDS[0]]:
         ordered.append(by_directory[Path(trial.directory).name])
     if base_of(ordered) is None and not (aim.question and aim.question.base):
         command.mistake("no row of the sweep is its base: label one of them base")

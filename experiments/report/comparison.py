@@ -50,7 +50,18 @@ def compare(
     if looks is None:
         return _compare(rows, *known, LEVEL, question)
     judge = functools.partial(compare_at, rows, *known, question=question)
-    return sequential.judge(judge, looks)
+    return sequential.judge(judge, looks, _comparisons(rows, metrics, question))
+
+
+def _comparisons(rows, metrics, question):
+    """Counts the differences of a table, of all rows and metrics."""
+    having = [
+        metric
+        for metric in metrics
+        if any(metric.key in trial.result for row in rows for trial in row.finished)
+    ]
+    pairs = sum(base is not None and i != base for i, base in pairs_of(rows, question))
+    return pairs * len(having)
 
 
 def compare_at(
@@ -93,7 +104,10 @@ def next_plan(
         ended.append({t.seed for t in row.trials if t.status != "unfinished"})
         seconds = [trial.result.get("seconds", 0.0) for trial in row.finished]
         costs.append(float(np.mean(seconds or 0.0)) / 3600 if budget.in_hours else 1.0)
-    return sequential.next_plan(ended, costs, judge_at, budget.amount, interest or {})
+    comparisons = _comparisons(rows, metrics, question)
+    return sequential.next_plan(
+        ended, costs, judge_at, budget.amount, interest or {}, comparisons
+    )
 
 
 def _compare(rows, sentences, metrics, interest, level, question):

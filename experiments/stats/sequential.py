@@ -3,19 +3,21 @@
 A sweep with `--seeds=auto` begins with two seeds of every row and looks at the table. Rows
 that are undecided, and can still be decided within the budget, get the seeds up to the next
 look; so does the base, which all are compared with. Each look l judges the whole table at a
-level α_l of its own, and the α_l add up to 5 %: the probability of any false verdict in any
-look is 5 % at most, however the looks depend on each other (Bonferroni). A verdict once
-given stays, with the numbers of its look.
+level α_l of its own, such that the probability of any false verdict in any look is 5 % at
+most; as looks at more of the same seeds are correlated, the α_l add up to more
+(`group_sequential`). A verdict once given stays, with the numbers of its look.
 
 The next plan follows from the results of all earlier looks alone, and so not from the order
 in which trials end, nor from interruptions.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from experiments.stats.differences import MOST_SEEDS, Difference, Verdict
+from experiments.stats.group_sequential import nominal_levels
 from experiments.stats.summary import LEVEL
 
 
@@ -38,9 +40,20 @@ class Look(NamedTuple):
     level: float
 
 
-# Most tables end within the first three; later looks are for rows that are nearly decided.
-_SHARES = {2: 0.15, 3: 0.25, 5: 0.30, 8: 0.10, 12: 0.08, 20: 0.06, 30: 0.04, 50: 0.02}
-LOOKS = tuple(Look(seeds, share * LEVEL) for seeds, share in _SHARES.items())
+SPENT = {2: 0.15, 3: 0.25, 5: 0.30, 8: 0.10, 12: 0.08, 20: 0.06, 30: 0.04, 50: 0.02}
+"""By seeds at a look, the share of LEVEL that a first false verdict there may take.
+
+Most tables end within the first three; later looks are for rows that are nearly decided.
+"""
+SEEDS = tuple(SPENT)
+
+
+@functools.cache
+def looks_of(comparisons: int) -> tuple[Look, ...]:
+    """Returns the looks at a table of some comparisons, of all rows and metrics."""
+    spent = [share * LEVEL for share in SPENT.values()]
+    levels = nominal_levels(SEEDS, spent, max(comparisons, 1))
+    return tuple(map(Look, SEEDS, levels))
 
 
 class Budget(NamedTuple):
@@ -59,17 +72,19 @@ class Plan(NamedTuple):
 
 def first_plan(rows: int) -> Plan:
     """Returns the plan before anything has run."""
-    return Plan((LOOKS[0].seeds,) * rows, 1)
+    return Plan((SEEDS[0],) * rows, 1)
 
 
-def judge(judge_at: Callable[[Look], Sequence[AnyRow]], looks: int) -> list[AnyRow]:
+def judge(
+    judge_at: Callable[[Look], Sequence[AnyRow]], looks: int, comparisons: int
+) -> list[AnyRow]:
     """Returns the rows judged at each of the first `looks`, before any of them by no seed.
 
-    `judge_at(look)` judges the first seeds of all rows. A row has in each metric the
-    verdict and the numbers of the look that decided, else those of the last.
+    `judge_at(look)` judges the first seeds of all rows, in some `comparisons`. A row has in
+    each metric the verdict and the numbers of the look that decided, else those of the last.
     """
     rows = list(judge_at(Look(0, LEVEL)))
-    for look in LOOKS[:looks]:
+    for look in looks_of(comparisons)[:looks]:
         rows = list(map(_merged, rows, judge_at(look)))
     return rows
 
@@ -90,6 +105,7 @@ def next_plan(
     judge_at: Callable[[Look], Sequence[Row]],
     budget: float,
     interest: Mapping[str, float],
+    comparisons: int,
 ) -> Plan:
     """Returns how many seeds each row is to have, as far as results decide it.
 
@@ -98,11 +114,11 @@ def next_plan(
     where nothing is left to decide, or to spend, it is what all rows have.
     """
     plan = first_plan(len(ended))
-    while plan.looks < len(LOOKS):
+    while plan.looks < len(SEEDS):
         counted = zip(ended, plan.seeds, strict=True)
         if not all(set(range(count)) <= seeds for seeds, count in counted):
             return plan
-        rows = judge(judge_at, plan.looks)
+        rows = judge(judge_at, plan.looks, comparisons)
         following = _following(plan, rows, costs, budget, interest)
         if following == plan.seeds:
             return plan
@@ -112,7 +128,7 @@ def next_plan(
 
 def _following(plan, rows, costs, budget, interest):
     """Returns the seeds of each row at the next look, those of the plan where it is the last."""
-    looked, following = LOOKS[plan.looks - 1].seeds, LOOKS[plan.looks].seeds
+    looked, following = SEEDS[plan.looks - 1], SEEDS[plan.looks]
     left = budget - sum(
         cost * count for cost, count in zip(costs, plan.seeds, strict=True)
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.report.trial_files import read_results
-from experiments.stats.sequential import LOOKS
+from experiments.stats.sequential import SEEDS
 from tests.calls import call
 
 CONFIG = "--config=tests/experiments/tiny_config.py"
@@ -84,7 +84,7 @@ def test_seeds_are_given_until_the_budget_is_spent_and_again_the_same(tmp_path):
     seeds = sorted((trial.label or trial.name, trial.seed) for trial in results.trials)
     assert 4 <= len(seeds) <= 7
     assert results.looks in (1, 2)
-    more = LOOKS[results.looks - 1].seeds
+    more = SEEDS[results.looks - 1]
     assert max(trial.seed for trial in results.trials) == more - 1
     written = (tmp_path / "report.md").read_text()
     before = json.loads((tmp_path / "sweep.json").read_text())

@@ -11,7 +11,7 @@ from experiments.report.rows import Row
 from experiments.report.table import paper_order
 from experiments.report.trial_files import TrialResult
 from experiments.stats import contrasts, sequential
-from experiments.stats.sequential import LOOKS, Budget, first_plan
+from experiments.stats.sequential import SEEDS, SPENT, Budget, first_plan, looks_of
 from experiments.stats.summary import LEVEL
 
 pytestmark = pytest.mark.quick
@@ -93,10 +93,14 @@ def followed(bleu, budget, interest=None):
 
 
 def test_the_levels_of_all_looks_are_the_tables():
-    assert sum(look.level for look in LOOKS) == pytest.approx(LEVEL)
-    seeds = [look.seeds for look in LOOKS]
-    assert seeds == sorted(set(seeds))
-    assert seeds[0] == 2
+    assert sum(SPENT.values()) == pytest.approx(1)
+    assert list(SEEDS) == sorted(set(SEEDS)) and SEEDS[0] == 2
+    for comparisons in (1, 20, 1000):
+        looks = looks_of(comparisons)
+        assert [look.seeds for look in looks] == list(SEEDS)
+        # Looks at the same seeds agree, so that the levels add up to more.
+        assert LEVEL < sum(look.level for look in looks) < 2 * LEVEL
+    assert looks_of(0) == looks_of(1)
 
 
 def test_a_look_waits_for_all_of_its_trials():
@@ -192,7 +196,7 @@ def test_a_look_is_judged_at_its_level():
     theirs = once.differences["bleu"]
     assert ours.high - ours.low > 1.1 * (theirs.high - theirs.low)
     assert 0 < theirs.p < 0.15
-    assert ours.p == pytest.approx(min(1.0, theirs.p * LEVEL / LOOKS[0].level))
+    assert ours.p == pytest.approx(min(1.0, theirs.p * LEVEL / looks_of(1)[0].level))
 
 
 def test_before_the_first_look_nothing_is_judged():
