@@ -81,16 +81,26 @@ def verdict_text(row: Row, metrics: Sequence[Metric]) -> str:
     for metric in metrics:
         if verdict := row.verdicts.get(metric.key):
             names.setdefault(verdict.words, []).append(metric.name)
-    seeds = [verdict.more_seeds for verdict in row.verdicts.values()]
-    seeds = list(filter(None, seeds))
     parts = []
     for words, agreeing in names.items():
         part = words if len(names) == 1 else f"{words} ({', '.join(agreeing)})"
-        # The fewest, because the first metric that decides is news.
-        if words == "undecided" and seeds:
-            part += f": {seeds_text(min(seeds))}"
+        if words == "undecided" and (needed := _needed(row, metrics)):
+            part += f": {needed}"
         parts.append(part)
     return "; ".join(parts)
+
+
+def _needed(row, metrics):
+    """Returns what decides one of a row's undecided metrics, the nearest first."""
+    verdicts = {m: row.verdicts[m.key] for m in metrics if m.key in row.verdicts}
+    open_ones = {m: v for m, v in verdicts.items() if not v.is_decided}
+    by_seeds = {m: v.more_seeds for m, v in open_ones.items() if v.more_seeds}
+    if by_seeds:
+        # The fewest, because the first metric that decides is news.
+        nearest = min(by_seeds, key=lambda metric: by_seeds[metric])
+        of_which = f" for {nearest.name}" if len(open_ones) > 1 else ""
+        return f"{seeds_text(by_seeds[nearest])}{of_which}"
+    return next((v.needs for v in open_ones.values() if v.needs), "")
 
 
 class Bar(NamedTuple):

@@ -15,7 +15,7 @@ from experiments.report.trial_outputs import read_sentences
 from experiments.settings import SCORING
 from experiments.stats import sequential
 from experiments.stats.contrasts import contrast
-from experiments.stats.differences import Difference, Verdict, difference
+from experiments.stats.differences import MOST_SEEDS, Difference, Verdict, difference
 from experiments.stats.least_squares import Pairs
 from experiments.stats.resampling import Runs, column_of
 from experiments.stats.summary import LEVEL
@@ -261,7 +261,12 @@ def verdict_of(
         words = "better" if is_higher == metric.higher_is_better else "worse"
         return Verdict(words, detail=at_bound)
     detail = at_bound or _shown_text(difference, metric)
-    return Verdict("undecided", difference.more_seeds, detail)
+    needs = {
+        "seeds": f"more than {MOST_SEEDS} more seeds",
+        "sentences": f"more {metric.split} sentences",
+        "both": f"more seeds and {metric.split} sentences",
+    }.get(difference.lacks, "")
+    return Verdict("undecided", difference.more_seeds, detail, needs)
 
 
 def _shown_text(difference, metric):

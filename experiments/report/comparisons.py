@@ -49,6 +49,7 @@ def comparison_records(
                 record |= dict(metric=metric.key, unit=metric.unit)
                 record |= _numbers(row, base, metric)
                 record |= dict(verdict=verdict.words, more_seeds=verdict.more_seeds)
+                record |= dict(needs=verdict.needs)
                 records.append(record)
     return records
 

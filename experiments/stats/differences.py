@@ -11,6 +11,8 @@ from experiments.stats.variance_stabilising import Link
 MOST_SEEDS = 50
 """More seeds than these are not proposed."""
 
+LACKS = ("seeds", "sentences", "both")
+
 _LARGEST = 1e5
 """A perplexity so far above another is that of no guess, whatever the vocabulary."""
 
@@ -40,6 +42,8 @@ class Difference:
     """The share of its variance that falls with the number of seeds."""
     margin: float | None = None
     """The smallest difference that matters; None where none was given."""
+    lacks: str = ""
+    """What would decide where `more_seeds` is None: one of LACKS; "" where nothing would."""
 
     @property
     def half(self) -> float:
@@ -59,6 +63,8 @@ class Verdict(NamedTuple):
     more_seeds: int | None = None
     """For "undecided": about how many more seeds decide."""
     detail: str = ""
+    needs: str = ""
+    """For "undecided" without a number of seeds: what decides, as "more test sentences"."""
 
     @property
     def kind(self) -> str:
@@ -74,6 +80,8 @@ class Verdict(NamedTuple):
         words = self.words
         if self.more_seeds:
             words += f": {seeds_text(self.more_seeds)}"
+        elif self.needs:
+            words += f": {self.needs}"
         return "; ".join(filter(None, (words, self.detail)))
 
 
@@ -109,7 +117,9 @@ def difference(
         from_seeds=float(contrasts.from_seeds[i]),
         margin=margin,
     )
-    return dataclasses.replace(without, more_seeds=_more_seeds(contrasts, i, without))
+    more = _more_seeds(contrasts, i, without)
+    lacks = "" if more else _lacks(contrasts, i)
+    return dataclasses.replace(without, more_seeds=more, lacks=lacks)
 
 
 def _bounded(difference):
@@ -136,6 +146,23 @@ def _detectable(contrasts, i, link):
     if widest[1] > _OF_RANGE * widest[0]:
         return math.inf
     return max(up, down)
+
+
+def _lacks(contrasts, i):
+    """Returns which part of the variance is in the way of a difference of this size.
+
+    That of seeds falls with their number, that of sentences with theirs.
+    """
+    if not contrasts.detectable[i] > 0:
+        return ""
+    allowed = (contrasts.mean[i] / contrasts.detectable[i]) ** 2
+    # Less than this no number that anybody would take shows.
+    if allowed < 1 / MOST_SEEDS:
+        return ""
+    of_seeds = contrasts.from_seeds[i]
+    if 1 - of_seeds < allowed:
+        return "seeds"
+    return "sentences" if of_seeds < allowed else "both"
 
 
 def _more_seeds(contrasts, i, difference):

@@ -17,7 +17,9 @@ from experiments.report.rows import Row, base_of
 from experiments.report.table import paper_order
 from experiments.report.trial_files import TrialResult
 from experiments.stats.contrasts import contrast
+from experiments.stats.differences import difference
 from experiments.stats.least_squares import Column, Pairs
+from experiments.stats.resampling import Runs
 
 pytestmark = pytest.mark.quick
 
@@ -359,3 +361,29 @@ def test_perplexities_of_another_vocabulary_are_not_compared():
     rows = compared(groups)
     assert set(rows["other tokens"].differences) == {"bleu", "exact_match"}
     assert set(rows["(A) h=1"].differences) == {"perplexity", "bleu", "exact_match"}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sentences", "mean", "needs"),
+    [
+        # Of runs that vary little beside their sentences, more runs say nothing.
+        (0.05, 1.0, 1.6, "more test sentences"),
+        (1.0, 0.0, 0.5, "more than 50 more seeds"),
+        (1.0, 1.0, 1.4, "more seeds and test sentences"),
+        # Nothing to be seen of it.
+        (1.0, 1.0, 0.001, ""),
+    ],
+)
+def test_what_would_decide_is_named(seeds, sentences, mean, needs):
+    nothing = np.zeros(6)
+    values = np.random.default_rng(0).standard_normal((6, 4)) * seeds
+    values -= values.mean(1, keepdims=True)
+    values[1] += mean
+    shared = np.array([0.0, *5 * [sentences**2]])
+    columns = [Column(values, nothing, shared, nothing > 0)]
+    (contrasted,) = contrast(columns, Pairs.against(0, 6))
+    found = difference(contrasted, 1, BLEU.link, 4)
+    found = dataclasses.replace(found, more_seeds=None, p=0.5)
+    verdict = comparison.verdict_of(found, Runs({0: 1.0}, {}, 100, 100), BLEU, None)
+    assert verdict.needs == needs
+    assert str(verdict).startswith(f"undecided: {needs}" if needs else "undecided; ")

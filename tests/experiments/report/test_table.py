@@ -73,10 +73,12 @@ def test_results_say_how_a_row_stands_to_base(table_3):
     assert results.headings[-1] == "against base"
     assert {row[0]: row[-1] for row in results.rows} == {
         "base": "",
-        "(A) h=1": "worse (perplexity, BLEU); undecided (chrF, exact match): about 14 more seeds",
+        "(A) h=1": "worse (perplexity, BLEU); undecided (chrF, exact match): about 14 "
+        "more seeds for chrF",
         "(B) d_k=16": "diverged in 1 of 3 runs",
         "(E) learned positions": "undecided",
-        "big": "better (perplexity, BLEU); undecided (chrF, exact match): about 9 more seeds",
+        "big": "better (perplexity, BLEU); undecided (chrF, exact match): about 9 more "
+        "seeds for chrF",
     }
     assert [row[1] for row in results.rows] == ["3", "3", "2 of 3", "3", "3"]
     assert table_3.table.problems == (
