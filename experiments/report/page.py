@@ -67,6 +67,7 @@ def render_page(
         settings=json.dumps(base_settings(results), indent=2),
         swatches=_swatches(figures.lined),
         best=_best(table, rows, metrics),
+        places=_places(pairs, rows),
         verdicts=[_verdicts_of(row) for row in rows],
         bars={metric.key: interval_bars(pairs or rows, metric) for metric in metrics},
         long=LONG,
@@ -106,6 +107,14 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
     """Splits a cell of verdicts into (kind, words), where the kind is its first word."""
     parts = text.split("; ")
     return [(part.partition(" ")[0].strip(":,"), part) for part in parts]
+
+
+def _places(pairs, rows) -> list[int]:
+    """Returns for each line of differences the place of its row."""
+    if not pairs:
+        return list(range(len(rows)))
+    places = {(row.name, frozenset(row.point.items())): i for i, row in enumerate(rows)}
+    return [places[pair.name, frozenset(pair.point.items())] for pair in pairs]
 
 
 def _verdicts_of(row) -> str:
