@@ -53,6 +53,44 @@ def compare(
     return sequential.judge(judge, looks, _comparisons(rows, metrics, question))
 
 
+MOST_BASES = 30
+"""A table of more rows is not compared with each of them."""
+
+
+def against_each(
+    rows: Sequence[Row],
+    sentences: ReadSentences | None = None,
+    metrics: Sequence[Metric] = METRICS,
+    interest: Mapping[str, float] | None = None,
+) -> list[list[Row]]:
+    """Returns the rows compared with each of them, by the base's place; each is one family.
+
+    [] for fewer than three rows and more than MOST_BASES, and for rows of several corpora or
+    vocabularies.
+    """
+    texts = {row.corpora for row in rows if row.corpora}
+    vocabularies = {
+        str(t.record.get("vocabulary")) for row in rows for t in row.finished
+    }
+    if not 3 <= len(rows) <= MOST_BASES or len(texts) != 1 or len(vocabularies) > 1:
+        return []
+    if sentences is None:
+        sentences = functools.partial(read_sentences, metrics=metrics)
+    count = len(rows)
+    places = np.arange(count)
+    pairs = Pairs(np.tile(places, count), np.repeat(places, count))
+    known = sentences, metrics, interest or {}, LEVEL
+    judged = iter(_judge(rows, pairs, *known, families=pairs.bases))
+    return [[_judged(row, base, next(judged)) for row in rows] for base in range(count)]
+
+
+def _judged(row, base, judgement):
+    differences, verdicts = judgement
+    return dataclasses.replace(
+        row, base=base, differences=differences, verdicts=verdicts
+    )
+
+
 def _comparisons(rows, metrics, question):
     """Counts the differences of a table, of all rows and metrics."""
     having = [
@@ -170,8 +208,11 @@ def originals_of(rows: Sequence[Row], bases: Sequence[int]) -> list[int]:
     return [firsts.setdefault(key, i) for i, key in enumerate(training)]
 
 
-def _judge(rows, pairs, sentences, metrics, interest, level):
-    """Returns (differences, verdicts) of each pair of rows of one corpus, as one family."""
+def _judge(rows, pairs, sentences, metrics, interest, level, families=None):
+    """Returns (differences, verdicts) of each pair of rows of one corpus.
+
+    `families` are those of `contrast`.
+    """
     originals = originals_of(rows, pairs.bases)
     stored = [{trial.seed: sentences(trial) for trial in row.finished} for row in rows]
     runs = {}
@@ -184,7 +225,8 @@ def _judge(rows, pairs, sentences, metrics, interest, level):
         if column is not None:
             columns[metric] = column
             runs[metric] = own
-    contrasts = contrast([*columns.values()], pairs, level=level, originals=originals)
+    options = dict(level=level, originals=originals, families=families)
+    contrasts = contrast([*columns.values()], pairs, **options)
     differences = [{} for _ in pairs.rows]
     verdicts = [{} for _ in pairs.rows]
     for (metric, column), contrasted in zip(columns.items(), contrasts, strict=True):

@@ -120,9 +120,64 @@ for (const figure of document.querySelectorAll("figure[data-picture]")) {
   if (spots.length) pointed(figure, svg, spots);
   figure.querySelector("figcaption").append(saver(figure.dataset.picture, () => svg));
 }
+function worded(cell, text) {
+  // verdicts, each in its colour
+  cell.replaceChildren(
+    ...text.split("; ").flatMap((part, i) => [
+      i ? "; " : "",
+      make("span", part, {className: part.split(" ")[0].replace(/[:,]$/, "")}),
+    ]),
+  );
+}
+
+function drawn(cell, bar) {
+  // an interval on the scale of its column
+  cell.replaceChildren();
+  if (!bar) return;
+  const [low, mean, high, isCutLow, isCutHigh, verdict] = bar;
+  const svg = shape("svg", {class: `interval ${verdict.split(" ")[0]}`, viewBox: "0 0 100 12", "aria-hidden": "true"});
+  const cut = (isCutLow ? "M6 3L2 6L6 9" : "") + (isCutHigh ? "M94 3L98 6L94 9" : "");
+  svg.append(
+    shape("path", {class: "zero", d: "M50 0V12"}),
+    shape("path", {d: `M${low} 6H${high}${cut}`}),
+    shape("circle", {cx: mean, cy: 6, r: 2.6}),
+  );
+  cell.append(svg);
+}
+
+function against(place) {
+  // shows the table as compared with another row, all intervals of that question anew
+  const chosen = data.bases[place];
+  document.getElementById("finding").textContent = chosen.finding;
+  for (const row of document.querySelectorAll("#results tr[data-row]")) {
+    row.dataset.verdicts = chosen.kinds[row.dataset.row];
+    worded(row.cells[row.cells.length - 1], chosen.verdicts[row.dataset.row]);
+  }
+  for (const table of document.querySelectorAll("table[data-metric]")) {
+    const of = chosen.differences[table.dataset.metric];
+    // From the difference to the verdict; what a paper has stands behind.
+    for (const row of table.tBodies[0].rows) {
+      const cells = of?.cells[row.dataset.row] ?? Array(6).fill("–");
+      let column = 2;
+      cells.forEach((text, i) => {
+        const cell = row.cells[column++];
+        if (i === 5) worded(cell, text);
+        else cell.textContent = text;
+        if (i === 1 && row.cells[column].classList.contains("bar"))
+          drawn(row.cells[column++], of?.bars[row.dataset.row]);
+      });
+    }
+  }
+  // Figures stay those of the report's own base.
+  const isOwn = filter.base.options[place].defaultSelected;
+  document.querySelectorAll("details.forest").forEach(figure => (figure.hidden = !isOwn));
+  narrow();
+}
+if (filter.base) filter.base.onchange = () => against(Number(filter.base.value));
+
 document.querySelectorAll("table.grid").forEach(sortable);
 // A few rows need no search.
-filter.hidden = document.querySelectorAll("#results tr[data-row]").length < 5;
+filter.hidden = document.querySelectorAll("#results tr[data-row]").length < 5 && !filter.base;
 filter.oninput = narrow;
 filter.onsubmit = event => event.preventDefault();
 narrow();

@@ -7,17 +7,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
-from experiments.report.cells import interval_bars
+from experiments.report.cells import interval_bars, verdict_text
 from experiments.report.figures import style as line_styles
+from experiments.report.finding import finding
 from experiments.report.head_measures import grids
 from experiments.report.packed_attention import attention_maps, first_beside
 from experiments.report.page_figures import PageFigures
 from experiments.report.row_details import differing, runs_of_rows
-from experiments.report.rows import Row, base_settings, report_title
-from experiments.report.table import VERDICTS, Table, provenance
+from experiments.report.rows import Row, base_of, base_settings, report_title
+from experiments.report.table import VERDICTS, Table, difference_cells, provenance
 from experiments.report.trial_files import Results
 from experiments.report.tuned_rows import CHOSEN, TRIED, UNTUNED_VERDICTS
 
@@ -43,8 +45,13 @@ def render_page(
     table: Table,
     figures: PageFigures,
     pairs: Sequence[Row] = (),
+    others: Sequence[Sequence[Row]] = (),
 ) -> str:
-    """Returns report.html; `pairs` are what was compared where that are not the rows."""
+    """Returns report.html.
+
+    `pairs` are what was compared where that are not the rows, and `others` the rows compared
+    with each of them, of which a reader may choose one.
+    """
     metrics = results.metrics
     maps = attention_maps(figures.maps)
     heads = grids(figures.heads)
@@ -55,6 +62,7 @@ def render_page(
         "spots": {figure.id: figure.picture.spots for figure in figures.all()},
         "attention": maps,
         "beside": first_beside(figures.maps[: len(maps)], rows),
+        "bases": [_of_base(each, metrics) for each in others],
     }
     return _template().render(
         # The browser runs this script and no other, whatever the page may come to hold.
@@ -68,6 +76,8 @@ def render_page(
         swatches=_swatches(figures.lined),
         best=_best(table, rows, metrics),
         places=_places(pairs, rows),
+        bases=[row.name for row in rows] if others else [],
+        base=base_of(rows),
         verdicts=[_verdicts_of(row) for row in rows],
         bars={metric.key: interval_bars(pairs or rows, metric) for metric in metrics},
         long=LONG,
@@ -107,6 +117,23 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
     """Splits a cell of verdicts into (kind, words), where the kind is its first word."""
     parts = text.split("; ")
     return [(part.partition(" ")[0].strip(":,"), part) for part in parts]
+
+
+def _of_base(rows, metrics) -> dict[str, Any]:
+    """Returns what a page shows of the rows compared with one of them."""
+    differences = {}
+    for metric in metrics:
+        if any(metric.key in row.differences for row in rows):
+            differences[metric.key] = {
+                "cells": [difference_cells(metric, row) for row in rows],
+                "bars": interval_bars(rows, metric),
+            }
+    return {
+        "finding": finding(rows, metrics),
+        "verdicts": [verdict_text(row, metrics) for row in rows],
+        "kinds": [_verdicts_of(row) for row in rows],
+        "differences": differences,
+    }
 
 
 def _places(pairs, rows) -> list[int]:

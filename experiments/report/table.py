@@ -171,7 +171,7 @@ def _differences(metric, rows):
     columns = [[row.title for row in rows], _means(metric, rows)]
     if has_ours:
         headings += ["difference", "95 % interval", "p", "d", "runs", "verdict"]
-        columns += zip(*(_difference_cells(metric, row) for row in rows), strict=True)
+        columns += zip(*(difference_cells(metric, row) for row in rows), strict=True)
     if has_papers:
         headings += ["paper", "paper’s difference", "paper’s order"]
         columns += zip(*(_paper_cells(metric, rows, row) for row in rows), strict=True)
@@ -184,7 +184,8 @@ def _differences(metric, rows):
     )
 
 
-def _difference_cells(metric, row):
+def difference_cells(metric: Metric, row: Row) -> tuple[str, ...]:
+    """Returns a row's difference, interval, p, d, runs and verdict in one metric, as text."""
     difference = row.differences.get(metric.key)
     verdict = row.verdicts.get(metric.key)
     if difference is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.evaluation.metrics import METRICS, Metric
-from experiments.report.comparison import compare
+from experiments.report.comparison import against_each, compare
 from experiments.report.comparisons import comparison_records
 from experiments.report.formats import (
     comparisons_csv,
@@ -107,6 +107,7 @@ def write_results(
         comparisons=results.workdir / "comparisons.csv",
         figures=results.workdir / "figures" if figures else None,
     )
+    others = [] if pairs or question.within else _against_each(rows, results, interest)
     drawn = draw_figures(results, rows, cost, pairs)
     described = method(rows, compared, results.metrics, question)
     records = comparison_records(rows, results.metrics, question, compared)
@@ -114,7 +115,7 @@ def write_results(
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
         report.latex: to_latex(results, rows, table, with_p, described),
-        report.html: render_page(results, rows, table, drawn, pairs),
+        report.html: render_page(results, rows, table, drawn, pairs, others),
         report.comparisons: comparisons_csv(records),
         report.comparisons.with_suffix(".json"): comparisons_json(records),
     }
@@ -149,6 +150,14 @@ def compare_rows(
 def _compare(rows, results, interest, question):
     interest = interest or results.interest
     return compare(rows, None, results.metrics, interest, results.looks, question)
+
+
+def _against_each(rows, results, interest):
+    """Returns the rows against each of them, for the page to show; [] for a table of looks."""
+    if results.looks is not None or not any(row.differences for row in rows):
+        return []
+    plain = [dataclasses.replace(row, against="") for row in rows]
+    return against_each(plain, None, results.metrics, interest or results.interest)
 
 
 def _given(results):

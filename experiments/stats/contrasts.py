@@ -120,8 +120,11 @@ def contrast(
     level: float = LEVEL,
     usual_tau: float = USUAL_TAU,
     originals: Sequence[int] | None = None,
+    families: np.ndarray | None = None,
 ) -> list[Contrasts]:
-    """Compares the rows of each pair in each of `columns`, as one family.
+    """Compares the rows of each pair in each of `columns`.
+
+    Pairs of one number in `families` (P,) are one family; without it all are.
 
     `originals` has for each row that of which it is a copy, itself for one that is none;
     without it no row is a copy. A pair with a run that is not finite has no difference.
@@ -156,20 +159,46 @@ def contrast(
         np.abs(error.draws / _above_0(error.size))[:, are_tested[i]]
         for i, error in errors.items()
     ]
-    largest = np.concatenate(scaled, axis=1).max(1) if scaled else np.zeros(draws)
-    largest.sort()
+    families = np.zeros(len(pairs.rows), int) if families is None else families
+    largest = _largest(scaled, [families[are_tested[i]] for i in errors], draws)
     # The smallest that leaves a p of the level, as `_contrasts` counts it.
-    critical = largest[-max(int(level * (draws + 1)), 1)]
+    place = -max(int(level * (draws + 1)), 1)
+    known_of_families = (
+        families,
+        largest,
+        np.array(
+            [
+                largest[family][place] if family in largest else 0.0
+                for family in families
+            ]
+        ),
+    )
     results = []
     for i, (fit, is_tested) in enumerate(zip(whole, are_tested, strict=True)):
         if fit is None or not is_tested.any():
             results.append(_nothing(len(pairs.rows)))
         elif i in errors:
-            known = fit, pairs, is_tested
-            results.append(_contrasts(*known, errors[i], largest, critical))
+            known = fit, pairs, is_tested, errors[i]
+            results.append(_contrasts(*known, *known_of_families))
         else:
             results.append(_without_chance(fit, pairs, is_tested))
     return results
+
+
+def _largest(scaled, families, draws) -> dict[int, np.ndarray]:
+    """Returns the largest of each draw's errors (R,), sorted, by family.
+
+    `scaled` has those of each metric (R, P), and `families` the families of their pairs.
+    """
+    found = {}
+    for errors, of_pairs in zip(scaled, families, strict=True):
+        for family in np.unique(of_pairs):
+            largest = errors[:, of_pairs == family].max(1)
+            before = found.get(family, np.zeros(draws))
+            found[family] = np.maximum(before, largest)
+    for largest in found.values():
+        largest.sort()
+    return found
 
 
 class _Errors(NamedTuple):
@@ -352,15 +381,18 @@ def _repeated(fit, loads, sigmas, m, tau, rng):
     return now @ loads.T, then @ loads.T
 
 
-def _contrasts(fit, pairs, is_tested, errors, largest, critical):
+def _contrasts(fit, pairs, is_tested, errors, families, largest, critical):
     rows, bases = pairs
     deviations = errors.size
     mean = np.where(is_tested, fit.means[rows] - fit.means[bases], np.nan)
     reach = critical * deviations
     # The draws beyond, and this table itself.
     in_errors = np.abs(mean) / _above_0(deviations)
-    beyond = len(largest) - np.searchsorted(largest, in_errors)
-    p = (beyond + 1) / (len(largest) + 1)
+    p = np.full(len(mean), np.nan)
+    for family, sizes in largest.items():
+        own = families == family
+        beyond = len(sizes) - np.searchsorted(sizes, in_errors[own])
+        p[own] = (beyond + 1) / (len(sizes) + 1)
     repeated = errors.repeated(fit.column.shared)
     again = np.abs(reach * repeated + errors.draws)
     detectable = np.quantile(again, POWER, axis=0)
@@ -390,7 +422,7 @@ def edges(
     level: np.ndarray | float,
     cross: np.ndarray,
     size: np.ndarray,
-    critical: float,
+    critical: np.ndarray | float,
 ) -> np.ndarray:
     """Returns points (P, EDGE, 2) around the ellipses of bases' scores and differences.
 
@@ -404,6 +436,7 @@ def edges(
     slope = cross / _above_0(root)
     rest = np.sqrt(np.maximum(size**2 - slope**2, 0.0))
     x = root[:, None] * np.cos(angles)
+    critical = np.broadcast_to(critical, mean.shape)[:, None]
     y = slope[:, None] * np.cos(angles) + rest[:, None] * np.sin(angles)
     return np.stack([score[:, None] + critical * x, mean[:, None] + critical * y], -1)
 

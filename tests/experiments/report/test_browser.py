@@ -3,6 +3,7 @@
 The browser is that which CHROMIUM names, or one in the path; without any these tests are left out.
 """
 
+import dataclasses
 import html
 import json
 import os
@@ -14,7 +15,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from experiments.report.write import write_report
+from experiments.evaluation.metrics import METRICS
+from experiments.report.cells import verdict_text
+from experiments.report.finding import finding
+from experiments.report.questions import Question
+from experiments.report.trial_files import read_results
+from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from tests.experiments import fakes, tiny
 
@@ -260,3 +266,62 @@ def test_the_page_runs_its_own_script_and_asks_for_nothing_else(page):
     dom = shown(f"file://{page}")
     assert dom.count("<canvas") == 2 + 6
     assert not re.search(r'(src|href)="https?://', dom)
+
+
+def test_a_click_compares_with_another_row(look, table):
+    """What the page then shows is what a report against that row has."""
+    script = """
+      const select = document.querySelector('#filter [name=base]');
+      const own = [select.selectedOptions[0].textContent, select.length];
+      select.value = [...select.options].find(o => o.textContent === 'big').value;
+      select.dispatchEvent(new Event('change'));
+      const cells = (table, i) =>
+        [...document.querySelectorAll(table + ' tr[data-row]')].map(row => row.cells[i].textContent);
+      const last = document.querySelector('#results thead tr').cells.length - 1;
+      const of = 'table[data-metric=perplexity]';
+      const shown = {
+        own,
+        finding: document.getElementById('finding').textContent,
+        names: cells('#results', 0),
+        verdicts: cells('#results', last),
+        differences: cells(of, 2),
+        intervals: cells(of, 3),
+        bars: document.querySelectorAll(of + ' td.bar circle').length,
+        forests: document.querySelectorAll('details.forest:not([hidden])').length,
+      };
+      select.value = 0;
+      select.dispatchEvent(new Event('change'));
+      shown.back = cells('#results', last);
+      shown.forests_back = document.querySelectorAll('details.forest:not([hidden])').length;
+      return shown;
+    """
+    found = look(table, script)
+    results = read_results(table.parent, METRICS)
+    book = dataclasses.replace(results, metrics=fakes.REPORTED)
+    rows = compare_rows(book, question=Question("big"))
+    (base,) = {row.base for row in rows}
+    assert found["own"] == ["base", len(rows)]
+    # Intervals are of fewer draws.
+    said, expected = (
+        re.sub(r"\[.*?\]", "", text)
+        for text in (found["finding"], finding(rows, fakes.REPORTED))
+    )
+    assert said == expected
+    verdicts = [verdict_text(row, fakes.REPORTED) for row in rows]
+    shown = [text.strip() for text in found["verdicts"]]
+    # Seeds that decide are estimated from other draws.
+    kinds = [re.sub(r": about.*?(;|$)", r"\1", text) for text in (*verdicts, *shown)]
+    assert kinds[: len(rows)] == kinds[len(rows) :]
+    for i, row in enumerate(rows):
+        difference = row.differences.get("perplexity")
+        text = found["differences"][i]
+        if difference is None:
+            assert text == "–"
+        else:
+            assert float(text) == pytest.approx(difference.mean, abs=0.0006)
+            low, high = map(float, re.findall(r"[+-][\d.]+", found["intervals"][i]))
+            half = (high - low) / 2
+            assert half == pytest.approx(difference.half, rel=0.06)
+    assert found["bars"] == sum("perplexity" in row.differences for row in rows)
+    assert found["forests"] == 0 and found["forests_back"] > 0
+    assert [text.strip() for text in found["back"]][base] != ""

@@ -420,3 +420,19 @@ def test_any_false_verdict_comes_in_one_null_table_of_twenty_with_several_bases(
 
 def _of_pairs(values, count):
     return dataclasses.replace(column(values), shared=np.zeros(count))
+
+
+def test_families_are_judged_each_by_itself():
+    values = table(30, 5, 4)
+    places = [(i, base) for base in range(5) for i in range(5)]
+    families = np.array([base for _, base in places])
+    options = dict(draws=4000)
+    (every,) = contrast(
+        [_of_pairs(values, 25)], pairs(*places), families=families, **options
+    )
+    for base in range(5):
+        (own,) = contrast([column(values)], Pairs.against(base, 5), **options)
+        part = slice(5 * base, 5 * base + 5)
+        np.testing.assert_allclose(every.mean[part], own.mean)
+        np.testing.assert_allclose(every.low[part], own.low, rtol=0.06)
+        np.testing.assert_allclose(every.p[part], own.p, atol=0.04)
