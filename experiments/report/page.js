@@ -147,14 +147,21 @@ function drawn(cell, bar) {
 
 function against(place) {
   // shows the table as compared with another row, all intervals of that question anew
-  const chosen = data.bases[place];
+  const chosen = data.bases[place],
+    options = filter.base.options,
+    isOwn = options[place].defaultSelected,
+    name = isOwn ? "base" : options[place].textContent;
   document.getElementById("finding").textContent = chosen.finding;
   for (const row of document.querySelectorAll("#results tr[data-row]")) {
     row.dataset.verdicts = chosen.kinds[row.dataset.row];
     worded(row.cells[row.cells.length - 1], chosen.verdicts[row.dataset.row]);
   }
+  const heading = document.querySelector("#results thead tr").lastElementChild;
+  (heading.querySelector("button") ?? heading).textContent = `against ${name}`;
   for (const table of document.querySelectorAll("table[data-metric]")) {
-    const of = chosen.differences[table.dataset.metric];
+    const of = chosen.differences[table.dataset.metric],
+      title = document.getElementById(`differences-${table.dataset.metric}`);
+    title.textContent = title.textContent.replace(/: differences to .*/, `: differences to ${name}`);
     // From the difference to the verdict; what a paper has stands behind.
     for (const row of table.tBodies[0].rows) {
       const cells = of?.cells[row.dataset.row] ?? Array(6).fill("–");
@@ -166,10 +173,10 @@ function against(place) {
         if (i === 1 && row.cells[column].classList.contains("bar"))
           drawn(row.cells[column++], of?.bars[row.dataset.row]);
       });
+      for (const cell of [...row.cells].slice(column)) cell.classList.toggle("stale", !isOwn);
     }
   }
   // Figures stay those of the report's own base.
-  const isOwn = filter.base.options[place].defaultSelected;
   document.querySelectorAll("details.forest").forEach(figure => (figure.hidden = !isOwn));
   narrow();
 }

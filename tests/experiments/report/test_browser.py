@@ -275,14 +275,16 @@ def test_a_click_compares_with_another_row(look, table):
       const own = [select.selectedOptions[0].textContent, select.length];
       select.value = [...select.options].find(o => o.textContent === 'big').value;
       select.dispatchEvent(new Event('change'));
-      const cells = (table, i) =>
-        [...document.querySelectorAll(table + ' tr[data-row]')].map(row => row.cells[i].textContent);
+      const rows = table => [...document.querySelectorAll(table + ' tr[data-row]')];
+      const cells = (table, i) => rows(table).map(row => row.cells[i].textContent);
       const last = document.querySelector('#results thead tr').cells.length - 1;
       const of = 'table[data-metric=perplexity]';
       const shown = {
         own,
         finding: document.getElementById('finding').textContent,
         names: cells('#results', 0),
+        heading: document.querySelector('#results thead tr').cells[last].textContent,
+        title: document.getElementById('differences-perplexity').textContent,
         verdicts: cells('#results', last),
         differences: cells(of, 2),
         intervals: cells(of, 3),
@@ -307,6 +309,8 @@ def test_a_click_compares_with_another_row(look, table):
         for text in (found["finding"], finding(rows, fakes.REPORTED))
     )
     assert said == expected
+    assert found["heading"] == "against big"
+    assert found["title"] == "Perplexity: differences to big"
     verdicts = [verdict_text(row, fakes.REPORTED) for row in rows]
     shown = [text.strip() for text in found["verdicts"]]
     # Seeds that decide are estimated from other draws.
