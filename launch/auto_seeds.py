@@ -11,7 +11,7 @@ import rich.console
 
 from experiments.evaluation.metrics import Metric
 from experiments.report.comparison import next_plan
-from experiments.report.questions import USUAL, Question
+from experiments.report.questions import USUAL, Question, fitting
 from experiments.report.rows import Row, base_of, rows_of
 from experiments.report.trial_files import read_results
 from experiments.report.trial_outputs import read_sentences
@@ -111,7 +111,8 @@ def next_seeds(
         return kept[trial.directory]
 
     found = _rows_in(workdir, rows, aim)
-    asked = aim.question or USUAL
+    # Of the config's question the report says where it does not fit.
+    asked, _ = fitting(found, aim.question or USUAL)
     known = sentences, aim.budget, aim.metrics, aim.interest
     plan = next_plan(found, *known, question=asked)
     is_complete = plan.seeds == tuple(seeds)

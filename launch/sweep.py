@@ -375,7 +375,10 @@ def read_question(keys):
 
 
 def _ask(workdir, planned):
-    """Notes the question, after a look that the sweep has rows for it, before it is trained."""
+    """Notes the question before training; one of flags only where the sweep has rows for it.
+
+    Of one of the config's the report says where it does not fit.
+    """
     from experiments.report.questions import pairs_of
     from experiments.report.trial_files import read_results
     from experiments.report.tuned_rows import compared_rows
@@ -383,7 +386,8 @@ def _ask(workdir, planned):
     asked = read_question(set().union(*(trial.point for trial in planned)))
     if asked is None:
         return
-    pairs_of(compared_rows(read_results(workdir)), asked)
+    if command.read_question(_QUESTION) is not None:
+        pairs_of(compared_rows(read_results(workdir)), asked)
     with contextlib.suppress(OSError):
         set_question(workdir, asked.to_json())
 

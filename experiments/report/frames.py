@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from experiments.errors import UserError
 from experiments.report.comparisons import comparison_records
 from experiments.report.formats import trial_table
-from experiments.report.questions import USUAL, Question
+from experiments.report.questions import USUAL, Question, fitting
 from experiments.report.rows import of_one_code
 from experiments.report.trial_files import read_results
 from experiments.report.tuned_rows import compared_rows
@@ -46,10 +46,10 @@ def load(
     columns, records = trial_table(results)
     trials = pandas.DataFrame(records, columns=columns)
     question = Question(base, tuple(within), tuple(pairs))
-    if question == USUAL:
-        question = Question.of(results.question)
     results, _ = of_one_code(results)
-    compared = compare_rows(results, question=question)
     rows = compared_rows(results)
+    if question == USUAL:
+        question, _ = fitting(rows, Question.of(results.question))
+    compared = compare_rows(results, question=question)
     records = comparison_records(rows, results.metrics, question, compared)
     return Frames(trials, pandas.DataFrame(records))

@@ -8,8 +8,6 @@ from experiments.report.cells import listed, number
 from experiments.report.questions import Question
 from experiments.report.rows import Row
 
-SIDES = ("better", "worse")
-
 
 def method(
     rows: Sequence[Row],

@@ -54,16 +54,9 @@ def render_page(
     """
     metrics = results.metrics
     maps = attention_maps(figures.maps)
-    heads = grids(figures.heads)
     # The scripts are within the page, which so needs no other file and no network.
     script = "\n".join(_read(name) for name in SCRIPTS)
     digest = hashlib.sha256(script.encode()).digest()
-    data = {
-        "spots": {figure.id: figure.picture.spots for figure in figures.all()},
-        "attention": maps,
-        "beside": first_beside(figures.maps[: len(maps)], rows),
-        "bases": [_of_base(each, metrics) for each in others],
-    }
     return _template().render(
         # The browser runs this script and no other, whatever the page may come to hold.
         script=script,
@@ -83,13 +76,23 @@ def render_page(
         long=LONG,
         texts=TEXTS,
         figures=figures,
-        heads=heads,
+        heads=grids(figures.heads),
         maps=maps,
         maps_note=figures.maps_note,
         pairs=differing(rows, metrics),
         runs=runs_of_rows(results, rows),
-        data=data,
+        data=_data(figures, maps, rows, [_of_base(each, metrics) for each in others]),
     )
+
+
+def _data(figures, maps, rows, bases) -> dict[str, Any]:
+    """Returns what the page's script reads."""
+    return {
+        "spots": {figure.id: figure.picture.spots for figure in figures.all()},
+        "attention": maps,
+        "beside": first_beside(figures.maps[: len(maps)], rows),
+        "bases": bases,
+    }
 
 
 @functools.cache

@@ -70,6 +70,21 @@ class Question:
 USUAL = Question()
 
 
+def fitting(rows: Sequence[Row], question: Question) -> tuple[Question, str]:
+    """Returns the question, or what is usual and a sentence where there are no rows for it.
+
+    A sweep may have asked it before it had all of its rows.
+    """
+    try:
+        pairs_of(rows, question)
+    except UserError as error:
+        return USUAL, (
+            f"What the sweep asks ({question.text}) does not fit its rows, which are compared "
+            f"with base: {error}."
+        )
+    return question, ""
+
+
 class Group(NamedTuple):
     """Holds the places of rows that are compared, among all rows, in their order."""
 

@@ -21,7 +21,7 @@ from experiments.report.formats import (
 from experiments.report.method import method
 from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
-from experiments.report.questions import USUAL, Question
+from experiments.report.questions import USUAL, Question, fitting
 from experiments.report.rows import Row, of_one_code
 from experiments.report.table import Table, result_table
 from experiments.report.trial_files import Results, read_results
@@ -78,7 +78,8 @@ def write_results(
     `interest` is that of `comparison.compare`. With `cost` the table has the costs of rows,
     with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
     of other code than the base's are left out unless `mixed_code` takes them together.
-    `question` says which rows are compared with which; by default the sweep's own does.
+    `question` says which rows are compared with which; by default the sweep's own does, as
+    long as there are rows for it.
     `with_p` has p in place of intervals in report.tex.
 
     Raises UserError for a question that the table has no rows for.
@@ -87,7 +88,9 @@ def write_results(
     everything = dataclasses.replace(results, workdir=Path(out))
     results, caution = of_one_code(everything, mixed_code)
     results = dataclasses.replace(results, metrics=_given(results))
-    question = Question.of(results.question) if question is None else question
+    if question is None:
+        question, doubt = fitting(compared_rows(results), Question.of(results.question))
+        caution = " ".join(filter(None, (caution, doubt)))
     compared = compare_rows(results, interest, question)
     rows, pairs = compared, ()
     if question.pairs:
@@ -97,20 +100,11 @@ def write_results(
         own = untuned_rows(results)
         untuned = own if pairs else _compare(own, results, interest, question)
         table = with_tuning(table, results, rows, untuned)
-    report = Report(
-        table=table,
-        rows=compared,
-        markdown=results.workdir / "report.md",
-        csv=results.workdir / "report.csv",
-        latex=results.workdir / "report.tex",
-        html=results.workdir / "report.html",
-        comparisons=results.workdir / "comparisons.csv",
-        figures=results.workdir / "figures" if figures else None,
-    )
     others = [] if pairs or question.within else _against_each(rows, results, interest)
     drawn = draw_figures(results, rows, cost, pairs)
     described = method(rows, compared, results.metrics, question)
     records = comparison_records(rows, results.metrics, question, compared)
+    report = _report(table, compared, results.workdir, figures)
     files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
@@ -123,6 +117,25 @@ def write_results(
         for figure in drawn.all():
             files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
             files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
+    return dataclasses.replace(report, unwritten=_write(files, results.workdir))
+
+
+def _report(table, compared, directory, figures):
+    """Returns the Report of a directory, before anything is written."""
+    return Report(
+        table=table,
+        rows=compared,
+        markdown=directory / "report.md",
+        csv=directory / "report.csv",
+        latex=directory / "report.tex",
+        html=directory / "report.html",
+        comparisons=directory / "comparisons.csv",
+        figures=directory / "figures" if figures else None,
+    )
+
+
+def _write(files, directory) -> str:
+    """Writes {path: text or bytes}; returns why not, where nothing can be written there."""
     try:
         for path, content in files.items():
             is_text = isinstance(content, str)
@@ -130,9 +143,8 @@ def write_results(
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
-        reason = f"not written to {results.workdir}: {error.strerror}"
-        return dataclasses.replace(report, unwritten=reason)
-    return report
+        return f"not written to {directory}: {error.strerror}"
+    return ""
 
 
 def compare_rows(

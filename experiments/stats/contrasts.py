@@ -132,7 +132,42 @@ def contrast(
     """
     if originals is None:
         originals = range(max((len(column.values) for column in columns), default=0))
-    originals = np.asarray(originals, int)
+    fits, gaps, whole = _fitted(columns, np.asarray(originals, int))
+    count = len(pairs.rows)
+    are_tested = [
+        np.zeros(count, bool) if fit is None else tested(fit, gap, pairs)
+        for fit, gap in zip(whole, gaps, strict=True)
+    ]
+    for some in (fits, gaps):
+        # A metric without a difference says nothing of the others.
+        some[:] = [
+            x if t.any() else None for x, t in zip(some, are_tested, strict=True)
+        ]
+    if draws is None:
+        differences = len(columns) * count
+        draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
+    errors = _draw_varying(fits, gaps, pairs, draws, usual_tau)
+    families = np.zeros(count, int) if families is None else families
+    largest = _largest(errors, are_tested, families)
+    # The smallest that leaves a p of the level, as `_contrasts` counts it.
+    place = -max(int(level * (draws + 1)), 1)
+    critical = np.zeros(count)
+    for family, sizes in largest.items():
+        critical[families == family] = sizes[place]
+    results = []
+    for i, (fit, is_tested) in enumerate(zip(whole, are_tested, strict=True)):
+        if fit is None or not is_tested.any():
+            results.append(_nothing(count))
+        elif i in errors:
+            known = fit, pairs, is_tested, errors[i]
+            results.append(_contrasts(*known, families, largest, critical))
+        else:
+            results.append(_without_chance(fit, pairs, is_tested))
+    return results
+
+
+def _fitted(columns, originals) -> tuple[list, list, list]:
+    """Returns the Fit of each column's rows, of its copies, and of both; None for none."""
     fits = [fit_rows(column, originals) for column in columns]
     gaps = [
         None if fit is None else fit_gaps(column, originals, fit)
@@ -142,60 +177,17 @@ def contrast(
         fit if gap is None else with_copies(fit, gap)
         for fit, gap in zip(fits, gaps, strict=True)
     ]
-    are_tested = [
-        np.zeros(len(pairs.rows), bool) if fit is None else tested(fit, gap, pairs)
-        for fit, gap in zip(whole, gaps, strict=True)
-    ]
-    for some in (fits, gaps):
-        # A metric without a difference says nothing of the others.
-        some[:] = [
-            x if t.any() else None for x, t in zip(some, are_tested, strict=True)
-        ]
-    if draws is None:
-        differences = len(columns) * len(pairs.rows)
-        draws = min(DRAWS, max(FEWEST_DRAWS, _NUMBERS // max(differences, 1)))
-    errors = _draw_varying(fits, gaps, pairs, draws, usual_tau)
-    scaled = [
-        np.abs(error.draws / _above_0(error.size))[:, are_tested[i]]
-        for i, error in errors.items()
-    ]
-    families = np.zeros(len(pairs.rows), int) if families is None else families
-    largest = _largest(scaled, [families[are_tested[i]] for i in errors], draws)
-    # The smallest that leaves a p of the level, as `_contrasts` counts it.
-    place = -max(int(level * (draws + 1)), 1)
-    known_of_families = (
-        families,
-        largest,
-        np.array(
-            [
-                largest[family][place] if family in largest else 0.0
-                for family in families
-            ]
-        ),
-    )
-    results = []
-    for i, (fit, is_tested) in enumerate(zip(whole, are_tested, strict=True)):
-        if fit is None or not is_tested.any():
-            results.append(_nothing(len(pairs.rows)))
-        elif i in errors:
-            known = fit, pairs, is_tested, errors[i]
-            results.append(_contrasts(*known, *known_of_families))
-        else:
-            results.append(_without_chance(fit, pairs, is_tested))
-    return results
+    return fits, gaps, whole
 
 
-def _largest(scaled, families, draws) -> dict[int, np.ndarray]:
-    """Returns the largest of each draw's errors (R,), sorted, by family.
-
-    `scaled` has those of each metric (R, P), and `families` the families of their pairs.
-    """
+def _largest(errors, are_tested, families) -> dict[int, np.ndarray]:
+    """Returns the largest of each draw's errors (R,) in units of SE, sorted, by family."""
     found = {}
-    for errors, of_pairs in zip(scaled, families, strict=True):
-        for family in np.unique(of_pairs):
-            largest = errors[:, of_pairs == family].max(1)
-            before = found.get(family, np.zeros(draws))
-            found[family] = np.maximum(before, largest)
+    for i, error in errors.items():
+        scaled = np.abs(error.draws / _above_0(error.size))
+        for family in np.unique(families[are_tested[i]]):
+            own = scaled[:, are_tested[i] & (families == family)].max(1)
+            found[family] = np.maximum(found.get(family, own), own)
     for largest in found.values():
         largest.sort()
     return found

@@ -98,6 +98,20 @@ def test_a_config_asks_for_its_sweep(swept, tmp_path):
     assert "of the same" not in done.stdout
 
 
+def test_a_configs_question_that_does_not_fit_stops_nothing(swept, tmp_path):
+    workdir = tmp_path / "swept"
+    shutil.copytree(swept[0], workdir)
+    config = tmp_path / "asking.py"
+    config.write_text(
+        "from tests.experiments.tiny_config import *\n"
+        "sweep_positions.question = {'base': 'positions=rotary'}\n"
+    )
+    arguments = (f"--workdir={workdir}", f"--config={config}", "--sweep=positions,seed")
+    done = call("sweep", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "What the sweep asks (against positions=rotary) does not fit" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

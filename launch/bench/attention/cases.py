@@ -31,7 +31,9 @@ WINDOW = 64
 TEXTS = 8
 """Texts that share a row of "packed"."""
 CAP = 50.0
+"""Of "softcap", in scores."""
 SINK = 1.0
+"""Of "sink", a score."""
 
 JAX = Library("launch.bench.attention.jax")
 TORCH = Library("launch.bench.attention.torch", needs=("torch",))

@@ -1,6 +1,7 @@
 """comparisons.csv and comparisons.json: what the table compares, as numbers."""
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -140,3 +141,18 @@ def test_pairs_are_in_every_file(workdir, tmp_path):
     assert re.search(rf'<tr data-row="3"><th[^>]*><a href="#row-3">{title}</a>', page)
     # All rows are in the table of results, none with a verdict.
     assert "d_k=8" in page and "(against" not in page
+
+
+def test_a_question_that_the_sweep_outgrew_is_said_and_base_answers(workdir, tmp_path):
+    results = read_results(workdir, fakes.REPORTED)
+    asked = {"base": "score=scaled_dot"}
+    report = write_results(dataclasses.replace(results, question=asked), tmp_path)
+    assert report.table.finding.startswith(
+        "What the sweep asks (against score=scaled_dot) does not fit its rows, which are "
+        "compared with base: --base=score=scaled_dot: 2 rows have it"
+    )
+    records, _ = read(report)
+    assert {record["base"] for record in records} == {"base"}
+    fits = dataclasses.replace(results, question={**asked, "within": ["d_k"]})
+    text = write_results(fits, tmp_path).table.finding
+    assert "does not fit" not in text
