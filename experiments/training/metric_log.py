@@ -1,5 +1,6 @@
 """Metrics on their way out: to metrics.jsonl, to the screen, and to trackers if asked."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -66,8 +67,9 @@ class Log:
         # The time since the last line goes on, as its steps do.
         self._since = time.perf_counter() - noted.get("seconds", 0)
         self._noted_at = time.perf_counter()
-        # Of the first steps: tokens, FLOPs and seconds; None until they are made.
-        self._first = None
+        # Tokens, FLOPs and seconds of first steps since the last line, here and before.
+        self._first = tuple(noted.get("first", (0, 0, 0.0)))
+        self._is_first = True
 
     def noted(self) -> dict[str, Any]:
         """Returns what is noted since the last line, as JSON has it."""
@@ -76,7 +78,8 @@ class Log:
         return dict(
             metrics={name: x.tolist() for name, x in self._joined().items()},
             flops=self._flops,
-            seconds=time.perf_counter() - self._since + self._first_of_line[2],
+            seconds=time.perf_counter() - self._since,
+            first=list(self._first),
         )
 
     def steps(
@@ -94,9 +97,11 @@ class Log:
         is_known = flops is not None and self._flops is not None
         self._flops = self._flops + flops if is_known else None
         now = time.perf_counter()
-        if self._first is None:
+        if self._is_first:
+            self._is_first = False
             spent = now - self._noted_at
-            self._first = (float(metrics["tokens"].sum()), flops or 0, spent)
+            own = (float(metrics["tokens"].sum()), flops or 0, spent)
+            self._first = tuple(map(operator.add, self._first, own))
             self._since += spent
         self._noted_at = now
         if due:
@@ -125,14 +130,9 @@ class Log:
         noted = int((~is_finite(self._joined())).sum()) if self._steps else 0
         return noted + sum(line.get("skipped", 0) for line in self._run_dir.metrics())
 
-    @property
-    def _first_of_line(self):
-        """Tokens, FLOPs and seconds of the first steps, 0 where the line has others alone."""
-        return self._first or (0, 0, 0.0)
-
     def _rate(self, amount, which, seconds):
-        """Returns an amount a second, without that of the first steps if there are others."""
-        first, spent = self._first_of_line[which], self._first_of_line[2]
+        """Returns an amount a second, without that of first steps if there are others."""
+        first, spent = self._first[which], self._first[2]
         if amount > first:
             return float((amount - first) / seconds)
         return float(amount / (seconds + spent))

@@ -76,6 +76,7 @@ def test_a_sweep_asks_a_question_and_its_report_answers_it(swept, tmp_path):
     # It is the sweep's from then on, until a report asks another.
     again = call("report", f"--workdir={workdir}")
     assert asked in again.stdout
+    assert asked in sweep(workdir).stdout
     other = call("report", f"--workdir={workdir}", "--base=base")
     assert other.returncode == 0 and asked not in other.stdout
     assert "compared: each row with base" in other.stdout

@@ -79,6 +79,10 @@ def test_a_question_has_its_own_comparisons(workdir, tmp_path):
         "compared: each row with score=scaled_dot of the same d_k" in text
     )
     assert "(against d_k=8)" in text
+    # A page of partners has no single base to choose.
+    own = write_results(results, tmp_path / "own").html.read_text()
+    assert '<select name="base">' in own
+    assert '<select name="base">' not in report.html.read_text()
 
 
 def test_pandas_has_trials_and_comparisons(workdir):

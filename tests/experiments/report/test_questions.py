@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.errors import UserError
-from experiments.evaluation.metrics import BLEU
+from experiments.evaluation.metrics import BLEU, CHRF, PERPLEXITY
 from experiments.report import comparison
 from experiments.report.finding import finding
 from experiments.report.questions import Group, Question, groups_of, pairs_of
@@ -291,3 +291,31 @@ def test_rows_of_other_text_are_no_evidence_in_pairs_either():
     judged = comparison.compare(rows, nothing_kept, [BLEU], question=asked)
     assert [row.base for row in judged] == [None, 0, 1]
     assert [bool(row.verdicts) for row in judged] == [False, True, True]
+
+
+def test_looks_spend_by_what_is_compared():
+    """Of six rows, as many as have partners, in each metric that a trial has."""
+    rows = product(SCORES)
+    for question, pairs in (
+        (Question(), 5),
+        (Question("score=scaled_dot", ("d_k",)), 3),
+        (Question(pairs=("d_k",)), 6),
+    ):
+        asked = (rows, [BLEU, PERPLEXITY, CHRF], question)
+        assert comparison._comparisons(*asked) == 2 * pairs
+
+
+@pytest.mark.parametrize(
+    "others", [{"corpus": "another"}, {"vocabulary": "another"}, {}], ids=str
+)
+def test_all_bases_are_tried_of_one_text_and_one_vocabulary(others):
+    rows = product(SCORES)[:3]
+    row_ = rows[2]
+    trials = tuple(
+        dataclasses.replace(trial, record=trial.record | others)
+        for trial in row_.trials
+    )
+    rows[2] = dataclasses.replace(row_, trials=trials)
+    found = comparison.against_each(rows, nothing_kept, [BLEU])
+    assert len(found) == (0 if others else 3)
+    assert comparison.against_each(rows[:2], nothing_kept, [BLEU]) == []

@@ -404,6 +404,15 @@ def test_copies_of_one_row_are_compared_in_pairs():
     assert (width(result)[:2] < 0.5).all() and width(result)[2] > 10
 
 
+@pytest.mark.parametrize("places", [(1, 2), (2, 1)])
+def test_a_copy_without_runs_is_compared_with_no_other(places):
+    values = np.stack([10 * table(27, 1, 4)[0]] * 3) + 0.01 * table(28, 3, 4)
+    values[2] = np.nan
+    asked = pairs(places, (1, 0))
+    (result,) = contrast([_of_pairs(values, 2)], asked, originals=[0, 0, 0])
+    assert result.tested.tolist() == [False, True]
+
+
 @pytest.mark.ci
 def test_any_false_verdict_comes_in_one_null_table_of_twenty_with_several_bases():
     tables = 300

@@ -70,6 +70,10 @@ def test_values_are_on_the_scale_and_runs_without_a_seed_are_one_more():
     np.testing.assert_allclose(column.values, expected)
     assert column.at_bound.tolist() == [False, True]
     assert column_of(rows, PAIRS, SHARE, [0, 1], mean_of_sums).shared[1] > 0
+    # What a bound hides is the same, whichever of the two is the base.
+    either = Pairs(np.array([1, 0]), np.array([0, 1]))
+    one, other = column_of(rows, either, SHARE, [0, 1]).shared
+    assert one == other > 0
     assert (
         column_of([rows[1]._replace(values={}), rows[0]], PAIRS, SHARE, [0, 1]) is None
     )
@@ -93,6 +97,10 @@ def test_sentences_of_a_copy_are_paired_run_by_run(is_alike):
         base[changed] = False
     rows = [runs_of(base), runs_of(base ^ changed)]
     _, shared = column_of(rows, PAIRS, SHARE, [0, 0], mean_of_sums).shared
+    # Copies of another row are paired with each other, too.
+    three = [runs_of(~base), *rows]
+    copies = Pairs(np.array([2]), np.array([1]))
+    assert column_of(three, copies, SHARE, [0, 0, 0], mean_of_sums).shared == shared
     # Of a share, and of its angle where it is near a half.
     of_one = 0.05 / 1000
     if is_alike:

@@ -42,6 +42,13 @@ def planned(*names, config=None):
     return plan_trials(config or tiny_config.get_config(), expand(KNOWN, list(names)))
 
 
+def test_a_trial_is_called_by_its_label_and_seed():
+    points = [{"label": "one head", "model.h": 1, "seed": 3}, {"model.h": 2, "seed": 0}]
+    labelled, other = plan_trials(tiny.config(), points)
+    assert (labelled.title, labelled.name) == ("one head seed=3", "h=1 seed=3")
+    assert other.title == other.name == "h=2 seed=0"
+
+
 def test_a_product_varies_its_last_sweep_fastest():
     points = expand(KNOWN, ["heads", "seed"])
     assert points == [

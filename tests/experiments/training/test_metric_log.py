@@ -80,11 +80,19 @@ def test_compiling_is_no_time_of_steps(tmp_path, monkeypatch):
     again = Log(directory, lambda: now, lambda line: None, noted=log.noted())
     step(again, 30.0, 5, False)
     step(again, 2.0, 6, True)
+    # And in the middle of its first line, which then has been compiled twice.
+    early = Log(directory, lambda: now, lambda line: None)
+    step(early, 60.0, 1, False)
+    step(early, 2.0, 2, False)
+    noted = json.loads(json.dumps(early.noted()))
+    late = Log(directory, lambda: now, lambda line: None, noted=noted)
+    step(late, 60.0, 3, False)
+    step(late, 2.0, 4, True)
     # A line of nothing else has all of its time.
     alone = Log(directory, lambda: now, lambda line: None)
     step(alone, 60.0, 7, True)
     speeds = [line["tokens_per_second"] for line in directory.metrics()]
-    assert speeds == pytest.approx([3, 3, 3, 0.1])
+    assert speeds == pytest.approx([3, 3, 3, 3, 0.1])
 
 
 def test_work_that_is_not_known_is_no_number(tmp_path):
