@@ -214,12 +214,13 @@ def _judge(rows, pairs, sentences, metrics, interest, level, families=None):
     `families` are those of `contrast`.
     """
     originals = originals_of(rows, pairs.bases)
+    apart = _have_other_tokens(rows, pairs)
     stored = [{trial.seed: sentences(trial) for trial in row.finished} for row in rows]
     runs = {}
     columns = {}
     for metric in metrics:
         own = [runs_of(*pair, metric) for pair in zip(rows, stored, strict=True)]
-        alike = _of_one_vocabulary(rows, pairs, own) if metric.per_token else own
+        alike = _without(own, pairs, apart) if metric.per_token else own
         of_sums = metric.of_sums if metric.columns else None
         column = column_of(alike, pairs, metric.link, originals, of_sums)
         if column is not None:
@@ -234,7 +235,9 @@ def _judge(rows, pairs, sentences, metrics, interest, level, families=None):
         raw = None if margin is None else margin / metric.scale
         for place, i in enumerate(pairs.rows):
             count = int(np.isfinite(column.values[i]).sum())
-            found = difference(contrasted, place, metric.link, count, raw, level)
+            found = None
+            if not (metric.per_token and apart[place]):
+                found = difference(contrasted, place, metric.link, count, raw, level)
             if found is not None:
                 differences[place][metric.key] = found
             verdict = verdict_of(found, runs[metric][i], metric, margin)
@@ -268,18 +271,22 @@ def runs_of(
     return Runs(values, tables, sentences, answers)
 
 
-def _of_one_vocabulary(rows, pairs, runs):
-    """Empties the runs of rows whose vocabulary is not their base's: their tokens are others."""
+def _have_other_tokens(rows, pairs):
+    """Returns (P,) bool: the pairs whose rows have two vocabularies, and so other tokens."""
     vocabularies = [
         {str(trial.record.get("vocabulary")) for trial in row.finished} for row in rows
     ]
-    others = {
-        i
-        for i, base in zip(*pairs, strict=True)
-        if len(vocabularies[i] | vocabularies[base]) > 1
-    }
+    both = (
+        vocabularies[i] | vocabularies[base] for i, base in zip(*pairs, strict=True)
+    )
+    return np.array([len(names) > 1 for names in both])
+
+
+def _without(runs, pairs, apart):
+    """Empties the runs of rows that are in no pair but those `apart`."""
+    kept = {*pairs.rows[~apart & pairs.differ], *pairs.bases[pairs.differ]}
     return [
-        own._replace(values={}, tables={}) if i in others else own
+        own if i in kept else own._replace(values={}, tables={})
         for i, own in enumerate(runs)
     ]
 

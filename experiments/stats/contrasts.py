@@ -149,11 +149,7 @@ def contrast(
     errors = _draw_varying(fits, gaps, pairs, draws, usual_tau)
     families = np.zeros(count, int) if families is None else families
     largest = _largest(errors, are_tested, families)
-    # The smallest that leaves a p of the level, as `_contrasts` counts it.
-    place = -max(int(level * (draws + 1)), 1)
-    critical = np.zeros(count)
-    for family, sizes in largest.items():
-        critical[families == family] = sizes[place]
+    critical = _critical(largest, families, level)
     results = []
     for i, (fit, is_tested) in enumerate(zip(whole, are_tested, strict=True)):
         if fit is None or not is_tested.any():
@@ -191,6 +187,15 @@ def _largest(errors, are_tested, families) -> dict[int, np.ndarray]:
     for largest in found.values():
         largest.sort()
     return found
+
+
+def _critical(largest, families, level) -> np.ndarray:
+    """Returns for each pair (P,) the smallest size that leaves a p of the level."""
+    critical = np.zeros(len(families))
+    for family, sizes in largest.items():
+        # As `_contrasts` counts it.
+        critical[families == family] = sizes[-max(int(level * (len(sizes) + 1)), 1)]
+    return critical
 
 
 class _Errors(NamedTuple):

@@ -319,3 +319,21 @@ def test_all_bases_are_tried_of_one_text_and_one_vocabulary(others):
     found = comparison.against_each(rows, nothing_kept, [BLEU])
     assert len(found) == (0 if others else 3)
     assert comparison.against_each(rows[:2], nothing_kept, [BLEU]) == []
+
+
+def test_rows_of_other_tokens_keep_their_pairs_of_equal_ones():
+    """In perplexity, which is of tokens; BLEU is of words, and has all pairs."""
+    rows = product({"model.h": [4, 2, 1]})
+    trials = tuple(
+        dataclasses.replace(trial, record=trial.record | {"vocabulary": "another"})
+        for trial in rows[2].trials
+    )
+    rows[2] = dataclasses.replace(rows[2], trials=trials)
+    asked = Question(pairs=("h",))
+    metrics = [PERPLEXITY, BLEU]
+    judged = comparison.compare(rows, nothing_kept, metrics, question=asked)
+    assert [set(row.differences) for row in judged] == [
+        {"perplexity", "bleu"},
+        {"bleu"},
+        {"bleu"},
+    ]
