@@ -321,19 +321,44 @@ def test_all_bases_are_tried_of_one_text_and_one_vocabulary(others):
     assert comparison.against_each(rows[:2], nothing_kept, [BLEU]) == []
 
 
-def test_rows_of_other_tokens_keep_their_pairs_of_equal_ones():
-    """In perplexity, which is of tokens; BLEU is of words, and has all pairs."""
-    rows = product({"model.h": [4, 2, 1]})
+def of_other_tokens(row_):
     trials = tuple(
         dataclasses.replace(trial, record=trial.record | {"vocabulary": "another"})
-        for trial in rows[2].trials
+        for trial in row_.trials
     )
-    rows[2] = dataclasses.replace(rows[2], trials=trials)
+    return dataclasses.replace(row_, trials=trials)
+
+
+@pytest.mark.parametrize("other", [0, 2])
+def test_rows_of_other_tokens_keep_their_pairs_of_equal_ones(other):
+    """In perplexity, which is of tokens; BLEU is of words, and has all pairs."""
+    rows = product({"model.h": [4, 2, 1]})
+    rows[other] = of_other_tokens(rows[other])
     asked = Question(pairs=("h",))
     metrics = [PERPLEXITY, BLEU]
     judged = comparison.compare(rows, nothing_kept, metrics, question=asked)
-    assert [set(row.differences) for row in judged] == [
-        {"perplexity", "bleu"},
-        {"bleu"},
-        {"bleu"},
-    ]
+    # Of rows 1 and 0, 2 and 0, 2 and 1.
+    alike = {2: 0, 0: 2}[other]
+    for place, found in enumerate(judged):
+        both = {"perplexity", "bleu"}
+        assert set(found.differences) == (both if place == alike else {"bleu"})
+
+
+def test_rows_of_other_tokens_say_nothing_of_the_rest():
+    """Neither of their spreads nor as members of the family."""
+    values = {"model.h": [4, 2, 1, 8]}
+    scores = {
+        4: (5.0, 5.1, 5.3),
+        2: (5.2, 5.6, 5.5),
+        1: (9.0, 4.0, 6.0),
+        8: (3.0, 7.0, 8.0),
+    }
+    rows = []
+    for each in product(values):
+        h = each.settings["model.h"]
+        made = row(each.label, scores[h], (20.0,) * 3, point=each.point)
+        rows.append(made if h in (4, 2) else of_other_tokens(made))
+    whole = comparison.compare(rows, nothing_kept, [PERPLEXITY])
+    alone = comparison.compare(rows[:2], nothing_kept, [PERPLEXITY])
+    one, other = (rows_[1].differences["perplexity"] for rows_ in (whole, alone))
+    assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=0.03)

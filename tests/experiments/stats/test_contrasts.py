@@ -445,3 +445,13 @@ def test_families_are_judged_each_by_itself():
         np.testing.assert_allclose(every.mean[part], own.mean)
         np.testing.assert_allclose(every.low[part], own.low, rtol=0.06)
         np.testing.assert_allclose(every.p[part], own.p, atol=0.04)
+
+
+def test_a_small_family_is_less_careful_than_a_large_one():
+    values = table(31, 12, 4)
+    places = [(1, 0), *((i, 2) for i in range(3, 12))]
+    families = np.array([0, *[1] * 9])
+    (result,) = contrast([_of_pairs(values, 10)], pairs(*places), families=families)
+    (alone,) = contrast([_of_pairs(values, 1)], pairs((1, 0)))
+    assert width(result)[0] == pytest.approx(width(alone)[0], rel=0.05)
+    assert (width(result)[1:] > 1.1 * width(result)[0]).mean() > 0.5
