@@ -20,6 +20,7 @@ from experiments.stats.contrasts import contrast
 from experiments.stats.least_squares import Column, Pairs
 from experiments.stats.sequential import SEEDS, Budget, looks_of
 from experiments.sweep.plan import Trial, plan_trials
+from experiments.sweep.points import NAMES
 from experiments.sweep.workdir import adopt_directories, set_looks
 from experiments.system.console import print_line
 from launch import command
@@ -59,8 +60,8 @@ class Rows:
         """Returns the trials of the first `seeds` of each row."""
         points = []
         for row, count in zip(self.rows, seeds, strict=True):
-            label = {"label": row.label} if row.label else {}
-            points += [row.point | label | {"seed": seed} for seed in range(count)]
+            named = {name: getattr(row, name) for name in NAMES if getattr(row, name)}
+            points += [row.point | named | {"seed": seed} for seed in range(count)]
         return plan_trials(self.config, points, self.overrides)
 
 

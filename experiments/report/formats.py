@@ -25,7 +25,13 @@ VARIANTS = {"bleu": ("bleu_detokenized",)}
 FORMULA_MARKS = "=+-@＝＋－＠"
 """A spreadsheet computes a cell that begins with one of these, the full-width ones too."""
 
-NOT_LAST = ("parameters", "bleu_detokenized", "real_tokens", "test_sentences")
+NOT_LAST = (
+    "parameters",
+    "bleu_detokenized",
+    "real_tokens",
+    "test_sentences",
+    "chance",
+)
 """Numbers of a result that report.csv has in other places, or not at all."""
 
 

@@ -42,6 +42,7 @@ NUMBERS = (
     "peak_memory",
     "real_tokens",
     "test_sentences",
+    "chance",
 )
 """The numbers of a result.json beside those of the metrics, each of which may be missing."""
 
@@ -73,6 +74,8 @@ class TrialResult:
     """One of STATUSES."""
     label: str = ""
     """The sweep's name for this trial's row; empty for a row named by what it changes."""
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{heading: text}: what each sweep of the product says of this trial's row."""
     role: str = ""
     """One of ROLES in a sweep that was tuned; empty in another."""
     log_damage: str = ""
@@ -271,6 +274,7 @@ def _read_trial(directory, entry, base, metrics):
         # No result yet, or one that was cut short, is an unfinished trial.
         status=status if status in ENDS else "unfinished",
         label=one_line(entry.get("label")),
+        parts={one_line(k): one_line(x) for k, x in entry.get("parts", {}).items()},
         role=role if role in ROLES else "",
         log_damage=log.damage,
     )

@@ -48,6 +48,11 @@ class Data:
         return 2 if self.asked.targets == "labels" else 0
 
     @property
+    def chance(self) -> float | None:
+        """The accuracy (0 to 1) of a guess among what may be the answer; None where unknown."""
+        return None
+
+    @property
     def tokenized_language(self) -> str:
         """The language of the target where the text is in Moses tokens, otherwise ""."""
         return ""

@@ -113,6 +113,11 @@ class RecallData(TaskPairsData):
         """The symbols that are the answers."""
         return numbered("v", self.symbols // 2)
 
+    @property
+    def chance(self) -> float:
+        # Among the values of the text, which a model of a few steps finds.
+        return 1 / self.key_values
+
     def check(self) -> None:
         super().check()
         shortest = min(self.lengths.values())
@@ -144,6 +149,7 @@ class FlipFlopData(TaskData):
     """The same in the test's texts: where it is higher, reads are further from writes."""
 
     alphabet: ClassVar[tuple[str, ...]] = ("w", "r", "i", "0", "1")
+    chance: ClassVar[float] = 1 / 2
 
     def check(self) -> None:
         super().check()
@@ -196,6 +202,10 @@ class SelectiveCopyData(TaskPairsData):
     @property
     def alphabet(self) -> tuple[str, ...]:
         return (".", ">", *numbered("s", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
 
     def symbols_of(self, length: int) -> int:
         # The mark, and all items but the last, which nothing follows.
@@ -269,6 +279,8 @@ class WordsData(TaskPairsData):
     """The elements that words are made of. all: all 60; generators: two that generate the
     group, and their inverses, so that a model has 240 products to learn, not 3600."""
 
+    chance: ClassVar[float] = 1 / 60
+
     @property
     def alphabet(self) -> tuple[str, ...]:
         return numbered("g", 60)
@@ -285,6 +297,10 @@ class InductionData(TaskPairsData):
     @property
     def alphabet(self) -> tuple[str, ...]:
         return ("!", *numbered("s", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
 
     def check(self) -> None:
         super().check()
@@ -318,6 +334,10 @@ class FirstData(TaskData):
     @property
     def labels(self) -> int:
         return self.markers
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.markers
 
     def check(self) -> None:
         super().check()

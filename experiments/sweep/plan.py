@@ -12,7 +12,7 @@ import ml_collections
 
 from experiments.data.batches import Batch
 from experiments.settings import Settings, SettingsError, resolve
-from experiments.sweep.points import Point, SweepError, describe_point
+from experiments.sweep.points import NAMES, Point, SweepError, describe_point
 from experiments.system.files import slug
 from experiments.trial.cost import (
     all_variable_shapes,
@@ -36,17 +36,27 @@ class Trial(NamedTuple):
     """The row's name, if the sweep gives one; trials that differ in seed alone share it."""
     role: str = ""
     """What it is for in a sweep that tunes, see `experiments.sweep.tuning`."""
+    parts: Mapping[str, str] = MappingProxyType({})
+    """{heading: text}: what each sweep of the product says of the row."""
 
     @property
     def title(self) -> str:
         """What a person calls it."""
-        return title_of(self.name, self.label, self.point)
+        return title_of(self.name, self.label, self.point, self.parts)
 
 
-def title_of(name: str, label: str, point: Mapping[str, Any]) -> str:
-    """Returns the label of a trial's row with its seed; its name where it has no label."""
+def title_of(
+    name: str, label: str, point: Mapping[str, Any], parts: Mapping[str, str]
+) -> str:
+    """Returns the label of a trial's row, else its parts, with its seed; else its name."""
     seed = f" seed={point['seed']}" if "seed" in point else ""
-    return f"{label}{seed}" if label else name
+    # "h=1 d_k=64" says what it sets, and so does "base".
+    texts = [
+        text if "=" in text or text == "base" else f"{heading}={text}"
+        for heading, text in parts.items()
+    ]
+    row = label or " ".join(texts)
+    return f"{row}{seed}" if row else name
 
 
 def plan_trials(
@@ -63,7 +73,7 @@ def plan_trials(
     trials = {}
     rows = {}
     for labelled in points:
-        point = {key: value for key, value in labelled.items() if key != "label"}
+        point = {k: value for k, value in labelled.items() if k not in NAMES}
         label = labelled.get("label", "")
         name = describe_point(point)
         try:
@@ -78,7 +88,9 @@ def plan_trials(
                 "each its own"
             )
         directory = f"trials/{slug(name)}-{settings.digest()}"
-        trials.setdefault(settings, Trial(name, directory, point, settings, label))
+        parts = labelled.get("parts", {})
+        trial = Trial(name, directory, point, settings, label, parts=parts)
+        trials.setdefault(settings, trial)
     return list(trials.values())
 
 

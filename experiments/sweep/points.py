@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.errors import UserError, hint
 from experiments.settings import check_key, plain
@@ -22,6 +22,9 @@ from experiments.settings.user_code import load_file
 
 Point = Mapping[str, Any]
 
+
+NAMES = {"label", "parts"}
+"""What a point has beside its settings."""
 
 MAX_POINTS = 100_000
 """The most points of a sweep: each is checked before the first is run."""
@@ -60,7 +63,8 @@ def expand(
 
     A sweep that takes an argument gets `config`. `seeds` puts seeds 0 … seeds − 1 innermost.
     A point may have a "label", its row's name; in a product labels join, and a part without
-    one is named by what it sets, but for what follows from that.
+    one is named by what it sets, but for what follows from that. Points get "parts",
+    {heading: text}: of each sweep its label or its value.
 
     Raises SweepError for an unknown or empty sweep, and for two that set the same key.
     """
@@ -81,10 +85,7 @@ def expand(
                 f"sweeps {a!r} and {b!r} both set {keys}: their product would overwrite "
                 "one with the other; sweep one of them, or write a third"
             )
-    named = []
-    for points in sweeps.values():
-        derived = leaders(points)
-        named.append([(point, without_derived(point, derived)) for point in points])
+    named = [_parts_of(name, points) for name, points in sweeps.items()]
     return [_joined(parts) for parts in itertools.product(*named)]
 
 
@@ -113,7 +114,7 @@ def describe_point(point: Point) -> str:
     """Says what a point sets, in a few words: "h=2 d_k=32 seed=1"."""
     parts = []
     for key, value in point.items():
-        if key != "label":
+        if key not in NAMES:
             _, _, name = check_key(key).rpartition(".")
             parts.append(f"{name}={value}")
     return " ".join(parts) or "base"
@@ -178,25 +179,56 @@ def _keys(points):
     for point in points:
         keys.update(point)
     # Labels join in a product, so two sweeps may both have them.
-    return keys - {"label"}
+    return keys - NAMES
+
+
+class _Part(NamedTuple):
+    """Holds a point of one sweep as a part of those of a product."""
+
+    point: Point
+    name: str
+    """Its label, else what it sets, but for what follows from that; "" for a seed alone."""
+    heading: str
+    """What stands above the parts of its sweep: the setting where that is one, else its name."""
+    text: str
+    """What stands there of this part."""
+
+
+def _parts_of(sweep, points):
+    """Returns the points of a sweep as parts of a product."""
+    derived = leaders(points)
+    shorts = []
+    for point in points:
+        # A row is named without its seed, as its trials differ in nothing else.
+        short = without_derived(point, derived)
+        shorts.append({k: v for k, v in short.items() if k not in (*NAMES, "seed")})
+    keys = {key for short in shorts for key in short}
+    labels = [point.get("label", "") for point in points]
+    is_one = len(keys) == 1 and not any(labels)
+    parts = []
+    heading = sweep if keys or any(labels) else ""
+    if is_one:
+        heading = min(keys).rpartition(".")[2]
+    for point, short, label in zip(points, shorts, labels, strict=True):
+        described = describe_point(short)
+        text = label or (described.partition("=")[2] if is_one and short else described)
+        parts.append(_Part(point, label or (described if short else ""), heading, text))
+    return parts
 
 
 def _joined(parts):
-    """Returns the product of points, of pairs (point, the same without what is derived)."""
+    """Returns the product of points."""
     joined = {}
-    for point, _ in parts:
-        joined |= point
-    if "label" not in joined:
-        return joined
-    labels = []
-    for point, short in parts:
-        # A row is named without its seed, as its trials differ in nothing else.
-        row = {key: value for key, value in short.items() if key != "seed"}
-        if label := point.get("label"):
-            labels.append(label)
-        elif row:
-            labels.append(describe_point(row))
-    return {**joined, "label": ", ".join(labels)}
+    for part in parts:
+        joined |= part.point
+    if "label" in joined:
+        joined["label"] = ", ".join(part.name for part in parts if part.name)
+    shown = [part for part in parts if part.heading]
+    headings = {part.heading: part.text for part in shown}
+    # Two sweeps may set what has the same name; then the row's own says more.
+    if headings and len(shown) == len(headings):
+        joined["parts"] = headings
+    return joined
 
 
 def _matches(point, only, expression):

@@ -103,7 +103,7 @@ def read_status(workdir: Path, work: Mapping[str, float] = NOTHING) -> Status:
 def _trial_status(workdir, entry, listing) -> TrialStatus:
     directory = workdir / entry["directory"]
     label, point = entry.get("label", ""), entry.get("point", {})
-    title = title_of(entry.get("name", ""), label, point)
+    title = title_of(entry.get("name", ""), label, point, entry.get("parts", {}))
     status = TrialStatus(title, entry["directory"], "waiting")
     name = directory.name
     if listing.is_taken(name) and name not in listing.ended:

@@ -134,26 +134,26 @@ def plan_rows(
     if isinstance(config, ml_collections.ConfigDict):
         config = config.to_dict()
 
-    def plan(point, label, role):
+    def plan(point, like, role):
         (trial,) = plan_trials(config, [point], overrides)
-        # The label is the row's, at whatever values.
-        return trial._replace(label=label, role=role)
+        # The names are the row's, at whatever values.
+        return trial._replace(label=like.label, parts=like.parts, role=role)
 
     return [_row(trials, tuning, plan) for trials in rows.values()]
 
 
 def _row(trials, tuning, plan):
-    """Returns the row of these trials; `plan(point, label, role)` makes a trial."""
-    label = trials[0].label
-    first = without_seed(trials[0].point)
+    """Returns the row of these trials; `plan(point, like, role)` makes one named alike."""
+    like = trials[0]
+    first = without_seed(like.point)
     candidates = {}
     for values in ({}, *tuning.values):
         own = {**first, **values}
-        tried = [plan({**own, "seed": seed}, label, TUNING) for seed in tuning.seeds]
+        tried = [plan({**own, "seed": seed}, like, TUNING) for seed in tuning.seeds]
         compared = []
         for trial in trials:
             seed = {key: x for key, x in trial.point.items() if key == "seed"}
-            compared.append(plan({**own, **seed}, label, COMPARED))
+            compared.append(plan({**own, **seed}, like, COMPARED))
         # A row's own values may be among the grid's.
         candidate = Candidate(values, tuple(tried), tuple(compared))
         candidates.setdefault(tried[0].settings, candidate)

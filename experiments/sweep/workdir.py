@@ -21,7 +21,7 @@ from experiments.system.files import (
 )
 from experiments.training.run_dir import differences, read_result
 
-_TRIAL = dict(name=str, directory=str, point=dict, label=str, role=str)
+_TRIAL = dict(name=str, directory=str, point=dict, label=str, role=str, parts=dict)
 """What sweep.json says of a trial, beside its settings, and of which types."""
 
 SHOWN = 3
@@ -45,7 +45,10 @@ def adopt_directories(workdir: Path, trials: list[Trial]) -> list[Trial]:
         entry = earlier.get(trial.settings.digest())
         if entry and _may_hold(workdir / entry["directory"], trial):
             label = trial.label or entry.get("label", "")
-            trial = trial._replace(directory=entry["directory"], label=label)
+            parts = trial.parts or entry.get("parts", {})
+            trial = trial._replace(
+                directory=entry["directory"], label=label, parts=parts
+            )
         adopted.append(trial)
     return adopted
 
@@ -118,8 +121,9 @@ def open_workdir(
 def _entry(trial, base):
     """Returns what sweep.json says of a trial."""
     entry = {name: getattr(trial, name) for name in _TRIAL}
-    if not trial.role:
-        del entry["role"]
+    for name in ("role", "parts"):
+        if not entry[name]:
+            del entry[name]
     return entry | dict(settings=_changes(base, trial.settings.to_dict()))
 
 

@@ -310,6 +310,7 @@ class _Loop:
                     steps=run.step,
                     **scores,
                     test_sentences=len(self.common.prepared.test.text.target),
+                    chance=run.settings.data.chance,
                     seconds=run.run_dir.metrics("validation")[-1]["seconds"],
                     tokens_per_second=run.run_dir.speed(),
                     training_flops=run.run_dir.flops(),

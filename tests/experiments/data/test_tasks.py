@@ -4,6 +4,7 @@ draws, and a symbol is a token."""
 import collections
 import itertools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -379,3 +380,21 @@ def test_texts_that_come_twice_are_named():
         "texts of few symbols come twice by chance, longer ones do not"
     )
     assert dataset.prepare(data_of("recall")).warnings() == []
+
+
+@pytest.mark.parametrize(
+    "task", [name for name, cls in TASKS.items() if cls().chance is not None]
+)
+def test_chance_is_what_a_guess_among_possible_answers_reaches(task):
+    data = data_of(task, heldout=400)
+    texts = list(tasks.Source(data).texts("test"))
+    asked = [[answer.symbol for answer in text.answers.values()] for text in texts]
+    possible = sorted({symbol for answers in asked for symbol in answers})
+    rng = random.Random(0)
+    right = []
+    for answers in asked:
+        # Of recall the text's own values; elsewhere a guess knows nothing of the text.
+        among = answers if task == "recall" else possible
+        right += [rng.choice(among) == answer for answer in answers]
+    spread = (data.chance * (1 - data.chance) / len(right)) ** 0.5
+    assert abs(sum(right) / len(right) - data.chance) < 4 * spread

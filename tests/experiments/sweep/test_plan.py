@@ -17,6 +17,7 @@ from experiments.settings import SettingsError, default_config
 from experiments.sweep import plan
 from experiments.sweep.plan import check_all, plan_trials
 from experiments.sweep.points import (
+    NAMES,
     SweepError,
     describe_point,
     expand,
@@ -42,6 +43,11 @@ def planned(*names, config=None):
     return plan_trials(config or tiny_config.get_config(), expand(KNOWN, list(names)))
 
 
+def set_by(point):
+    """Returns the settings of a point, without its names."""
+    return {key: value for key, value in point.items() if key not in NAMES}
+
+
 def test_a_trial_is_called_by_its_label_and_seed():
     points = [{"label": "one head", "model.h": 1, "seed": 3}, {"model.h": 2, "seed": 0}]
     labelled, other = plan_trials(tiny.config(), points)
@@ -49,9 +55,38 @@ def test_a_trial_is_called_by_its_label_and_seed():
     assert other.title == other.name == "h=2 seed=0"
 
 
+def test_a_trial_without_a_label_is_called_by_what_its_sweeps_say():
+    trials = planned("heads", "positions", "seed")
+    # d_k follows from h.
+    assert trials[0].name == "h=1 d_k=16 positions=sinusoidal seed=0"
+    assert trials[0].title == "h=1 positions=sinusoidal seed=0"
+    assert trials[0].parts == {"h": "1", "positions": "sinusoidal"}
+
+
+def test_a_part_is_a_label_or_the_value_of_the_one_setting():
+    known = {
+        "rows": labelled,
+        "mixed": lambda: [{}, {"model.h": 1, "model.N": 2}, {"model.h": 4}],
+        "rates": lambda: [{}, {"training.learning_rate": 2.0}],
+        **KNOWN,
+    }
+
+    def parts(*names):
+        points = expand(known, names, tiny.config(), seeds=2)
+        return list(dict.fromkeys(str(point.get("parts")) for point in points))
+
+    assert parts("rows") == ["{'rows': 'base'}", "{'rows': 'wide'}"]
+    assert parts("mixed")[:2] == ["{'mixed': 'base'}", "{'mixed': 'h=1 N=2'}"]
+    assert parts("rates")[1] == "{'learning_rate': '2.0'}"
+    assert parts("rows", "heads")[-1] == "{'rows': 'wide', 'h': '2'}"
+    # Two headings that are alike tell nothing apart.
+    alike = {"all": lambda: [{"model.N": 1}], "one": lambda: [{"model.encoder.N": 2}]}
+    assert "parts" not in expand(alike, ["all", "one"])[0]
+
+
 def test_a_product_varies_its_last_sweep_fastest():
     points = expand(KNOWN, ["heads", "seed"])
-    assert points == [
+    assert [set_by(point) for point in points] == [
         {"model.h": h, "model.d_k": 16 // h, "seed": s} for h in (1, 2) for s in (0, 1)
     ]
     assert expand(KNOWN, []) == [{}]
@@ -76,7 +111,7 @@ def test_what_cannot_be_expanded_is_named(names, message):
 
 def test_seeds_are_the_innermost_product():
     points = expand(KNOWN, ["positions"], seeds=2)
-    assert points == [
+    assert [set_by(point) for point in points] == [
         {"model.positions": p, "seed": s}
         for p in ("sinusoidal", "none")
         for s in (0, 1)
@@ -96,7 +131,8 @@ def test_a_sweep_that_changes_the_config_changes_its_own_alone():
         yield {"model.N": 1}
 
     config = tiny.config()
-    assert expand({"change": change}, ["change"], config) == [{"model.N": 1}]
+    (point,) = expand({"change": change}, ["change"], config)
+    assert set_by(point) == {"model.N": 1}
     assert config.model.h == 2 and config.seed == 0
 
 
@@ -133,7 +169,7 @@ def test_labels_are_of_rows_and_join_in_products():
     ]
     one, *_ = plan_trials(config, expand(known, ["rows"], config, 2))
     assert (one.label, one.name, one.point) == ("base", "seed=0", {"seed": 0})
-    assert one._replace(label="") == planned("seed")[0]
+    assert one._replace(label="", parts={}) == planned("seed")[0]
 
 
 def test_two_rows_of_one_label_are_refused():
