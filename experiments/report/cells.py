@@ -18,16 +18,21 @@ MOST_MEDIANS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Holds cells under headings; the first column names the rows."""
+    """Holds cells under headings; the first columns name the rows."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    named_by: int = 1
+    """How many columns name the rows."""
 
     @classmethod
-    def of(cls, title: str, columns: Mapping[str, Sequence[str]]) -> "Grid":
+    def of(
+        cls, title: str, columns: Mapping[str, Sequence[str]], named_by: int = 1
+    ) -> "Grid":
         """Returns a grid of columns {heading: cells}."""
-        return cls(title, tuple(columns), tuple(zip(*columns.values(), strict=True)))
+        cells = tuple(zip(*columns.values(), strict=True))
+        return cls(title, tuple(columns), cells, named_by)
 
     def column(self, heading: str) -> list[str]:
         place = self.headings.index(heading)

@@ -4,11 +4,13 @@ All intervals of a table hold at once with 95 % probability, so a sentence about
 is as sure as one about a single row.
 """
 
+import collections
 import math
 from collections.abc import Sequence
 
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.cells import listed, mean_and_interval, number
+from experiments.report.factors import compared_in, factors_of
 from experiments.report.notable_rows import by_size
 from experiments.report.rows import Row, base_of
 from experiments.stats.differences import seeds_text
@@ -116,9 +118,37 @@ def _decided(decided, rows, metrics):
     others = sum(bool(row.verdicts) for row in rows)
     base = "their bases" if any(row.against for row in decided) else "base"
     return [
-        f"{len(decided)} of {others} rows differ from {base}: {', '.join(counts)}.",
+        _by_factor(rows)
+        or f"{len(decided)} of {others} rows differ from {base}: {', '.join(counts)}.",
         f"The clearest: {'; '.join(firsts.values())}.",
     ]
+
+
+def _by_factor(rows):
+    """Says how often each value of the factor that a product compares differs from the base's.
+
+    "" where it compares several, or there is no product.
+    """
+    factors = factors_of(rows)
+    compared = compared_in(rows, factors)
+    same = [heading for heading in factors if heading not in compared]
+    if len(compared) != 1 or not same:
+        return ""
+    texts = factors[compared[0]]
+    bases = {texts[row.base] for row in rows if row.differences}
+    if len(bases) != 1:
+        return ""
+    counts = {}
+    for text, row in zip(texts, rows, strict=True):
+        if row.verdicts:
+            sides = counts.setdefault(text, collections.Counter())
+            sides.update([" and ".join(sorted(_sides(row))) or "undecided"])
+    parts = []
+    for text, sides in counts.items():
+        of = sum(sides.values())
+        said = [f"{side} in {count} of {of}" for side, count in sorted(sides.items())]
+        parts.append(f"{text} is {listed(said)}")
+    return f"Against {bases.pop()} at the same {listed(same)}: {'; '.join(parts)}."
 
 
 def _difference(row, metrics):

@@ -159,29 +159,31 @@ def to_latex(
     """
     has_papers = has_published(rows)
     grid = table.results
-    headings = ["", *([CHOSEN] if table.tuning else []), "seeds", "parameters"]
+    headings = [*grid.headings[: grid.named_by], *([CHOSEN] if table.tuning else [])]
+    headings += ["seeds", "parameters"]
     headings += [c.heading for c in COSTS if c.heading in grid.headings]
-    columns = [(heading, _latex(grid.column(heading))) for heading in headings]
+    columns = [(_latex_text(h), _latex(grid.column(h))) for h in headings]
     for metric in results.metrics:
         heading = _latex_text(metric.heading)
         columns.append((heading, _latex(grid.column(metric.heading))))
         if table.tuning:
             untuned = table.tuning.column(untuned_heading(metric))
             of_row = dict(zip(table.tuning.column(""), untuned, strict=True))
-            columns.append((UNTUNED, _latex(of_row[name] for name in grid.column(""))))
+            columns.append((UNTUNED, _latex(of_row[row.name] for row in rows)))
         if any(metric.key in row.differences for row in rows):
             texts = [_latex_difference(row, metric, with_p) for row in rows]
             columns.append(("$-$ base", texts))
         if has_papers and metric.published:
             columns.append(("paper", [_latex_published(row, metric) for row in rows]))
     cells = zip(*(texts for _, texts in columns), strict=True)
+    aligned = "l" * grid.named_by + "r" * (len(columns) - grid.named_by)
     has_differences = any(row.differences for row in rows)
     caption = _latex_caption(results, table, has_differences, has_papers, with_p)
-    written = _latex_table(caption, [heading for heading, _ in columns], cells)
+    written = _latex_table(caption, [heading for heading, _ in columns], cells, aligned)
     return f"{written}\n{_latex_text(method)}\n" if method else written
 
 
-def _latex_table(caption, headings, cells):
+def _latex_table(caption, headings, cells, aligned):
     body = [rf"{' & '.join(line)} \\" for line in cells]
     lines = [
         r"% \usepackage{booktabs,graphicx} in the preamble, then \input{report}",
@@ -191,7 +193,7 @@ def _latex_table(caption, headings, cells):
         rf"\caption{{{caption}}}",
         # Only a table that is too wide is shrunk: a narrow one would be blown up.
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{aligned}@{{}}}}",
         r"\toprule",
         rf"{' & '.join(headings)} \\",
         r"\midrule",

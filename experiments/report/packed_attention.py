@@ -63,10 +63,17 @@ def attention_maps(maps: Sequence[Maps]) -> list[dict[str, Any]]:
 
 
 def first_beside(maps: Sequence[Maps], rows: Sequence[Row]) -> int | None:
-    """Returns which of `maps` to show beside the first: the one that differs most."""
-    places = [row.place for row in maps]
-    different = [i for i in by_size(rows) if i in places[1:]]
-    return places.index(different[0]) if different else None
+    """Returns which of `maps` to show beside the first, of those with a sentence of its own.
+
+    It is the one that differs most; None for none.
+    """
+    sources = [{example.source for example in row.examples} for row in maps]
+    shared = {
+        row.place: i
+        for i, row in enumerate(maps)
+        if i and not sources[0].isdisjoint(sources[i])
+    }
+    return next((shared[i] for i in by_size(rows) if i in shared), None)
 
 
 def telling_head(examples: Sequence[Mapping[str, np.ndarray]], kind: str):

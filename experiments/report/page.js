@@ -56,12 +56,13 @@ function sortable(table) {
   });
 }
 
-const filter = document.getElementById("filter");
+const table = document.getElementById("table"),
+  filter = document.getElementById("filter");
 function narrow() {
   // shows the rows, in all tables, that are asked for
   const words = filter.text.value.toLowerCase().split(/\s+/).filter(Boolean),
     verdict = filter.verdict?.value;
-  const rows = [...document.querySelectorAll("#results tr[data-row]")],
+  const rows = [...table.tBodies[0].rows],
     shown = new Set();
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
@@ -107,11 +108,15 @@ function saver(name, picture) {
     // The caption stays behind.
     copy.removeAttribute("aria-labelledby");
     const file = new Blob([new XMLSerializer().serializeToString(copy)], {type: "image/svg+xml"});
-    const link = make("a", "", {href: URL.createObjectURL(file), download: `${name}.svg`});
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    save(file, `${name}.svg`);
   };
   return button;
+}
+
+function save(file, name) {
+  const link = make("a", "", {href: URL.createObjectURL(file), download: name});
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 for (const figure of document.querySelectorAll("figure[data-picture]")) {
@@ -152,12 +157,19 @@ function against(place) {
     isOwn = options[place].defaultSelected,
     name = isOwn ? "base" : options[place].textContent;
   document.getElementById("finding").textContent = chosen.finding;
-  for (const row of document.querySelectorAll("#results tr[data-row]")) {
+  for (const row of table.tBodies[0].rows) {
     row.dataset.verdicts = chosen.kinds[row.dataset.row];
     worded(row.cells[row.cells.length - 1], chosen.verdicts[row.dataset.row]);
   }
-  const heading = document.querySelector("#results thead tr").lastElementChild;
+  const heading = table.tHead.rows[0].lastElementChild;
   (heading.querySelector("button") ?? heading).textContent = `against ${name}`;
+  for (const cell of document.querySelectorAll("[data-pivot] td[data-cell]")) {
+    const of = chosen.differences[cell.closest("table").dataset.pivot],
+      row = Number(cell.dataset.cell),
+      kind = row === place ? "base" : (of?.cells[row][5] ?? "").split(/[ :]/)[0];
+    cell.className = kind;
+    cell.querySelector(".mark").textContent = data.marks[kind] ?? "";
+  }
   for (const table of document.querySelectorAll("table[data-metric]")) {
     const of = chosen.differences[table.dataset.metric],
       title = document.getElementById(`differences-${table.dataset.metric}`);
@@ -182,19 +194,64 @@ function against(place) {
 }
 if (filter.base) filter.base.onchange = () => against(Number(filter.base.value));
 
-document.querySelectorAll("table.grid").forEach(sortable);
+document.querySelectorAll("table.grid:not(.pivot)").forEach(sortable);
 // A few rows need no search.
-filter.hidden = document.querySelectorAll("#results tr[data-row]").length < 5 && !filter.base;
-filter.oninput = narrow;
+filter.hidden = table.tBodies[0].rows.length < 5 && !filter.base;
+filter.oninput = event => {
+  // Of a product the rows are folded, below their pivot tables.
+  if (event.target !== filter.base) document.getElementById("rows")?.setAttribute("open", "");
+  narrow();
+};
 filter.onsubmit = event => event.preventDefault();
 narrow();
 
+// Columns that are shown, and what is shown as a file or on paper.
+const headings = [...table.tHead.rows[0].cells];
+headings.forEach((heading, column) => {
+  if (!column) return;
+  const box = make("input", "", {type: "checkbox", checked: !heading.hidden});
+  const label = make("label");
+  label.append(box, heading.textContent);
+  box.onchange = () => {
+    for (const row of table.rows) row.cells[column].hidden = !box.checked;
+  };
+  document.querySelector(".columns > div").append(label);
+});
+
+function shownCells() {
+  // the texts of the rows and columns that are shown
+  const rows = [...table.rows].filter(row => !row.hidden);
+  return rows.map(row => [...row.cells].filter(cell => !cell.hidden).map(cell => cell.textContent.trim()));
+}
+
+function csv() {
+  const quoted = text => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  // A spreadsheet computes what begins with one of these, but for a number.
+  const safe = text => (/^[=@]|^[+-](?![\d.]|inf)/.test(text) ? `'${text}` : text);
+  const lines = shownCells().map(cells => cells.map(text => quoted(safe(text))).join(","));
+  return new Blob([lines.join("\n") + "\n"], {type: "text/csv"});
+}
+const tools = document.querySelector(".tools");
+const asCsv = make("button", "save as CSV", {type: "button", className: "save"});
+asCsv.onclick = () => save(csv(), "table.csv");
+const onPaper = make("button", "print, or save as PDF", {type: "button", className: "save"});
+onPaper.onclick = () => print();
+tools.append(asCsv, onPaper);
+
+// Paper has what is folded too, but for the runs.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details.fold:not([open], #runs)")];
+  opened.forEach(fold => (fold.open = true));
+});
+addEventListener("afterprint", () => opened.forEach(fold => (fold.open = false)));
+
 function reveal() {
-  // the runs of the row that a link names
-  const row = document.getElementById(location.hash.slice(1));
-  if (!(row instanceof HTMLDetailsElement)) return;
-  row.open = true;
-  row.scrollIntoView();
+  // what a link names, in whatever fold
+  const named = document.getElementById(location.hash.slice(1));
+  if (!named) return;
+  for (let fold = named.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  named.scrollIntoView();
 }
 addEventListener("hashchange", reveal);
 reveal();

@@ -7,11 +7,24 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
-from experiments.report.cells import interval_bars, verdict_text
+from experiments.report.cells import (
+    MISSING,
+    Grid,
+    interval_bars,
+    measured,
+    verdict_text,
+)
+from experiments.report.costs import COSTS
+from experiments.report.factors import (
+    compared_in,
+    factors_of,
+    pivot_of,
+    settings_of_rows,
+)
 from experiments.report.figures import style as line_styles
 from experiments.report.finding import finding
 from experiments.report.head_measures import grids
@@ -24,6 +37,9 @@ from experiments.report.trial_files import Results
 from experiments.report.tuned_rows import CHOSEN, TRIED, UNTUNED_VERDICTS
 
 SCRIPTS = ("page.js", "attention.js")
+
+MOST_SETTINGS = 12
+"""Settings that vary, of a table that has columns for them."""
 
 LONG = 40
 """Rows of a table that gets a window of its own to scroll in."""
@@ -54,6 +70,8 @@ def render_page(
     """
     metrics = results.metrics
     maps = attention_maps(figures.maps)
+    factors = factors_of(rows)
+    pivot = pivot_of(factors, compared_in(rows, factors))
     # The scripts are within the page, which so needs no other file and no network.
     script = "\n".join(_read(name) for name in SCRIPTS)
     digest = hashlib.sha256(script.encode()).digest()
@@ -64,6 +82,10 @@ def render_page(
         style=_read("page.css"),
         title=report_title(results),
         table=table,
+        grid=_with_columns(table.results, rows),
+        shown=set(table.results.headings),
+        pivot=pivot,
+        pivots=pivot and {m: _pivot_cells(pivot, rows, m) for m in metrics},
         provenance=provenance(results),
         settings=json.dumps(base_settings(results), indent=2),
         swatches=_swatches(figures.lined),
@@ -75,6 +97,7 @@ def render_page(
         bars={metric.key: interval_bars(pairs or rows, metric) for metric in metrics},
         long=LONG,
         texts=TEXTS,
+        marks=MARKS,
         figures=figures,
         heads=grids(figures.heads),
         maps=maps,
@@ -85,6 +108,54 @@ def render_page(
     )
 
 
+def _with_columns(grid: Grid, rows) -> Grid:
+    """Returns the results with the settings and costs that they lack, which a reader may show."""
+    settings = settings_of_rows(rows)
+    if len(settings) > MOST_SETTINGS or grid.named_by > 1:
+        settings = {}
+    columns = {heading: grid.column(heading) for heading in grid.headings}
+    more = {f"{heading} ": texts for heading, texts in settings.items()}
+    for cost in COSTS:
+        if cost.heading not in columns and any(row.summary(cost.key) for row in rows):
+            more[cost.heading] = [cost.text_of_row(row) or MISSING for row in rows]
+    # Verdicts stay last.
+    last = grid.headings[-1:] if grid.headings[-1] == VERDICTS else ()
+    order = [h for h in (*columns, *more) if h not in last]
+    both = columns | more
+    return Grid.of(grid.title, {h: both[h] for h in (*order, *last)}, grid.named_by)
+
+
+class PivotCell(NamedTuple):
+    """Holds a row's place, mean and kind of verdict in one metric; "base" of a base."""
+
+    row: int
+    text: str
+    kind: str
+
+
+MARKS = {"better": "▲", "worse": "▼", "equal": "="}
+"""What stands behind a mean in a pivot table, for those who see no colours."""
+
+
+def _pivot_cells(pivot, rows, metric) -> list[list[PivotCell | None]]:
+    """Returns the cells of the lines of a pivot table."""
+    bases = {row.base for row in rows} - {None}
+    lines = []
+    for _, places in pivot.lines:
+        cells = []
+        for i in places:
+            if i is None:
+                cells.append(None)
+                continue
+            verdict = rows[i].verdicts.get(metric.key)
+            kind = "base" if i in bases else verdict.kind if verdict else ""
+            cells.append(
+                PivotCell(i, measured(rows[i].summary(metric.key), metric), kind)
+            )
+        lines.append(cells)
+    return lines
+
+
 def _data(figures, maps, rows, bases) -> dict[str, Any]:
     """Returns what the page's script reads."""
     return {
@@ -92,6 +163,7 @@ def _data(figures, maps, rows, bases) -> dict[str, Any]:
         "attention": maps,
         "beside": first_beside(figures.maps[: len(maps)], rows),
         "bases": bases,
+        "marks": MARKS,
     }
 
 

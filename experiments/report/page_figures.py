@@ -7,10 +7,11 @@ from typing import NamedTuple
 from experiments.errors import one_line
 from experiments.evaluation.metrics import PERPLEXITY
 from experiments.report.cells import mean_and_interval
-from experiments.report.costs import COSTS
+from experiments.report.costs import COSTS, Cost
+from experiments.report.factors import factors_of
 from experiments.report.figures import heat_maps, lines, points
 from experiments.report.figures import style as line_styles
-from experiments.report.figures.points import Panel
+from experiments.report.figures.points import Compared, Forest, Panel
 from experiments.report.figures.style import Picture
 from experiments.report.head_measures import Measured, head_tables, pictures
 from experiments.report.notable_rows import notable
@@ -49,6 +50,9 @@ class Figure(NamedTuple):
 class PageFigures:
     """Holds all figures of a report, and what they were drawn from."""
 
+    answer: Sequence[Figure]
+    """What answers the question of the table: of a product metrics over its settings, else
+    the differences of all metrics."""
     forests: Mapping[str, Figure]
     """{metric key: differences to base}."""
     figures: Sequence[Figure]
@@ -61,18 +65,16 @@ class PageFigures:
 
     def all(self) -> Iterator[Figure]:
         """Returns every figure once."""
+        yield from self.answer
         yield from self.forests.values()
         yield from self.figures
         yield from self.positions
 
 
 def draw_figures(
-    results: Results,
-    rows: Sequence[Row],
-    cost: bool = False,
-    pairs: Sequence[Row] = (),
+    results: Results, rows: Sequence[Row], pairs: Sequence[Row] = ()
 ) -> PageFigures:
-    """Draws the figures of a report, with `cost` that of quality against cost too.
+    """Draws the figures of a report.
 
     `pairs` are what was compared where that are not the rows.
 
@@ -87,15 +89,20 @@ def draw_figures(
     # The base has the first style, which is black.
     lined = notable(rows, line_styles.LINES, metrics)
     lined.sort(key=lambda i: i != base)
+    over = _over_settings(rows, metrics)
+    compared = pairs or rows
+    alone = _forests(rows, compared, metrics)
+    # The first says what was asked; what it leaves out stands with the others.
+    first = over[:1] if factors_of(rows) and not pairs else alone or over[:1]
     figures = [
-        *_over_settings(results, rows),
-        *_row_figures(results, [rows[i] for i in lined], len(rows), cost),
+        *(figure for figure in (*alone, *over) if figure not in first),
+        *_row_figures(results, [rows[i] for i in lined], len(rows)),
         *_entropies(maps, rows, finished),
         *[Figure(*picture) for picture in pictures(heads)],
     ]
-    compared = pairs or rows
     forests = {metric.key: _forest(compared, metric, metrics) for metric in metrics}
     return PageFigures(
+        answer=first,
         forests={key: figure for key, figure in forests.items() if figure},
         figures=figures,
         positions=_position_figures(results),
@@ -143,31 +150,56 @@ def _forest(rows, metric, metrics) -> Figure | None:
     return Figure(f"{metric.name}: differences to base", picture, caption)
 
 
-def _over_settings(results, rows) -> list[Figure]:
-    captions = (
-        "Means over seeds. Bars are the intervals of the differences to base, about each "
-        f"row’s own mean; base has none. Of more than {MOST_LINES} lines those that change "
-        "least of the base are shown; a bar that ends at the edge goes on.",
-        "Means over seeds; light is good.",
+def _forests(rows, compared, metrics) -> list[Figure]:
+    """Draws the differences in all metrics; [] where nothing is compared."""
+    having = [row for row in compared if row.differences]
+    # Without their bases, which are places among all rows.
+    alone = [dataclasses.replace(row, base=None) for row in having]
+    shown = [having[i] for i in notable(alone, MAX_LINES, metrics)]
+    panels = []
+    for metric in metrics:
+        of_rows = []
+        for row in shown:
+            verdict = row.verdicts.get(metric.key)
+            base = rows[row.base].summary(metric.key)
+            scores = [trial.result.get(metric.key) for trial in row.finished]
+            seeds = [s - base.mean for s in scores if base and s is not None]
+            words = verdict.words if verdict else ""
+            of_rows.append(Compared(row.differences.get(metric.key), words, seeds))
+        panels.append(Forest(metric.heading, metric.scale, of_rows))
+    picture = points.forests([row.title for row in shown], panels, "differences")
+    if picture is None:
+        return []
+    caption = (
+        "Row − base with its interval; all intervals of the report hold at once with 95 % "
+        "probability. A filled dot is better or worse; small dots are seeds, about the "
+        "base’s mean; an arrow goes on."
     )
+    caption += _chosen(len(shown), len(having))
+    return [Figure("Differences to base", picture, caption)]
+
+
+def _over_settings(rows, metrics) -> list[Figure]:
     figures = []
-    drawn = pictures_over_settings(results, rows)
-    for picture, caption in zip(drawn, captions, strict=False):
+    for picture in pictures_over_settings(rows, metrics):
+        caption = "Means over seeds; light is good."
+        if picture.name.startswith("over "):
+            caption = (
+                "Means over seeds, small dots. Bars are the intervals of the differences to "
+                "base, about each row’s own mean; base has none, and a bar that ends at the "
+                f"edge goes on. Of more than {MOST_LINES} lines the first are shown."
+            )
         title = picture.name[:1].upper() + picture.name[1:]
         figures.append(Figure(title, picture, caption))
     return figures
 
 
-def _row_figures(results, rows, total, cost) -> list[Figure]:
-    """Draws quality over cost and size, training curves, metrics by length, and answers.
+def _row_figures(results, rows, total) -> list[Figure]:
+    """Draws quality over cost, training curves, metrics by length, and answers.
 
     Figures without anything to show are left out.
     """
     metrics = results.metrics
-    sizes = [
-        (row.name, row.summary("parameters"), row.summary("perplexity")) for row in rows
-    ]
-    of_size = Panel("validation perplexity, per token", "parameters", sizes, 1.0)
     sentences = [
         (row.name, [read_sentences(trial, metrics) for trial in row.finished])
         for row in rows
@@ -177,16 +209,7 @@ def _row_figures(results, rows, total, cost) -> list[Figure]:
     drawn = (
         (
             "Quality and cost",
-            points.scatter(_cost_panels(rows, metrics), "quality and cost")
-            if cost
-            else None,
-            spread,
-        ),
-        (
-            "Perplexity and size",
-            points.scatter([of_size], "size and perplexity")
-            if PERPLEXITY in metrics
-            else None,
+            points.scatter(_cost_panels(rows, metrics), "quality and cost"),
             spread,
         ),
         (
@@ -213,11 +236,11 @@ def _row_figures(results, rows, total, cost) -> list[Figure]:
 
 
 def _cost_panels(rows, metrics) -> list[Panel]:
-    """Returns the first metric that rows have over each of COSTS."""
+    """Returns the first metric that rows have over their size and each of COSTS."""
     having = [m for m in metrics if any(row.summary(m.key) for row in rows)]
     panels = []
     for metric in having[:1]:
-        for cost in COSTS:
+        for cost in (Cost("parameters", "parameters"), *COSTS):
             drawn = []
             for row in rows:
                 x, y = row.summary(cost.key), row.summary(metric.key)

@@ -44,6 +44,8 @@ class Row:
     verdicts: Mapping[str, Verdict] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """{dotted key: value} of all settings that vary in the table, the base's values too."""
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{heading: text}: what each sweep of a product says of the row; {} of old workdirs."""
     against: str = ""
     """The name of its base, where not all rows are compared with the same."""
 
@@ -107,7 +109,9 @@ def rows_of(
         shown = without_derived(points[key], derived)
         changes = [f"{names[k]}={text_of(v)}" for k, v in shown.items()]
         name = label or ", ".join(changes) or unchanged
-        rows.append(Row(points[key], tuple(group), label=label, name=name))
+        parts = next((trial.parts for trial in group if trial.parts), {})
+        parts = {heading: text_of(text) for heading, text in parts.items()}
+        rows.append(Row(points[key], tuple(group), label, name, parts=parts))
     keys = list(dict.fromkeys(key for row in rows for key in row.point))
     return [
         dataclasses.replace(row, settings=settings_of(results, row, keys))

@@ -7,6 +7,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import (
     ALIGNMENT_ERROR,
     FIRST_TOKEN_MASS,
+    METRICS,
     OF_ATTENTION,
     PERPLEXITY,
     Metric,
@@ -23,6 +24,7 @@ from experiments.report.cells import (
 )
 from experiments.report.convergence import ADVICE, improving_note, steps_made
 from experiments.report.costs import COSTS, NOTE
+from experiments.report.factors import factors_of
 from experiments.report.finding import finding
 from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, base_of, short_names, value_text, varied
@@ -34,6 +36,10 @@ VERDICTS = "against base"
 """The heading of the column of verdicts."""
 
 STEPS = "steps"
+
+_RESERVED = {"seeds", "parameters", STEPS, VERDICTS, "chosen", ""}
+_RESERVED |= {metric.heading for metric in (*METRICS, *OF_ATTENTION)}
+_RESERVED |= {cost.heading for cost in COSTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,11 +117,13 @@ def result_table(
 
 def _results(rows, metrics, cost):
     """Returns the grid of means, with columns of attention, cost and verdicts if any."""
-    columns = {
-        "": [row.name for row in rows],
-        "seeds": [_seeds(row) for row in rows],
-        "parameters": [_parameters(row) for row in rows],
-    }
+    factors = factors_of(rows)
+    # A sweep may have the name of another column.
+    names = {f"by {h}" if h in _RESERVED else h: texts for h, texts in factors.items()}
+    columns: dict[str, Sequence[str]] = {**names} or {"": [row.name for row in rows]}
+    named_by = len(columns)
+    columns["seeds"] = [_seeds(row) for row in rows]
+    columns["parameters"] = [_parameters(row) for row in rows]
     # Only where runs ended when they were flat does a table need it.
     if steps := steps_made(rows):
         columns[STEPS] = [made or MISSING for made in steps]
@@ -134,7 +142,7 @@ def _results(rows, metrics, cost):
         verdicts.append(f"{text} (against {row.against})" if row.against else text)
     if any(verdicts):
         columns[VERDICTS] = verdicts
-    return Grid.of("Results", columns)
+    return Grid.of("Results", columns, named_by)
 
 
 def _seeds(row):

@@ -125,7 +125,7 @@ def _drawn(results) -> rich.table.Table:
     columns = _narrow_columns(results)
     for i in columns:
         heading = results.headings[i]
-        is_text = i == 0 or heading in _TEXTS
+        is_text = i < results.named_by or heading in _TEXTS
         grid.add_column(
             # The heading is wider than its numbers, and a terminal is narrow.
             heading.replace("exact match", "exact\nmatch"),
@@ -145,7 +145,7 @@ def _plain(results) -> rich.text.Text:
     lines = []
     for row in rows:
         lines.append([row[i] for i in columns])
-    left = [i == 0 or results.headings[i] in _TEXTS for i in columns]
+    left = [i < results.named_by or results.headings[i] in _TEXTS for i in columns]
     return _plain_columns(lines, left)
 
 

@@ -52,21 +52,24 @@ def with_tuning(
 
     Rows whose values are not chosen yet stand there alone.
     """
-    names = short_names(results.tuned, varied(results))
+    settings = short_names(results.tuned, varied(results))
     compared = {_identity(row): row for row in rows}
     chosen = {}
     for row in untuned:
         key = _identity(row)
-        chosen[key] = _chosen(results, names, compared.get(key))
-    first, *headings = table.results.headings
+        chosen[key] = _chosen(results, settings, compared.get(key))
+    grid = table.results
+    names = slice(grid.named_by)
+    rest = slice(grid.named_by, None)
     cells = []
-    for row, line in zip(rows, table.results.rows, strict=True):
-        cells.append((line[0], chosen[_identity(row)], *line[1:]))
+    for row, line in zip(rows, grid.rows, strict=True):
+        cells.append((*line[names], chosen[_identity(row)], *line[rest]))
+    headings = (*grid.headings[names], CHOSEN, *grid.headings[rest])
     return dataclasses.replace(
         table,
-        results=Grid(table.results.title, (first, CHOSEN, *headings), tuple(cells)),
+        results=dataclasses.replace(grid, headings=headings, rows=tuple(cells)),
         tuning=_tuning_grid(results, untuned, [*chosen.values()]),
-        notes=(*table.notes, _note(results, names)),
+        notes=(*table.notes, _note(results, settings)),
     )
 
 

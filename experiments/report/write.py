@@ -101,7 +101,7 @@ def write_results(
         untuned = own if pairs else _compare(own, results, interest, question)
         table = with_tuning(table, results, rows, untuned)
     others = [] if pairs or question.within else _against_each(rows, results, interest)
-    drawn = draw_figures(results, rows, cost, pairs)
+    drawn = draw_figures(results, rows, pairs)
     described = method(rows, compared, results.metrics, question)
     records = comparison_records(rows, results.metrics, question, compared)
     report = _report(table, compared, results.workdir, figures)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -50,6 +51,9 @@ BUCKETS = 6
 _ROOM = 3
 """Bars may take up to this many times the range of the means; longer ones end at the edge."""
 
+_WIDEST_TICKS = 44
+"""Letters below a panel that stand beside each other; more are turned."""
+
 Draw = Callable[[Axes], list[Spot]]
 """Draws a panel, and returns its spots."""
 
@@ -59,17 +63,22 @@ Accuracies = Mapping[str, Mapping[int, tuple[str, float]]]
 """As `experiments.report.trial_outputs.read_accuracies` returns them."""
 
 
-def _draw_panels(name: str, labels: Sequence[str], panels: Sequence[Draw]) -> Picture:
+def _draw_panels(
+    name: str, labels: Sequence[str], panels: Sequence[Draw], columns: int = COLUMNS
+) -> Picture:
     """Draws panels with one legend of the lines' `labels`; no legend if all are ""."""
-    lines = panel_lines(len(panels))
+    lines = panel_lines(len(panels), columns)
+    width = 5.4 if columns <= COLUMNS else 3.7
+    height = legend_height(len(labels) / lines)
     size = (
-        5.4 * min(len(panels), COLUMNS) + 1,
-        lines * legend_height(len(labels) / lines),
+        width * min(len(panels), columns) + 1,
+        lines * (height if columns <= COLUMNS else max(2.9, height - 1)),
     )
     with styled():
         figure = Figure(figsize=size, layout="constrained")
         spots = []
-        for axes, draw in zip(add_panels(figure, len(panels)), panels, strict=True):
+        grid = add_panels(figure, len(panels), columns)
+        for axes, draw in zip(grid, panels, strict=True):
             spots += draw(axes)
         if any(labels):
             add_legend(figure, labels)
@@ -320,73 +329,137 @@ class Point(NamedTuple):
     y: float
     low: float
     high: float
+    seeds: tuple[float, ...] = ()
 
 
-Line = tuple[str, Sequence[Point]]
-"""A label with the points of a line by rising x."""
+class Level(NamedTuple):
+    """Holds a value that is marked across a panel, as that of a guess."""
+
+    name: str
+    value: float
+
+
+class Panel(NamedTuple):
+    """Holds one metric over a setting; all panels of a figure have the same lines in order."""
+
+    title: str
+    """What sets it apart from other panels of its metric; "" for nothing."""
+    metric: Metric
+    lines: Sequence[Sequence[Point]]
+    """The points of each line by rising x."""
+    levels: Sequence[Level] = ()
+
+
+class Axis(NamedTuple):
+    """Holds what lies along the panels."""
+
+    name: str
+    title: str
+    ticks: Sequence[str] | None = None
+    """The names of the places 0, 1, …; None for numbers."""
 
 
 def over_setting(
-    panels: Mapping[Metric, Sequence[Line]], setting: str, title: str, name: str
+    panels: Sequence[Panel],
+    labels: Sequence[str],
+    axis: Axis,
+    name: str,
+    columns: int = COLUMNS,
 ) -> Picture | None:
-    """Draws each metric over a numeric setting, a line for each other setting.
+    """Draws metrics over a setting, a line for each of `labels`; None without any panel.
 
-    `title` stands below the axes. All metrics have the same lines in the same order. None
-    without any panel.
+    Means with their intervals, and beside them a small dot for each seed.
     """
     if not panels:
         return None
+    alike = {p.metric: [q for q in panels if q.metric is p.metric] for p in panels}
 
-    def panel(item):
-        return lambda axes: _draw_setting(axes, *item, setting, title)
+    def draw(panel):
+        return lambda axes: _draw_setting(
+            axes, panel, labels, axis, alike[panel.metric]
+        )
 
-    labels = [label for label, _ in next(iter(panels.values()))]
-    return _draw_panels(name, labels, list(map(panel, panels.items())))
+    return _draw_panels(name, labels, list(map(draw, panels)), columns)
 
 
-def _draw_setting(axes, metric, lines, setting, title):
+def _draw_setting(axes, panel, labels, axis, alike):
     spots = []
-    for row, (label, points) in enumerate(lines):
+    scale = panel.metric.scale
+    for row, (label, points) in enumerate(zip(labels, panel.lines, strict=True)):
         of_label = f"{short_label(label)}, " if label else ""
-        # Bars of several lines at one value stand beside each other.
-        points_aside = 2.5 * (row - (len(lines) - 1) / 2)
+        # What belongs to several lines at one value stands beside each other.
+        points_aside = 3.5 * (row - (len(labels) - 1) / 2)
         inches = axes.figure.dpi_scale_trans
         beside = ScaledTranslation(points_aside / 72, 0, inches)
-        bar = dict(color=line_style(row)[0], linewidth=0.9)
+        at = dict(transform=axes.transData + beside)
+        colour, _ = line_style(row)
         texts = []
-        bars = []
         for point in points:
-            low, high = metric.scale * point.low, metric.scale * point.high
-            text = f"{of_label}{setting}={point.x:g}: {metric.scale * point.y:.4g}"
+            low, high = scale * point.low, scale * point.high
+            value = f"{point.x:g}" if axis.ticks is None else axis.ticks[int(point.x)]
+            text = f"{of_label}{axis.name}={value}: {scale * point.y:.4g}"
             if high > low:
-                bars.append((point.x, low, high))
+                axes.vlines(point.x, low, high, color=colour, linewidth=0.9, **at)
                 text += f" [{low:.4g}, {high:.4g}]"
             texts.append(text)
+            seeds = [scale * seed for seed in point.seeds]
+            dots = dict(marker="o", markersize=2.6, linestyle="", alpha=0.55)
+            dots |= dict(color=colour, markeredgewidth=0)
+            axes.add_line(Line2D([point.x] * len(seeds), seeds, **dots, **at))
         xs = [point.x for point in points]
-        ys = [metric.scale * point.y for point in points]
-        spots += _add_line(axes, xs, ys, row, texts, 1.2, 3.5)
-        for ends in bars:
-            axes.vlines(*ends, transform=axes.transData + beside, **bar)
-    _make_room(axes, metric, [point for _, points in lines for point in points])
-    values = sorted({point.x for _, points in lines for point in points})
-    # Values that double are evenly apart on a log scale.
-    if min(values) > 0 and max(values) >= 4 * min(values):
-        axes.set_xscale("log")
-    if metric is PERPLEXITY:
-        use_log_scale(axes, "y")
-    shown = [values[i] for i in thinned(len(values), 10)]
-    axes.set_xticks(shown, [f"{value:g}" for value in shown])
-    axes.set_xticks([], minor=True)
-    unit = f", {metric.unit}" if metric.unit else ""
-    axes.set(title=f"{metric.name}{unit}", xlabel=title)
+        ys = [scale * point.y for point in points]
+        if axis.ticks is None:
+            spots += _add_line(axes, xs, ys, row, texts, 1.2, 3.5)
+        else:
+            # A line between names would say that there is something between them.
+            dash = dict(color=colour, marker="_", markersize=9, linestyle="")
+            axes.add_line(Line2D(xs, ys, markeredgewidth=2, **dash, **at))
+            spots += [Spot(axes, *spot) for spot in zip(xs, ys, texts, strict=True)]
+    _set_scales(axes, panel, axis, alike)
     return spots
 
 
-def _make_room(axes, metric, points):
-    """Scales the axes to the bars, or to the means alone where bars would hide them."""
+def _set_scales(axes, panel, axis, alike):
+    """Sets the scales, of the panels of a metric all alike."""
+    metric = panel.metric
+    points = [point for each in alike for line in each.lines for point in line]
+    xs = sorted({point.x for point in points})
     means = [metric.scale * point.y for point in points]
+    seeds = [metric.scale * seed for point in points for seed in point.seeds]
     ends = [metric.scale * end for point in points for end in (point.low, point.high)]
-    if np.ptp(ends) <= _ROOM * np.ptp(means):
-        xs = [point.x for point in points]
-        axes.update_datalim([(min(xs), min(ends)), (max(xs), max(ends))])
+    levels = [metric.scale * level.value for each in alike for level in each.levels]
+    shown = [*means, *seeds, *levels]
+    # Intervals are within the axes, but for those that would hide the means.
+    if np.ptp([*shown, *ends]) <= _ROOM * np.ptp(shown):
+        shown += ends
+    axes.dataLim.set_points(np.array([[xs[0], min(shown)], [xs[-1], max(shown)]]))
+    axes.margins(0.06 if axis.ticks is None else 0.5 / max(1, len(axis.ticks) - 1))
+    if axis.ticks is None:
+        # Values that double are evenly apart on a log scale.
+        if min(xs) > 0 and max(xs) >= 4 * min(xs):
+            axes.set_xscale("log")
+        marked = [xs[i] for i in thinned(len(xs), 10)]
+        axes.set_xticks(marked, [f"{x:g}" for x in marked])
+        axes.set_xticks([], minor=True)
+    else:
+        is_wide = sum(map(len, axis.ticks)) > _WIDEST_TICKS
+        turned = (
+            dict(rotation=35, ha="right", rotation_mode="anchor") if is_wide else {}
+        )
+        axes.set_xticks(range(len(axis.ticks)), axis.ticks, **turned)
+    if metric is PERPLEXITY:
+        use_log_scale(axes, "y")
     axes.autoscale_view()
+    for level in panel.levels:
+        at = metric.scale * level.value
+        axes.axhline(at, color="#808080", linewidth=0.9, linestyle=":")
+        beside = dict(transform=axes.get_yaxis_transform(), color="#808080")
+        axes.text(0.995, at, level.name, fontsize=7, ha="right", va="bottom", **beside)
+    unit = f", {metric.unit}" if metric.unit else ""
+    of_metric = f"{metric.name}{unit}"
+    named = (
+        dict(title=panel.title, ylabel=of_metric)
+        if panel.title
+        else dict(title=of_metric)
+    )
+    axes.set(xlabel=axis.title, **named)

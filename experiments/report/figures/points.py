@@ -1,13 +1,16 @@
 """Draws rows as points: differences with their intervals, and metrics over costs or sizes."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from experiments.report.figures.style import (
+    LONGEST_LABEL,
     Picture,
     Spot,
     add_panels,
@@ -81,6 +84,77 @@ def forest(
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         return finished(figure, f"forest {heading}", spots)
+
+
+class Compared(NamedTuple):
+    """Holds a row's difference in one metric, for a panel of `forests`."""
+
+    difference: Difference | None
+    verdict: str
+    seeds: Sequence[float] = ()
+    """Each seed's value, less the base's mean."""
+
+
+class Forest(NamedTuple):
+    """Holds one metric's panel of `forests`: a difference for each of its rows."""
+
+    heading: str
+    scale: float
+    rows: Sequence[Compared]
+
+
+def forests(
+    labels: Sequence[str], panels: Sequence[Forest], name: str
+) -> Picture | None:
+    """Draws the differences of rows in several metrics beside each other, as `forest` does.
+
+    Small dots are seeds. None without finite differences.
+    """
+    panels = [p for p in panels if any(_is_finite(row.difference) for row in p.rows)]
+    if not panels:
+        return None
+    with styled(axes__spines__left=False):
+        size = (2.6 + 2.4 * len(panels), 1.1 + 0.24 * len(labels))
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        spots = []
+        for axes, panel in zip(grid, panels, strict=True):
+            spots += _draw_forest(axes, panel, labels)
+        shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
+        grid[0].set(yticks=range(len(labels)), yticklabels=shown)
+        # Upside down, so that the first row is at the top as in the table.
+        grid[0].set_ylim(len(labels) - 0.4, -0.6)
+        return finished(figure, name, spots)
+
+
+def _is_finite(d: Difference | None) -> bool:
+    return d is not None and bool(np.isfinite([d.low, d.mean, d.high]).all())
+
+
+def _draw_forest(axes, panel, labels):
+    values = {}
+    for y, row in enumerate(panel.rows):
+        if _is_finite(row.difference):
+            ends = (row.difference.low, row.difference.mean, row.difference.high)
+            values[y] = panel.scale * np.array(ends)
+    edge = _edge([*values.values()])
+    axes.axvline(0, color="#808080", linewidth=0.8)
+    spots = []
+    for y, ends in values.items():
+        row = panel.rows[y]
+        _draw_interval(axes, y, ends, edge, row.verdict)
+        seeds = panel.scale * np.array(row.seeds)
+        seeds = seeds[np.abs(seeds) <= edge]
+        dots = dict(marker="o", markersize=2.4, linestyle="", color="#808080")
+        axes.add_line(Line2D(seeds, [y + 0.27] * len(seeds), markeredgewidth=0, **dots))
+        x = float(np.clip(ends[1], -edge, edge))
+        text = f"{ends[1]:+.3g} [{ends[0]:+.3g}, {ends[2]:+.3g}], {row.verdict}"
+        spots.append(Spot(axes, x, y, f"{short_label(labels[y])}: {text}"))
+    axes.set(title=panel.heading, xlabel="row − base", xlim=(-edge, edge))
+    axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    return spots
 
 
 def _edge(intervals):

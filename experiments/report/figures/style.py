@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ def styled_line(xs: Sequence, ys: Sequence, row: int, **options: Any) -> Line2D:
 def add_legend(figure: Figure, labels: Sequence[str]) -> None:
     """Adds the labels of a table's rows, with their lines, to the right of the axes."""
     handles = [styled_line([], [], row, linewidth=1.8) for row in range(len(labels))]
-    shown = [short_label(label) for label in labels]
+    shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
     figure.legend(handles, shown, loc="outside right upper", handlelength=2.4)
 
 
@@ -88,15 +89,15 @@ def legend_height(rows: float) -> float:
     return max(3.9, 0.9 + 0.21 * rows)
 
 
-def panel_lines(count: int) -> int:
-    """Returns the number of lines that `count` panels take, COLUMNS in each."""
-    return -(-count // COLUMNS)
+def panel_lines(count: int, columns: int = COLUMNS) -> int:
+    """Returns the number of lines that `count` panels take, so many in each."""
+    return -(-count // columns)
 
 
-def add_panels(figure: Figure, count: int) -> list[Axes]:
-    """Adds `count` panels, COLUMNS in each line."""
-    lines = panel_lines(count)
-    grid = figure.subplots(lines, min(count, COLUMNS), squeeze=False).flatten()
+def add_panels(figure: Figure, count: int, columns: int = COLUMNS) -> list[Axes]:
+    """Adds `count` panels, so many in each line."""
+    lines = panel_lines(count, columns)
+    grid = figure.subplots(lines, min(count, columns), squeeze=False).flatten()
     # The last line may have room for more.
     for axes in grid[count:]:
         axes.set_visible(False)

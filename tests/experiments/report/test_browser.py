@@ -3,8 +3,10 @@
 The browser is that which CHROMIUM names, or one in the path; without any these tests are left out.
 """
 
+import csv
 import dataclasses
 import html
+import itertools
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import axe_core_python
 import pytest
 
 from experiments.evaluation.metrics import METRICS
@@ -329,3 +332,108 @@ def test_a_click_compares_with_another_row(look, table):
     assert found["bars"] == sum("perplexity" in row.differences for row in rows)
     assert found["forests"] == 0 and found["forests_back"] > 0
     assert [text.strip() for text in found["back"]][base] != ""
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory):
+    """A report of two scores by three d_k, compared at the same d_k in another one."""
+    trials = []
+    for score, d_k, seed in itertools.product(
+        ("scaled_dot", "additive"), (4, 16, 64), (0, 1)
+    ):
+        worse = 0.3 * (score == "scaled_dot") * (d_k == 64)
+        scores = fakes.finished(1.2 + worse + 0.01 * seed, 90 - d_k / 20, 95, 0.9)
+        point = {"model.score": score, "model.d_k": d_k, "seed": seed}
+        trials.append((point, scores, {"pairs": fakes.PAIRS[:1]}))
+    return write_report(fakes.sweep(tmp_path_factory.mktemp("product"), trials)).html
+
+
+def test_a_product_is_a_pivot_table_which_another_base_marks_anew(look, product):
+    found = look(
+        product,
+        """
+        const cells = () => [...document.querySelectorAll('[data-pivot=perplexity] td')]
+          .map(cell => cell.className + cell.querySelector('.mark').textContent);
+        const heads = [...document.querySelectorAll('[data-pivot=perplexity] th')]
+          .map(head => head.textContent);
+        const before = cells();
+        const select = document.querySelector('#filter [name=base]');
+        const chosen = [...select.options].find(o => o.textContent === 'score=additive, d_k=64');
+        select.value = chosen.value;
+        select.dispatchEvent(new Event('change', {bubbles: true}));
+        return {heads, before, after: cells(), open: document.getElementById('rows').open};""",
+    )
+    assert found["heads"] == "score d_k 4 16 64 scaled_dot additive".split()
+    assert found["before"][:3] == ["undecided", "base", "worse▼"]
+    assert found["after"][2] == "worse▼" and found["after"][5] == "base"
+    assert not found["open"]
+
+
+def test_columns_are_chosen_and_what_is_shown_is_saved(look, table):
+    found = look(
+        table,
+        """
+        const heads = () => [...document.querySelectorAll('#table thead th')]
+          .filter(head => head.checkVisibility()).map(head => head.textContent);
+        const boxes = [...document.querySelectorAll('.columns input')];
+        const named = name => boxes.find(box => box.parentElement.textContent === name);
+        const before = heads();
+        for (const name of ['seconds', 'chrF', 'd_k']) named(name).click();
+        const filter = document.getElementById('filter');
+        filter.text.value = 'big';
+        filter.dispatchEvent(new Event('input', {bubbles: true}));
+        let saved;
+        URL.createObjectURL = file => { saved = file; return '#'; };
+        [...document.querySelectorAll('.tools .save')][0].click();
+        return {before, after: heads(), saved: await saved.text(), type: saved.type};""",
+    )
+    assert "seconds" not in found["before"] and "chrF" in found["before"]
+    assert {"seconds", "d_k"} <= set(found["after"]) and "chrF" not in found["after"]
+    assert found["type"] == "text/csv"
+    first, line = csv.reader(found["saved"].splitlines())
+    assert first == found["after"]
+    cells = dict(zip(first, line, strict=True))
+    assert (cells["row"], cells["d_k"], cells["seconds"]) == ("big", "16", "21.5")
+
+
+def test_links_open_the_folds_they_lead_into(look, table):
+    found = look(
+        table,
+        """
+        const named = id => document.getElementById(id);
+        const before = [named('differences').open, named('runs').open];
+        document.querySelector('nav a[href="#differences"]').click();
+        await new Promise(resolve => setTimeout(resolve, 100));
+        document.querySelector('#table a[href="#row-1"]').click();
+        await new Promise(resolve => setTimeout(resolve, 100));
+        const after = [named('differences').open, named('runs').open];
+        dispatchEvent(new Event('beforeprint'));
+        const printed = document.querySelectorAll('details.fold:not([open])').length;
+        dispatchEvent(new Event('afterprint'));
+        return {before, after, printed,
+                again: document.querySelectorAll('details.fold:not([open])').length};""",
+    )
+    assert (found["before"], found["after"]) == ([False, False], [True, True])
+    assert found["printed"] == 0 < found["again"]
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.parametrize("name", ["table", "product"])
+def test_the_page_is_for_readers_of_all_kinds(look, request, name, width):
+    """axe-core, which finds what a screen reader or weak eyes would stumble over."""
+    axe = Path(axe_core_python.__file__).with_name("axe.min.js").read_text("utf-8")
+    page = request.getfixturevalue(name)
+    copy = page.with_name("with_axe.html")
+    text = page.read_text("utf-8")
+    copy.write_text(text.replace("</body>", f"<script>{axe}</script></body>"), "utf-8")
+    found = look(
+        copy,
+        """
+        document.querySelectorAll('details').forEach(details => details.open = true);
+        const ids = async () => (await axe.run(document)).violations.map(v => v.id);
+        const own = await ids();
+        document.querySelector('main').append(document.createElement('img'));
+        return {own, broken: await ids()};""",
+        f"--window-size={width},900",
+    )
+    assert found["own"] == [] and "image-alt" in found["broken"]

@@ -3,7 +3,13 @@ import re
 import numpy as np
 import pytest
 
-from experiments.evaluation.metrics import BLEU, EXACT_MATCH, METRICS, PERPLEXITY
+from experiments.evaluation.metrics import (
+    ACCURACY,
+    BLEU,
+    EXACT_MATCH,
+    METRICS,
+    PERPLEXITY,
+)
 from experiments.report.figures import heat_maps, lines, points, style
 from experiments.report.trial_outputs import Example
 from experiments.stats.differences import Difference
@@ -154,6 +160,57 @@ def test_a_forest_has_every_row_and_its_numbers():
     assert points.forest(rows[3:], "BLEU") is None
 
 
+def test_forests_of_metrics_stand_beside_each_other_over_one_list_of_rows():
+    verdicts = ("worse", "undecided")
+    first = [
+        points.Compared(difference(0.1, 0.2, 0.3), "worse", (0.15, 0.25)),
+        points.Compared(None, ""),
+    ]
+    second = [
+        points.Compared(difference(-0.5, 0.1, 0.7), verdict) for verdict in verdicts
+    ]
+    panels = [points.Forest("loss", 1.0, first), points.Forest("share, %", 100, second)]
+    picture = points.forests(["a", "b"], panels, "differences")
+    assert texts(picture).count("a") == texts(picture).count("b") == 1
+    assert {"loss", "share, %"} <= set(texts(picture))
+    assert [text for *_, text in picture.spots] == [
+        "a: +0.2 [+0.1, +0.3], worse",
+        "a: +10 [-50, +70], worse",
+        "b: +10 [-50, +70], undecided",
+    ]
+    assert points.forests(["b"], [points.Forest("loss", 1.0, first[1:])], "x") is None
+
+
+def test_panels_of_a_metric_share_their_scale_and_levels_are_within_it():
+    def points_at(*ys):
+        return [lines.Point(i, y, y, y, (y - 0.01, y + 0.01)) for i, y in enumerate(ys)]
+
+    levels = [lines.Level("chance", 0.25), lines.Level("best possible", 1.0)]
+    panels = [
+        lines.Panel("length=32", ACCURACY, [points_at(0.5, 0.9)], levels),
+        lines.Panel("length=64", ACCURACY, [points_at(0.3, 0.4)], levels[:1]),
+    ]
+    axis = lines.Axis("system", "system", ["attention", "GRU"])
+    picture = lines.over_setting(panels, [""], axis, "over system", 2)
+    scales = {axes.get_ylim() for axes in picture.figure.axes}
+    ((low, high),) = scales
+    assert low < 25 and high > 100
+    assert texts(picture).count("chance") == 2
+    assert [text for *_, text in picture.spots][:2] == [
+        "system=attention: 50",
+        "system=GRU: 90",
+    ]
+    assert {"length=32", "length=64", "accuracy, %", "GRU"} <= set(texts(picture))
+
+
+def test_a_long_label_of_a_legend_is_whole_on_several_lines():
+    label = " ".join(["word"] * 20)
+    panel = lines.Panel("", BLEU, [[lines.Point(1, 2.0, 2.0, 2.0)]] * 2)
+    picture = lines.over_setting([panel], [label, "b"], lines.Axis("x", "x"), "over x")
+    assert sum(text.split().count("word") for text in texts(picture)) == 20
+    assert max(map(len, texts(picture))) <= style.LONGEST_LABEL
+
+
 def sized(*sizes, spread=0.0):
     """Rows (label, parameters, perplexity) of two runs each."""
     return [
@@ -222,14 +279,16 @@ def test_head_entropies_show_rows_of_different_shapes():
 
 def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
     means = [lines.Point(4, 30.0, 28.0, 31.0), lines.Point(16, 40.0, 40.0, 40.0)]
-    panels = {BLEU: [("score=dot", means), ("score=additive", means[1:])]}
-    picture = lines.over_setting(panels, "d_k", "d_k", "over d_k")
+    panels = [lines.Panel("", BLEU, [means, means[1:]])]
+    axis = lines.Axis("d_k", "d_k (with h)")
+    labels = ["score=dot", "score=additive"]
+    picture = lines.over_setting(panels, labels, axis, "over d_k")
     assert [text for *_, text in picture.spots] == [
         "score=dot, d_k=4: 30 [28, 31]",
         "score=dot, d_k=16: 40",
         "score=additive, d_k=16: 40",
     ]
-    assert {"4", "16", "BLEU", "d_k", "score=dot"} <= set(texts(picture))
+    assert {"4", "16", "BLEU", "d_k (with h)", "score=dot"} <= set(texts(picture))
     values = np.array([[10.0, np.nan], [30.0, 40.5]])
     axes = ("h", ["1", "2"]), ("d_k", ["4", "8"])
     drawn = heat_maps.map_of_two({BLEU: values}, *axes, "h by d_k")

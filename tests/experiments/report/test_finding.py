@@ -1,6 +1,7 @@
 """What a report says first: a sentence or two from the verdicts of its table."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -117,3 +118,18 @@ def test_without_differences_the_rows_that_matter_are_far_from_the_middle():
 def test_numbers_of_the_sentence_are_those_of_the_table(table_3):
     interval = re.search(r"\[[^]]+\]", table_3.table.finding)[0]
     assert interval in table_3.table.differences["perplexity"].rows[-1]
+
+
+def test_a_product_is_told_by_what_it_compares():
+    rows = []
+    for system, (i, d_model) in itertools.product("ABC", enumerate((16, 32, 64, 128))):
+        words = {"B": "worse", "C": ("undecided", "better")[i % 2]}.get(system, "")
+        made = row(f"{system} {d_model}", (0.3, 0.1), words=(words,) * 2)
+        if system == "A":
+            made = dataclasses.replace(made, differences={}, verdicts={})
+        parts = {"systems": system, "d_model": str(d_model)}
+        rows.append(dataclasses.replace(made, parts=parts, base=i))
+    assert finding(rows, METRICS).startswith(
+        "Against A at the same d_model: B is worse in 4 of 4; C is better in 2 of 4 and "
+        "undecided in 2 of 4. The clearest: "
+    )

@@ -2,7 +2,9 @@
 
 import pytest
 
+from experiments.evaluation.metrics import ACCURACY, PERPLEXITY
 from experiments.report.over_settings import find_lines, pictures_over_settings
+from experiments.report.questions import Question
 from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes
@@ -29,34 +31,79 @@ def grid(*values):
 
 def test_a_line_for_each_score_along_d_k(tmp_path):
     points = grid(("model.score", ("dot", "additive")), ("model.d_k", (16, 4, 64)))
-    results, rows = product_of(tmp_path, points)
-    product = find_lines(results, rows)
-    assert (product.key, product.others) == ("model.d_k", ("model.score",))
+    _, rows = product_of(tmp_path, points)
+    product = find_lines(rows)
+    assert (product.along, product.others, product.panels) == ("d_k", ("score",), "")
     assert product.rows == {
-        ("dot",): {4.0: 1, 16.0: 0, 64.0: 2},
-        ("additive",): {4.0: 4, 16.0: 3, 64.0: 5},
+        ("", ("dot",)): {"4": 1, "16": 0, "64": 2},
+        ("", ("additive",)): {"4": 4, "16": 3, "64": 5},
     }
-    (picture,) = pictures_over_settings(results, rows)
-    assert picture.name == "over d_k" and "score=additive" in picture.svg
+    (picture,) = pictures_over_settings(rows, fakes.REPORTED)
+    assert picture.name == "over d_k" and ">additive<" in picture.svg
     said = [text for *_, text in picture.spots]
     # The base's own difference has no interval, as it has none.
-    assert said[0].startswith("score=dot, d_k=4: 1.305") and len(said) == 4 * 6
+    assert said[0].startswith("dot, d_k=4: 1.305") and len(said) == 4 * 6
 
 
 def test_two_numeric_settings_have_a_map_too(tmp_path):
     points = grid(("model.d_ff", (64, 256)), ("model.d_k", (4, 16, 32)))
-    results, rows = product_of(tmp_path, points, seeds=1)
-    pictures = pictures_over_settings(results, rows)
+    _, rows = product_of(tmp_path, points, seeds=1)
+    pictures = pictures_over_settings(rows, fakes.REPORTED)
     assert [picture.name for picture in pictures] == ["over d_k", "d_ff by d_k"]
     assert pictures[1].spots[0][-1] == "d_ff=64, d_k=4: 1.200"
+    assert pictures[0].spots[0][-1] == "d_ff=64, d_k=4: 1.2"
 
 
 def test_settings_that_go_together_are_one(tmp_path):
     points = [{"model.h": h, "model.d_k": 64 // h} for h in (1, 2, 8)]
-    results, rows = product_of(tmp_path, [{}, *points], seeds=1)
-    product = find_lines(results, rows)
-    assert product.along == ("model.d_k",) and product.others == ()
-    assert list(product.rows[()].values()) == [1, 2, 0, 3]
+    _, rows = product_of(tmp_path, [{}, *points], seeds=1)
+    product = find_lines(rows)
+    assert (product.along, product.others) == ("h", ())
+    assert [*product.rows["", ()].values()] == [1, 2, 0, 3]
+    (picture,) = pictures_over_settings(rows, fakes.REPORTED)
+    assert "h (with d_k)" in picture.svg
+
+
+def test_of_three_factors_one_that_rows_share_with_their_base_has_panels(tmp_path):
+    """The figure answers the question: what is compared are the lines of a panel."""
+    scores = ("model.score", ("scaled_dot", "dot"))
+    others = (("model.positions", ("none", "learned")), ("model.d_k", (4, 16, 64)))
+    product_of(tmp_path, grid(scores, *others))
+    results = read_results(tmp_path, fakes.REPORTED)
+    question = Question("score=scaled_dot", ("d_k", "positions"))
+    compared = compare_rows(results, question=question)
+    product = find_lines(compared)
+    assert (product.panels, product.others) == ("positions", ("score",))
+    # However the sweeps were named.
+    question = Question("positions=none", ("d_k", "score"))
+    product = find_lines(compare_rows(results, question=question))
+    assert (product.panels, product.others) == ("score", ("positions",))
+    pictures = pictures_over_settings(compared, fakes.REPORTED)
+    names = ["over d_k", "over d_k, other metrics"]
+    assert [picture.name for picture in pictures] == names
+    # Two metrics, two panels, two lines of three rows.
+    assert len(pictures[0].spots) == 2 * 2 * 6
+    assert "positions=learned" in pictures[0].svg
+
+
+def test_a_product_without_numbers_has_names_along_the_axis(tmp_path):
+    scores = ("model.score", ("scaled_dot", "dot", "additive"))
+    points = grid(scores, ("model.positions", ("none", "learned")))
+    _, rows = product_of(tmp_path, points)
+    product = find_lines(rows)
+    assert (product.along, product.is_numeric) == ("score", False)
+    (picture,) = pictures_over_settings(rows, fakes.REPORTED)
+    assert picture.spots[1][-1] == "none, score=dot: 1.405"
+
+
+def test_a_task_marks_chance_and_the_best_possible(tmp_path):
+    trials = []
+    for d_k in (4, 16, 64):
+        result = fakes.finished(1.2) | {"accuracy": 0.5, "chance": 0.25}
+        trials.append(({"model.d_k": d_k, "seed": 0}, result, {}))
+    results = read_results(fakes.sweep(tmp_path, trials), (PERPLEXITY, ACCURACY))
+    (picture,) = pictures_over_settings(compare_rows(results), results.metrics)
+    assert picture.svg.count(">chance<") == picture.svg.count(">best possible<") == 1
 
 
 @pytest.mark.parametrize(
@@ -69,8 +116,8 @@ def test_settings_that_go_together_are_one(tmp_path):
     ],
 )
 def test_rows_that_make_no_line_have_no_figure(tmp_path, points):
-    results, rows = product_of(tmp_path, points, seeds=1)
-    assert pictures_over_settings(results, rows) == []
+    _, rows = product_of(tmp_path, points, seeds=1)
+    assert pictures_over_settings(rows, fakes.REPORTED) == []
 
 
 def test_cost_is_shown_where_it_is_asked_for(tmp_path):
@@ -78,7 +125,8 @@ def test_cost_is_shown_where_it_is_asked_for(tmp_path):
     product_of(tmp_path, [{}, {"model.h": 2}, {"model.positions": "none"}], seeds=1)
     without = write_report(tmp_path, fakes.REPORTED)
     assert "seconds" not in without.table.results.headings
-    assert "Quality and cost" not in without.html.read_text()
+    # The page has the column, which a reader may show.
+    assert " hidden>seconds</th>" in without.html.read_text()
     written = write_report(tmp_path, fakes.REPORTED, cost=True)
     headings = written.table.results.headings
     costs = headings.index("training TFLOPs")

@@ -99,13 +99,14 @@ def test_html_shows_differences_and_figures(table_3):
         "paper’s order",
         "supported",
         "BLEU, difference to base",
-        "Perplexity and size",
+        "Differences in numbers",
+        "Quality and cost",
         "By length",
         "Entropy of attention",
         "(B) d_k=16, d_k=4 seed=2",
     ):
         assert text in page.text
-    assert page.figures == ["plot wide"] * 8 + ["plot"] * 2
+    assert page.figures == ["plot wide"] * 9 + ["plot"] * 2
     assert "Shown are" not in page.text
 
 
@@ -124,7 +125,7 @@ def test_every_link_of_the_page_leads_somewhere(table_3):
     assert len(ids) == len(set(ids))
     links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
     within = {link for link in links if link.startswith("#")}
-    assert {"#results", "#differences-bleu", "#row-4", "#sentences"} <= within
+    assert {"#results", "#answer", "#differences", "#row-4", "#sentences"} <= within
     assert {link[1:] for link in within} <= set(ids)
     files = [link for link in links if not link.startswith("#")]
     assert "./trials/00/metrics.jsonl" in files
@@ -191,8 +192,8 @@ def test_a_long_table_is_cut_to_what_matters_where_a_figure_could_not_be_read(
         "by_length": ["base", "(A) h=1", "big"],
         "head_entropies": ["base"],
     }
-    # A forest for each metric, each with its own rows.
-    assert page.count("Shown are 2 of 4 rows") == 4
+    # A forest for each metric, each with its own rows, and one of all.
+    assert page.count("Shown are 2 of 4 rows") == 5
     assert page.count("Shown are 3 of 5 rows") == 3
     assert page.count('class="swatch"') == 3
     assert page.count('"translation": "') == 2  # one sentence of one run of two rows
