@@ -3,7 +3,7 @@
     python -m launch.report --workdir=runs/quick
     python -m launch.report --workdir=runs/quick --interest=bleu:0.5,perplexity:0.01
     python -m launch.report --workdir=runs/quick --differences=bleu --sort
-    python -m launch.report --workdir=runs/quick --cost --figures
+    python -m launch.report --workdir=runs/quick --cost --figures --width=3.3in
     python -m launch.report --workdir=runs/mine --base=score=scaled_dot --within=d_k
     python -m launch.report --workdir=runs/mine --pairs=score
 
@@ -11,11 +11,13 @@ The first prints the table and the paths of report.md, .csv, .tex and .html, and
 comparisons.csv and .json, which stand in the workdir. The second says of each row whether it
 is equal to base within what matters to you. The third prints the differences to base in one
 metric too, a line a row with its interval drawn, from the lowest to the highest. The fourth
-has columns of arithmetic, time and memory, a figure of quality against them, and writes every
-figure to the folder figures as SVG and PDF. The fifth compares each row with the one of
+has columns of arithmetic, time and memory, and writes every figure to the folder figures as
+SVG and PDF, as wide as a column of print. The fifth compares each row with the one of
 scaled dot products at its own d_k, the sixth every two scores that have the rest in common;
 both correct for these comparisons alone. --out=DIR writes all of it elsewhere.
 """
+
+import re
 
 from absl import flags
 
@@ -59,6 +61,11 @@ _FIGURES = flags.DEFINE_bool(
 )
 
 
+_WIDTH = flags.DEFINE_string(
+    "width", None, "How wide written figures are, as 3.3in or 84mm: a column of print"
+)
+
+
 _P_VALUES = flags.DEFINE_bool(
     "p_values", False, "Has p in place of intervals in report.tex"
 )
@@ -87,6 +94,7 @@ def main():
         mixed_code=_MIXED_CODE.value,
         question=command.read_question(_QUESTION),
         with_p=_P_VALUES.value,
+        width=_width(),
     )
     if listed:
         print_differences(written.rows, listed, _SORT.value)
@@ -98,6 +106,24 @@ def main():
         print(written.latex, written.html, sep="\n")
         if written.figures:
             print(written.figures)
+
+
+def _width() -> float | None:
+    """Returns --width in inches, None without it."""
+    text = _WIDTH.value
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(in|mm|cm)", text)
+    inches = (
+        float(match[1]) / {"in": 1, "mm": 25.4, "cm": 2.54}[match[2]] if match else 0
+    )
+    if not 1 <= inches <= 40:
+        command.mistake(
+            f"--width={text} is no width from 1in to 40in: give 3.3in, or 84mm"
+        )
+    if not _FIGURES.value:
+        command.mistake("--width is that of the files that --figures writes: give both")
+    return inches
 
 
 def _differences_metric(metrics):

@@ -94,7 +94,11 @@ def result_table(
         f"{improving}; {ADVICE}" if improving else "",
         NOTE if cost else "",
     )
-    grids = {metric.key: _differences(metric, compared) for metric in metrics}
+    # The paper's differences are to its base, and not of pairs.
+    has_papers = not pairs and has_published(rows)
+    grids = {
+        metric.key: _differences(metric, compared, has_papers) for metric in metrics
+    }
     differences = {key: grid for key, grid in grids.items() if grid}
     problems = []
     for status in ("failed", "diverged", "unfinished"):
@@ -106,7 +110,7 @@ def result_table(
         notes=tuple(filter(None, notes)),
         caption=tuple(filter(None, (base, *caption))),
         differences=differences,
-        difference_notes=_difference_notes(compared) if differences else (),
+        difference_notes=_difference_notes(compared, has_papers) if differences else (),
         problems=tuple(problems),
         caution=caution,
         finding=" ".join(
@@ -166,13 +170,13 @@ def has_published(rows: Sequence[Row]) -> bool:
     return any(row.published for i, row in enumerate(rows) if i != base)
 
 
-def _differences(metric, rows):
+def _differences(metric, rows, has_papers):
     """Returns the grid of one metric's differences to base and the paper's numbers.
 
     None where there are neither.
     """
     has_ours = any(metric.key in row.differences for row in rows)
-    has_papers = metric.published and has_published(rows)
+    has_papers = has_papers and metric.published
     if not (has_ours or has_papers):
         return None
     headings = ["", metric.heading]
@@ -312,7 +316,7 @@ def _score_notes(results):
     return [one_line(note) for _, note in found if isinstance(note, str)]
 
 
-def _difference_notes(rows):
+def _difference_notes(rows, has_papers):
     notes = ()
     if any(row.differences for row in rows):
         notes += (
@@ -323,7 +327,7 @@ def _difference_notes(rows):
             "shown: with probability 0.8; more seeds: until a difference of this size is "
             "shown, for this row and base",
         )
-    if has_published(rows):
+    if has_papers:
         notes += (
             "paper: Table 3 of “Attention Is All You Need”, newstest2013, single runs; "
             "paper’s order: whether our difference has the sign of the paper’s",

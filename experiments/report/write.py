@@ -11,13 +11,14 @@ from pathlib import Path
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.comparison import against_each, compare
 from experiments.report.comparisons import comparison_records
+from experiments.report.figures.style import printed
 from experiments.report.formats import (
     comparisons_csv,
     comparisons_json,
     to_csv,
-    to_latex,
     to_markdown,
 )
+from experiments.report.latex import to_latex
 from experiments.report.method import method
 from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
@@ -70,6 +71,7 @@ def write_results(
     mixed_code: bool = False,
     question: Question | None = None,
     with_p: bool = False,
+    width: float | None = None,
 ) -> Report:
     """Writes report.md, .csv, .tex, .html and comparisons.csv, .json into the directory `out`.
 
@@ -80,7 +82,8 @@ def write_results(
     of other code than the base's are left out unless `mixed_code` takes them together.
     `question` says which rows are compared with which; by default the sweep's own does, as
     long as there are rows for it.
-    `with_p` has p in place of intervals in report.tex.
+    `with_p` has p in place of intervals in report.tex. Written figures are `width` inches
+    wide, as for a column of print; None for those of the page.
 
     Raises UserError for a question that the table has no rows for.
     """
@@ -108,13 +111,15 @@ def write_results(
     files = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
-        report.latex: to_latex(results, rows, table, with_p, described),
+        report.latex: to_latex(results, rows, table, with_p, described, pairs),
         report.html: render_page(results, rows, table, drawn, pairs, others),
         report.comparisons: comparisons_csv(records),
         report.comparisons.with_suffix(".json"): comparisons_json(records),
     }
     if report.figures:
-        for figure in drawn.all():
+        with printed(width):
+            of_print = draw_figures(results, rows, pairs) if width else drawn
+        for figure in of_print.all():
             files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
             files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
     return dataclasses.replace(report, unwritten=_write(files, results.workdir))

@@ -1,5 +1,7 @@
 """The report as a person asks for it."""
 
+import re
+
 import pytest
 
 from experiments.evaluation.metrics import METRICS
@@ -33,6 +35,22 @@ def test_a_question_is_answered_in_one_command(tmp_path):
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "--base=bigg: no row is called so" in wrong.stderr
     assert wrong.stderr.endswith("did you mean big?\n")
+
+
+def test_figures_are_as_wide_as_a_column_of_print(tmp_path):
+    fakes.table_3(tmp_path, seeds=2)
+    flags = (f"--workdir={tmp_path}", "--figures")
+    done = report(*flags, "--width=84mm")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("differences", "training-curves", "quality-and-cost"):
+        text = (tmp_path / f"figures/{name}.svg").read_text("utf-8")
+        width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', text)[1])
+        assert width == pytest.approx(84 / 25.4 * 72, abs=0.1)
+    for wrong in ("3.3", "9000mm"):
+        failed = report(*flags, f"--width={wrong}")
+        assert (
+            failed.returncode == 2 and f"--width={wrong} is no width" in failed.stderr
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.evaluation.metrics import Metric
@@ -21,7 +20,10 @@ from experiments.report.figures.style import (
     add_panels,
     finished,
     panel_lines,
+    printed_columns,
+    printed_width,
     short_label,
+    sized,
     styled,
 )
 from experiments.report.trial_outputs import KINDS, Example
@@ -75,7 +77,7 @@ def heads(
     # All zeros would give a scale of no width.
     highest = max(largest) or 1.0
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
-        figure = Figure(figsize=(11.8, 0.8 + 0.19 * tops[-1]), layout="constrained")
+        figure = sized(11.8, 0.8 + 0.19 * tops[-1])
         panels = figure.subplots(1, len(KINDS), sharey=True)
         for axes, kind in zip(panels, KINDS, strict=True):
             image = _draw_heads(axes, columns[kind], tops, highest, signed)
@@ -107,7 +109,7 @@ def position_table(table: np.ndarray, title: str, name: str) -> Picture:
     """Draws a position encoding (L, d_model): positions down, dimensions across, 0 white."""
     table = np.nan_to_num(np.asarray(table, np.float32))
     with styled(axes__grid=False):
-        figure = Figure(figsize=(4.8, 3.6), layout="constrained")
+        figure = sized(4.8, 3.6)
         axes = figure.subplots()
         # The same on both sides of 0, so that 0 is the white in the middle.
         limit = float(np.abs(table).max(initial=0)) or 1.0
@@ -132,11 +134,12 @@ def map_of_two(
     """
     if not maps:
         return None
-    height = panel_lines(len(maps)) * (1.1 + 0.34 * len(rows[1]))
-    size = (5.6 * min(len(maps), COLUMNS), max(height, 2.4))
+    beside = printed_columns(len(maps)) if printed_width() else COLUMNS
+    height = panel_lines(len(maps), beside) * (1.1 + 0.34 * len(rows[1]))
+    size = (5.6 * min(len(maps), beside), max(height, 2.4))
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
-        figure = Figure(figsize=size, layout="constrained")
-        grid = add_panels(figure, len(maps))
+        figure = sized(*size)
+        grid = add_panels(figure, len(maps), beside)
         spots = []
         for axes, (metric, values) in zip(grid, maps.items(), strict=True):
             spots += _draw_map(figure, axes, metric, values, rows, columns)

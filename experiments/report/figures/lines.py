@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
@@ -25,7 +24,10 @@ from experiments.report.figures.style import (
     legend_height,
     line_style,
     panel_lines,
+    printed_columns,
+    printed_width,
     short_label,
+    sized,
     styled,
     styled_line,
     thinned,
@@ -48,8 +50,8 @@ PARTS = (0.5, 1, 1.5, 2, 3, 4)
 
 BUCKETS = 6
 
-_ROOM = 3
-"""Bars may take up to this many times the range of the means; longer ones end at the edge."""
+_LONGEST_BAR = 4
+"""Bars longer than this many times the usual one may end at the edge of the axes."""
 
 _WIDEST_TICKS = 44
 """Letters below a panel that stand beside each other; more are turned."""
@@ -67,15 +69,19 @@ def _draw_panels(
     name: str, labels: Sequence[str], panels: Sequence[Draw], columns: int = COLUMNS
 ) -> Picture:
     """Draws panels with one legend of the lines' `labels`; no legend if all are ""."""
-    lines = panel_lines(len(panels), columns)
-    width = 5.4 if columns <= COLUMNS else 3.7
-    height = legend_height(len(labels) / lines)
-    size = (
-        width * min(len(panels), columns) + 1,
-        lines * (height if columns <= COLUMNS else max(2.9, height - 1)),
-    )
+    if printed_width():
+        columns = min(columns, printed_columns(len(panels)))
+        legend = 0.15 * len(labels) if any(labels) else 0.0
+        size = (3.3 * columns, 2.3 * panel_lines(len(panels), columns) + legend)
+    else:
+        lines = panel_lines(len(panels), columns)
+        height = legend_height(len(labels) / lines)
+        if columns > COLUMNS:
+            height = max(2.9, height - 1)
+        width = 5.4 if columns <= COLUMNS else 3.7
+        size = (width * min(len(panels), columns) + 1, lines * height)
     with styled():
-        figure = Figure(figsize=size, layout="constrained")
+        figure = sized(*size)
         spots = []
         grid = add_panels(figure, len(panels), columns)
         for axes, draw in zip(grid, panels, strict=True):
@@ -426,12 +432,14 @@ def _set_scales(axes, panel, axis, alike):
     xs = sorted({point.x for point in points})
     means = [metric.scale * point.y for point in points]
     seeds = [metric.scale * seed for point in points for seed in point.seeds]
-    ends = [metric.scale * end for point in points for end in (point.low, point.high)]
     levels = [metric.scale * level.value for each in alike for level in each.levels]
     shown = [*means, *seeds, *levels]
-    # Intervals are within the axes, but for those that would hide the means.
-    if np.ptp([*shown, *ends]) <= _ROOM * np.ptp(shown):
-        shown += ends
+    # Intervals are within the axes, but for single ones that would hide all others.
+    bars = [(point.low, point.high) for point in points if point.high > point.low]
+    usual = np.median([high - low for low, high in bars]) if bars else 0.0
+    for low, high in bars:
+        if high - low <= _LONGEST_BAR * usual:
+            shown += [metric.scale * low, metric.scale * high]
     axes.dataLim.set_points(np.array([[xs[0], min(shown)], [xs[-1], max(shown)]]))
     axes.margins(0.06 if axis.ticks is None else 0.5 / max(1, len(axis.ticks) - 1))
     if axis.ticks is None:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from experiments.report.figures.style import (
+    COLOURS,
+    COLUMNS,
     LONGEST_LABEL,
     Picture,
     Spot,
@@ -17,7 +18,10 @@ from experiments.report.figures.style import (
     finished,
     line_style,
     panel_lines,
+    printed_columns,
+    printed_width,
     short_label,
+    sized,
     styled,
     use_log_scale,
 )
@@ -30,6 +34,12 @@ _VERDICTS = {"better": "#0072B2", "worse": "#D55E00"}
 
 LEAST_RATIO = 1.2
 """Rows whose largest value is below this many times the smallest are alike."""
+
+MARKERS = ("o", "s", "^", "D")
+"""Marks of points; colours repeat with the next one."""
+
+MOST_LABELS = 12
+"""Points with a label beside them; more are told apart by a legend."""
 
 _CHARACTER = 6.2
 """Pixels that a character of a label takes at 7.5 points, about."""
@@ -63,14 +73,16 @@ def forest(
         return None
     edge = _edge([values for _, values, _, _ in finite])
     with styled(axes__spines__left=False):
-        figure = Figure(figsize=(9.2, 0.9 + 0.24 * len(finite)), layout="constrained")
+        figure = sized(9.2, 0.9 + 0.24 * len(finite))
         axes = figure.subplots()
         axes.axvline(0, color="#808080", linewidth=0.8)
         beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
         spots = []
         for y, (label, values, verdict, text) in enumerate(finite):
             _draw_interval(axes, y, values, edge, verdict)
-            axes.text(1.02, y, f"{text}  {verdict}", **beside)
+            # A column of print has no room for it.
+            if not printed_width():
+                axes.text(1.02, y, f"{text}  {verdict}", **beside)
             x = float(np.clip(values[1], -edge, edge))
             spots.append(Spot(axes, x, y, f"{short_label(label)}: {text}, {verdict}"))
         axes.set(
@@ -114,11 +126,14 @@ def forests(
     if not panels:
         return None
     with styled(axes__spines__left=False):
-        size = (2.6 + 2.4 * len(panels), 1.1 + 0.24 * len(labels))
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        beside = printed_columns(len(panels)) if printed_width() else len(panels)
+        lines = panel_lines(len(panels), beside)
+        figure = sized(2.6 + 2.4 * beside, lines * (1.1 + 0.24 * len(labels)))
+        grid = figure.subplots(lines, beside, sharey=True, squeeze=False).flatten()
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
         spots = []
-        for axes, panel in zip(grid, panels, strict=True):
+        for axes, panel in zip(grid, panels, strict=False):
             spots += _draw_forest(axes, panel, labels)
         shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
         grid[0].set(yticks=range(len(labels)), yticklabels=shown)
@@ -210,13 +225,21 @@ def scatter(panels: Sequence[Panel], name: str) -> Picture | None:
     drawn = [(panel, points) for panel, points in drawn if _differ(points)]
     if not drawn:
         return None
-    size = (9.2, 5.2) if len(drawn) == 1 else (11.8, 4.4 * panel_lines(len(drawn)))
+    beside = printed_columns(len(drawn)) if printed_width() else COLUMNS
+    size = (9.2, 5.2) if len(drawn) == 1 else (11.8, 4.4)
     with styled():
-        figure = Figure(figsize=size, layout="constrained")
-        grid = add_panels(figure, len(drawn))
+        lines = panel_lines(len(drawn), beside)
+        # A legend of many rows is as high as they are.
+        height = max(size[1] * lines, 0.2 * max(len(points) for _, points in drawn))
+        figure = sized(size[0] if beside > 1 else 6.0, height)
+        grid = add_panels(figure, len(drawn), beside)
         spots = []
         for axes, (panel, points) in zip(grid, drawn, strict=True):
             spots += _draw_points(axes, panel, points)
+        most = max((points for _, points in drawn), key=len)
+        if len(most) > MOST_LABELS:
+            _add_legend(figure, most)
+            return finished(figure, name, spots)
         # The layout must stand before room for labels can be measured.
         figure.draw_without_rendering()
         for axes, (_, points) in zip(grid, drawn, strict=True):
@@ -248,10 +271,10 @@ def _draw_points(axes, panel, points):
     """Draws a panel without its labels, and returns its spots."""
     spots = []
     for point in points:
-        colour, _ = line_style(point.row)
+        colour, marker = _point_style(point.row)
         ends = [max(point.y - point.spread, panel.least), point.y + point.spread]
         axes.add_line(Line2D([point.x] * 2, ends, color=colour, linewidth=0.9))
-        dot = dict(color=colour, marker="o", markersize=4)
+        dot = dict(color=colour, marker=marker, markersize=4)
         axes.add_line(Line2D([point.x], [point.y], **dot))
         text = f"{short_label(point.label)}: {point.y:.4g} at {point.x:,.4g}"
         spots.append(Spot(axes, point.x, point.y, text))
@@ -263,11 +286,29 @@ def _draw_points(axes, panel, points):
     return spots
 
 
+def _point_style(row):
+    """Returns (colour, marker) of a table row's points: the colour is that of its lines."""
+    colour, _ = line_style(row)
+    return colour, MARKERS[row // len(COLOURS) % len(MARKERS)]
+
+
+def _add_legend(figure, points):
+    """Adds the labels of points, where they are too many to stand beside them."""
+    handles = []
+    for point in points:
+        colour, marker = _point_style(point.row)
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=""))
+    labels = [textwrap.fill(point.label, LONGEST_LABEL) for point in points]
+    place = "outside lower left" if printed_width() else "outside right upper"
+    figure.legend(handles, labels, loc=place, ncols=2 if printed_width() else 1)
+
+
 def _label_points(figure, axes, points):
     """Writes each label beside its point, where there is room for it.
 
     It is to the right or the left of the point, level with it, above or below.
     """
+    within = axes.get_window_extent()
     places = axes.transData.transform([(point.x, point.y) for point in points])
     # The points' own boxes come first, so that no label hides a point.
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in places]
@@ -275,7 +316,7 @@ def _label_points(figure, axes, points):
     points_per_pixel = 72 / figure.dpi
     for point, place in zip(points, places, strict=True):
         text = short_label(point.label)
-        side, lift = _free_place(text, place, taken)
+        side, lift = _free_place(text, place, taken, within)
         axes.annotate(
             text,
             (point.x, point.y),
@@ -288,17 +329,19 @@ def _label_points(figure, axes, points):
         )
 
 
-def _free_place(text, place, taken):
+def _free_place(text, place, taken, within):
     """Returns (side, lift) of a label at the pixel `place`, and adds its box to `taken`.
 
-    The first place that overlaps nothing is best; where there is none, the first of all.
+    The first place that overlaps nothing `within` the axes is best, else the first that
+    overlaps nothing, else the first of all.
     """
     boxes = {}
     for lift in _LIFTS:
         for side in (1, -1):
             boxes[side, lift] = _box(text, *place, side, lift)
     free = [spot for spot, box in boxes.items() if not _overlaps_any(box, taken)]
-    best = next(iter([*free, *boxes]))
+    inside = [s for s in free if within.x0 <= boxes[s][0] and boxes[s][2] <= within.x1]
+    best = next(iter([*inside, *free, *boxes]))
     taken.append(boxes[best])
     return best
 

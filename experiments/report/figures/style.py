@@ -1,6 +1,7 @@
 """Gives all pictures one style: colours, lines, scales, legends, and the SVG itself."""
 
 import contextlib
+import contextvars
 import dataclasses
 import io
 import logging
@@ -57,11 +58,51 @@ _STYLE = {
 }
 
 
+_PRINTED = {"font.size": 7.5, "axes.titlesize": 7.5, "lines.markersize": 4}
+
+_NARROWEST_PANEL = 2.4
+"""Inches of a panel in print; narrower ones stand below each other."""
+
+_width: contextvars.ContextVar[float | None] = contextvars.ContextVar(
+    "width", default=None
+)
+
+
+@contextlib.contextmanager
+def printed(width: float | None) -> Iterator[None]:
+    """Draws figures `width` inches wide, as for a column of print; None for the page's."""
+    token = _width.set(width)
+    try:
+        yield
+    finally:
+        _width.reset(token)
+
+
+def printed_width() -> float | None:
+    """The inches that `printed` figures are wide; None for those of the page."""
+    return _width.get()
+
+
+def printed_columns(count: int) -> int:
+    """Returns how many of `count` panels stand beside each other in a printed figure."""
+    return max(1, min(count, int((_width.get() or 0) / _NARROWEST_PANEL)))
+
+
+def sized(width: float, height: float) -> Figure:
+    """Returns a figure of these inches, or as wide as print asks, and as high for that."""
+    if of_print := _width.get():
+        # Text is smaller there, but not by as much.
+        height *= max(of_print / width, 0.62)
+        width = of_print
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 @contextlib.contextmanager
 def styled(**changes: Any) -> Iterator[None]:
     """Draws in our style, with `changes` such as axes__grid=False on top of it."""
     options = {key.replace("__", "."): value for key, value in changes.items()}
-    with matplotlib.rc_context(_STYLE | options):
+    own = _PRINTED if _width.get() else {}
+    with matplotlib.rc_context(_STYLE | own | options):
         yield
 
 
@@ -81,7 +122,12 @@ def add_legend(figure: Figure, labels: Sequence[str]) -> None:
     """Adds the labels of a table's rows, with their lines, to the right of the axes."""
     handles = [styled_line([], [], row, linewidth=1.8) for row in range(len(labels))]
     shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
-    figure.legend(handles, shown, loc="outside right upper", handlelength=2.4)
+    if width := _width.get():
+        columns = max(1, int(width / (0.6 + 0.06 * max(map(len, shown)))))
+        below = dict(loc="outside lower left", ncols=min(columns, len(labels)))
+        figure.legend(handles, shown, handlelength=2.0, **below)
+    else:
+        figure.legend(handles, shown, loc="outside right upper", handlelength=2.4)
 
 
 def legend_height(rows: float) -> float:

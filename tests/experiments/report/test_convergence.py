@@ -7,7 +7,8 @@ import math
 import pytest
 
 from experiments.report.convergence import improving_note, late_share, row_share
-from experiments.report.formats import to_latex, to_markdown
+from experiments.report.formats import to_markdown
+from experiments.report.latex import to_latex
 from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from tests.experiments import fakes

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from experiments.report.formats import to_latex
+from experiments.report.latex import to_latex
+from experiments.report.questions import Question
 from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report, write_results
 from tests.experiments import fakes
@@ -59,6 +60,18 @@ def test_p_stands_in_place_of_intervals_where_asked(table_3, tmp_path):
     (line,) = [line for line in text.splitlines() if line.startswith("(A) h=1")]
     assert re.search(r"\$\+\d\.\d{3}\^\{\*\}\$ \(\$p(<|=)0\.\d{3}\$\)", line)
     assert "$[" not in line and "corrected for all rows" in text
+
+
+def test_pairs_have_a_table_of_their_own(table_3, tmp_path):
+    results = read_results(table_3.html.parent, fakes.REPORTED)
+    question = Question(pairs=("big:(A) h=1", "base:big"))
+    text = write_results(results, tmp_path, question=question).latex.read_text("utf-8")
+    first, second = text.split(r"\end{table}")[:2]
+    assert "asterisk" not in first and "asterisk" in second
+    body = second[second.index(r"\midrule") :].splitlines()[1:3]
+    assert body[0].startswith("big & (A) h=1 & $-") and "^{*}" in body[0]
+    assert body[1].startswith("base & big & $+")
+    assert len(body[0].split(" & ")) == 2 + len(fakes.REPORTED)
 
 
 def test_the_method_has_the_numbers_of_the_table(table_3):
