@@ -14,7 +14,7 @@ from experiments.report.trial_files import TrialResult
 from experiments.report.trial_outputs import read_sentences
 from experiments.settings import SCORING
 from experiments.stats import sequential
-from experiments.stats.contrasts import contrast
+from experiments.stats.contrasts import contrast, odd_rows
 from experiments.stats.differences import MOST_SEEDS, Difference, Verdict, difference
 from experiments.stats.least_squares import Pairs
 from experiments.stats.resampling import Runs, column_of
@@ -80,7 +80,7 @@ def against_each(
     places = np.arange(count)
     pairs = Pairs(np.tile(places, count), np.repeat(places, count))
     known = sentences, metrics, interest or {}, LEVEL
-    judged = iter(_judge(rows, pairs, *known, families=pairs.bases))
+    judged = iter(_judge(rows, pairs, *known, families=pairs.bases)[0])
     return [[_judged(row, base, next(judged)) for row in rows] for base in range(count)]
 
 
@@ -174,7 +174,8 @@ def _compare(rows, sentences, metrics, interest, level, question):
         # Tables of different text are independent: their levels add up.
         own_level = level * comparisons / total
         of_family = [rows[i] for i in members]
-        judged = _judge(of_family, pairs, sentences, metrics, interest, own_level)
+        known = sentences, metrics, interest, own_level
+        judged, odd = _judge(of_family, pairs, *known)
         for place, (differences, verdicts) in zip(family, judged, strict=True):
             i, base = asked[place]
             is_one_of_many = i != base and (len(bases) > 1 or question.pairs)
@@ -182,6 +183,7 @@ def _compare(rows, sentences, metrics, interest, level, question):
                 compared[place],
                 differences=differences,
                 verdicts=verdicts,
+                varies=odd.get(inside[i]),
                 against=rows[base].name if is_one_of_many else "",
             )
     return compared
@@ -209,7 +211,7 @@ def originals_of(rows: Sequence[Row], bases: Sequence[int]) -> list[int]:
 
 
 def _judge(rows, pairs, sentences, metrics, interest, level, families=None):
-    """Returns (differences, verdicts) of each pair of rows of one corpus.
+    """Returns (differences, verdicts) of each pair of rows of one corpus, and `odd_rows`.
 
     `families` are those of `contrast`.
     """
@@ -243,7 +245,8 @@ def _judge(rows, pairs, sentences, metrics, interest, level, families=None):
             verdict = verdict_of(found, runs[metric][i], metric, margin)
             if pairs.differ[place] and verdict is not None:
                 verdicts[place][metric.key] = verdict
-    return list(zip(differences, verdicts, strict=True))
+    odd = odd_rows([*columns.values()], originals)
+    return list(zip(differences, verdicts, strict=True)), odd
 
 
 def runs_of(

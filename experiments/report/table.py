@@ -86,6 +86,7 @@ def result_table(
         _question_note(question),
         _metrics_note(results, rows),
         *_score_notes(results),
+        _odd_note(compared),
         improving,
     )
     notes = (
@@ -304,6 +305,15 @@ def _metrics_note(results, rows):
     if any(len(row.finished) > 1 for row in rows):
         parts.append("±: sample standard deviation over seeds")
     return "; ".join(parts)
+
+
+def _odd_note(rows):
+    """Names the rows that vary over seeds much more than the others."""
+    odd = {row.name: row.varies for row in rows if row.varies}
+    if not odd:
+        return ""
+    named = [f"{name} ({factor:.2g} times)" for name, factor in odd.items()]
+    return f"varies over seeds more than the rest, and is judged so: {listed(named)}"
 
 
 def _score_notes(results):

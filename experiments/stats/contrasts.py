@@ -60,7 +60,7 @@ from experiments.stats.least_squares import (
     tested,
     with_copies,
 )
-from experiments.stats.spreads import USUAL_TAU, draw_spreads
+from experiments.stats.spreads import USUAL_TAU, draw_spreads, hints_of
 from experiments.stats.summary import LEVEL
 
 # The usual convention: a real difference is missed once in five.
@@ -160,6 +160,35 @@ def contrast(
         else:
             results.append(_without_chance(fit, pairs, is_tested))
     return results
+
+
+def odd_rows(
+    columns: Sequence[Column], originals: Sequence[int] | None = None
+) -> dict[int, float]:
+    """Returns {row: how many times as much as the others it varies over seeds} of odd rows.
+
+    Those are rows that are more likely odd than not (`spreads`), in the metric that says it
+    most.
+    """
+    if originals is None:
+        originals = range(max((len(column.values) for column in columns), default=0))
+    fits = [f for f in _fitted(columns, np.asarray(originals, int))[0] if f is not None]
+    fits = [fit for fit in fits if fit.total > 0]
+    if not fits:
+        return {}
+    hints = _hints(fits, _correlation([_standardised(fit) for fit in fits]), USUAL_TAU)
+    factors = {}
+    for hint in hints:
+        for row in np.flatnonzero((hint.seen > 0.5) & (hint.factor > 1)):
+            known = factors.get(int(row), 0.0)
+            factors[int(row)] = max(known, float(hint.factor[row]))
+    return dict(sorted(factors.items()))
+
+
+def _hints(fits, correlation, usual_tau):
+    variances = np.stack([fit.variances for fit in fits])
+    freedom = np.stack([fit.freedom for fit in fits])
+    return hints_of(variances, freedom, correlation, usual_tau)
 
 
 def _fitted(columns, originals) -> tuple[list, list, list]:
@@ -303,10 +332,11 @@ def _draw_spreads(fits, correlation, draws, usual_tau, rng):
     # Variances of correlated numbers are correlated by the square.
     of_spreads = np.linalg.cholesky(correlation**2)
     uniforms = special.ndtr(_correlated((draws, rows), of_spreads, rng))
+    hints = _hints(fits, correlation, usual_tau)
     results = []
     for i, fit in enumerate(fits):
         known = fit.variances, fit.freedom, uniforms[..., i]
-        sigmas, m, tau = draw_spreads(*known, rng, usual_tau)
+        sigmas, m, tau = draw_spreads(*known, rng, usual_tau, hints[i])
         results.append((np.maximum(sigmas, np.sqrt(fit.column.own)), m, tau))
     return results
 

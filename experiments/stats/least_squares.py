@@ -11,6 +11,9 @@ import numpy as np
 _FEWEST_ROWS = 4
 """Rows from which on the effects of seeds are taken out."""
 
+_FITS = 3
+"""Times that they are, with the weights that the time before gave."""
+
 _LEAST_FREEDOM = 1.9
 """Degrees of freedom below which a table does not show spreads: two runs of one row."""
 
@@ -94,8 +97,8 @@ def fit_rows(column: Column, originals: np.ndarray) -> Fit | None:
     present = np.isfinite(values) & ~is_bad[:, None]
     blocks = present.any(1).sum() >= _FEWEST_ROWS
     weights = present.any(1).astype(float)
-    # The second time, rows that vary less count more in the effects of seeds.
-    for _ in range(2 if blocks else 1):
+    # Then rows that vary less count more in the effects of seeds.
+    for _ in range(_FITS if blocks else 1):
         solution = _least_squares(values, present, weights, blocks)
         means, residuals, leverages = solution[:3]
         freedom = np.where(present, 1 - leverages, 0).sum(1)
@@ -104,8 +107,9 @@ def fit_rows(column: Column, originals: np.ndarray) -> Fit | None:
             (runs > 1) & (freedom > 1e-9) & ~column.at_bound, freedom, 0.0
         )
         variances = np.where(freedom > 0, squares / np.maximum(freedom, 1e-9), 0.0)
-        pooled = (freedom * variances).sum() / max(freedom.sum(), 1e-9)
-        moderated = (freedom * variances + 4 * pooled) / (freedom + 4)
+        # Towards the median, which a row that varies much more does not move.
+        usual = np.median(variances[freedom > 0]) if (freedom > 0).any() else 0.0
+        moderated = (freedom * variances + 4 * usual) / (freedom + 4)
         weights = np.where(present.any(1), 1 / np.maximum(moderated, 1e-300), 0.0)
     if freedom.sum() < _LEAST_FREEDOM:
         if not is_copy.any():

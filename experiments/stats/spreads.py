@@ -8,7 +8,8 @@ deviation σ_i is like the other rows', within a factor:
 
 With few seeds a row's spread so follows the table's, with many its own. One row in twenty may
 be odd, and vary several times as much or as little as the rest, without making the others'
-spreads less certain. τ is learned too, and all of it stays uncertain: what is drawn here are
+spreads less certain; the other metrics of its runs say whether it does (`hints_of`). τ is
+learned too, and all of it stays uncertain: what is drawn here are
 standard deviations that fit the table.
 Smyth (2004, "Linear models and empirical Bayes methods for assessing differential expression
 in microarray experiments") shrinks variances so, with fixed m and τ, which for the few rows
@@ -16,6 +17,8 @@ of a table claims more than is known.
 
 K rows, R draws.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -29,6 +32,9 @@ ODD = 0.05
 ODD_TAU = 2.5
 """How far the logarithms of odd rows' spreads are from the others', in units of τ's scale: with
 0.6 by factors of 4.5."""
+
+FAR_TAU = 4.0
+"""The same of rows that other metrics call odd, before they say how odd."""
 
 _MS = 64
 _TAUS = 8
@@ -44,12 +50,14 @@ def draw_spreads(
     uniforms: np.ndarray,
     rng: np.random.Generator,
     usual_tau: float = USUAL_TAU,
+    hints: "Hints | None" = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws standard deviations of the rows from their posterior.
 
     `variances` (K,) are estimates with `freedom` (K,) degrees of freedom; a row of 0 degrees
     is drawn from what the others say. `uniforms` (R, K) choose each row's standard deviation
     within its distribution, so that a caller can make draws go together; `rng` draws m and τ.
+    `hints` are what a row's other metrics say of whether it is odd.
     Returns (R, K) standard deviations, and the m and τ (R,) of each draw.
 
     Raises ValueError where no row has both a variance above 0 and degrees of freedom.
@@ -75,20 +83,95 @@ def draw_spreads(
     prior = (1 - ODD) * usual + ODD * odd
     # All rows' evidence for each m and τ at once; what is far off has a weight of 0.
     evidence = np.maximum(prior @ likelihood.T, 1e-300)
+    own = {}
+    for row in np.flatnonzero((freedom > 0) & hints.are_odd) if hints else ():
+        share, shift, spread = hints.share[row], hints.shift[row], hints.spread[row]
+        moved = _normal(log_sigmas, ms + shift, np.hypot(taus, spread) + 0.01)
+        own[row] = (1 - share) * usual + share * moved
+        evidence[:, row] = np.maximum(own[row] @ likelihood[row], 1e-300)
     log_weights = np.log(evidence).sum(1)
     weights = np.exp(log_weights - log_weights.max())
     cells = rng.choice(weights.size, len(uniforms), p=weights / weights.sum())
     # Neighbours in order look up the same places, which is quicker.
     order = np.argsort(cells)
     logs = np.empty(uniforms.shape)
-    # A row whose runs say nothing of its spread is taken for a usual one.
-    of_row = lambda some: np.where(
-        (freedom > 0)[:, None], prior[some, None], usual[some, None]
-    )
+
+    def of_row(some):
+        # A row whose runs say nothing of its spread is taken for a usual one.
+        found = np.where((freedom > 0)[:, None], prior[some, None], usual[some, None])
+        for row, density in own.items():
+            found[:, row] = density[some]
+        return found
+
     logs[order] = _quantiles(
         log_sigmas, likelihood, of_row, cells[order], uniforms[order]
     )
     return np.exp(logs), ms[cells // _TAUS], taus[cells % _TAUS]
+
+
+class Hints(NamedTuple):
+    """Holds what other metrics say of the rows' oddness in one, (K,) each."""
+
+    share: np.ndarray
+    """The probability of being odd, before this metric's runs are seen; ODD at least."""
+    seen: np.ndarray
+    """The same when they are seen too."""
+    factor: np.ndarray
+    """How many times the usual spread a row's is in this metric."""
+    shift: np.ndarray
+    """How far the logarithm of an odd row's spread is from m."""
+    spread: np.ndarray
+    """The standard deviation of that."""
+
+    @property
+    def are_odd(self) -> np.ndarray:
+        """(K,): the rows of which other metrics say that they are odd."""
+        return (self.share > 2 * ODD) & (self.shift > 0)
+
+
+def hints_of(
+    variances: np.ndarray,
+    freedom: np.ndarray,
+    correlation: np.ndarray,
+    usual_tau: float = USUAL_TAU,
+) -> list[Hints]:
+    """Returns for each of M metrics what the others say of its rows.
+
+    A row is odd in all metrics of its runs or in none, and in all by a like factor. Metrics of
+    the `correlation` (M, M) say the less of each other: their estimated variances are
+    correlated by its square. `variances` and `freedom` are (M, K).
+    """
+    # Where all rows are said to have one spread, none is odd.
+    wide = max(FAR_TAU * usual_tau, 1e-6)
+    logs = []
+    errors = []
+    log_odds = []
+    for of_metric, degrees in zip(variances, freedom, strict=True):
+        known = (degrees > 0) & (of_metric > 0)
+        own = np.full(len(degrees), np.nan)
+        own[known] = 0.5 * np.log(of_metric[known]) - _log_bias(degrees[known])
+        # The table's odd rows do not move its median.
+        own -= np.median(own[known]) if known.any() else 0.0
+        error = np.where(known, special.polygamma(1, np.maximum(degrees, 1) / 2) / 4, 1)
+        usual = error + usual_tau**2 / 2
+        odd = usual + wide**2
+        factor = 0.5 * own**2 * (1 / usual - 1 / odd) - 0.5 * np.log(odd / usual)
+        logs.append(np.nan_to_num(own))
+        errors.append(np.where(known, usual, np.inf))
+        log_odds.append(np.where(known, factor, 0.0))
+    logs, errors, log_odds = map(np.stack, (logs, errors, log_odds))
+    hints = []
+    for metric in range(len(logs)):
+        news = 1 - correlation[metric] ** 2
+        news[metric] = 0.0
+        total = special.logit(ODD) + news @ log_odds
+        precision = 1 / wide**2 + (news[:, None] / errors).sum(0)
+        shift = (news[:, None] / errors * logs).sum(0) / precision
+        share = np.maximum(ODD, special.expit(total))
+        seen = special.expit(total + log_odds[metric])
+        spread = 1 / np.sqrt(precision)
+        hints.append(Hints(share, seen, np.exp(logs[metric]), shift, spread))
+    return hints
 
 
 def _log_bias(freedom):

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 
+import numpy as np
 import pytest
 import rich.console
 
@@ -73,7 +74,7 @@ def test_results_say_how_a_row_stands_to_base(table_3):
     assert results.headings[-1] == "against base"
     assert {row[0]: row[-1] for row in results.rows} == {
         "base": "",
-        "(A) h=1": "worse (perplexity, BLEU); undecided (chrF, exact match): about 14 "
+        "(A) h=1": "worse (perplexity, BLEU); undecided (chrF, exact match): about 15 "
         "more seeds for chrF",
         "(B) d_k=16": "diverged in 1 of 3 runs",
         "(E) learned positions": "undecided",
@@ -273,3 +274,20 @@ def test_labels_are_no_markup_in_a_terminal():
         text in shown(table, 100, terminal=True)
         for text in ("x=[red]", "[bold]", "failed: [a]: [b]")
     )
+
+
+def test_a_row_that_varies_more_than_the_rest_is_named(tmp_path, undrawn):
+    rng = np.random.default_rng(0)
+    trials = []
+    for h in (4, 2, 1, 8):
+        wild = 12 if h == 8 else 1
+        for seed in range(3):
+            noise = wild * rng.standard_normal(4)
+            noise *= (0.005, 0.2, 0.2, 0.005)
+            scores = np.array([1.2, 80.0, 85.0, 0.8]) + noise
+            trials.append(({"model.h": h, "seed": seed}, fakes.finished(*scores), {}))
+    written = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
+    (note,) = [n for n in written.table.notes if n.startswith("varies over seeds")]
+    named = re.fullmatch(r"varies .*, and is judged so: h=8 \((\d+) times\)", note)
+    assert 5 < float(named[1]) < 60
+    assert {row.name for row in written.rows if row.varies} == {"h=8"}

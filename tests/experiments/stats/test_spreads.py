@@ -1,8 +1,16 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.stats.spreads import draw_spreads
+from experiments.stats.spreads import (
+    ODD,
+    ODD_TAU,
+    USUAL_TAU,
+    draw_spreads,
+    hints_of,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -75,3 +83,80 @@ def test_the_unit_does_not_matter():
 def test_a_table_without_any_spread_is_refused():
     with pytest.raises(ValueError, match="no row has a spread"):
         drawn([0.0, 1.0], [3.0, 0.0])
+
+
+def odd_in_two_metrics(seeds=3):
+    """Three metrics of eight rows; the last varies ten times as much, by luck not in one."""
+    rng = np.random.default_rng(2)
+    variances = rng.chisquare(seeds - 1, (3, 8)) / (seeds - 1)
+    variances[:, -1] = (100, 2, 70)
+    return variances, np.full((3, 8), seeds - 1.0)
+
+
+def test_other_metrics_say_that_a_row_is_odd():
+    variances, freedom = odd_in_two_metrics()
+    correlation = np.full((3, 3), 0.5)
+    np.fill_diagonal(correlation, 1)
+    hints = hints_of(variances, freedom, correlation)
+    assert hints[1].share[-1] > 0.5 > 2 * ODD > hints[1].share[:-1].max()
+    assert hints[1].seen[-1] > 0.5 > hints[1].seen[:-1].max()
+    uniforms = (np.arange(4000)[:, None] + 0.5) / 4000 * np.ones((1, 8))
+    drawn = [
+        draw_spreads(
+            variances[1], freedom[1], uniforms, np.random.default_rng(0), hints=hint
+        )[0]
+        for hint in (hints[1], None)
+    ]
+    with_hints, without = np.median(drawn, axis=1)
+    # Its own runs say 1.4; the others that it may be 10.
+    assert with_hints[-1] > 1.8 * without[-1]
+    np.testing.assert_allclose(with_hints[:-1], without[:-1], rtol=0.1)
+
+
+def test_metrics_that_repeat_each_other_say_nothing_more():
+    variances, freedom = odd_in_two_metrics()
+    hints = hints_of(variances, freedom, np.ones((3, 3)))
+    for hint in hints:
+        np.testing.assert_allclose(hint.share, ODD)
+    # And nothing is said where one spread is given to all.
+    (hint,) = hints_of(variances[:1], freedom[:1], np.ones((1, 1)), usual_tau=0.0)
+    assert not hint.are_odd.any()
+
+
+@pytest.mark.ci
+def test_spreads_are_those_that_a_sampler_draws():
+    """Of the model in the module's text, by numpyro's no-U-turn sampler."""
+    numpyro = pytest.importorskip("numpyro")
+    from numpyro import distributions
+    from numpyro.infer import MCMC, NUTS
+
+    variances = np.array([1.0, 0.3, 2.2, 0.8, 60.0, 1.4])
+    freedom = np.array([2.0, 2.0, 3.0, 2.0, 2.0, 4.0])
+
+    def model():
+        # Flat, as far as six rows can tell.
+        m = numpyro.sample("m", distributions.Normal(0.0, 20.0))
+        tau = numpyro.sample("tau", distributions.HalfNormal(USUAL_TAU))
+        sizes = jnp.stack([tau, jnp.hypot(tau, ODD_TAU * USUAL_TAU)])
+        shares = distributions.Categorical(probs=jnp.array([1 - ODD, ODD]))
+        of_rows = distributions.MixtureSameFamily(
+            shares, distributions.Normal(m, sizes)
+        )
+        with numpyro.plate("rows", len(variances)):
+            log_sigma = numpyro.sample("log_sigma", of_rows)
+        # ν s² / σ² ~ χ²(ν), so s² is Gamma(ν / 2, ν / (2 σ²)).
+        rate = freedom / 2 * jnp.exp(-2 * log_sigma)
+        numpyro.sample("s2", distributions.Gamma(freedom / 2, rate), obs=variances)
+
+    kernel = NUTS(model, target_accept_prob=0.95)
+    sampler = MCMC(kernel, num_warmup=1000, num_samples=12_000, progress_bar=False)
+    with jax.numpy_rank_promotion("allow"):
+        sampler.run(jax.random.key(0))
+    expected = np.exp(np.asarray(sampler.get_samples()["log_sigma"]))
+    ours = drawn(variances, freedom)
+    for quantile in (0.1, 0.5, 0.9):
+        np.testing.assert_allclose(
+            np.quantile(ours, quantile, axis=0),
+            np.quantile(expected, quantile, axis=0),
+            rtol=0.08,
+        )
