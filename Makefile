@@ -5,6 +5,7 @@
 # make wheel      a wheel of attn, into dist/: what a notebook on another machine installs
 # make docs       the API reference of the docstrings, into build/docs
 # make readme     trains README's table anew, and puts table and picture where they are shown
+# make findings   makes the tables of experiments/results anew from the data beside them, and the page of claims
 # make notebooks  runs all notebooks, and stores them with what they show
 # Each installs the lock file, and attn itself, into .venv first, where that is not done yet. EXTRAS=cuda12 or
 # EXTRAS=cuda12,trackers adds to it, and is remembered; EXTRAS= forgets it. PYTHON=python3.12 picks the interpreter.
@@ -16,7 +17,7 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep check types test wheel docs install lock colab notebooks readme
+.PHONY: sweep check types test wheel docs install lock colab notebooks readme findings
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -70,5 +71,8 @@ notebooks: install
 	$(VENV)/bin/python -m launch.notebooks.store
 
 # README's table and picture, and the page of results behind them, from one run.
+findings: install
+	$(VENV)/bin/python .ci/results.py write
+
 readme: install
 	$(VENV)/bin/python .ci/readme.py
