@@ -119,9 +119,9 @@ def write_results(
     if report.figures:
         with printed(width):
             of_print = draw_figures(results, rows, pairs) if width else drawn
-        for figure in of_print.all():
-            files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
-            files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
+            for figure in of_print.all():
+                files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
+                files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
     return dataclasses.replace(report, unwritten=_write(files, results.workdir))
 
 

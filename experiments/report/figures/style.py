@@ -246,7 +246,7 @@ def _saved(figure, name, kind, metadata):
     buffer = io.BytesIO()
     # Without a salt, matplotlib makes ids at random. Type 42 keeps text as text in a PDF.
     options = {"svg.hashsalt": name, "pdf.fonttype": 42}
-    with matplotlib.rc_context(_STYLE | options), warnings.catch_warnings():
+    with styled(), matplotlib.rc_context(options), warnings.catch_warnings():
         # Text stays text: the browser has the glyphs that the font for measuring lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format=kind, transparent=True, metadata=metadata)
