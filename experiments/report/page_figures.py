@@ -8,7 +8,7 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import PERPLEXITY
 from experiments.report.cells import mean_and_interval
 from experiments.report.costs import COSTS, Cost
-from experiments.report.factors import factors_of
+from experiments.report.factors import compared_in, factors_of
 from experiments.report.figures import heat_maps, lines, points
 from experiments.report.figures import style as line_styles
 from experiments.report.figures.points import Compared, Forest, Panel
@@ -167,7 +167,10 @@ def _forests(rows, compared, metrics) -> list[Figure]:
             words = verdict.words if verdict else ""
             of_rows.append(Compared(row.differences.get(metric.key), words, seeds))
         panels.append(Forest(metric.heading, metric.scale, of_rows))
-    picture = points.forests([row.title for row in shown], panels, "differences")
+    # Of a product the factors say what a row's base is.
+    is_told = compared is rows and len(compared_in(rows, factors_of(rows))) == 1
+    labels = [row.name if is_told else row.title for row in shown]
+    picture = points.forests(labels, panels, "differences")
     if picture is None:
         return []
     caption = (

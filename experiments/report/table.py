@@ -24,7 +24,7 @@ from experiments.report.cells import (
 )
 from experiments.report.convergence import ADVICE, improving_note, steps_made
 from experiments.report.costs import COSTS, NOTE
-from experiments.report.factors import factors_of
+from experiments.report.factors import compared_in, factors_of
 from experiments.report.finding import finding
 from experiments.report.questions import USUAL, Question
 from experiments.report.rows import Row, base_of, short_names, value_text, varied
@@ -142,9 +142,11 @@ def _results(rows, metrics, cost):
             texts = [measure.text_of_row(row) or MISSING for row in rows]
             columns[measure.heading] = texts
     verdicts = []
+    # Of a product the factors say what a row's base is.
+    is_told = len(compared_in(rows, factors)) == 1
     for row in rows:
-        text = verdict_text(row, metrics)
-        verdicts.append(f"{text} (against {row.against})" if row.against else text)
+        against = f" (against {row.against})" if row.against and not is_told else ""
+        verdicts.append(verdict_text(row, metrics) + against)
     if any(verdicts):
         columns[VERDICTS] = verdicts
     return Grid.of("Results", columns, named_by)

@@ -128,14 +128,16 @@ def forests(
     with styled(axes__spines__left=False):
         beside = printed_columns(len(panels)) if printed_width() else len(panels)
         lines = panel_lines(len(panels), beside)
-        figure = sized(2.6 + 2.4 * beside, lines * (1.1 + 0.24 * len(labels)))
+        shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
+        # A label of several lines needs their height.
+        pitch = max(0.24, 0.15 * max(label.count("\n") + 1 for label in shown))
+        figure = sized(2.6 + 2.4 * beside, lines * (1.1 + pitch * len(labels)))
         grid = figure.subplots(lines, beside, sharey=True, squeeze=False).flatten()
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         spots = []
         for axes, panel in zip(grid, panels, strict=False):
             spots += _draw_forest(axes, panel, labels)
-        shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
         grid[0].set(yticks=range(len(labels)), yticklabels=shown)
         # Upside down, so that the first row is at the top as in the table.
         grid[0].set_ylim(len(labels) - 0.4, -0.6)

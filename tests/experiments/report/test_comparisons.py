@@ -78,7 +78,9 @@ def test_a_question_has_its_own_comparisons(workdir, tmp_path):
     assert "compared: each row with score=scaled_dot of the same d\\_k" in text or (
         "compared: each row with score=scaled_dot of the same d_k" in text
     )
-    assert "(against d_k=8)" in text
+    # The columns of the table say whose base is whose, its differences name them.
+    assert "| score=additive, d_k=8 against d_k=8 |" in text
+    assert "(against" not in text
     # A page of partners has no single base to choose.
     own = write_results(results, tmp_path / "own").html.read_text()
     assert '<select name="base">' in own
