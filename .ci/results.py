@@ -53,10 +53,9 @@ DIGITS = 7
 """Of numbers that are kept."""
 
 SPREAD = re.compile(r"(\d[\d.,]*) ± (\d[\d.]*)")
-INTERVAL = re.compile(
-    r"([+−-]?\d[\d.]*)(?: %| points)? \\?\[([+−-]?\d[\d.]*), ([+−-]?\d[\d.]*)\\?\]"
-)
-PERCENT = "%"
+SIGNED = r"([+−-]?\d[\d.]*)"
+INTERVAL = re.compile(rf"{SIGNED}(?: %| points)? \\?\[{SIGNED}, {SIGNED}\\?\]")
+"""As Markdown has them, whose brackets may be escaped."""
 
 
 def keep(workdir: Path, stem: Path, flags: str) -> None:
@@ -396,14 +395,13 @@ def _unkept() -> list[str]:
     pages = [page for page in _pages() if not _data_of(page)]
     if not pages:
         return []
-    links = ", ".join(
-        f"[{page.relative_to(PAGES)}]({page.relative_to(PAGES)})" for page in pages
-    )
+    names = [page.relative_to(PAGES).as_posix() for page in pages]
+    links = ", ".join(f"[{name}]({name})" for name in names)
     return [f"Pages of benchmarks, and of sweeps before data were kept: {links}.", ""]
 
 
 def _pages() -> list[Path]:
-    return [page for page in sorted(PAGES.glob("*/*.md")) if page.parent != PAGES]
+    return sorted(PAGES.glob("*/*.md"))
 
 
 def faults() -> list[str]:
