@@ -4,32 +4,20 @@ import base64
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
-from experiments.report.cells import (
-    MISSING,
-    Grid,
-    interval_bars,
-    measured,
-    verdict_text,
-)
-from experiments.report.costs import COSTS
-from experiments.report.factors import (
-    compared_in,
-    factors_of,
-    pivot_of,
-    settings_of_rows,
-)
+from experiments.report.cells import interval_bars, verdict_text
+from experiments.report.factors import compared_in, factors_of, pivot_of
 from experiments.report.figures import style as line_styles
 from experiments.report.finding import finding
 from experiments.report.head_measures import grids
 from experiments.report.packed_attention import attention_maps, first_beside
 from experiments.report.page_figures import PageFigures
+from experiments.report.page_tables import MARKS, columns_of, pivot_cells
 from experiments.report.row_details import differing, runs_of_rows
 from experiments.report.rows import Row, base_of, base_settings, report_title
 from experiments.report.table import VERDICTS, Table, difference_cells, provenance
@@ -37,9 +25,6 @@ from experiments.report.trial_files import Results
 from experiments.report.tuned_rows import CHOSEN, TRIED, UNTUNED_VERDICTS
 
 SCRIPTS = ("page.js", "attention.js")
-
-MOST_SETTINGS = 12
-"""Settings that vary, of a table that has columns for them."""
 
 LONG = 40
 """Rows of a table that gets a window of its own to scroll in."""
@@ -82,14 +67,12 @@ def render_page(
         style=_read("page.css"),
         title=report_title(results),
         table=table,
-        grid=_with_columns(table.results, rows),
-        shown=set(table.results.headings),
+        columns=columns_of(table.results, rows, metrics),
         pivot=pivot,
-        pivots=pivot and {m: _pivot_cells(pivot, rows, m) for m in metrics},
+        pivots=pivot and {m: pivot_cells(pivot, rows, m) for m in metrics},
         provenance=provenance(results),
         settings=json.dumps(base_settings(results), indent=2),
         swatches=_swatches(figures.lined),
-        best=_best(table, rows, metrics),
         places=_places(pairs, rows),
         bases=[row.name for row in rows] if others else [],
         base=base_of(rows),
@@ -106,54 +89,6 @@ def render_page(
         runs=runs_of_rows(results, rows),
         data=_data(figures, maps, rows, [_of_base(each, metrics) for each in others]),
     )
-
-
-def _with_columns(grid: Grid, rows) -> Grid:
-    """Returns the results with the settings and costs that they lack, which a reader may show."""
-    settings = settings_of_rows(rows)
-    if len(settings) > MOST_SETTINGS or grid.named_by > 1:
-        settings = {}
-    columns = {heading: grid.column(heading) for heading in grid.headings}
-    more = {f"{heading} ": texts for heading, texts in settings.items()}
-    for cost in COSTS:
-        if cost.heading not in columns and any(row.summary(cost.key) for row in rows):
-            more[cost.heading] = [cost.text_of_row(row) or MISSING for row in rows]
-    # Verdicts stay last.
-    last = grid.headings[-1:] if grid.headings[-1] == VERDICTS else ()
-    order = [h for h in (*columns, *more) if h not in last]
-    both = columns | more
-    return Grid.of(grid.title, {h: both[h] for h in (*order, *last)}, grid.named_by)
-
-
-class PivotCell(NamedTuple):
-    """Holds a row's place, mean and kind of verdict in one metric; "base" of a base."""
-
-    row: int
-    text: str
-    kind: str
-
-
-MARKS = {"better": "▲", "worse": "▼", "equal": "="}
-"""What stands behind a mean in a pivot table, for those who see no colours."""
-
-
-def _pivot_cells(pivot, rows, metric) -> list[list[PivotCell | None]]:
-    """Returns the cells of the lines of a pivot table."""
-    bases = {row.base for row in rows} - {None}
-    lines = []
-    for _, places in pivot.lines:
-        cells = []
-        for i in places:
-            if i is None:
-                cells.append(None)
-                continue
-            verdict = rows[i].verdicts.get(metric.key)
-            kind = "base" if i in bases else verdict.kind if verdict else ""
-            cells.append(
-                PivotCell(i, measured(rows[i].summary(metric.key), metric), kind)
-            )
-        lines.append(cells)
-    return lines
 
 
 def _data(figures, maps, rows, bases) -> dict[str, Any]:
@@ -227,19 +162,3 @@ def _verdicts_of(row) -> str:
 def _swatches(lined: Sequence[int]) -> Mapping[int, tuple]:
     """Returns {place of a row: (colour, dashes)} of those that the figures draw."""
     return {row: line_styles.line_style(i) for i, row in enumerate(lined)}
-
-
-def _best(table, rows, metrics) -> dict[str, set[int]]:
-    """Returns {heading: rows with the best mean}, where there is more than one row."""
-    best = {}
-    for metric in metrics:
-        means = {}
-        for i, row in enumerate(rows):
-            summary = row.summary(metric.key)
-            if summary is not None and math.isfinite(summary.mean):
-                means[i] = summary.mean
-        if len(means) > 1:
-            choose = max if metric.higher_is_better else min
-            top = choose(means.values())
-            best[metric.heading] = {i for i, mean in means.items() if mean == top}
-    return best
