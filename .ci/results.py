@@ -197,8 +197,9 @@ class Data:
             return ""
         metric = SHOWN[line["metric"]]
         # Kept in the unit that is shown.
-        numbers = [float(line[n]) / metric.scale for n in ("difference", "low", "high")]
-        mean, low, high = numbers
+        # Ends that are infinite are not kept.
+        ends = {"difference": "nan", "low": "-inf", "high": "inf"}
+        mean, low, high = (float(line[n] or ends[n]) / metric.scale for n in ends)
         known = Difference(mean, low, high, 0.0, 0.0, 0, 0.0, None)
         return " ".join(mean_and_interval(known, metric))
 

@@ -104,8 +104,9 @@ def result_table(
     problems = []
     for status in ("failed", "diverged", "unfinished"):
         for trial in results.with_status(status):
-            names = filter(None, (trial.label, one_line(trial.name)))
-            problems.append((", ".join(names), trial.status, trial.error))
+            named = f"{trial.label}, seed {trial.seed}" if trial.label else ""
+            name = named or one_line(trial.name)
+            problems.append((name, trial.status, trial.error))
     return Table(
         results=_results(rows, metrics, cost),
         notes=tuple(filter(None, notes)),

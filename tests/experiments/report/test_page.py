@@ -103,7 +103,7 @@ def test_html_shows_differences_and_figures(table_3):
         "Quality and cost",
         "By length",
         "Entropy of attention",
-        "(B) d_k=16, d_k=4 seed=2",
+        "(B) d_k=16, seed 2",
     ):
         assert text in page.text
     assert page.figures == ["plot wide"] * 9 + ["plot"] * 2

@@ -83,7 +83,7 @@ def test_results_say_how_a_row_stands_to_base(table_3):
     }
     assert [row[1] for row in results.rows] == ["3", "3", "2 of 3", "3", "3"]
     assert table_3.table.problems == (
-        ("(B) d_k=16, d_k=4 seed=2", "diverged", "loss is NaN at step 75"),
+        ("(B) d_k=16, seed 2", "diverged", "loss is NaN at step 75"),
     )
 
 
@@ -262,7 +262,7 @@ def test_a_terminal_gets_a_drawn_table_that_fits(table_3, width):
     for i, heading in enumerate(table_3.table.results.headings[1:-1], 1):
         cell = table_3.table.results.rows[1][i]
         assert (cell in drawn) == (heading not in ("parameters", "chrF"))
-    diverged = "diverged: (B) d_k=16, d_k=4 seed=2: loss is NaN"
+    diverged = "diverged: (B) d_k=16, seed 2: loss is NaN"
     for word in ("learned", "worse", "better", "undecided", diverged):
         assert word in drawn
 
