@@ -104,7 +104,6 @@ def _about(results: Results, rows, flags, question) -> dict[str, Any]:
     records = [trial.record for trial in results.trials if trial.record]
     first = records[0]
     started = sorted(str(record.get("started")) for record in records)
-    seconds = sum(t.result.get("seconds", 0.0) for row in rows for t in row.finished)
     versions = first.get("versions") or {}
     # The finding is the report's, with its cautions.
     with tempfile.TemporaryDirectory() as folder:
@@ -118,8 +117,6 @@ def _about(results: Results, rows, flags, question) -> dict[str, Any]:
         python=first.get("python"),
         steps=sorted({t.result.get("steps") for row in rows for t in row.finished}),
         trials=len(results.with_status("finished")),
-        training_minutes=round(seconds / 60, 1),
-        question=question.text,
         finding=finding,
     )
 
@@ -144,7 +141,6 @@ class Data:
     """Holds the kept data of one sweep."""
 
     def __init__(self, stem: Path):
-        self.stem = stem
         self.comparisons = _read_csv(_beside(stem, "csv"))
         self.trials = _read_csv(_beside(stem, "trials.csv"))
         self.answers = _read_csv(_beside(stem, "answers.csv"))
@@ -196,8 +192,7 @@ class Data:
         if line is None or not line.get("difference"):
             return ""
         metric = SHOWN[line["metric"]]
-        # Kept in the unit that is shown.
-        # Ends that are infinite are not kept.
+        # They are kept in the unit that is shown, and not where they are infinite.
         ends = {"difference": "nan", "low": "-inf", "high": "inf"}
         mean, low, high = (float(line[n] or ends[n]) / metric.scale for n in ends)
         known = Difference(mean, low, high, 0.0, 0.0, 0, 0.0, None)
@@ -258,10 +253,8 @@ def _written_about(data: Data) -> str:
     )
 
 
-def _written_table(
-    data: Data, more: str = "parameters", differences: str = "", metrics: str = ""
-) -> str:
-    chosen = [m for m in data.metrics() if not metrics or m.key in metrics.split(",")]
+def _written_table(data: Data, more: str = "parameters", differences: str = "") -> str:
+    chosen = data.metrics()
     differing = differences.split(",") if differences else [chosen[0].key]
     keys = [key for key in more.split(",") if key]
     headings = ["", "seeds", *(_heading(key) for key in keys)]
@@ -363,9 +356,8 @@ HEAD = (
 
 def findings() -> str:
     """Returns experiments/results/README.md."""
-    claims = tomllib.loads((PAGES / "claims.toml").read_text("utf-8"))["claim"]
     lines = []
-    for claim in claims:
+    for claim in _claims():
         data = Data(PAGES / claim["data"])
         line = _evidence(data, claim)
         row = claim["row"]
@@ -380,6 +372,10 @@ def findings() -> str:
             f"{size}, {steps:,} steps, {line['runs']} seeds | [{page.partition('/')[0]}]({page}) |"
         )
     return "\n".join([*HEAD, *lines, "", *_unkept()])
+
+
+def _claims() -> list[dict[str, str]]:
+    return tomllib.loads((PAGES / "claims.toml").read_text("utf-8"))["claim"]
 
 
 def _evidence(data: Data, claim: Mapping[str, str]) -> dict[str, str]:
@@ -409,34 +405,31 @@ def faults() -> list[str]:
     """Returns what on the pages is not as their data have it; [] where all is."""
     found = []
     for page in _pages():
-        if not (data := _data_of(page)):
-            continue
-        name = page.relative_to(PAGES)
-        text = page.read_text("utf-8")
-        if text != written(page):
-            found.append(f"{name}: not what its data make of it: make findings")
-        found += [
-            f"{name}: {number} is none of its data" for number in _strangers(text, data)
-        ]
-        if not text.splitlines()[2:3] or "about:" not in text.splitlines()[2]:
-            found.append(
-                f"{name}: does not begin with its finding, <!-- about: {page.stem} -->"
-            )
-    claims = tomllib.loads((PAGES / "claims.toml").read_text("utf-8"))["claim"]
-    for claim in claims:
+        if data := _data_of(page):
+            name = page.relative_to(PAGES)
+            found += [f"{name}: {fault}" for fault in _faults_of(page, data)]
+    for claim in _claims():
         line = _evidence(Data(PAGES / claim["data"]), claim)
         if line["verdict"] != claim["shows"]:
-            found.append(
-                f"claims.toml: {claim['claim']}: {line['verdict']}, not {claim['shows']}"
-            )
+            verdicts = f"{line['verdict']}, not {claim['shows']}"
+            found.append(f"claims.toml: {claim['claim']}: {verdicts}")
     if (PAGES / "README.md").read_text("utf-8") != findings():
-        found.append(
-            "README.md: not what claims.toml and the data make of it: make findings"
-        )
+        found.append("README.md: claims.toml and the data make another: make findings")
     return found
 
 
-def _strangers(text: str, data: Mapping[str, Data]) -> list[str]:
+def _faults_of(page, data) -> Iterator[str]:
+    text = page.read_text("utf-8")
+    if text != written(page):
+        yield "its data make another page: make findings"
+    for number in _unknown_numbers(text, data):
+        yield f"{number} is none of its data"
+    title, _, rest = text.partition("\n\n")
+    if not (title.startswith("# ") and rest.startswith("<!-- about: ")):
+        yield f"it does not begin with its finding, <!-- about: {page.stem} -->"
+
+
+def _unknown_numbers(text: str, data: Mapping[str, Data]) -> list[str]:
     """Returns the numbers with ± and the intervals of a page that are none of its data."""
     spreads = set()
     intervals = set()
@@ -446,12 +439,12 @@ def _strangers(text: str, data: Mapping[str, Data]) -> list[str]:
             spreads |= {text for _, text in each.accuracies(row)}
         intervals |= {each.difference(line) for line in each.comparisons}
     known = _numbers(SPREAD, spreads)
-    strange = [m[0] for m in SPREAD.finditer(text) if _of(m) not in known]
+    unknown = [m[0] for m in SPREAD.finditer(text) if _of(m) not in known]
     known = _numbers(INTERVAL, intervals)
     # A finding says sizes without their sign.
     known |= {(abs(mean), low, high) for mean, low, high in known}
-    strange += [m[0] for m in INTERVAL.finditer(text) if _of(m) not in known]
-    return strange
+    unknown += [m[0] for m in INTERVAL.finditer(text) if _of(m) not in known]
+    return unknown
 
 
 def _numbers(pattern, texts):

@@ -122,7 +122,7 @@ def _width() -> float | None:
             f"--width={text} is no width from 1in to 40in: give 3.3in, or 84mm"
         )
     if not _FIGURES.value:
-        command.mistake("--width is that of the files that --figures writes: give both")
+        command.mistake("--width is for the files that --figures writes: give both")
     return inches
 
 

@@ -37,14 +37,24 @@ def test_every_page_is_what_its_data_make_of_it(results):
         ),
         ("hard/cldr.md", "#", "# On 1.5 ± 0.2:", "1.5 ± 0.2 is none of its data"),
         ("hard/cldr.md", "#", "# +0.5 [0.2, 0.7]", "+0.5 [0.2, 0.7] is none"),
-        ("hard/cldr.csv", "worse", "better", "hard/cldr.md: not what its data make"),
+        (
+            "hard/cldr.csv",
+            "worse",
+            "better",
+            "hard/cldr.md: its data make another page",
+        ),
         ("claims.toml", 'shows = "worse"', 'shows = "better"', "worse, not better"),
-        ("claims.toml", '"supported"', '"refuted"', "README.md: not what claims.toml"),
+        (
+            "claims.toml",
+            '"supported"',
+            '"refuted"',
+            "README.md: claims.toml and the data make",
+        ),
         (
             "layers/cldr.md",
             "<!-- about: cldr -->",
             "Some words.",
-            "does not begin with",
+            "it does not begin with",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def _compare(rows, sentences, metrics, interest, level, question):
                 compared[place],
                 differences=differences,
                 verdicts=verdicts,
-                varies=odd.get(inside[i]),
+                times_as_variable=odd.get(inside[i]),
                 against=rows[base].name if is_one_of_many else "",
             )
     return compared

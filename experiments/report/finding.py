@@ -141,14 +141,27 @@ def _by_factor(rows):
     counts = {}
     for text, row in zip(texts, rows, strict=True):
         if row.verdicts:
-            sides = counts.setdefault(text, collections.Counter())
-            sides.update([" and ".join(sorted(_sides(row))) or "undecided"])
+            counts.setdefault(text, collections.Counter())[_said_of(row)] += 1
     parts = []
     for text, sides in counts.items():
         of = sum(sides.values())
-        said = [f"{side} in {count} of {of}" for side, count in sorted(sides.items())]
+        # The sides come first.
+        order = sorted(
+            sides, key=lambda side: (side.partition(" ")[0] not in SIDES, side)
+        )
+        said = [f"{side} in {sides[side]} of {of}" for side in order]
         parts.append(f"{text} is {listed(said)}")
     return f"Against {bases.pop()} at the same {listed(same)}: {'; '.join(parts)}."
+
+
+def _said_of(row):
+    """Returns what a row's verdicts say in all: a side, else diverged, equal or undecided."""
+    if _sides(row):
+        return " and ".join(sorted(_sides(row)))
+    kinds = {verdict.kind for verdict in row.verdicts.values()}
+    if "diverged" in kinds or len(kinds) == 1:
+        return "diverged" if "diverged" in kinds else kinds.pop()
+    return "undecided"
 
 
 def _difference(row, metrics):

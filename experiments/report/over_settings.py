@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evaluation.metrics import Metric
+from experiments.evaluation.metrics import ACCURACY, Metric
 from experiments.report.factors import (
     compared_in,
     factors_of,
@@ -200,7 +200,7 @@ def _points(line, found, rows, metric):
 def _levels(rows, metric) -> list[Level]:
     """Returns chance and the best possible, of a task of which both are known and shared."""
     chances = {trial.result.get("chance") for row in rows for trial in row.finished}
-    if metric.key != "accuracy" or len(chances) != 1 or chances == {None}:
+    if metric is not ACCURACY or len(chances) != 1 or chances == {None}:
         return []
     return [Level("chance", chances.pop()), Level("best possible", metric.link.highest)]
 

@@ -166,7 +166,7 @@ function against(place) {
   for (const cell of document.querySelectorAll("[data-pivot] td[data-cell]")) {
     const of = chosen.differences[cell.closest("table").dataset.pivot],
       row = Number(cell.dataset.cell),
-      kind = row === place ? "base" : (of?.cells[row][5] ?? "").split(/[ :]/)[0];
+      kind = row === place ? "base" : (of?.cells[row][5] ?? "").split(/[ :;]/)[0];
     cell.className = kind;
     cell.querySelector(".mark").textContent = data.marks[kind] ?? "";
   }
@@ -188,8 +188,8 @@ function against(place) {
       for (const cell of [...row.cells].slice(column)) cell.classList.toggle("stale", !isOwn);
     }
   }
-  // Figures stay those of the report's own base.
-  document.querySelectorAll("details.forest").forEach(figure => (figure.hidden = !isOwn));
+  document.getElementById("own-base").hidden = isOwn;
+  document.getElementById("figure-differences").hidden = !isOwn;
   narrow();
 }
 if (filter.base) filter.base.onchange = () => against(Number(filter.base.value));

@@ -1,12 +1,11 @@
 """Draws the figures of a report, each with its title and caption."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.errors import one_line
 from experiments.evaluation.metrics import PERPLEXITY
-from experiments.report.cells import mean_and_interval
 from experiments.report.costs import COSTS, Cost
 from experiments.report.factors import compared_in, factors_of
 from experiments.report.figures import heat_maps, lines, points
@@ -53,8 +52,6 @@ class PageFigures:
     answer: Sequence[Figure]
     """What answers the question of the table: of a product metrics over its settings, else
     the differences of all metrics."""
-    forests: Mapping[str, Figure]
-    """{metric key: differences to base}."""
     figures: Sequence[Figure]
     positions: Sequence[Figure]
     lined: Sequence[int]
@@ -62,11 +59,13 @@ class PageFigures:
     maps: Sequence[Maps]
     maps_note: str
     heads: Sequence[tuple[str, Measured]]
+    alone: Sequence[Figure] = ()
+    """The differences of single metrics, for files: a page has them together."""
 
     def all(self) -> Iterator[Figure]:
         """Returns every figure once."""
         yield from self.answer
-        yield from self.forests.values()
+        yield from self.alone
         yield from self.figures
         yield from self.positions
 
@@ -90,26 +89,26 @@ def draw_figures(
     lined = notable(rows, line_styles.LINES, metrics)
     lined.sort(key=lambda i: i != base)
     over = _over_settings(rows, metrics)
-    compared = pairs or rows
-    alone = _forests(rows, compared, metrics)
+    together, *alone = _forests(rows, pairs or rows, metrics) or [None]
     # The first says what was asked; what it leaves out stands with the others.
-    first = over[:1] if factors_of(rows) and not pairs else alone or over[:1]
+    asked = [figure for figure in (together, *over) if figure]
+    if factors_of(rows) and not pairs:
+        asked.sort(key=lambda figure: figure is together)
     figures = [
-        *(figure for figure in (*alone, *over) if figure not in first),
+        *asked[1:],
         *_row_figures(results, [rows[i] for i in lined], len(rows)),
         *_entropies(maps, rows, finished),
         *[Figure(*picture) for picture in pictures(heads)],
     ]
-    forests = {metric.key: _forest(compared, metric, metrics) for metric in metrics}
     return PageFigures(
-        answer=first,
-        forests={key: figure for key, figure in forests.items() if figure},
+        answer=asked[:1],
         figures=figures,
         positions=_position_figures(results),
         lined=lined,
         maps=maps,
         maps_note="One run of each row." + _chosen(min(finished, MAX_MAPS), finished),
         heads=heads,
+        alone=alone,
     )
 
 
@@ -129,57 +128,42 @@ def _chosen(shown, total) -> str:
     )
 
 
-def _forest(rows, metric, metrics) -> Figure | None:
-    """Draws a metric's forest plot; None where nothing is compared."""
-    having = [row for row in rows if metric.key in row.differences]
-    # Without their bases, which are places among all rows.
-    alone = [dataclasses.replace(row, base=None) for row in having]
-    drawn = []
-    for row in (having[i] for i in notable(alone, MAX_LINES, metrics)):
-        difference = row.differences[metric.key]
-        text = " ".join(mean_and_interval(difference, metric))
-        drawn.append((row.title, difference, row.verdicts[metric.key].words, text))
-    picture = points.forest(drawn, metric.heading, metric.scale)
-    if picture is None:
-        return None
-    caption = (
-        "Row − base with its interval; all intervals of the report hold at once with 95 % "
-        "probability. A filled dot is better or worse."
-    )
-    caption += _chosen(len(drawn), len(having))
-    return Figure(f"{metric.name}: differences to base", picture, caption)
-
-
 def _forests(rows, compared, metrics) -> list[Figure]:
-    """Draws the differences in all metrics; [] where nothing is compared."""
+    """Draws the differences in all metrics, then in each; [] where nothing is compared."""
     having = [row for row in compared if row.differences]
     # Without their bases, which are places among all rows.
     alone = [dataclasses.replace(row, base=None) for row in having]
     shown = [having[i] for i in notable(alone, MAX_LINES, metrics)]
-    panels = []
-    for metric in metrics:
-        of_rows = []
-        for row in shown:
-            verdict = row.verdicts.get(metric.key)
-            base = rows[row.base].summary(metric.key)
-            scores = [trial.result.get(metric.key) for trial in row.finished]
-            seeds = [s - base.mean for s in scores if base and s is not None]
-            words = verdict.words if verdict else ""
-            of_rows.append(Compared(row.differences.get(metric.key), words, seeds))
-        panels.append(Forest(metric.heading, metric.scale, of_rows))
+    panels = {metric: _forest(rows, shown, metric) for metric in metrics}
     # Of a product the factors say what a row's base is.
     is_told = compared is rows and len(compared_in(rows, factors_of(rows))) == 1
     labels = [row.name if is_told else row.title for row in shown]
-    picture = points.forests(labels, panels, "differences")
-    if picture is None:
-        return []
     caption = (
         "Row − base with its interval; all intervals of the report hold at once with 95 % "
         "probability. A filled dot is better or worse; small dots are seeds, about the "
         "base’s mean; an arrow goes on."
     )
     caption += _chosen(len(shown), len(having))
-    return [Figure("Differences to base", picture, caption)]
+    drawn = {
+        "Differences to base": points.forests(labels, [*panels.values()], "differences")
+    }
+    for metric, panel in panels.items():
+        picture = points.forests(labels, [panel], f"forest {metric.heading}")
+        drawn[f"{metric.name}: differences to base"] = picture
+    return [Figure(title, of, caption) for title, of in drawn.items() if of]
+
+
+def _forest(rows, shown, metric) -> Forest:
+    """Returns the panel of a metric."""
+    compared = []
+    for row in shown:
+        verdict = row.verdicts.get(metric.key)
+        base = rows[row.base].summary(metric.key)
+        scores = [trial.result.get(metric.key) for trial in row.finished]
+        seeds = [s - base.mean for s in scores if base and s is not None]
+        words = verdict.words if verdict else ""
+        compared.append(Compared(row.differences.get(metric.key), words, seeds))
+    return Forest(metric.heading, metric.scale, compared)
 
 
 def _over_settings(rows, metrics) -> list[Figure]:

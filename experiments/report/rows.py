@@ -46,7 +46,7 @@ class Row:
     """{dotted key: value} of all settings that vary in the table, the base's values too."""
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """{heading: text}: what each sweep of a product says of the row; {} of old workdirs."""
-    varies: float | None = None
+    times_as_variable: float | None = None
     """How many times as much as the others it varies over seeds, where it is odd."""
     against: str = ""
     """The name of its base, where not all rows are compared with the same."""

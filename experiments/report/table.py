@@ -7,7 +7,6 @@ from experiments.errors import one_line
 from experiments.evaluation.metrics import (
     ALIGNMENT_ERROR,
     FIRST_TOKEN_MASS,
-    METRICS,
     OF_ATTENTION,
     PERPLEXITY,
     Metric,
@@ -36,10 +35,6 @@ VERDICTS = "against base"
 """The heading of the column of verdicts."""
 
 STEPS = "steps"
-
-_RESERVED = {"seeds", "parameters", STEPS, VERDICTS, "chosen", ""}
-_RESERVED |= {metric.heading for metric in (*METRICS, *OF_ATTENTION)}
-_RESERVED |= {cost.heading for cost in COSTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,19 +96,13 @@ def result_table(
         metric.key: _differences(metric, compared, has_papers) for metric in metrics
     }
     differences = {key: grid for key, grid in grids.items() if grid}
-    problems = []
-    for status in ("failed", "diverged", "unfinished"):
-        for trial in results.with_status(status):
-            named = f"{trial.label}, seed {trial.seed}" if trial.label else ""
-            name = named or one_line(trial.name)
-            problems.append((name, trial.status, trial.error))
     return Table(
         results=_results(rows, metrics, cost),
         notes=tuple(filter(None, notes)),
         caption=tuple(filter(None, (base, *caption))),
         differences=differences,
         difference_notes=_difference_notes(compared, has_papers) if differences else (),
-        problems=tuple(problems),
+        problems=tuple(_problems(results)),
         caution=caution,
         finding=" ".join(
             filter(None, (caution, finding(compared, metrics, bool(pairs))))
@@ -121,15 +110,20 @@ def result_table(
     )
 
 
+def _problems(results):
+    """Yields (name, status, why) of each trial without a result."""
+    for status in ("failed", "diverged", "unfinished"):
+        for trial in results.with_status(status):
+            named = f"{trial.label}, seed {trial.seed}" if trial.label else ""
+            yield named or one_line(trial.name), trial.status, trial.error
+
+
 def _results(rows, metrics, cost):
     """Returns the grid of means, with columns of attention, cost and verdicts if any."""
-    factors = factors_of(rows)
-    # A sweep may have the name of another column.
-    names = {f"by {h}" if h in _RESERVED else h: texts for h, texts in factors.items()}
-    columns: dict[str, Sequence[str]] = {**names} or {"": [row.name for row in rows]}
-    named_by = len(columns)
-    columns["seeds"] = [_seeds(row) for row in rows]
-    columns["parameters"] = [_parameters(row) for row in rows]
+    columns = {
+        "seeds": [_seeds(row) for row in rows],
+        "parameters": [_parameters(row) for row in rows],
+    }
     # Only where runs ended when they were flat does a table need it.
     if steps := steps_made(rows):
         columns[STEPS] = [made or MISSING for made in steps]
@@ -143,14 +137,20 @@ def _results(rows, metrics, cost):
             texts = [measure.text_of_row(row) or MISSING for row in rows]
             columns[measure.heading] = texts
     verdicts = []
-    # Of a product the factors say what a row's base is.
+    # Of a product the factors say which row it is, and what its base is.
+    factors = factors_of(rows)
     is_told = len(compared_in(rows, factors)) == 1
     for row in rows:
         against = f" (against {row.against})" if row.against and not is_told else ""
         verdicts.append(verdict_text(row, metrics) + against)
     if any(verdicts):
         columns[VERDICTS] = verdicts
-    return Grid.of("Results", columns, named_by)
+    names: dict[str, Sequence[str]] = {}
+    for heading, texts in factors.items():
+        # A sweep may have the name of another column.
+        names[f"by {heading}" if heading in columns else heading] = texts
+    names = names or {"": [row.name for row in rows]}
+    return Grid.of("Results", names | columns, len(names))
 
 
 def _seeds(row):
@@ -312,11 +312,13 @@ def _metrics_note(results, rows):
 
 def _odd_note(rows):
     """Names the rows that vary over seeds much more than the others."""
-    odd = {row.name: row.varies for row in rows if row.varies}
+    odd = {row.name: row.times_as_variable for row in rows if row.times_as_variable}
     if not odd:
         return ""
     named = [f"{name} ({factor:.2g} times)" for name, factor in odd.items()]
-    return f"varies over seeds more than the rest, and is judged so: {listed(named)}"
+    return (
+        f"more variable over seeds than the other rows, and judged so: {listed(named)}"
+    )
 
 
 def _score_notes(results):

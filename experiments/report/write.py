@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.evaluation.metrics import METRICS, Metric
 from experiments.report.comparison import against_each, compare
 from experiments.report.comparisons import comparison_records
-from experiments.report.figures.style import printed
+from experiments.report.figures.style import printed, printed_width
 from experiments.report.formats import (
     comparisons_csv,
     comparisons_json,
@@ -75,40 +75,32 @@ def write_results(
 ) -> Report:
     """Writes report.md, .csv, .tex, .html and comparisons.csv, .json into the directory `out`.
 
-    Each is written whole or not at all. Where this process may not write, as on a read-only
-    file system, the table is still returned, with the reason in `unwritten`.
-    `interest` is that of `comparison.compare`. With `cost` the table has the costs of rows,
-    with `figures` every figure is written to the folder figures, as SVG and as PDF. Trials
-    of other code than the base's are left out unless `mixed_code` takes them together.
-    `question` says which rows are compared with which; by default the sweep's own does, as
-    long as there are rows for it.
-    `with_p` has p in place of intervals in report.tex. Written figures are `width` inches
-    wide, as for a column of print; None for those of the page.
-
-    Raises UserError for a question that the table has no rows for.
+    Each is written whole or not at all; where this process may not write, the table is still
+    returned, with the reason in `unwritten`. `interest` is that of `comparison.compare`. With
+    `cost` the table has the costs of rows, with `figures` every figure is written to the folder
+    figures, as SVG and as PDF, `width` inches wide or as on the page. Trials of other code than
+    the base's are left out unless `mixed_code` takes them together. `question` says which rows
+    are compared with which; by default the sweep's own does, as long as there are rows for it.
+    `with_p` has p in place of intervals in report.tex. Raises UserError for a question that
+    the table has no rows for.
     """
     # Links to the files of trials are as seen from there.
     everything = dataclasses.replace(results, workdir=Path(out))
-    results, caution = of_one_code(everything, mixed_code)
+    results, mixed = of_one_code(everything, mixed_code)
     results = dataclasses.replace(results, metrics=_given(results))
-    if question is None:
-        question, doubt = fitting(compared_rows(results), Question.of(results.question))
-        caution = " ".join(filter(None, (caution, doubt)))
+    question, doubt = _asked(results, question)
     compared = compare_rows(results, interest, question)
-    rows, pairs = compared, ()
-    if question.pairs:
-        rows, pairs = compared_rows(results), compared
+    rows = compared_rows(results) if question.pairs else compared
+    pairs = compared if question.pairs else ()
+    caution = " ".join(filter(None, (mixed, doubt)))
     table = result_table(results, rows, cost, caution, question, pairs)
-    if results.tuned:
-        own = untuned_rows(results)
-        untuned = own if pairs else _compare(own, results, interest, question)
-        table = with_tuning(table, results, rows, untuned)
-    others = [] if pairs or question.within else _against_each(rows, results, interest)
+    table = _tuned(table, results, rows, interest, question)
+    others = _against_each(rows, results, interest, question)
     drawn = draw_figures(results, rows, pairs)
     described = method(rows, compared, results.metrics, question)
     records = comparison_records(rows, results.metrics, question, compared)
     report = _report(table, compared, results.workdir, figures)
-    files = {
+    files: dict[Path, str | bytes] = {
         report.markdown: to_markdown(results, table),
         report.csv: to_csv(everything),
         report.latex: to_latex(results, rows, table, with_p, described, pairs),
@@ -118,11 +110,34 @@ def write_results(
     }
     if report.figures:
         with printed(width):
-            of_print = draw_figures(results, rows, pairs) if width else drawn
-            for figure in of_print.all():
-                files[report.figures / f"{figure.id}.svg"] = figure.picture.svg
-                files[report.figures / f"{figure.id}.pdf"] = figure.picture.pdf()
+            files |= _figure_files(report.figures, drawn, results, rows, pairs)
     return dataclasses.replace(report, unwritten=_write(files, results.workdir))
+
+
+def _tuned(table, results, rows, interest, question):
+    """Returns the table with what was chosen for its rows, where anything was."""
+    if not results.tuned:
+        return table
+    own = untuned_rows(results)
+    untuned = own if question.pairs else _compare(own, results, interest, question)
+    return with_tuning(table, results, rows, untuned)
+
+
+def _asked(results, question):
+    """Returns the question, by default the sweep's own, and why it is that not; or ""."""
+    if question is not None:
+        return question, ""
+    return fitting(compared_rows(results), Question.of(results.question))
+
+
+def _figure_files(directory, drawn, results, rows, pairs) -> dict[Path, str | bytes]:
+    """Returns {path: content} of figures as files; for print they are drawn anew."""
+    files: dict[Path, str | bytes] = {}
+    figures = draw_figures(results, rows, pairs) if printed_width() else drawn
+    for figure in figures.all():
+        files[directory / f"{figure.id}.svg"] = figure.picture.svg
+        files[directory / f"{figure.id}.pdf"] = figure.picture.pdf()
+    return files
 
 
 def _report(table, compared, directory, figures):
@@ -169,9 +184,14 @@ def _compare(rows, results, interest, question):
     return compare(rows, None, results.metrics, interest, results.looks, question)
 
 
-def _against_each(rows, results, interest):
-    """Returns the rows against each of them, for the page to show; [] for a table of looks."""
-    if results.looks is not None or not any(row.differences for row in rows):
+def _against_each(rows, results, interest, question):
+    """Returns the rows against each of them, for the page to show.
+
+    [] for a table of looks, and for rows that have their own bases.
+    """
+    if question.pairs or question.within or results.looks is not None:
+        return []
+    if not any(row.differences for row in rows):
         return []
     plain = [dataclasses.replace(row, against="") for row in rows]
     return against_each(plain, None, results.metrics, interest or results.interest)

@@ -60,7 +60,7 @@ from experiments.stats.least_squares import (
     tested,
     with_copies,
 )
-from experiments.stats.spreads import USUAL_TAU, draw_spreads, hints_of
+from experiments.stats.spreads import USUAL_TAU, draw_spreads, oddness_of
 from experiments.stats.summary import LEVEL
 
 # The usual convention: a real difference is missed once in five.
@@ -176,19 +176,21 @@ def odd_rows(
     fits = [fit for fit in fits if fit.total > 0]
     if not fits:
         return {}
-    hints = _hints(fits, _correlation([_standardised(fit) for fit in fits]), USUAL_TAU)
+    oddness = _oddness(
+        fits, _correlation([_standardised(fit) for fit in fits]), USUAL_TAU
+    )
     factors = {}
-    for hint in hints:
-        for row in np.flatnonzero((hint.seen > 0.5) & (hint.factor > 1)):
+    for one in oddness:
+        for row in np.flatnonzero((one.seen > 0.5) & (one.factor > 1)):
             known = factors.get(int(row), 0.0)
-            factors[int(row)] = max(known, float(hint.factor[row]))
+            factors[int(row)] = max(known, float(one.factor[row]))
     return dict(sorted(factors.items()))
 
 
-def _hints(fits, correlation, usual_tau):
+def _oddness(fits, correlation, usual_tau):
     variances = np.stack([fit.variances for fit in fits])
     freedom = np.stack([fit.freedom for fit in fits])
-    return hints_of(variances, freedom, correlation, usual_tau)
+    return oddness_of(variances, freedom, correlation, usual_tau)
 
 
 def _fitted(columns, originals) -> tuple[list, list, list]:
@@ -332,11 +334,11 @@ def _draw_spreads(fits, correlation, draws, usual_tau, rng):
     # Variances of correlated numbers are correlated by the square.
     of_spreads = np.linalg.cholesky(correlation**2)
     uniforms = special.ndtr(_correlated((draws, rows), of_spreads, rng))
-    hints = _hints(fits, correlation, usual_tau)
+    oddness = _oddness(fits, correlation, usual_tau)
     results = []
     for i, fit in enumerate(fits):
         known = fit.variances, fit.freedom, uniforms[..., i]
-        sigmas, m, tau = draw_spreads(*known, rng, usual_tau, hints[i])
+        sigmas, m, tau = draw_spreads(*known, rng, usual_tau, oddness[i])
         results.append((np.maximum(sigmas, np.sqrt(fit.column.own)), m, tau))
     return results
 

@@ -8,7 +8,7 @@ deviation σ_i is like the other rows', within a factor:
 
 With few seeds a row's spread so follows the table's, with many its own. One row in twenty may
 be odd, and vary several times as much or as little as the rest, without making the others'
-spreads less certain; the other metrics of its runs say whether it does (`hints_of`). τ is
+spreads less certain; the other metrics of its runs say whether it does (`oddness_of`). τ is
 learned too, and all of it stays uncertain: what is drawn here are
 standard deviations that fit the table.
 Smyth (2004, "Linear models and empirical Bayes methods for assessing differential expression
@@ -50,66 +50,73 @@ def draw_spreads(
     uniforms: np.ndarray,
     rng: np.random.Generator,
     usual_tau: float = USUAL_TAU,
-    hints: "Hints | None" = None,
+    oddness: "Oddness | None" = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws standard deviations of the rows from their posterior.
 
     `variances` (K,) are estimates with `freedom` (K,) degrees of freedom; a row of 0 degrees
     is drawn from what the others say. `uniforms` (R, K) choose each row's standard deviation
     within its distribution, so that a caller can make draws go together; `rng` draws m and τ.
-    `hints` are what a row's other metrics say of whether it is odd.
-    Returns (R, K) standard deviations, and the m and τ (R,) of each draw.
+    `oddness` is what a row's other metrics say. Returns (R, K) standard deviations, and the m
+    and τ (R,) of each draw.
 
     Raises ValueError where no row has both a variance above 0 and degrees of freedom.
     """
-    variances = np.asarray(variances, float)
     freedom = np.asarray(freedom, float)
-    informative = (freedom > 0) & (variances > 0)
-    if not informative.any():
-        raise ValueError("no row has a spread over seeds to learn from")
-    total = freedom[informative].sum()
-    pooled = (freedom * variances)[informative].sum() / total
-    # A row whose runs agree by luck has a small variance, not none.
-    variances = np.maximum(variances, 1e-4 * pooled)
-    log_sigmas = _centre(variances, freedom) + _reach(freedom, usual_tau) * np.linspace(
-        -1, 1, _SIGMAS
-    )
-    ms = _centre(variances, freedom) + _reach_of_m(freedom) * np.linspace(-1, 1, _MS)
+    variances = _above_luck(np.asarray(variances, float), freedom)
+    centre = _centre(variances, freedom)
+    log_sigmas = centre + _reach(freedom, usual_tau) * np.linspace(-1, 1, _SIGMAS)
+    ms = centre + _reach_of_m(freedom) * np.linspace(-1, 1, _MS)
     # Quantiles of the prior, so that each has the same weight.
     taus = usual_tau * special.ndtri(0.5 + (np.arange(_TAUS) + 0.5) / (2 * _TAUS))
     likelihood = _likelihood(log_sigmas, variances, freedom)
     usual = _normal(log_sigmas, ms, np.maximum(taus, 0.01))
     odd = _normal(log_sigmas, ms, np.hypot(taus, ODD_TAU * usual_tau) + 0.01)
     prior = (1 - ODD) * usual + ODD * odd
+    own = _own_priors(oddness, freedom, usual, log_sigmas, ms, taus) if oddness else {}
     # All rows' evidence for each m and τ at once; what is far off has a weight of 0.
-    evidence = np.maximum(prior @ likelihood.T, 1e-300)
-    own = {}
-    for row in np.flatnonzero((freedom > 0) & hints.are_odd) if hints else ():
-        share, shift, spread = hints.share[row], hints.shift[row], hints.spread[row]
-        moved = _normal(log_sigmas, ms + shift, np.hypot(taus, spread) + 0.01)
-        own[row] = (1 - share) * usual + share * moved
-        evidence[:, row] = np.maximum(own[row] @ likelihood[row], 1e-300)
-    log_weights = np.log(evidence).sum(1)
-    weights = np.exp(log_weights - log_weights.max())
-    cells = rng.choice(weights.size, len(uniforms), p=weights / weights.sum())
-    # Neighbours in order look up the same places, which is quicker.
-    order = np.argsort(cells)
-    logs = np.empty(uniforms.shape)
+    evidence = prior @ likelihood.T
+    for row, density in own.items():
+        evidence[:, row] = density @ likelihood[row]
+    weights = special.softmax(np.log(np.maximum(evidence, 1e-300)).sum(1))
+    cells = rng.choice(weights.size, len(uniforms), p=weights)
 
-    def of_row(some):
+    def of_rows(some):
         # A row whose runs say nothing of its spread is taken for a usual one.
         found = np.where((freedom > 0)[:, None], prior[some, None], usual[some, None])
         for row, density in own.items():
             found[:, row] = density[some]
         return found
 
-    logs[order] = _quantiles(
-        log_sigmas, likelihood, of_row, cells[order], uniforms[order]
-    )
+    logs = np.empty(uniforms.shape)
+    # Neighbours in order look up the same places, which is quicker.
+    order = np.argsort(cells)
+    at = cells[order], uniforms[order]
+    logs[order] = _quantiles(log_sigmas, likelihood, of_rows, *at)
     return np.exp(logs), ms[cells // _TAUS], taus[cells % _TAUS]
 
 
-class Hints(NamedTuple):
+def _above_luck(variances, freedom):
+    """Returns the variances, at least a little: a row whose runs agree by luck has not none."""
+    informative = (freedom > 0) & (variances > 0)
+    if not informative.any():
+        raise ValueError("no row has a spread over seeds to learn from")
+    total = freedom[informative].sum()
+    pooled = (freedom * variances)[informative].sum() / total
+    return np.maximum(variances, 1e-4 * pooled)
+
+
+def _own_priors(oddness, freedom, usual, log_sigmas, ms, taus) -> dict[int, np.ndarray]:
+    """Returns {row: p(log σ | m, τ) on the grid} of the rows that other metrics call odd."""
+    priors = {}
+    for row in np.flatnonzero((freedom > 0) & oddness.are_odd):
+        share, shift, spread = (x[row] for x in oddness.expected)
+        moved = _normal(log_sigmas, ms + shift, np.hypot(taus, spread) + 0.01)
+        priors[int(row)] = (1 - share) * usual + share * moved
+    return priors
+
+
+class Oddness(NamedTuple):
     """Holds what other metrics say of the rows' oddness in one, (K,) each."""
 
     share: np.ndarray
@@ -124,17 +131,22 @@ class Hints(NamedTuple):
     """The standard deviation of that."""
 
     @property
+    def expected(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(share, shift, spread): what is known before this metric's runs are seen."""
+        return self.share, self.shift, self.spread
+
+    @property
     def are_odd(self) -> np.ndarray:
         """(K,): the rows of which other metrics say that they are odd."""
         return (self.share > 2 * ODD) & (self.shift > 0)
 
 
-def hints_of(
+def oddness_of(
     variances: np.ndarray,
     freedom: np.ndarray,
     correlation: np.ndarray,
     usual_tau: float = USUAL_TAU,
-) -> list[Hints]:
+) -> list[Oddness]:
     """Returns for each of M metrics what the others say of its rows.
 
     A row is odd in all metrics of its runs or in none, and in all by a like factor. Metrics of
@@ -160,7 +172,7 @@ def hints_of(
         errors.append(np.where(known, usual, np.inf))
         log_odds.append(np.where(known, factor, 0.0))
     logs, errors, log_odds = map(np.stack, (logs, errors, log_odds))
-    hints = []
+    oddness = []
     for metric in range(len(logs)):
         news = 1 - correlation[metric] ** 2
         news[metric] = 0.0
@@ -170,8 +182,8 @@ def hints_of(
         share = np.maximum(ODD, special.expit(total))
         seen = special.expit(total + log_odds[metric])
         spread = 1 / np.sqrt(precision)
-        hints.append(Hints(share, seen, np.exp(logs[metric]), shift, spread))
-    return hints
+        oddness.append(Oddness(share, seen, np.exp(logs[metric]), shift, spread))
+    return oddness
 
 
 def _log_bias(freedom):

@@ -13,17 +13,15 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.evaluation.metrics import Metric
 from experiments.report.figures.style import (
-    COLUMNS,
     Picture,
     Spot,
     add_colour_bar,
     add_panels,
+    columns_for,
     finished,
+    new_figure,
     panel_lines,
-    printed_columns,
-    printed_width,
     short_label,
-    sized,
     styled,
 )
 from experiments.report.trial_outputs import KINDS, Example
@@ -77,7 +75,7 @@ def heads(
     # All zeros would give a scale of no width.
     highest = max(largest) or 1.0
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
-        figure = sized(11.8, 0.8 + 0.19 * tops[-1])
+        figure = new_figure(11.8, 0.8 + 0.19 * tops[-1])
         panels = figure.subplots(1, len(KINDS), sharey=True)
         for axes, kind in zip(panels, KINDS, strict=True):
             image = _draw_heads(axes, columns[kind], tops, highest, signed)
@@ -109,7 +107,7 @@ def position_table(table: np.ndarray, title: str, name: str) -> Picture:
     """Draws a position encoding (L, d_model): positions down, dimensions across, 0 white."""
     table = np.nan_to_num(np.asarray(table, np.float32))
     with styled(axes__grid=False):
-        figure = sized(4.8, 3.6)
+        figure = new_figure(4.8, 3.6)
         axes = figure.subplots()
         # The same on both sides of 0, so that 0 is the white in the middle.
         limit = float(np.abs(table).max(initial=0)) or 1.0
@@ -134,11 +132,11 @@ def map_of_two(
     """
     if not maps:
         return None
-    beside = printed_columns(len(maps)) if printed_width() else COLUMNS
+    beside = columns_for(len(maps))
     height = panel_lines(len(maps), beside) * (1.1 + 0.34 * len(rows[1]))
-    size = (5.6 * min(len(maps), beside), max(height, 2.4))
+    size = (5.6 * beside, max(height, 2.4))
     with styled(axes__grid=False, axes__spines__left=False, axes__spines__bottom=False):
-        figure = sized(*size)
+        figure = new_figure(*size)
         grid = add_panels(figure, len(maps), beside)
         spots = []
         for axes, (metric, values) in zip(grid, maps.items(), strict=True):

@@ -20,14 +20,14 @@ from experiments.report.figures.style import (
     Spot,
     add_legend,
     add_panels,
+    columns_for,
     finished,
     legend_height,
     line_style,
+    new_figure,
     panel_lines,
-    printed_columns,
     printed_width,
     short_label,
-    sized,
     styled,
     styled_line,
     thinned,
@@ -69,8 +69,8 @@ def _draw_panels(
     name: str, labels: Sequence[str], panels: Sequence[Draw], columns: int = COLUMNS
 ) -> Picture:
     """Draws panels with one legend of the lines' `labels`; no legend if all are ""."""
+    columns = columns_for(len(panels), columns)
     if printed_width():
-        columns = min(columns, printed_columns(len(panels)))
         legend = 0.15 * len(labels) if any(labels) else 0.0
         size = (3.3 * columns, 2.3 * panel_lines(len(panels), columns) + legend)
     else:
@@ -79,9 +79,9 @@ def _draw_panels(
         if columns > COLUMNS:
             height = max(2.9, height - 1)
         width = 5.4 if columns <= COLUMNS else 3.7
-        size = (width * min(len(panels), columns) + 1, lines * height)
+        size = (width * columns + 1, lines * height)
     with styled():
-        figure = sized(*size)
+        figure = new_figure(*size)
         spots = []
         grid = add_panels(figure, len(panels), columns)
         for axes, draw in zip(grid, panels, strict=True):

@@ -10,18 +10,17 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.report.figures.style import (
     COLOURS,
-    COLUMNS,
     LONGEST_LABEL,
     Picture,
     Spot,
     add_panels,
+    columns_for,
     finished,
     line_style,
+    new_figure,
     panel_lines,
-    printed_columns,
     printed_width,
     short_label,
-    sized,
     styled,
     use_log_scale,
 )
@@ -54,50 +53,6 @@ _LIFTS = (0, 11, -11, 22, -22, 33, -33)
 """Pixels that a label may stand above its point, in the order in which they are tried."""
 
 
-def forest(
-    rows: Sequence[tuple[str, Difference, str, str]], heading: str, scale: float = 1.0
-) -> Picture | None:
-    """Draws each row's difference to base as a dot with its 95 % interval.
-
-    The dot is filled where the verdict takes a side. `rows` are (label, difference, verdict,
-    text at the right) from top to bottom; values are times `scale`, and `heading` is the
-    metric's. A row far outside of the others ends in an arrow at the edge. None without
-    finite differences.
-    """
-    finite = [
-        (label, scale * np.array([d.low, d.mean, d.high]), verdict, text)
-        for label, d, verdict, text in rows
-        if np.isfinite([d.low, d.mean, d.high]).all()
-    ]
-    if not finite:
-        return None
-    edge = _edge([values for _, values, _, _ in finite])
-    with styled(axes__spines__left=False):
-        figure = sized(9.2, 0.9 + 0.24 * len(finite))
-        axes = figure.subplots()
-        axes.axvline(0, color="#808080", linewidth=0.8)
-        beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-        spots = []
-        for y, (label, values, verdict, text) in enumerate(finite):
-            _draw_interval(axes, y, values, edge, verdict)
-            # A column of print has no room for it.
-            if not printed_width():
-                axes.text(1.02, y, f"{text}  {verdict}", **beside)
-            x = float(np.clip(values[1], -edge, edge))
-            spots.append(Spot(axes, x, y, f"{short_label(label)}: {text}, {verdict}"))
-        axes.set(
-            xlabel=f"{heading}, difference to base",
-            xlim=(-edge, edge),
-            # Upside down, so that the first row is at the top as in the table.
-            ylim=(len(finite) - 0.4, -0.6),
-            yticks=range(len(finite)),
-            yticklabels=[short_label(label) for label, *_ in finite],
-        )
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
-        return finished(figure, f"forest {heading}", spots)
-
-
 class Compared(NamedTuple):
     """Holds a row's difference in one metric, for a panel of `forests`."""
 
@@ -118,20 +73,21 @@ class Forest(NamedTuple):
 def forests(
     labels: Sequence[str], panels: Sequence[Forest], name: str
 ) -> Picture | None:
-    """Draws the differences of rows in several metrics beside each other, as `forest` does.
+    """Draws the differences of rows to base, a panel for each metric over one list of rows.
 
-    Small dots are seeds. None without finite differences.
+    A dot with its interval is filled where the verdict takes a side; small dots are seeds. A
+    row far outside of the others ends in an arrow at the edge. None without finite differences.
     """
     panels = [p for p in panels if any(_is_finite(row.difference) for row in p.rows)]
     if not panels:
         return None
     with styled(axes__spines__left=False):
-        beside = printed_columns(len(panels)) if printed_width() else len(panels)
+        beside = columns_for(len(panels), len(panels))
         lines = panel_lines(len(panels), beside)
         shown = [textwrap.fill(label, LONGEST_LABEL) for label in labels]
         # A label of several lines needs their height.
         pitch = max(0.24, 0.15 * max(label.count("\n") + 1 for label in shown))
-        figure = sized(2.6 + 2.4 * beside, lines * (1.1 + pitch * len(labels)))
+        figure = new_figure(2.6 + 2.4 * beside, lines * (1.1 + pitch * len(labels)))
         grid = figure.subplots(lines, beside, sharey=True, squeeze=False).flatten()
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
@@ -227,13 +183,13 @@ def scatter(panels: Sequence[Panel], name: str) -> Picture | None:
     drawn = [(panel, points) for panel, points in drawn if _differ(points)]
     if not drawn:
         return None
-    beside = printed_columns(len(drawn)) if printed_width() else COLUMNS
+    beside = columns_for(len(drawn))
     size = (9.2, 5.2) if len(drawn) == 1 else (11.8, 4.4)
     with styled():
         lines = panel_lines(len(drawn), beside)
         # A legend of many rows is as high as they are.
         height = max(size[1] * lines, 0.2 * max(len(points) for _, points in drawn))
-        figure = sized(size[0] if beside > 1 else 6.0, height)
+        figure = new_figure(size[0] if beside > 1 else 6.0, height)
         grid = add_panels(figure, len(drawn), beside)
         spots = []
         for axes, (panel, points) in zip(grid, drawn, strict=True):

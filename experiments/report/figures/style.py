@@ -79,16 +79,17 @@ def printed(width: float | None) -> Iterator[None]:
 
 
 def printed_width() -> float | None:
-    """The inches that `printed` figures are wide; None for those of the page."""
+    """Returns the inches that `printed` figures are wide; None for those of the page."""
     return _width.get()
 
 
-def printed_columns(count: int) -> int:
-    """Returns how many of `count` panels stand beside each other in a printed figure."""
-    return max(1, min(count, int((_width.get() or 0) / _NARROWEST_PANEL)))
+def columns_for(count: int, usual: int = COLUMNS) -> int:
+    """Returns how many of `count` panels stand beside each other; `usual` of them on a page."""
+    width = _width.get()
+    return min(count, max(1, int(width / _NARROWEST_PANEL)) if width else usual)
 
 
-def sized(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Returns a figure of these inches, or as wide as print asks, and as high for that."""
     if of_print := _width.get():
         # Text is smaller there, but not by as much.

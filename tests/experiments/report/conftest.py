@@ -13,7 +13,7 @@ FAILED = {"status": "failed", "error": "loss is NaN\nat step 125", "traceback": 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves the figures out of reports, which take most of the time."""
-    without = PageFigures((), {}, (), (), (), (), "", ())
+    without = PageFigures((), (), (), (), (), "", ())
     monkeypatch.setattr(write, "draw_figures", lambda *_: without)
 
 

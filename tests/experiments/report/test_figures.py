@@ -139,25 +139,26 @@ def difference(low, mean, high):
     return Difference(mean, low, high, 0.01, 1.0, 3, 0.1, None)
 
 
-def test_a_forest_has_every_row_and_its_numbers():
-    rows = [
-        ("a <语>", difference(0.001, 0.002, 0.003), "worse", "[1]"),
-        ("near", difference(-0.002, 0.001, 0.004), "none", "[2]"),
-        ("far", difference(-2.0, -1.5, -1.0), "better", "[3]"),
-        ("lost", difference(-np.inf, np.nan, np.inf), "none", "[4]"),
-    ]
-    picture = points.forest(rows, "BLEU", 100)
+def test_a_forest_has_every_row_and_says_its_numbers():
+    rows = {
+        "a <语>": points.Compared(difference(0.001, 0.002, 0.003), "worse"),
+        "near": points.Compared(difference(-0.002, 0.001, 0.004), "undecided"),
+        "far": points.Compared(difference(-2.0, -1.5, -1.0), "better"),
+        "lost": points.Compared(difference(-np.inf, np.nan, np.inf), "undecided"),
+    }
+    panel = points.Forest("BLEU", 100, [*rows.values()])
+    picture = points.forests([*rows], [panel], "forest BLEU")
     shown = texts(picture)
-    beside = [text for text in shown if "[" in text]
-    assert beside == ["[1]  worse", "[2]  none", "[3]  better"]
-    labels = {"a &lt;语&gt;", "near", "far", "BLEU, difference to base"}
-    assert labels <= set(shown) and "lost" not in picture.svg
-    ticks = [
-        text.replace("−", "-") for text in shown if re.fullmatch(r"−?[\d.]+", text)
+    assert {"a &lt;语&gt;", "near", "far", "lost", "BLEU"} <= set(shown)
+    assert [text for *_, text in picture.spots] == [
+        "a <语>: +0.2 [+0.1, +0.3], worse",
+        "near: +0.1 [-0.2, +0.4], undecided",
+        "far: -150 [-200, -100], better",
     ]
+    ticks = [t.replace("−", "-") for t in shown if re.fullmatch(r"−?[\d.]+", t)]
     # The far row does not set the scale.
     assert max(abs(float(tick)) for tick in ticks) < 1
-    assert points.forest(rows[3:], "BLEU") is None
+    assert points.forests(["lost"], [panel._replace(rows=panel.rows[3:])], "x") is None
 
 
 def test_forests_of_metrics_stand_beside_each_other_over_one_list_of_rows():

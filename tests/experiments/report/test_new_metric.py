@@ -92,7 +92,7 @@ def test_differences_are_those_of_its_verdict(report):
         ("markdown", "## Edits, %: differences to base"),
         ("latex", r"& Edits, \% & $-$ base"),
         ("html", "Edits, %: differences to base"),
-        ("html", "Edits, %, difference to base"),
+        ("html", ">Edits, %</text>"),
         ("html", "Edits on the test set, %"),
     ],
 )

@@ -287,7 +287,7 @@ def test_a_row_that_varies_more_than_the_rest_is_named(tmp_path, undrawn):
             scores = np.array([1.2, 80.0, 85.0, 0.8]) + noise
             trials.append(({"model.h": h, "seed": seed}, fakes.finished(*scores), {}))
     written = write_report(fakes.sweep(tmp_path, trials), fakes.REPORTED)
-    (note,) = [n for n in written.table.notes if n.startswith("varies over seeds")]
-    named = re.fullmatch(r"varies .*, and is judged so: h=8 \((\d+) times\)", note)
+    (note,) = [n for n in written.table.notes if n.startswith("more variable")]
+    named = re.fullmatch(r"more variable .*, and judged so: h=8 \((\d+) times\)", note)
     assert 5 < float(named[1]) < 60
-    assert {row.name for row in written.rows if row.varies} == {"h=8"}
+    assert {row.name for row in written.rows if row.times_as_variable} == {"h=8"}

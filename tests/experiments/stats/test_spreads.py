@@ -9,7 +9,7 @@ from experiments.stats.spreads import (
     ODD_TAU,
     USUAL_TAU,
     draw_spreads,
-    hints_of,
+    oddness_of,
 )
 
 pytestmark = pytest.mark.quick
@@ -97,15 +97,15 @@ def test_other_metrics_say_that_a_row_is_odd():
     variances, freedom = odd_in_two_metrics()
     correlation = np.full((3, 3), 0.5)
     np.fill_diagonal(correlation, 1)
-    hints = hints_of(variances, freedom, correlation)
-    assert hints[1].share[-1] > 0.5 > 2 * ODD > hints[1].share[:-1].max()
-    assert hints[1].seen[-1] > 0.5 > hints[1].seen[:-1].max()
+    oddness = oddness_of(variances, freedom, correlation)
+    assert oddness[1].share[-1] > 0.5 > 2 * ODD > oddness[1].share[:-1].max()
+    assert oddness[1].seen[-1] > 0.5 > oddness[1].seen[:-1].max()
     uniforms = (np.arange(4000)[:, None] + 0.5) / 4000 * np.ones((1, 8))
     drawn = [
         draw_spreads(
-            variances[1], freedom[1], uniforms, np.random.default_rng(0), hints=hint
+            variances[1], freedom[1], uniforms, np.random.default_rng(0), oddness=one
         )[0]
-        for hint in (hints[1], None)
+        for one in (oddness[1], None)
     ]
     with_hints, without = np.median(drawn, axis=1)
     # Its own runs say 1.4; the others that it may be 10.
@@ -115,12 +115,12 @@ def test_other_metrics_say_that_a_row_is_odd():
 
 def test_metrics_that_repeat_each_other_say_nothing_more():
     variances, freedom = odd_in_two_metrics()
-    hints = hints_of(variances, freedom, np.ones((3, 3)))
-    for hint in hints:
-        np.testing.assert_allclose(hint.share, ODD)
+    oddness = oddness_of(variances, freedom, np.ones((3, 3)))
+    for one in oddness:
+        np.testing.assert_allclose(one.share, ODD)
     # And nothing is said where one spread is given to all.
-    (hint,) = hints_of(variances[:1], freedom[:1], np.ones((1, 1)), usual_tau=0.0)
-    assert not hint.are_odd.any()
+    (one,) = oddness_of(variances[:1], freedom[:1], np.ones((1, 1)), usual_tau=0.0)
+    assert not one.are_odd.any()
 
 
 @pytest.mark.ci
