@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import numpy as np
@@ -204,12 +205,45 @@ def test_panels_of_a_metric_share_their_scale_and_levels_are_within_it():
     assert {"length=32", "length=64", "accuracy, %", "GRU"} <= set(texts(picture))
 
 
+def scales_of(*panels, metric=BLEU):
+    """The limits of y of panels, each {x: (mean, low, high)}."""
+    drawn = []
+    for values in panels:
+        line = [lines.Point(x, *ends) for x, ends in values.items()]
+        drawn.append(lines.Panel("", metric, [line]))
+    axis = lines.Axis("x", "x")
+    figure = lines.over_setting(drawn, [""], axis, "over x").figure
+    return [axes.get_ylim() for axes in figure.axes]
+
+
+def test_panels_share_a_scale_that_holds_all_intervals_but_one_that_hides_the_rest():
+    usual = {1: (30.0, 28.0, 32.0), 2: (31.0, 29.0, 33.0), 3: (30.0, 27.0, 31.0)}
+    (first, second) = scales_of(usual, dict.fromkeys(usual, (50.0, 49.0, 51.0)))
+    assert first == second and first[0] < 27 and first[1] > 51
+    ((low, high),) = scales_of(usual | {4: (30.0, 0.0, 100.0)})
+    assert 20 < low < 27 and 33 < high < 40
+
+
 def test_a_long_label_of_a_legend_is_whole_on_several_lines():
     label = " ".join(["word"] * 20)
     panel = lines.Panel("", BLEU, [[lines.Point(1, 2.0, 2.0, 2.0)]] * 2)
     picture = lines.over_setting([panel], [label, "b"], lines.Axis("x", "x"), "over x")
     assert sum(text.split().count("word") for text in texts(picture)) == 20
     assert max(map(len, texts(picture))) <= style.LONGEST_LABEL
+
+
+def test_long_labels_of_rows_have_room_for_their_lines():
+    compared = points.Compared(difference(-0.1, 0.1, 0.3), "undecided")
+
+    def height(label):
+        panel = points.Forest("BLEU", 1.0, [compared] * 9)
+        figure = points.forests([label] * 9, [panel], "x").figure
+        # Letters of the rows, from the first to the last.
+        ticks = figure.axes[0].get_yticklabels()
+        boxes = [tick.get_window_extent() for tick in ticks]
+        return [a.y0 - b.y1 for a, b in itertools.pairwise(boxes)]
+
+    assert min(height("short")) > 0 and min(height("word " * 25)) > -1
 
 
 def sized(*sizes, spread=0.0):
@@ -295,3 +329,37 @@ def test_lines_over_a_setting_and_a_map_of_two_say_their_numbers():
     drawn = heat_maps.map_of_two({BLEU: values}, *axes, "h by d_k")
     assert {"10.0", "30.0", "40.5"} <= set(texts(drawn)) and "nan" not in texts(drawn)
     assert drawn.spots[-1][-1] == "h=2, d_k=8: 40.5"
+
+
+def test_labels_of_points_are_within_the_axes_where_there_is_room():
+    names = [f"a rather long name {i}" for i in range(3)]
+    places = zip(names, (1_000, 1_010, 9_000), (2.0, 3.0, 5.0), strict=True)
+    (axes,) = of_size(sized(*places)).figure.axes
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 12
+
+
+def test_many_points_have_a_legend_and_marks_of_their_own():
+    places = [(f"row {i}", 1_000 * (i + 1), 2.0 + i) for i in range(13)]
+    figure = of_size(sized(*places)).figure
+    assert not figure.axes[0].texts
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts] == [f"row {i}" for i in range(13)]
+    styles = {(h.get_color(), h.get_marker()) for h in legend.legend_handles}
+    assert len(styles) == 13
+
+
+def test_print_puts_panels_that_are_too_narrow_below_each_other():
+    panels = [lines.Panel("", BLEU, [[lines.Point(1, 2.0, 2.0, 2.0)] * 2])] * 4
+
+    def places():
+        axis = lines.Axis("x", "x")
+        figure = lines.over_setting(panels, ["a"], axis, "over x").figure
+        return {round(axes.get_position().x0, 2) for axes in figure.axes}
+
+    assert len(places()) == 2
+    with style.printed(3.3):
+        assert len(places()) == 1
+    with style.printed(7.0):
+        assert len(places()) == 2

@@ -133,3 +133,36 @@ def test_a_product_is_told_by_what_it_compares():
         "Against A at the same d_model: B is worse in 4 of 4; C is better in 2 of 4 and "
         "undecided in 2 of 4. The clearest: "
     )
+
+
+@pytest.mark.parametrize(("factor", "bases"), [("d_model", 1), ("systems", 2)])
+def test_what_has_several_bases_or_factors_is_counted(factor, bases):
+    """Of rows against one base both factors differ; of two bases neither is the one."""
+    rows = []
+    for place, (system, d_model) in enumerate(itertools.product("ABC", "123")):
+        made = row(f"{system} {d_model}", (0.3, 0.1), words=("worse",) * 2)
+        base = 0 if bases == 1 else place % 3 + 3 * (place < 6)
+        if place == base:
+            made = dataclasses.replace(made, differences={}, verdicts={})
+        parts = {"systems": system, "d_model": d_model}
+        rows.append(dataclasses.replace(made, parts=parts, base=base))
+    text = finding(rows, METRICS)
+    assert "Against" not in text and re.match(r"\d of \d rows differ", text)
+
+
+def test_a_product_says_what_diverged_and_what_is_equal():
+    rows = []
+    said = {"B": ("equal within 1",) * 2, "C": ("worse", "diverged in 1 of 2 runs")}
+    for system, i in itertools.product("ABCD", range(4)):
+        words = said.get(system, ("worse",) * 2)
+        made = row(f"{system} {i}", (0.3, 0.1), words=words)
+        if system == "A":
+            made = dataclasses.replace(made, differences={}, verdicts={})
+        parts = {"systems": system, "d_model": str(i)}
+        rows.append(dataclasses.replace(made, parts=parts, base=i))
+    diverged = dataclasses.replace(rows[8], verdicts={"bleu": Verdict("diverged in 1")})
+    text = finding([*rows[:8], diverged, *rows[9:]], METRICS)
+    assert text.startswith(
+        "Against A at the same d_model: B is equal in 4 of 4; C is worse in 3 of 4 and "
+        "diverged in 1 of 4; D is worse in 4 of 4. "
+    )

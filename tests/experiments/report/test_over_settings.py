@@ -96,14 +96,26 @@ def test_a_product_without_numbers_has_names_along_the_axis(tmp_path):
     assert picture.spots[1][-1] == "none, score=dot: 1.405"
 
 
-def test_a_task_marks_chance_and_the_best_possible(tmp_path):
+@pytest.mark.parametrize("others", [0.25, 0.5])
+def test_a_task_marks_chance_and_the_best_possible(tmp_path, others):
     trials = []
     for d_k in (4, 16, 64):
-        result = fakes.finished(1.2) | {"accuracy": 0.5, "chance": 0.25}
-        trials.append(({"model.d_k": d_k, "seed": 0}, result, {}))
+        for seed in (0, 1):
+            chance = 0.25 if d_k == 4 else others
+            result = fakes.finished(1.2) | {
+                "accuracy": 0.5 + seed / 10,
+                "chance": chance,
+            }
+            trials.append(({"model.d_k": d_k, "seed": seed}, result, {}))
     results = read_results(fakes.sweep(tmp_path, trials), (PERPLEXITY, ACCURACY))
     (picture,) = pictures_over_settings(compare_rows(results), results.metrics)
-    assert picture.svg.count(">chance<") == picture.svg.count(">best possible<") == 1
+    perplexity, accuracy = picture.figure.axes
+    marked = {text.get_text(): text.get_position()[1] for text in accuracy.texts}
+    # Rows of several chances have no one line for it.
+    assert marked == ({"chance": 25, "best possible": 100} if others == 0.25 else {})
+    assert not perplexity.texts
+    dots = [line for line in accuracy.lines if line.get_linestyle() == "None"]
+    assert [list(line.get_ydata()) for line in dots] == [pytest.approx([50, 60])] * 3
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,10 @@ def test_the_map_beside_the_first_is_of_the_row_that_differs_most(rows):
     assert maps[0].label == "base"
     assert maps[first_beside(maps, rows)].label in ("(A) h=1", "big")
     assert first_beside(maps[:1], rows) is None
+    # A run of another corpus kept none of the first one's sentences.
+    beside = first_beside(maps, rows)
+    kept = maps[beside].examples
+    other = [dataclasses.replace(example, source="else") for example in kept]
+    changed = [*maps]
+    changed[beside] = maps[beside]._replace(examples=other)
+    assert first_beside(changed, rows) not in (None, beside)
