@@ -11,7 +11,7 @@ import numpy as np
 _FEWEST_ROWS = 4
 """Rows from which on the effects of seeds are taken out."""
 
-_FITS = 3
+_FITS = 4
 """Times that they are, with the weights that the time before gave."""
 
 _LEAST_FREEDOM = 1.9
@@ -98,10 +98,14 @@ def fit_rows(column: Column, originals: np.ndarray) -> Fit | None:
     blocks = present.any(1).sum() >= _FEWEST_ROWS
     weights = present.any(1).astype(float)
     # Then rows that vary less count more in the effects of seeds.
-    for _ in range(_FITS if blocks else 1):
+    for fit in range(_FITS if blocks else 1):
         solution = _least_squares(values, present, weights, blocks)
         means, residuals, leverages = solution[:3]
         freedom = np.where(present, 1 - leverages, 0).sum(1)
+        if blocks and fit == 0:
+            # What a row that varies much more has given to all others is their median.
+            has_runs = present.any(0)
+            residuals[:, has_runs] -= np.nanmedian(residuals[:, has_runs], 0)
         squares = np.nansum(residuals**2, 1)
         freedom = np.where(
             (runs > 1) & (freedom > 1e-9) & ~column.at_bound, freedom, 0.0

@@ -2,15 +2,18 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.errors import UserError
 from experiments.evaluation.metrics import BLEU, CHRF, PERPLEXITY
-from experiments.report import comparison
+from experiments.report import comparison, table
 from experiments.report.finding import finding
 from experiments.report.questions import Group, Question, groups_of, pairs_of
+from experiments.report.table import VERDICTS, result_table
+from experiments.report.trial_files import Results
 from experiments.stats.sequential import Budget, Plan
 from tests.experiments.report.test_comparison import nothing_kept, row
 
@@ -143,6 +146,32 @@ def test_rows_are_judged_against_their_partners_and_the_finding_says_so():
     text = finding(rows, [BLEU])
     assert "mine.py:Own 4 is better than scaled_dot 4: BLEU is 3.00 higher" in text
     assert "mine.py:Own 16 is better than base: BLEU is 3.00 higher" in text
+
+
+def test_a_table_says_the_base_of_a_row_where_its_factors_do_not(monkeypatch):
+    bleus = lambda settings, seed: 20.0 + settings["model.d_k"] + 0.1 * seed
+
+    def verdicts():
+        question = Question("score=scaled_dot", ("d_k",))
+        rows = comparison.compare(
+            product(SCORES, bleus), nothing_kept, [BLEU], question=question
+        )
+        found = result_table(Results(Path("."), (), metrics=(BLEU,)), rows)
+        return found.results.column(VERDICTS)
+
+    assert not any("(against" in text for text in verdicts())
+    # A table that is no product has sentences for names.
+    monkeypatch.setattr(table, "factors_of", lambda rows: {})
+    assert verdicts()[-1].endswith("(against scaled_dot 8)")
+
+
+def test_a_factor_with_the_name_of_another_column_is_told_from_it():
+    rows = [
+        dataclasses.replace(row_, parts={"seeds": str(i // 3), "d_k": str(i % 3)})
+        for i, row_ in enumerate(product(SCORES))
+    ]
+    found = result_table(Results(Path("."), (), metrics=(BLEU,)), rows)
+    assert found.results.headings[:4] == ("by seeds", "d_k", "seeds", "parameters")
 
 
 def test_seeds_go_where_the_question_is_open():

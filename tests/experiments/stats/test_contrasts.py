@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.stats.contrasts import contrast
-from experiments.stats.least_squares import Column, Pairs
+from experiments.stats.contrasts import contrast, odd_rows
+from experiments.stats.least_squares import Column, Pairs, fit_rows
 from experiments.stats.variance_stabilising import ROOT_CROSS_ENTROPY, SHARE
 
 pytestmark = pytest.mark.quick
@@ -341,6 +341,22 @@ def test_an_odd_row_leaves_the_intervals_of_others_nearly_as_they_were():
     result = judged(odd)
     wider = (width(result) / width(plain))[1:9]
     assert np.median(wider) < 1.6
+
+
+def test_an_odd_row_does_not_count_in_the_effects_of_seeds():
+    values = table(5, 5, 4)
+    values[4] *= 1000
+    fit = fit_rows(column(values), np.arange(5))
+    alone = fit_rows(column(values[:4]), np.arange(4))
+    # They are of other weights, of as many runs: by less than three variances differ.
+    np.testing.assert_allclose(fit.variances[:4], alone.variances, rtol=0.4)
+
+
+def test_rows_that_vary_alike_are_not_named_as_more_variable():
+    tables = [[column(table(seed, 8, 3)) for seed in (i, i + 100)] for i in range(40)]
+    named = [odd_rows(columns) for columns in tables]
+    # By luck alone a row of three runs looks like one at times.
+    assert sum(map(bool, named)) <= 2
 
 
 # Several bases

@@ -113,6 +113,13 @@ def test_other_metrics_say_that_a_row_is_odd():
     np.testing.assert_allclose(with_hints[:-1], without[:-1], rtol=0.1)
 
 
+def test_a_row_that_varies_less_in_other_metrics_is_not_taken_for_odd():
+    variances, freedom = odd_in_two_metrics(6)
+    variances[:, -1] = 1e-3
+    oddness = oddness_of(variances, freedom, np.eye(3))
+    assert all(one.share[-1] > 2 * ODD and not one.are_odd.any() for one in oddness)
+
+
 def test_metrics_that_repeat_each_other_say_nothing_more():
     variances, freedom = odd_in_two_metrics()
     oddness = oddness_of(variances, freedom, np.ones((3, 3)))
