@@ -9,8 +9,8 @@ A new normaliser is one class:
     class SquaredReLU:
         '''w = max(0, s)² / n_i'''
 
-        def __call__(self, s):
-            return jnp.maximum(s, 0) ** 2 / attn.normalisers.count(s)
+        def weights(self, s, n):
+            return jnp.maximum(s, 0) ** 2 / n
 
 or, where weights are exponentials over their sum, one that defines `exponents`, as `Softmax`
 does: kernels then keep a single number for each query.
@@ -50,6 +50,9 @@ def normaliser(cls: type[T]) -> type[T]:
         no probabilities to sample by. The default is True.
       by_score: False states that a greater score need not have the greater weight, so that
         no key is the best by its score. The default is True.
+      weights(s, n): the same as __call__, which it then gives, number by number: n (n, 1) is
+        the number of keys that each query sees, 1 where it sees none. Kernels need no row
+        as a whole then.
       fused(n): states that `exponents(s)` is (f · s, r), and returns f and r, None for 1
         and −inf, so that kernels can use a fused softmax. n (B, N, H), or 1 for H, is the
         number of keys that each query sees; parameters are (1, 1, H).
@@ -57,6 +60,8 @@ def normaliser(cls: type[T]) -> type[T]:
     made: Any = pytree(cls)
     if hasattr(made, "exponents"):
         made.__call__ = lambda self, s: softmax(*self.exponents(s))[0]
+    elif hasattr(made, "weights"):
+        made.__call__ = lambda self, s: self.weights(s, count(s))
     if not hasattr(made, "init"):
         made.init = classmethod(lambda cls, key, h: cls())
     if not hasattr(made, "sums_to_one"):
@@ -199,8 +204,8 @@ class Sigmoid:
         """Returns a normaliser with this bias, which is not trained."""
         return cls(bias)
 
-    def __call__(self, s):
-        bias = -jnp.log(count(s)) if self.bias is None else self.bias
+    def weights(self, s, n):
+        bias = -jnp.log(n) if self.bias is None else self.bias
         return jax.nn.sigmoid(s + jnp.asarray(bias, s.dtype))
 
 
@@ -210,8 +215,8 @@ class ReLU:
 
     sums_to_one = False
 
-    def __call__(self, s):
-        return jax.nn.relu(s) / count(s)
+    def weights(self, s, n):
+        return jax.nn.relu(s) / n
 
 
 @normaliser

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from attn.functions import traced_as
 from attn.jax_versions import apply_linear
 
 # A pass reads and writes all N·M sums, so several units share it.
@@ -19,8 +20,12 @@ GROUP = 2
 """The number of units summed in one pass."""
 
 
+def _of_features(x, w, b, v):
+    return (v * jnp.maximum(w * x[..., None] + b, 0)).sum(-1)
+
+
 @jax.custom_jvp
-def relu_sum(
+def _relu_sum(
     x: Float[ArrayLike, "N M"],
     w: Float[ArrayLike, "F"],
     b: Float[ArrayLike, "F"],
@@ -36,10 +41,13 @@ def relu_sum(
     return jax.lax.scan(add, _zeros(x, w, b, v), _grouped(w, b, v))[0]
 
 
-@relu_sum.defjvp
+@_relu_sum.defjvp
 def _relu_sum_jvp(primals, tangents):
     tangent = apply_linear(functools.partial(_tangent, *primals), *tangents)
-    return relu_sum(*primals), tangent
+    return _relu_sum(*primals), tangent
+
+
+relu_sum = traced_as(_of_features, _relu_sum)
 
 
 def _tangent(x, w, b, v, d_x, d_w, d_b, d_v):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn.functions import traced_as
 from attn.jax_versions import apply_linear
 from attn.platforms import features_of_gradient
 from attn.pytrees import AnyArray
@@ -29,8 +30,12 @@ Of the sum of larger ones float32 keeps three digits at most.
 """
 
 
+def _of_features(a, b, v):
+    return (jnp.tanh(a.T[:, None] + b.T[None]) * v).sum(-1)
+
+
 @jax.custom_jvp
-def tanh_sum(
+def _tanh_sum(
     a: Float[AnyArray, "A N"],
     b: Float[AnyArray, "A M"],
     v: Float[AnyArray, "A"],
@@ -54,10 +59,13 @@ def tanh_sum(
     return jax.lax.scan(add, start, jnp.arange(groups))[0]
 
 
-@tanh_sum.defjvp
+@_tanh_sum.defjvp
 def _tanh_sum_jvp(primals, tangents):
     tangent = apply_linear(functools.partial(_tangent, *primals), *tangents)
-    return tanh_sum(*primals), tangent
+    return _tanh_sum(*primals), tangent
+
+
+tanh_sum = traced_as(_of_features, _tanh_sum)
 
 
 def _tangent(a, b, v, d_a, d_b, d_v):

@@ -68,7 +68,7 @@ def fused(
 
 
 def _forward(form, q, k, v, seen, rest):
-    out, lse = _over_batch(functools.partial(_values, form))(q, k, v, seen)
+    out, lse = over_batch(functools.partial(_values, form))(q, k, v, seen)
     if rest is not None:
         lse, own = jnp.logaddexp(lse, rest), lse
         share = jnp.moveaxis(jnp.exp(own - lse), 1, 2)
@@ -91,7 +91,7 @@ def _backward(form, kept, cotangents):
     if d_lse is not None:
         q, k, v = map(_with_features, (q, k, v))
         out, g = _with_lse_gradient(out, g, d_lse)
-    gradients = _over_batch(functools.partial(_gradients, form))(
+    gradients = over_batch(functools.partial(_gradients, form))(
         q, k, v, seen, out, lse, g
     )
     d_q, d_k, d_v = (x[..., :width] for x in gradients)
@@ -120,7 +120,7 @@ def _with_features(x, feature=None):
     return jnp.pad(x, [*more, (0, missing)])
 
 
-def _over_batch(function: Callable) -> Callable:
+def over_batch(function: Callable) -> Callable:
     """Returns the function of arrays (B, …) with maps folded into B.
 
     An axis of B with length 1 stands for all examples.

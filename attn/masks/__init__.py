@@ -213,6 +213,15 @@ class Mask:
                     f"the mask's {name} of shape {shape} does not fit ({letters}) = {full}"
                 )
 
+    @property
+    def has_pairs(self) -> bool:
+        """Tells whether a part has an array of queries and keys, (N, M), itself."""
+        return any(
+            any(mask.has_pairs for mask in masks_of(part))
+            or any({"N", "M"} <= set(axes) for axes in part.core_axes.values())
+            for part in self.parts
+        )
+
     def reach(self) -> tuple[int | None, int | None]:
         """Returns (left, right): query i sees no key before i − left or after i + right.
 

@@ -48,6 +48,9 @@ def bias(cls: type[T]) -> type[T]:
     without the axis H. The class attribute `trained`, True unless given, states whether a
     model trains its arrays.
 
+    `by_distance(d)` may say that the bias is a function of j − i: it returns what one head
+    adds at distances d (w,). Kernels that make their tiles of that need no lookup of pairs.
+
     `sides(n, m)` may say that under a causal mask the bias is a number for each of n
     queries plus one for each of m keys, which fused kernels can take: it returns both,
     broadcastable to (*B, n, H) and (*B, m, H), or None where that does not hold.
@@ -81,6 +84,12 @@ class RelativeBias:
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         """Returns what one head adds to the scores of queries i and keys j."""
+        # The gradient of table[j − i] would scatter n·m numbers.
+        steps = jnp.arange(1 - i.shape[0], j.shape[0])
+        return _toeplitz(self.by_distance(j[0] - i[0] + steps), i.shape[0])
+
+    def by_distance(self, distances: Int[Array, "w"]) -> Float[Array, "w"]:
+        """Returns what one head adds where j − i are these distances."""
         table = head_parameter("table", self.table, ndim=1)
         if table.shape[0] % 2 == 0:
             raise ValueError(
@@ -88,10 +97,7 @@ class RelativeBias:
                 "for −r to r"
             )
         r = table.shape[0] // 2
-        # The gradient of table[j − i] would scatter n·m numbers.
-        steps = jnp.arange(1 - i.shape[0], j.shape[0])
-        diagonals = j[0] - i[0] - self.offset + steps
-        return _toeplitz(table[jnp.clip(diagonals, -r, r) + r], i.shape[0])
+        return table[jnp.clip(distances - self.offset, -r, r) + r]
 
 
 @bias
@@ -122,12 +128,20 @@ class BucketBias:
 
     def tile(self, i: Int[Array, "n"], j: Int[Array, "m"]) -> Float[Array, "n m"]:
         """Returns what one head adds to the scores of queries i and keys j."""
+        return self._relative.tile(i, j)
+
+    def by_distance(self, distances: Int[Array, "w"]) -> Float[Array, "w"]:
+        """Returns what one head adds where j − i are these distances."""
+        return self._relative.by_distance(distances)
+
+    @property
+    def _relative(self) -> RelativeBias:
+        """The same with a number for each distance, so that its gradient is cheap too."""
         table = head_parameter("table", self.table, ndim=1)
         buckets = bucket_of_distance(
             table.shape[0], self.bidirectional, self.max_distance
         )
-        # As a number for each distance, so that buckets get the cheap gradient as well.
-        return RelativeBias(table[np.array(buckets)], self.offset).tile(i, j)
+        return RelativeBias(table[np.array(buckets)], self.offset)
 
 
 # Cached, because the powers are of large integers and every trace asks again.

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from attn.arithmetic import Products
 from attn.cache import ancestors, write_entries
 from attn.context import Context
+from attn.lookup import of_neighbours
 from attn.masks import spread
 from attn.positions.base import Positions
 from attn.positions.biases import bias
@@ -68,8 +69,7 @@ class ForgetBias:
         """Returns what one head of one example adds to the scores of queries i, keys j."""
         # The last block asks for queries past the end, whose results are cut off.
         c_i = jnp.take(self.of_queries, i, mode="clip")
-        # j is a run of neighbours, so a slice does what would take a gather.
-        c_j = jax.lax.dynamic_slice_in_dim(self.of_keys, j[0], j.shape[0])
+        c_j = of_neighbours(self.of_keys, j)
         change = c_i[:, None] - c_j[None]
         # By the side and not by the sign, which rounding may lose and with it the gradient.
         return jnp.where(j[None] <= i[:, None], change, -change)

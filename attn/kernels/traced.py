@@ -1,0 +1,348 @@
+"""Attention by kernels that trace scores, masks, biases and dropout into their tiles.
+
+What `pairs` leaves outside of the tiles is computed here, by JAX, with its derivatives; a
+kernel computes a loop over tiles, and gradients of what it was given. B examples, N queries,
+M keys, H heads of queries, J heads of keys and values, V = d_v.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn.kernels.fused import only_first_derivatives, over_batch
+from attn.kernels.pairs import Program, program_of
+from attn.kernels.reference import Taint, by_head
+from attn.kernels.tile import Tile
+from attn.masks import Mask
+from attn.normalisers import scaled
+from attn.pytrees import AnyArray, at_least_float32, map_leading
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """What is compiled in."""
+
+    scores: Program
+    """Gives exponents or, where the normaliser says no more, weights."""
+    drop: Program | None
+    """Gives what a weight is multiplied with."""
+    has_exponents: bool
+    kernel: Any
+    """A module with `forward` and `backward`."""
+    blocks: tuple[int, int]
+    """The queries and keys of a tile."""
+    queries: int
+    heads: int
+    interpret: Any = False
+
+
+class Operands(NamedTuple):
+    """The arrays of a kernel, each (b, h, …) with b = B or 1 and h = H, J or 1."""
+
+    v: Float[Array, "B J M V"]
+    scores: list[Array]
+    """The atoms of the scores."""
+    drop: list[Array]
+    given: list[Array]
+    """(b, h, N, M), or (b, h, N + M) with a number for each distance j − i from 1 − N on,
+    with the padding of N and M to whole blocks."""
+    shown: Array
+    """(b, h, queries' blocks, keys' blocks): whether a query of the block sees a key."""
+
+
+class Cannot(Exception):
+    """Raised where a kernel of this kind cannot serve; the message says why."""
+
+
+def traced(
+    q: Float[AnyArray, "*B N H K"],
+    k: Float[AnyArray, "*B M J L"],
+    v: Float[AnyArray, "*B M J V"],
+    *,
+    kernel: Any,
+    blocks: tuple[int, int],
+    with_lse: bool,
+    is_finite: bool,
+    interpret: Any = False,
+    normaliser: Any,
+    **values: Any,
+) -> list[Array]:
+    """Computes `attn.attention` by a kernel; with `with_lse` its LSE follows the output.
+
+    Raises:
+      Cannot: a normaliser of whole rows.
+      Untraceable: a score, mask or bias that is more than numbers of pairs.
+    """
+    batch = q.shape[:-3]
+    (q, k, v), by_name = by_head(q, k, v, normaliser=normaliser, **values)
+    q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
+    form, operands, rest = _taken_apart(
+        q, k, v, by_name, kernel, blocks, is_finite, interpret
+    )
+    out, lse = _attention(form, operands, rest)
+    results = [out.astype(v.dtype), lse] if with_lse else [out.astype(v.dtype)]
+    return [
+        jnp.moveaxis(x, 1, 2).reshape(*batch, x.shape[2], x.shape[1], *x.shape[3:])
+        for x in results
+    ]
+
+
+def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
+    """Returns the form, the operands and what else is in the denominator, (b, H, N)."""
+    n, m = q.shape[2], k.shape[2]
+    mask, bias, normaliser = (values[name] for name in ("mask", "bias", "normaliser"))
+    taint = None, None
+    if not is_finite:
+        taint, (q, k, v) = _cleaned(q, k, v)
+    sight = _sight(mask, n, m, blocks)
+    has_exponents = hasattr(normaliser, "exponents")
+    factor = rest = None
+    if has_exponents:
+        factor, rest = _fused(normaliser, sight.count)
+    elif not hasattr(normaliser, "weights"):
+        name = type(normaliser).__name__
+        raise Cannot(f"{name} makes weights of a whole row of scores")
+    given = {}
+    if hasattr(bias, "by_distance"):
+        given["bias"] = _diagonals(bias, *(_padded(*x) for x in ((n, blocks[0]), (m, blocks[1]))))
+        bias = None
+    if mask.has_pairs:
+        given["visible"] = sight.visible
+        mask = Mask()
+    if bias is not None and not hasattr(bias, "tile"):
+        given["bias"] = jnp.broadcast_to(bias, (*bias.shape[:2], n, m))
+        bias = None
+    of_queries = jnp.arange(n)[None, None], q, taint[0], factor, sight.count
+    of_keys = jnp.arange(m)[None, None], k, taint[1]
+    shared = values["score"], normaliser, mask, bias
+
+    def scores(queries, keys, shared, tiles):
+        i, q, q_taint, factor, count = queries
+        j, k, k_taint = keys
+        score, normaliser, mask, bias = shared
+        named = dict(zip(given, tiles, strict=True))
+        score, q, k = score.prepare(q, k)
+        tile = Tile(
+            score=score,
+            normaliser=normaliser,
+            q=q,
+            k=k.T,
+            v=None,
+            taint=None if q_taint is None else Taint(q_taint, k_taint),
+            bias=named.get("bias", bias),
+            mask=mask,
+            drop=None,
+            i=i,
+            runs=(j,),
+            columns=None,
+        )
+        s = tile.scores()
+        if "visible" in named:
+            s = jnp.where(named["visible"], s, -jnp.inf)
+        if factor is not None:
+            s = scaled(s, factor[:, None])
+        return (s if has_exponents else normaliser.weights(s, count[:, None]),)
+
+    program, atoms = _program(
+        scores, of_queries, of_keys, shared, [x.dtype for x in given.values()]
+    )
+    drop, of_drop = None, []
+    if values["drop"] is not None:
+
+        def kept(queries, keys, shared, tiles):
+            ones = jnp.ones((len(queries[0]), len(keys[0])))
+            return (shared.tile(ones, queries[0], keys[0], m),)
+
+        drop, of_drop = _program(kept, of_queries[:1], of_keys[:1], values["drop"], ())
+        of_drop = [jax.lax.stop_gradient(x) for x in of_drop]
+    sizes = q.shape[2], q.shape[1]
+    form = Form(program, drop, has_exponents, kernel, blocks, *sizes, interpret)
+    operands = Operands(v, atoms, of_drop, list(given.values()), sight.shown)
+    return form, operands, rest
+
+
+def _program(function, queries, keys, shared, given):
+    """Takes a function of one head apart, whose arguments are (b, h, …); returns atoms too."""
+    one = [jax.tree.map(_of_one_head, x) for x in (queries, keys, shared)]
+    program = program_of(function, *one, tuple(given))
+    leaves = jax.tree.leaves((queries, keys, shared))
+    atoms = []
+    for atom, (places, compute) in zip(program.atoms, program.outside, strict=True):
+        if atom.is_place:
+            atoms.append(jnp.zeros((1, 1, 0), jnp.int32))
+        else:
+            atoms.append(_by_head_of(compute, [leaves[place] for place in places]))
+    return program, atoms
+
+
+def _of_one_head(x):
+    return jax.ShapeDtypeStruct(x.shape[2:], x.dtype)
+
+
+def _by_head_of(function, leaves):
+    """Maps a function of one head over leaves (b, h, …)."""
+    heads = {x.shape[1] for x in leaves} - {1}
+    if len(heads) > 1:
+        # Keys that several heads share, and what each of these makes of them.
+        h = max(heads)
+        leaves = [
+            x.repeat(h // x.shape[1], axis=1) if x.shape[1] > 1 else x for x in leaves
+        ]
+    if not leaves:
+        return function()[None, None]
+    return map_leading(functools.partial(map_leading, function), *leaves)
+
+
+def _cleaned(q, k, v):
+    """Returns NaN for each token that holds NaN or Inf, and all with 0 in their place."""
+    dtype = at_least_float32(v.dtype)
+    finite = [jnp.isfinite(x).all(-1) for x in (q, k, v)]
+    taint = [
+        jnp.where(x, 0, jnp.nan).astype(dtype)
+        for x in (finite[0], finite[1] & finite[2])
+    ]
+    return taint, [jnp.where(jnp.isfinite(x), x, 0) for x in (q, k, v)]
+
+
+def _padded(size, block):
+    return -(-size // block) * block
+
+
+def _diagonals(bias, n, m):
+    """Returns what a bias adds at each distance, (b, h, n + m)."""
+
+    def of_head(bias):
+        return bias.by_distance(jnp.arange(n + m) - (n - 1))
+
+    return map_leading(functools.partial(map_leading, of_head), bias)
+
+
+def _fused(normaliser, count):
+    """Returns the factor (b, h, N) of the exponents and the rest (b, h, 1); None for neither."""
+
+    def of_head(normaliser, count):
+        return jax.tree.map(jnp.asarray, normaliser.fused(count))
+
+    factor, rest = map_leading(
+        functools.partial(map_leading, of_head), normaliser, count
+    )
+    if rest is not None:
+        rest = jnp.broadcast_to(
+            rest.reshape(*rest.shape[:2], -1), (*rest.shape[:2], count.shape[2])
+        ).astype(count.dtype)
+    return factor, rest
+
+
+class Sight(NamedTuple):
+    """What queries see, (b, h, …) with an axis of 1 where all see the same."""
+
+    count: Float[Array, "b h N"]
+    """The number of keys, and 1 where a query sees none."""
+    shown: Array
+    """(b, h, queries' blocks, keys' blocks)."""
+    visible: Any
+    """(b, h, N, M) of a mask that is an array already."""
+
+
+def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
+    size, width = blocks
+    rows, columns = -(-n // size), -(-m // width)
+
+    def of_block(mask, t):
+        i = t * size + jnp.arange(size)
+        seen = mask.tile(jnp.minimum(i, n - 1), jnp.arange(m)) & (i < n)[:, None]
+        padded = jnp.pad(seen, ((0, 0), (0, columns * width - m)))
+        shown = padded.reshape(size, columns, width).any((0, 2))
+        return seen.sum(1), shown
+
+    def of_head(mask):
+        # Block by block, as all at once are N·M numbers.
+        of_mask = functools.partial(of_block, mask)
+        count, shown = jax.lax.map(of_mask, jnp.arange(rows))
+        return count.reshape(-1)[:n], shown
+
+    leaves = jax.tree.leaves(mask)
+    if leaves:
+        count, shown = map_leading(functools.partial(map_leading, of_head), mask)
+    else:
+        count, shown = (x[None, None] for x in of_head(mask))
+    visible = None
+    if mask.has_pairs:
+        whole = lambda mask: mask.tile(jnp.arange(n), jnp.arange(m))
+        visible = map_leading(functools.partial(map_leading, whole), mask)
+    return Sight(jnp.maximum(count, 1).astype(jnp.float32), shown, visible)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(form: Form, operands: Operands, rest: Array | None):
+    """Returns the output (B, H, N, V) and, of exponents, the LSE (B, H, N), both wide."""
+    return _forward(form, operands, rest)[0]
+
+
+def _forward(form, operands, rest):
+    operands = only_first(operands)
+    out, lse = over_batch(functools.partial(_values, form))(operands.v, operands)
+    if rest is not None:
+        lse, own = jnp.logaddexp(lse, rest), lse
+        out = out * jnp.exp(own - lse)[..., None]
+    return (out, lse), (operands, rest, out, lse)
+
+
+def _values(form, v, operands):
+    return form.kernel.forward(form, operands._replace(v=v))
+
+
+def _backward(form, kept, cotangents):
+    operands, rest, out, lse = kept
+    g, d_lse = cotangents
+    d_rest = None
+    delta = None
+    if form.has_exponents:
+        # Of another denominator the kernel gives the right gradients, as it takes weights
+        # from the LSE and Σ w dw from the output.
+        delta = (g * out).sum(-1) - d_lse
+        if rest is not None:
+            d_rest = _summed(-jnp.exp(rest - lse) * delta, rest)
+    operands, g = only_first((operands, g))
+    gradients = over_batch(functools.partial(_gradients, form))(
+        operands.v, operands, g, lse, delta
+    )
+    gradients = jax.tree.map(_like, operands, gradients)
+    return gradients, d_rest
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _gradients(form, v, operands, g, lse, delta):
+    return form.kernel.backward(form, operands._replace(v=v), g, lse, delta)
+
+
+def _like(x, gradient):
+    """Returns the gradient (B, H, …) of an operand (b, h, …); integers have none."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return np.zeros(x.shape, jax.dtypes.float0)
+    return _summed(gradient, x).astype(x.dtype)
+
+
+def _summed(gradient, x):
+    """Adds up what examples and heads share of x."""
+    b, h = x.shape[:2]
+    shape = gradient.shape
+    parts = gradient.reshape(b, shape[0] // b, h, shape[1] // h, *shape[2:])
+    return parts.sum((1, 3)).reshape(b, h, *shape[2:])
+
+
+def only_first(tree: Any) -> Any:
+    """Returns the tree; what would differentiate it again raises NotImplementedError."""
+    return jax.tree.map(
+        lambda x: (
+            only_first_derivatives(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        ),
+        tree,
+    )
