@@ -518,10 +518,12 @@ def _put_given(at, out, x):
         out[0, 0] = x.astype(out.dtype)
         return
     x = jnp.concatenate([x, jnp.zeros((n, n), x.dtype)], 1)
-    # Diagonals become columns.
-    rolled = pltpu.roll(x, n - 1, 1, stride=n + m - 1, stride_axis=0)
+    # Diagonals become columns: row r moves by n - 1 - r, which a strided roll cannot do.
+    moves = n - 1 - jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    for bit in range((n - 1).bit_length()):
+        x = jnp.where(moves >> bit & 1 == 1, pltpu.roll(x, 1 << bit, 1), x)
     at_distances = (0, 0, 0, slice(None), pl.ds(at.first_distance, n + m))
-    out[at_distances] += rolled.sum(0, keepdims=True)
+    out[at_distances] += x.sum(0, keepdims=True)
 
 
 def _dropped(form, at, ins, w):
