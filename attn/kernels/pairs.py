@@ -49,7 +49,16 @@ POINTWISE = {
         "tanh",
     ),
     *("xor", "stop_gradient", "bitcast_convert_type", "reduce_precision", "atan2"),
-    *("optimization_barrier", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt"),
+    *(
+        "one_minus_square",
+        "optimization_barrier",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "cbrt",
+    ),
 }
 """Primitives that make a number of numbers at the same place."""
 CHEAP = {
@@ -518,7 +527,7 @@ class _Parts:
             raise Untraceable(
                 f"dot_general of {sides[0]} and {sides[1]} is no product of a query and a key"
             )
-        by_side = dict(zip(sides, node.inputs, strict=True))
+        by_side = dict(zip(sides, map(_narrow, node.inputs), strict=True))
         queries, keys = (
             self._place_of_atom(by_side[side], True, is_factor=True)[1]
             for side in ("queries", "keys")
@@ -603,6 +612,16 @@ class _Parts:
             function = functools.partial(_atom_of, ref, twin, atom, nodes)
             outside.append((places, function))
         return tuple(outside)
+
+
+def _narrow(ref):
+    """Returns a factor as it was before it was widened, which a product need not see."""
+    while isinstance(ref, _Ref) and ref.node.name == "convert_element_type":
+        (before,) = ref.node.inputs
+        if not (_is_float(before.aval) and before.aval.dtype.itemsize == 2):
+            break
+        ref = before
+    return ref
 
 
 def _inputs_of(ref):

@@ -113,9 +113,7 @@ def backward(
         tile = _Tile(form, at, ins.scores, sums)
         d_given = pull_back(form.scores, tile, _given(form, at, ins), values, [d_x])
         if at.by_queries:
-            for place, out in zip(
-                plan.of_given, outs[len(wanted) :], strict=True
-            ):
+            for place, out in zip(plan.of_given, outs[len(wanted) :], strict=True):
                 _put_given(at, out, d_given[place])
         else:
             w = _dropped(form, at, ins, w)

@@ -109,7 +109,9 @@ def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
         raise Cannot(f"{name} makes weights of a whole row of scores")
     given = {}
     if hasattr(bias, "by_distance"):
-        given["bias"] = _diagonals(bias, *(_padded(*x) for x in ((n, blocks[0]), (m, blocks[1]))))
+        given["bias"] = _diagonals(
+            bias, *(_padded(*x) for x in ((n, blocks[0]), (m, blocks[1])))
+        )
         bias = None
     if mask.has_pairs:
         given["visible"] = sight.visible

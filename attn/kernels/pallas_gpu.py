@@ -1,0 +1,555 @@
+"""Attention on Hopper: loops over tiles that `traced` has taken apart, by Pallas' Mosaic GPU.
+
+A program of the grid has the rows of a tile, a block of queries or, for the gradients of
+keys, a block of keys, and goes over the blocks of the others, the columns, of which one sees
+the other. Factors of products come to shared memory by bulk copies, which run ahead of the
+products; numbers of rows stay in registers. n rows and m columns of a tile, F features.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float
+
+from attn.kernels.pairs import compute, pull_back, results
+from attn.kernels.rewritten import RULES
+
+LEAST = -1e37
+"""Stands for a maximum of −inf, of which two have no difference."""
+SLOTS = 2
+"""Blocks of columns in shared memory."""
+LAYOUT = plgpu.Layout.WGMMA
+UNIT = 64
+"""Features of factors come in multiples of this, 128 bytes of half precision."""
+
+
+def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
+    """Returns the output (B, H, N, V) and the LSE (B, H, N), None of weights."""
+    plan = _Plan(form, operands, by_queries=True)
+    width = plan.v.shape[-1]
+
+    def start(at):
+        return plan.zeros(at, width), at.full(LEAST), at.full(0.0)
+
+    def step(at, carry):
+        acc, top, total = carry
+        w, _ = _scores(at)
+        if form.has_exponents:
+            high = jnp.maximum(top, w.max(axis=1))
+            w = jnp.exp(w - at.spread(high))
+            shrink = jnp.exp(top - high)
+            total = total * shrink + w.sum(axis=1)
+            acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
+            top = high
+        w = _dropped(at, w)
+        return at.added(acc, w.astype(plan.v.dtype), at.columns["v"]), top, total
+
+    def finish(at, carry):
+        acc, top, total = carry
+        if not form.has_exponents:
+            return [acc]
+        is_empty = total == 0
+        total = jnp.where(is_empty, 1.0, total)
+        lse = jnp.where(is_empty, -jnp.inf, top + jnp.log(total))
+        return [acc / lax.broadcast_in_dim(total, acc.shape, [0]), lse]
+
+    outs = [width] + [None] * form.has_exponents
+    out, *lse = plan.call(outs, start, step, finish)
+    return out[..., : operands.v.shape[-1]], lse[0] if lse else None
+
+
+def backward(
+    form: Any,
+    operands: Any,
+    g: Float[Array, "B H N V"],
+    lse: Float[Array, "B H N"] | None,
+    delta: Float[Array, "B H N"] | None,
+) -> Any:
+    """Returns the gradients (B, H, …) of the operands, for the cotangent g of the output.
+
+    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away.
+    """
+    of_queries = dict(lse=lse, delta=delta)
+    if form.has_exponents:
+        # Of a query that sees nothing the exponents are −inf, and the weights 0.
+        of_queries["lse"] = jnp.where(lse == -jnp.inf, 0.0, lse)
+    found = {}
+    for by_queries in (True, False):
+        plan = _Plan(form, operands, by_queries, g, of_queries)
+        found |= _gradients(form, operands, plan)
+
+    def nothing(x):
+        return jnp.zeros((*g.shape[:2], *x.shape[2:]))
+
+    return operands._replace(
+        v=found["v"],
+        scores=[found.get(i, nothing(x)) for i, x in enumerate(operands.scores)],
+        drop=[nothing(x) for x in operands.drop],
+        given=[
+            found.get(("given", i), nothing(x)) for i, x in enumerate(operands.given)
+        ],
+    )
+
+
+def _gradients(form, operands, plan):
+    """Returns the gradients of the rows' operands, by their places."""
+    atoms = form.scores.atoms
+    sides = ("queries", "all") if plan.by_queries else ("keys",)
+    wanted = [
+        i
+        for i, x in enumerate(atoms)
+        if x.side in sides and x.is_float and not x.is_place
+    ]
+    factors = [i for i in wanted if atoms[i].is_factor]
+    numbers = [
+        i for i in wanted if not atoms[i].is_factor and atoms[i].features is None
+    ]
+    featured = [
+        i for i in wanted if not atoms[i].is_factor and atoms[i].features is not None
+    ]
+    outs = [plan.rows[str(i)].shape[3] for i in factors] + [None] * len(numbers)
+    names: list[Any] = [*factors, *numbers]
+    if not plan.by_queries:
+        outs.append(plan.v.shape[3])
+        names.append("v")
+    if not (outs or featured):
+        return {}
+
+    def start(at):
+        sums = {i: plan.zeros(at, plan.rows[str(i)].shape[3]) for i in factors}
+        sums |= {i: at.full(0.0) for i in numbers}
+        if not plan.by_queries:
+            sums["v"] = plan.zeros(at, plan.v.shape[3])
+        for ref in at.featured.values():
+            for f in range(ref.shape[0]):
+                ref[f] = at.full(0.0)
+        return tuple(sums[name] for name in names)
+
+    def step(at, sums):
+        at.sums = dict(zip(names, sums, strict=True))
+        x, values = _scores(at)
+        rows, columns = ("g", "v") if plan.by_queries else ("v", "g")
+        d_w = _dropped(at, at.product_of(at.rows[rows], at.columns[columns]))
+        if form.has_exponents:
+            w = jnp.exp(x - at.number_of_query("lse"))
+            d_x = w * (d_w - at.number_of_query("delta"))
+        else:
+            w, d_x = x, d_w
+            visible = at.visible
+            if visible is not None:
+                d_x = jnp.where(visible, d_x, 0.0)
+        pull_back(form.scores, at, at.given(), values, [d_x])
+        if not plan.by_queries:
+            w = _dropped(at, w).astype(plan.v.dtype)
+            at.sums["v"] = at.added(at.sums["v"], w, at.columns["g"])
+        return tuple(at.sums[name] for name in names)
+
+    def finish(at, sums):
+        return sums
+
+    got = plan.call(outs, start, step, finish, {i: atoms[i].features for i in featured})
+    found = dict(zip([*names, *featured], got, strict=True))
+    for i in wanted:
+        if atoms[i].is_factor:
+            found[i] = found[i][..., : operands.scores[i].shape[3]]
+        elif i in featured:
+            found[i] = jnp.swapaxes(found[i], 2, 3)
+        if atoms[i].side == "all":
+            found[i] = found[i].sum(2)
+    if "v" in found:
+        found["v"] = found["v"][..., : operands.v.shape[3]]
+    return found
+
+
+class _At:
+    """A program's tile: what `pairs` asks of a machine."""
+
+    def __init__(self, plan, refs, rows, columns, place, first, featured=None):
+        self.plan = plan
+        self.form = plan.form
+        self.shape = plan.shape
+        self.rules = RULES
+        self.refs = refs
+        self.rows = rows
+        self.columns = columns
+        self.place = place
+        self.first = first
+        """The first row and the first column."""
+        self.program = plan.form.scores
+        self.names = "scores"
+        self.sums: dict[Any, Any] = {}
+        """The gradients so far, of atoms that are factors or numbers."""
+        self.featured = featured or {}
+        """Those of atoms with features, (F, n), in shared memory."""
+
+    def of(self, name):
+        """Returns the same for the program of dropout."""
+        other = _At(
+            self.plan, self.refs, self.rows, self.columns, self.place, self.first
+        )
+        other.program, other.names = getattr(self.form, name), name
+        return other
+
+    def axis_of(self, side):
+        return int((side == "queries") != self.plan.by_queries)
+
+    def iota(self, axis):
+        x = plgpu.broadcasted_iota(jnp.int32, self.shape, axis, layout=LAYOUT)
+        return x + self.first[axis]
+
+    def full(self, value):
+        x = jnp.full(self.shape[:1], value, jnp.float32)
+        return plgpu.layout_cast(x, LAYOUT.reduce(1))
+
+    def spread(self, x, axis=0):
+        return lax.broadcast_in_dim(x, self.shape, [axis])
+
+    def atom(self, index, feature=None):
+        atom = self.program.atoms[index]
+        if atom.is_place:
+            return self.iota(self.axis_of(atom.side))
+        ref = self.refs[self.names][index]
+        own = self.place(ref)
+        if atom.side == "all":
+            x = ref[own if feature is None else (*own, feature)]
+            x = jnp.full(self.shape, x)
+        else:
+            axis = self.axis_of(atom.side)
+            some = pl.ds(self.first[axis], self.shape[axis])
+            at = (*own, some) if feature is None else (*own, feature, some)
+            x = _load(ref.at[at], LAYOUT.reduce(1 - axis))
+            x = self.spread(x, axis)
+        return x != 0 if atom.dtype == jnp.bool_ else x
+
+    def number_of_query(self, name):
+        ref = self.refs["more"][name]
+        axis = self.axis_of("queries")
+        at = (*self.place(ref), pl.ds(self.first[axis], self.shape[axis]))
+        return self.spread(_load(ref.at[at], LAYOUT.reduce(1 - axis)), axis)
+
+    def product(self, what):
+        a, b = str(what.queries), str(what.keys)
+        if not self.plan.by_queries:
+            a, b = b, a
+
+        return self.product_of(self.rows[a], self.columns[b]).astype(what.dtype)
+
+    def product_of(self, row, column):
+        def product(acc):
+            plgpu.wgmma(acc, row, column.transpose((1, 0)))
+            return acc[...]
+
+        return pl.run_scoped(product, plgpu.ACC(self.shape, jnp.float32))
+
+    def wants(self, index):
+        return index in self.sums or index in self.featured
+
+    def add(self, index, cotangent, feature=None):
+        x = cotangent.astype(jnp.float32).sum(axis=1)
+        if feature is None:
+            self.sums[index] = self.sums[index] + x
+        else:
+            ref = self.featured[index].at[feature]
+            ref[...] = _load(ref, LAYOUT.reduce(1)) + x
+
+    def add_product(self, what, cotangent):
+        row, column = (
+            (what.queries, what.keys)
+            if self.plan.by_queries
+            else (what.keys, what.queries)
+        )
+        if row in self.sums:
+            other = self.columns[str(column)]
+            factor = cotangent.astype(self.plan.rows[str(row)].dtype)
+            self.sums[row] = self.added(self.sums[row], factor, other)
+
+    def added(self, acc, factor, other):
+        """Returns acc + factor other, of a factor in registers and one in shared memory."""
+        if self.form.interpret:
+            # The interpreter has no products that are added to a value.
+            return acc + jnp.dot(factor, other[...], preferred_element_type=jnp.float32)
+
+        def product(ref):
+            plgpu.wgmma(ref, factor, other)
+
+        return pl.run_state(product)(plgpu.ACC.init(acc))
+
+    def loop(self, count, body, carry):
+        return lax.fori_loop(0, count, body, carry)
+
+    @property
+    def visible(self):
+        """Which pairs are of tokens, and not of padding; None for all."""
+        sizes = self.plan.sizes
+        seen = None
+        for axis, (size, block) in enumerate(zip(sizes, self.shape, strict=True)):
+            if size % block:
+                own = self.iota(axis) < size
+                seen = own if seen is None else seen & own
+        return seen
+
+    def given(self):
+        tiles = []
+        for ref, dtype in zip(self.refs["given"], self.form.scores.given, strict=True):
+            own = self.place(ref)
+            at = tuple(
+                pl.ds(x, size) for x, size in zip(self.first, self.shape, strict=True)
+            )
+            x = _load(ref.at[(*own, *at)], LAYOUT)
+            tiles.append(x != 0 if dtype == jnp.bool_ else x)
+        return tiles
+
+
+def _load(ref, layout):
+    return plgpu.load(ref, layout=layout, optimized=False)
+
+
+def _scores(at):
+    """Returns exponents or weights of a tile, and the values of the steps to them."""
+    values = compute(at.program, at, at.given())
+    (x,) = results(at.program, values)
+    visible = at.visible
+    if visible is not None:
+        x = jnp.where(visible, x, -jnp.inf if at.form.has_exponents else 0.0)
+    return x, values
+
+
+def _dropped(at, w):
+    if at.form.drop is None:
+        return w
+    (kept,) = results(at.form.drop, compute(at.form.drop, at.of("drop")))
+    return w * kept
+
+
+class _Plan:
+    """How arrays lie, and which blocks a program goes over."""
+
+    def __init__(self, form, operands, by_queries, g=None, of_queries=None):
+        self.form = form
+        self.by_queries = by_queries
+        size, width = form.blocks
+        queries, keys = form.queries, operands.v.shape[2]
+        self.shape = (size, width) if by_queries else (width, size)
+        self.sizes = (queries, keys) if by_queries else (keys, queries)
+        self.wholes = [
+            -(-x // b) * b for x, b in zip(self.sizes, self.shape, strict=True)
+        ]
+        self.examples, self.heads = operands.v.shape[0], form.heads
+        self.shown = (
+            operands.shown if by_queries else jnp.swapaxes(operands.shown, 2, 3)
+        )
+        self.v = self.factor(operands.v, 1 if by_queries else 0)
+        programs = {"scores": form.scores, "drop": form.drop}
+        self.arrays = {}
+        self.rows, self.columns = {}, {}
+        for name, program in programs.items():
+            arrays = []
+            for i, atom in enumerate(program.atoms if program else ()):
+                x = getattr(operands, name)[i]
+                axis = int((atom.side == "queries") != by_queries)
+                if atom.is_place:
+                    x = None
+                elif atom.is_factor:
+                    (self.columns if axis else self.rows)[str(i)] = self.factor(x, axis)
+                    x = None
+                else:
+                    x = self.numbers(atom, x, axis)
+                arrays.append(x)
+            self.arrays[name] = arrays
+        self.arrays["given"] = [self.tiles(x) for x in operands.given]
+        (self.columns if by_queries else self.rows)["v"] = self.v
+        axis = 0 if by_queries else 1
+        if g is not None:
+            factor = self.factor(g.astype(operands.v.dtype), axis)
+            (self.rows if by_queries else self.columns)["g"] = factor
+        self.arrays["more"] = {
+            name: self.extended(x, 2, self.wholes[axis])
+            for name, x in (of_queries or {}).items()
+            if x is not None
+        }
+
+    def extended(self, x, axis, size):
+        """Pads with the last number: what is computed of padding is as finite as the rest."""
+        more = size - x.shape[axis]
+        return jnp.pad(
+            x, [(0, more if i == axis else 0) for i in range(x.ndim)], mode="edge"
+        )
+
+    def factor(self, x, axis):
+        x = self.extended(x, 2, self.wholes[axis])
+        more = -x.shape[3] % UNIT
+        return jnp.pad(x, [(0, 0)] * 3 + [(0, more)])
+
+    def numbers(self, atom, x, axis):
+        """Returns an atom (b, h, N), (b, h, F, N) or (b, h, F)."""
+        x = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
+        if atom.side == "all":
+            return x
+        x = self.extended(x, 2, self.wholes[axis])
+        return x if atom.features is None else jnp.swapaxes(x, 2, 3)
+
+    def tiles(self, x):
+        x = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
+        if not self.by_queries:
+            x = jnp.swapaxes(x, 2, 3)
+        return self.extended(self.extended(x, 2, self.wholes[0]), 3, self.wholes[1])
+
+    def zeros(self, at, width):
+        return plgpu.layout_cast(jnp.zeros((self.shape[0], width), jnp.float32), LAYOUT)
+
+    def call(
+        self,
+        outs: Sequence[int | None],
+        start: Callable,
+        step: Callable,
+        finish: Callable,
+        featured: dict[int, int] | None = None,
+    ) -> list[Array]:
+        """Runs over all blocks; returns outputs of so many features a row, None for a number.
+
+        Those that are added up feature by feature, (F, n), follow.
+        """
+        featured = featured or {}
+        counts = self.shown.sum(-1, dtype=jnp.int32)
+        # Those that are shown come first.
+        order = jnp.argsort(~self.shown, axis=-1, stable=True).astype(jnp.int32)
+        blocks = self.shown.shape[2]
+        n, m = self.shape
+        tree_of = (counts, order, self.rows, self.columns, self.arrays)
+        leaves, tree = jax.tree.flatten(tree_of)
+
+        def kernel(*refs):
+            counts, order, rows, columns, arrays = tree.unflatten(refs[: len(leaves)])
+            results = refs[len(leaves) :]
+            b, h, t = (lax.axis_index(name) for name in ("batch", "heads", "rows"))
+
+            def place(ref):
+                return _own(b, ref.shape[0], self.examples), _own(
+                    h, ref.shape[1], self.heads
+                )
+
+            count = counts[(*place(counts), t)]
+
+            def inside(
+                row_buffers,
+                column_buffers,
+                row_barriers,
+                column_barriers,
+                out_buffers,
+                sums,
+            ):
+                def fetch(s, slot):
+                    j = order[(*place(order), t, s)] * m
+                    for name, ref in columns.items():
+                        plgpu.copy_gmem_to_smem(
+                            ref.at[(*place(ref), pl.ds(j, m))],
+                            column_buffers[name].at[slot],
+                            column_barriers[name].at[slot],
+                        )
+
+                for name, ref in rows.items():
+                    at = (*place(ref), pl.ds(t * n, n))
+                    plgpu.copy_gmem_to_smem(
+                        ref.at[at], row_buffers[name], row_barriers[name]
+                    )
+                for slot in range(SLOTS):
+                    pl.when(slot < count)(
+                        lambda slot=slot: fetch(jnp.int32(slot), slot)
+                    )
+                for name in rows:
+                    plgpu.barrier_wait(row_barriers[name])
+
+                def at_step(s):
+                    slot = lax.rem(s, jnp.int32(SLOTS))
+                    j = order[(*place(order), t, s)] * m
+                    own = {name: x.at[slot] for name, x in column_buffers.items()}
+                    first = t * n, j
+                    return slot, _At(self, arrays, row_buffers, own, place, first, sums)
+
+                def one(s, carry):
+                    slot, at = at_step(s)
+                    for name in columns:
+                        plgpu.barrier_wait(column_barriers[name].at[slot])
+                    carry = step(at, carry)
+                    pl.when(s + SLOTS < count)(lambda: fetch(s + SLOTS, slot))
+                    return carry
+
+                at = _At(self, arrays, row_buffers, {}, place, (t * n, 0), sums)
+                carry = lax.fori_loop(jnp.int32(0), count, one, start(at))
+                for value, buffer in zip(finish(at, carry), out_buffers, strict=True):
+                    buffer[...] = value
+                plgpu.commit_smem()
+                some = pl.ds(t * n, n)
+                for buffer, ref in zip(out_buffers, results, strict=False):
+                    plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, some])
+                for buffer, ref in zip(
+                    sums.values(), results[len(outs) :], strict=True
+                ):
+                    plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, :, some])
+                plgpu.wait_smem_to_gmem(0)
+
+            pl.run_scoped(
+                inside,
+                {
+                    name: _shared((n, x.shape[3]), x.dtype)
+                    for name, x in self.rows.items()
+                },
+                {
+                    name: _shared((SLOTS, m, x.shape[3]), x.dtype)
+                    for name, x in self.columns.items()
+                },
+                {name: plgpu.Barrier() for name in self.rows},
+                {name: plgpu.Barrier(num_barriers=SLOTS) for name in self.columns},
+                [
+                    plgpu.SMEM((n,), jnp.float32)
+                    if width is None
+                    else plgpu.SMEM((n, width), jnp.float32)
+                    for width in outs
+                ],
+                {
+                    i: plgpu.SMEM((features, n), jnp.float32)
+                    for i, features in featured.items()
+                },
+            )
+
+        lead = self.examples, self.heads, self.wholes[0]
+        shapes = [
+            jax.ShapeDtypeStruct(lead if width is None else (*lead, width), jnp.float32)
+            for width in outs
+        ]
+        shapes += [
+            jax.ShapeDtypeStruct((*lead[:2], features, lead[2]), jnp.float32)
+            for features in featured.values()
+        ]
+        arrays = plgpu.kernel(
+            kernel,
+            out_type=shapes,
+            grid=(self.heads, blocks, self.examples),
+            grid_names=("heads", "rows", "batch"),
+            compiler_params=plgpu.CompilerParams(approx_math=True),
+            interpret=plgpu.InterpretGPUParams() if self.form.interpret else None,
+        )(*leaves)
+        results = [x[:, :, : self.sizes[0]] for x in arrays[: len(outs)]]
+        return results + [x[..., : self.sizes[0]] for x in arrays[len(outs) :]]
+
+
+def _shared(shape, dtype):
+    """Returns shared memory of a factor, as products of half precision read it."""
+    return plgpu.SMEM(
+        shape,
+        dtype,
+        transforms=(plgpu.TilingTransform((8, UNIT)), plgpu.SwizzleTransform(128)),
+    )
+
+
+def _own(index, size, whole):
+    """Returns an example's, or a head's, place along an axis that several may share."""
+    if size == 1:
+        return 0
+    return index if size == whole else lax.div(index, jnp.int32(whole // size))
