@@ -84,6 +84,11 @@ def backward(
         plan = _Plan(form, operands, by_queries, g, of_queries)
         found |= _gradients(form, operands, plan)
 
+    for i, x in enumerate(operands.given):
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            plan = _Plan(form, operands, True, g, of_queries)
+            found["given", i] = _gradient_of_given(form, plan, i)
+
     def nothing(x):
         return jnp.zeros((*g.shape[:2], *x.shape[2:]))
 
@@ -95,6 +100,55 @@ def backward(
             found.get(("given", i), nothing(x)) for i, x in enumerate(operands.given)
         ],
     )
+
+
+def _pull_back(form, at):
+    """Adds up the gradients of a tile; returns its weights, and those of given tiles."""
+    x, values = _scores(at)
+    rows, columns = ("g", "v") if at.plan.by_queries else ("v", "g")
+    d_w = _dropped(at, at.product_of(at.rows[rows], at.columns[columns]))
+    if form.has_exponents:
+        w = jnp.exp(x - at.number_of_query("lse"))
+        d_x = w * (d_w - at.number_of_query("delta"))
+    else:
+        w, d_x = x, d_w
+        visible = at.visible
+        if visible is not None:
+            d_x = jnp.where(visible, d_x, 0.0)
+    return w, pull_back(form.scores, at, at.given(), values, [d_x])
+
+
+def _gradient_of_given(form, plan, place):
+    """Returns the gradient of a given array, of distances or of pairs."""
+    n, m = plan.shape
+    if place not in plan.of_distances:
+        return _gradient_of_pairs(form, plan, place)
+
+    def start(at):
+        return (plan.zeros(at, m),)
+
+    def step(at, sums):
+        _, given = _pull_back(form, at)
+        return (sums[0] + given[place],)
+
+    tiles = plan.call([m], start, step, lambda at, sums: sums, by_diagonals=True)
+    tiles = tiles[0].reshape(*tiles[0].shape[:2], -1, n, m)
+    return _sums_of_diagonals(tiles, n)
+
+
+def _gradient_of_pairs(form, plan, place):
+    """Returns the gradient (B, H, N, M) of an array of pairs, each tile as it comes."""
+    plan.shown = jnp.ones_like(plan.shown)
+
+    def step(at, sums):
+        _, given = _pull_back(form, at)
+        some = (pl.ds(x, size) for x, size in zip(at.first, at.shape, strict=True))
+        _store(at.whole.at[(*at.own, *some)], given[place])
+        return sums
+
+    none = lambda at, *_: ()
+    (whole,) = plan.call([], none, step, none, with_whole=True)
+    return whole[:, :, : plan.sizes[0], : plan.sizes[1]]
 
 
 def _gradients(form, operands, plan):
@@ -133,18 +187,7 @@ def _gradients(form, operands, plan):
 
     def step(at, sums):
         at.sums = dict(zip(names, sums, strict=True))
-        x, values = _scores(at)
-        rows, columns = ("g", "v") if plan.by_queries else ("v", "g")
-        d_w = _dropped(at, at.product_of(at.rows[rows], at.columns[columns]))
-        if form.has_exponents:
-            w = jnp.exp(x - at.number_of_query("lse"))
-            d_x = w * (d_w - at.number_of_query("delta"))
-        else:
-            w, d_x = x, d_w
-            visible = at.visible
-            if visible is not None:
-                d_x = jnp.where(visible, d_x, 0.0)
-        pull_back(form.scores, at, at.given(), values, [d_x])
+        w, _ = _pull_back(form, at)
         if not plan.by_queries:
             w = _dropped(at, w).astype(plan.v.dtype)
             at.sums["v"] = at.added(at.sums["v"], w, at.columns["g"])
@@ -181,6 +224,8 @@ class _At:
         self.place = place
         self.first = first
         """The first row and the first column."""
+        self.own: tuple[Any, Any] = (0, 0)
+        self.whole: Any = None
         self.program = plan.form.scores
         self.names = "scores"
         self.sums: dict[Any, Any] = {}
@@ -296,14 +341,22 @@ class _At:
 
     def given(self):
         tiles = []
-        for ref, dtype in zip(self.refs["given"], self.form.scores.given, strict=True):
-            own = self.place(ref)
-            at = tuple(
-                pl.ds(x, size) for x, size in zip(self.first, self.shape, strict=True)
-            )
-            x = _load(ref.at[(*own, *at)], LAYOUT)
+        row, column = self.first
+        n, m = self.shape
+        for i, ref in enumerate(self.refs["given"]):
+            if i in self.plan.of_distances:
+                rows = slice(None)
+                columns = pl.ds(column - row + self.plan.wholes[0] - n, m)
+            else:
+                rows, columns = pl.ds(row, n), pl.ds(column, m)
+            x = _load(ref.at[(*self.place(ref), rows, columns)], LAYOUT)
+            dtype = self.form.scores.given[i]
             tiles.append(x != 0 if dtype == jnp.bool_ else x)
         return tiles
+
+
+def _store(ref, x):
+    plgpu.store(ref, x, optimized=False)
 
 
 def _load(ref, layout):
@@ -363,6 +416,7 @@ class _Plan:
                 arrays.append(x)
             self.arrays[name] = arrays
         self.arrays["given"] = [self.tiles(x) for x in operands.given]
+        self.of_distances = [i for i, x in enumerate(operands.given) if x.ndim == 3]
         (self.columns if by_queries else self.rows)["v"] = self.v
         axis = 0 if by_queries else 1
         if g is not None:
@@ -396,6 +450,11 @@ class _Plan:
 
     def tiles(self, x):
         x = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
+        if x.ndim == 3:
+            if not self.by_queries:
+                # Of keys in rows distances fall along the columns.
+                x = jnp.roll(jnp.flip(x, 2), -1, 2)
+            return _of_diagonals(x, self.shape[0])
         if not self.by_queries:
             x = jnp.swapaxes(x, 2, 3)
         return self.extended(self.extended(x, 2, self.wholes[0]), 3, self.wholes[1])
@@ -410,22 +469,31 @@ class _Plan:
         step: Callable,
         finish: Callable,
         featured: dict[int, int] | None = None,
+        by_diagonals: bool = False,
+        with_whole: bool = False,
     ) -> list[Array]:
         """Runs over all blocks; returns outputs of so many features a row, None for a number.
 
-        Those that are added up feature by feature, (F, n), follow.
+        Those that are added up feature by feature, (F, n), follow. By diagonals a program
+        has the tiles of one distance, of which it gives one tile. With the whole there is
+        room for a number for each pair, which steps write.
         """
         featured = featured or {}
-        counts = self.shown.sum(-1, dtype=jnp.int32)
+        shown = _by_diagonals(self.shown) if by_diagonals else self.shown
+        counts = shown.sum(-1, dtype=jnp.int32)
         # Those that are shown come first.
-        order = jnp.argsort(~self.shown, axis=-1, stable=True).astype(jnp.int32)
-        blocks = self.shown.shape[2]
+        order = jnp.argsort(~shown, axis=-1, stable=True).astype(jnp.int32)
+        blocks = shown.shape[2]
         n, m = self.shape
-        tree_of = (counts, order, self.rows, self.columns, self.arrays)
-        leaves, tree = jax.tree.flatten(tree_of)
+        # What stays, and what is fetched step by step, with the axis of its tokens.
+        fixed = {} if by_diagonals else self.rows
+        moving = {f"1 {name}": x for name, x in self.columns.items()}
+        if by_diagonals:
+            moving |= {f"0 {name}": x for name, x in self.rows.items()}
+        leaves, tree = jax.tree.flatten((counts, order, fixed, moving, self.arrays))
 
         def kernel(*refs):
-            counts, order, rows, columns, arrays = tree.unflatten(refs[: len(leaves)])
+            counts, order, rows, moving, arrays = tree.unflatten(refs[: len(leaves)])
             results = refs[len(leaves) :]
             b, h, t = (lax.axis_index(name) for name in ("batch", "heads", "rows"))
 
@@ -436,21 +504,23 @@ class _Plan:
 
             count = counts[(*place(counts), t)]
 
-            def inside(
-                row_buffers,
-                column_buffers,
-                row_barriers,
-                column_barriers,
-                out_buffers,
-                sums,
-            ):
+            def first_of(s):
+                """Returns the first row and the first column of a step's tile."""
+                inner = order[(*place(order), t, s)]
+                if by_diagonals:
+                    return inner * n, (inner + t - (self.shown.shape[2] - 1)) * m
+                return t * n, inner * m
+
+            def inside(row_buffers, buffers, row_barriers, barriers, out_buffers, sums):
                 def fetch(s, slot):
-                    j = order[(*place(order), t, s)] * m
-                    for name, ref in columns.items():
+                    first = first_of(s)
+                    for name, ref in moving.items():
+                        axis = int(name[0])
+                        some = pl.ds(first[axis], self.shape[axis])
                         plgpu.copy_gmem_to_smem(
-                            ref.at[(*place(ref), pl.ds(j, m))],
-                            column_buffers[name].at[slot],
-                            column_barriers[name].at[slot],
+                            ref.at[(*place(ref), some)],
+                            buffers[name].at[slot],
+                            barriers[name].at[slot],
                         )
 
                 for name, ref in rows.items():
@@ -465,17 +535,15 @@ class _Plan:
                 for name in rows:
                     plgpu.barrier_wait(row_barriers[name])
 
-                def at_step(s):
-                    slot = lax.rem(s, jnp.int32(SLOTS))
-                    j = order[(*place(order), t, s)] * m
-                    own = {name: x.at[slot] for name, x in column_buffers.items()}
-                    first = t * n, j
-                    return slot, _At(self, arrays, row_buffers, own, place, first, sums)
-
                 def one(s, carry):
-                    slot, at = at_step(s)
-                    for name in columns:
-                        plgpu.barrier_wait(column_barriers[name].at[slot])
+                    slot = lax.rem(s, jnp.int32(SLOTS))
+                    for name in moving:
+                        plgpu.barrier_wait(barriers[name].at[slot])
+                    here = [dict(row_buffers), {}]
+                    for name, x in buffers.items():
+                        here[int(name[0])][name[2:]] = x.at[slot]
+                    at = _At(self, arrays, *here, place, first_of(s), sums)
+                    at.own, at.whole = (b, h), results[-1]
                     carry = step(at, carry)
                     pl.when(s + SLOTS < count)(lambda: fetch(s + SLOTS, slot))
                     return carry
@@ -489,23 +557,22 @@ class _Plan:
                 for buffer, ref in zip(out_buffers, results, strict=False):
                     plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, some])
                 for buffer, ref in zip(
-                    sums.values(), results[len(outs) :], strict=True
+                    sums.values(), results[len(outs) :], strict=False
                 ):
                     plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, :, some])
                 plgpu.wait_smem_to_gmem(0)
 
             pl.run_scoped(
                 inside,
+                {name: _shared((n, x.shape[3]), x.dtype) for name, x in fixed.items()},
                 {
-                    name: _shared((n, x.shape[3]), x.dtype)
-                    for name, x in self.rows.items()
+                    name: _shared(
+                        (SLOTS, self.shape[int(name[0])], x.shape[3]), x.dtype
+                    )
+                    for name, x in moving.items()
                 },
-                {
-                    name: _shared((SLOTS, m, x.shape[3]), x.dtype)
-                    for name, x in self.columns.items()
-                },
-                {name: plgpu.Barrier() for name in self.rows},
-                {name: plgpu.Barrier(num_barriers=SLOTS) for name in self.columns},
+                {name: plgpu.Barrier() for name in fixed},
+                {name: plgpu.Barrier(num_barriers=SLOTS) for name in moving},
                 [
                     plgpu.SMEM((n,), jnp.float32)
                     if width is None
@@ -518,7 +585,7 @@ class _Plan:
                 },
             )
 
-        lead = self.examples, self.heads, self.wholes[0]
+        lead = self.examples, self.heads, blocks * n
         shapes = [
             jax.ShapeDtypeStruct(lead if width is None else (*lead, width), jnp.float32)
             for width in outs
@@ -527,6 +594,9 @@ class _Plan:
             jax.ShapeDtypeStruct((*lead[:2], features, lead[2]), jnp.float32)
             for features in featured.values()
         ]
+        if with_whole:
+            whole = jax.ShapeDtypeStruct((*lead[:2], *self.wholes), jnp.float32)
+            shapes.append(whole)
         arrays = plgpu.kernel(
             kernel,
             out_type=shapes,
@@ -535,8 +605,38 @@ class _Plan:
             compiler_params=plgpu.CompilerParams(approx_math=True),
             interpret=plgpu.InterpretGPUParams() if self.form.interpret else None,
         )(*leaves)
+        if by_diagonals or with_whole:
+            return arrays
         results = [x[:, :, : self.sizes[0]] for x in arrays[: len(outs)]]
         return results + [x[..., : self.sizes[0]] for x in arrays[len(outs) :]]
+
+
+def _by_diagonals(shown):
+    """Returns of each distance of blocks which of its tiles are shown, by their rows."""
+    rows, columns = shown.shape[2:]
+    row = jnp.arange(rows)[None]
+    column = row + jnp.arange(rows + columns - 1)[:, None] - (rows - 1)
+    exists = (0 <= column) & (column < columns)
+    return shown[:, :, row, jnp.clip(column, 0, columns - 1)] & exists
+
+
+def _of_diagonals(x, n):
+    """Returns (b, h, n, L) whose row r is x moved by r − (n − 1), of the numbers x (b, h, L)."""
+    places = jnp.arange(x.shape[2])[None] - jnp.arange(n)[:, None] + n - 1
+    return jnp.take(x, places, axis=2, mode="clip")
+
+
+def _sums_of_diagonals(tiles, n):
+    """Returns (b, h, L), the sums of the diagonals of tiles (b, h, L / n − 1, n, n)."""
+    tiles = jnp.flip(tiles, 3)
+    b, h, count = tiles.shape[:3]
+    # A row longer by one each, so that a diagonal's numbers come to stand in a column.
+    wide = jnp.pad(tiles, [(0, 0)] * 4 + [(0, n)]).reshape(b, h, count, -1)
+    sums = wide[..., : n * (2 * n - 1)].reshape(b, h, count, n, 2 * n - 1).sum(3)
+    own = jnp.pad(sums, [(0, 0)] * 3 + [(0, 1)]).reshape(b, h, count, 2, n)
+    first = jnp.pad(own[:, :, :, 0], [(0, 0)] * 2 + [(0, 1), (0, 0)])
+    second = jnp.pad(own[:, :, :, 1], [(0, 0)] * 2 + [(1, 0), (0, 0)])
+    return (first + second).reshape(b, h, -1)
 
 
 def _shared(shape, dtype):
