@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
 from attn.arguments import check_normaliser, checked, has_no_pairs, make_drop
-from attn.kernels import cudnn
+from attn.kernels import cudnn, traced
 from attn.kernels.blocks import blocks
 from attn.kernels.fused import named_remedy
 from attn.kernels.reference import all_heads, reference
@@ -21,7 +21,9 @@ from attn.normalisers import Softmax
 from attn.pytrees import AnyArray
 from attn.scores import ScaledDot
 
-IMPLEMENTATIONS = ("reference", "blocks", "cudnn")
+IMPLEMENTATIONS = ("reference", "blocks", "cudnn", "pallas")
+WHOLE = {"cudnn": cudnn, "pallas": traced}
+"""The kernels of all heads at once."""
 RENAMED = {"tiled": "blocks", "jax_nn": "cudnn"}
 """The kernels' earlier names."""
 
@@ -78,8 +80,10 @@ def attention(
         dropout rate.
       implementation: "reference" (textbook, N·M memory), "blocks" (O(N + M) memory),
         "cudnn" (a softmax of matrix products, by cuDNN on a GPU in float16 and bfloat16,
-        else with N·M memory; first derivatives in reverse mode alone), or None: the third
-        where cuDNN serves, else the first for short inputs and scores that are matrix
+        else with N·M memory; first derivatives in reverse mode alone), "pallas" (any
+        score, mask and bias that is a function of pairs, in the tiles of one kernel, on
+        TPUs and Hopper; on a CPU Pallas interprets it, slowly; the same derivatives), or
+        None: the third where cuDNN serves, else the first for short inputs and scores that are matrix
         products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least; with
         a normaliser that has more in its denominator, or other exponents, the log of its.
@@ -96,7 +100,8 @@ def attention(
     Raises:
       TypeError: complex or boolean q, k or v, a score, normaliser or mask of another kind
         (an array as mask, a name as score), a boolean bias.
-      NotImplementedError: other derivatives of "cudnn"; forward mode is a TypeError.
+      NotImplementedError: other derivatives of "cudnn" and "pallas"; forward mode is a
+        TypeError.
       ValueError: shapes that do not fit each other, those of masks and biases too, heads
         of queries that are no multiple of those of keys, an implementation that is
         unknown or cannot serve, an LSE of weights that are no exponentials, dropout
@@ -124,10 +129,10 @@ def attention(
         kernel = _asked_for(implementation, q, k, v, values, results)
     if has_no_pairs(q, k):
         outputs = _without_keys(q, k, v, normaliser, results)
-    elif kernel == "cudnn":
+    elif kernel in WHOLE:
         options = dict(values, with_lse=return_lse, is_finite=is_finite)
         with named_remedy():
-            outputs = cudnn.in_batches(q, k, v, **options)
+            outputs = WHOLE[kernel].in_batches(q, k, v, **options)
     else:
         options = dict(kernel=kernel, results=tuple(results), is_finite=is_finite)
         outputs = _map_kernel(q, k, v, values, **options)
@@ -168,11 +173,11 @@ def _asked_for(
         known = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"unknown implementation {implementation!r}; known: {known}")
     lacks = None
-    if implementation == "cudnn":
-        lacks = cudnn.why_not(q, k, v, results=results, **values)
+    if implementation in WHOLE and not has_no_pairs(q, k):
+        lacks = WHOLE[implementation].why_not(q, k, v, results=results, **values)
     if lacks:
         raise ValueError(
-            f"implementation='cudnn' cannot serve here: {lacks}; 'blocks' can"
+            f"implementation={implementation!r} cannot serve here: {lacks}; 'blocks' can"
         )
     if implementation == "blocks" and results[-1] in ("before", "after"):
         raise ValueError(

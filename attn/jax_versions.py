@@ -57,6 +57,22 @@ def jax_nn_takes_window() -> bool:
     return VERSION >= (0, 10)
 
 
+def has_mosaic_gpu() -> bool:
+    """Returns whether Pallas has what `attn.kernels.pallas_gpu` is made of.
+
+    jax 0.11 ends it.
+    """
+    return VERSION >= (0, 11)
+
+
+def has_pallas_tpu() -> bool:
+    """Returns whether Pallas has what `attn.kernels.pallas_tpu` is made of.
+
+    jax 0.10 ends it.
+    """
+    return VERSION >= (0, 10)
+
+
 def cudnn_forward(
     q: Any, k: Any, v: Any, bias: Any, *, causal: bool, left: int | None, lengths: Any
 ) -> tuple[Any, Any]:

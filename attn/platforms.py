@@ -4,12 +4,14 @@ A choice is made when a function is traced. It follows JAX's default backend, un
 process compiles for a device that it does not have.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array
+
+from attn.jax_versions import has_mosaic_gpu, has_pallas_tpu
 
 Platform = Literal["cpu", "gpu", "tpu"]
 
@@ -112,6 +114,39 @@ def _is_hopper() -> bool:
     if jax.default_backend() != "gpu":
         return False
     return all(float(x.compute_capability) >= 9 for x in jax.local_devices())
+
+
+class Tiles(NamedTuple):
+    """What `attn.kernels.traced` runs by."""
+
+    kernel: str
+    """A module of `attn.kernels`."""
+    queries: int
+    keys: int
+    interpreted: bool = False
+    """Whether Pallas computes in place of a device what that would, slowly."""
+
+
+def tiles(dtype) -> Tiles | str:
+    """Returns by what, and in which tiles, kernels that trace their tiles run here.
+
+    Where there is none for this platform, or for inputs of this dtype, it returns why. On
+    a CPU the kernel of TPUs is interpreted. On Hopper 64 rows are a warpgroup's product, and
+    of larger tiles the gradients do not fit in registers.
+    """
+    if platform() == "gpu":
+        if not _is_hopper():
+            return "of GPUs it takes those of Hopper's generation"
+        if not has_mosaic_gpu():
+            return "on GPUs it needs JAX 0.11"
+        if dtype not in (jnp.float16, jnp.bfloat16):
+            return f"on GPUs its inputs are float16 or bfloat16, and not {dtype}"
+        return Tiles("pallas_gpu", 64, 64)
+    if dtype == jnp.float64:
+        return "its softmax is float32, the inputs are float64"
+    if not has_pallas_tpu():
+        return "it needs JAX 0.10"
+    return Tiles("pallas_tpu", 128, 128, interpreted=platform() == "cpu")
 
 
 def takes_mask(size: int, seen: float) -> bool:

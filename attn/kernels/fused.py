@@ -23,7 +23,7 @@ HIDDEN = -(2.0**41)
 LSE_FEATURES = 8
 """Features that the gradient of an LSE adds; cuDNN takes multiples of 8."""
 OTHERS = (
-    "the kernel cudnn has first derivatives alone, in reverse mode: "
+    "the kernels cudnn and pallas have first derivatives alone, in reverse mode: "
     "implementation='blocks' has all others"
 )
 

@@ -316,7 +316,7 @@ class _At:
 
     def added(self, acc, factor, other):
         """Returns acc + factor other, of a factor in registers and one in shared memory."""
-        if self.form.interpret:
+        if self.form.interpreted:
             # The interpreter has no products that are added to a value.
             return acc + jnp.dot(factor, other[...], preferred_element_type=jnp.float32)
 
@@ -603,7 +603,7 @@ class _Plan:
             grid=(self.heads, blocks, self.examples),
             grid_names=("heads", "rows", "batch"),
             compiler_params=plgpu.CompilerParams(approx_math=True),
-            interpret=plgpu.InterpretGPUParams() if self.form.interpret else None,
+            interpret=plgpu.InterpretGPUParams() if self.form.interpreted else None,
         )(*leaves)
         if by_diagonals or with_whole:
             return arrays

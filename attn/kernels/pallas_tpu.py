@@ -375,7 +375,7 @@ class _Plan:
             kernel,
             grid_spec=grid,
             out_shape=shapes,
-            interpret=self.form.interpret,
+            interpret=self.form.interpreted,
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
             ),

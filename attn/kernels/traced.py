@@ -7,6 +7,7 @@ M keys, H heads of queries, J heads of keys and values, V = d_v.
 
 import dataclasses
 import functools
+import importlib
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn.kernels.fused import only_first_derivatives, over_batch
-from attn.kernels.pairs import Program, program_of
+from attn.kernels.pairs import Program, Untraceable, program_of
 from attn.kernels.reference import Taint, by_head
 from attn.kernels.tile import Tile
 from attn.masks import Mask
 from attn.normalisers import scaled
+from attn.platforms import Tiles, tiles
 from attn.pytrees import AnyArray, at_least_float32, map_leading
 
 
@@ -36,9 +38,9 @@ class Form:
     """A module with `forward` and `backward`."""
     blocks: tuple[int, int]
     """The queries and keys of a tile."""
+    interpreted: bool
     queries: int
     heads: int
-    interpret: Any = False
 
 
 class Operands(NamedTuple):
@@ -55,47 +57,65 @@ class Operands(NamedTuple):
     """(b, h, queries' blocks, keys' blocks): whether a query of the block sees a key."""
 
 
-class Cannot(Exception):
-    """Raised where a kernel of this kind cannot serve; the message says why."""
+def why_not(
+    q: AnyArray, k: AnyArray, v: AnyArray, *, results: list[str], **values: Any
+) -> str | None:
+    """Returns the reason why these kernels cannot serve, or None where they can."""
+    here = tiles(jnp.result_type(q, k, v))
+    normaliser = values["normaliser"]
+    if isinstance(here, str):
+        return here
+    if results[-1] in ("before", "after"):
+        return "it does not return weights"
+    if 0 in (k.shape[-1], v.shape[-1]):
+        return "d_k and d_v must be at least 1"
+    if not (hasattr(normaliser, "fused") or hasattr(normaliser, "weights")):
+        return f"{type(normaliser).__name__} makes weights of a whole row of scores"
+    call = functools.partial(in_batches, with_lse=False, is_finite=True)
+    try:
+        jax.eval_shape(call, q, k, v, **values)
+    except Untraceable as error:
+        return str(error)
+    return None
 
 
-def traced(
+def in_batches(
     q: Float[AnyArray, "*B N H K"],
     k: Float[AnyArray, "*B M J L"],
     v: Float[AnyArray, "*B M J V"],
     *,
-    kernel: Any,
-    blocks: tuple[int, int],
     with_lse: bool,
     is_finite: bool,
-    interpret: Any = False,
-    normaliser: Any,
     **values: Any,
 ) -> list[Array]:
     """Computes `attn.attention` by a kernel; with `with_lse` its LSE follows the output.
 
     Raises:
-      Cannot: a normaliser of whole rows.
       Untraceable: a score, mask or bias that is more than numbers of pairs.
     """
+    here = tiles(jnp.result_type(q, k, v))
+    return _in_tiles(q, k, v, values, here, with_lse=with_lse, is_finite=is_finite)
+
+
+@functools.partial(jax.jit, static_argnames=("here", "with_lse", "is_finite"))
+def _in_tiles(q, k, v, values, here, *, with_lse, is_finite):
     batch = q.shape[:-3]
-    (q, k, v), by_name = by_head(q, k, v, normaliser=normaliser, **values)
+    (q, k, v), by_name = by_head(q, k, v, **values)
     q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
-    form, operands, rest = _taken_apart(
-        q, k, v, by_name, kernel, blocks, is_finite, interpret
-    )
+    form, operands, rest = _taken_apart(q, k, v, by_name, here, is_finite)
     out, lse = _attention(form, operands, rest)
-    results = [out.astype(v.dtype), lse] if with_lse else [out.astype(v.dtype)]
-    return [
-        jnp.moveaxis(x, 1, 2).reshape(*batch, x.shape[2], x.shape[1], *x.shape[3:])
-        for x in results
-    ]
+    results = [out.astype(v.dtype)]
+    if with_lse:
+        results.append(lse)
+    results = [jnp.moveaxis(x, 1, 2) for x in results]
+    return [x.reshape(*batch, *x.shape[1:]) for x in results]
 
 
-def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
+def _taken_apart(q, k, v, values, here, is_finite):
     """Returns the form, the operands and what else is in the denominator, (b, H, N)."""
     n, m = q.shape[2], k.shape[2]
     mask, bias, normaliser = (values[name] for name in ("mask", "bias", "normaliser"))
+    blocks = here.queries, here.keys
     taint = None, None
     if not is_finite:
         taint, (q, k, v) = _cleaned(q, k, v)
@@ -104,9 +124,6 @@ def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
     factor = rest = None
     if has_exponents:
         factor, rest = _fused(normaliser, sight.count)
-    elif not hasattr(normaliser, "weights"):
-        name = type(normaliser).__name__
-        raise Cannot(f"{name} makes weights of a whole row of scores")
     given = {}
     if hasattr(bias, "by_distance"):
         given["bias"] = _diagonals(
@@ -123,11 +140,11 @@ def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
     of_keys = jnp.arange(m)[None, None], k, taint[1]
     shared = values["score"], normaliser, mask, bias
 
-    def scores(queries, keys, shared, tiles):
+    def scores(queries, keys, shared, given_tiles):
         i, q, q_taint, factor, count = queries
         j, k, k_taint = keys
         score, normaliser, mask, bias = shared
-        named = dict(zip(given, tiles, strict=True))
+        named = dict(zip(given, given_tiles, strict=True))
         score, q, k = score.prepare(q, k)
         tile = Tile(
             score=score,
@@ -162,8 +179,10 @@ def _taken_apart(q, k, v, values, kernel, blocks, is_finite, interpret):
 
         drop, of_drop = _program(kept, of_queries[:1], of_keys[:1], values["drop"], ())
         of_drop = [jax.lax.stop_gradient(x) for x in of_drop]
+    # With Pallas, which only this takes, and which not every JAX has for every device.
+    kernel = importlib.import_module(f"attn.kernels.{here.kernel}")
     sizes = q.shape[2], q.shape[1]
-    form = Form(program, drop, has_exponents, kernel, blocks, *sizes, interpret)
+    form = Form(program, drop, has_exponents, kernel, blocks, here.interpreted, *sizes)
     operands = Operands(v, atoms, of_drop, list(given.values()), sight.shown)
     return form, operands, rest
 
