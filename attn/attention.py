@@ -83,8 +83,8 @@ def attention(
         else with N·M memory; first derivatives in reverse mode alone), "pallas" (any
         score, mask and bias that is a function of pairs, in the tiles of one kernel, on
         TPUs and Hopper; on a CPU Pallas interprets it, slowly; the same derivatives), or
-        None: the third where cuDNN serves, else the first for short inputs and scores that are matrix
-        products, else the second.
+        None: the third where cuDNN serves, else the first for short inputs and scores that
+        are matrix products, else the second.
       return_lse: also return log Σ exp(score + bias), (*B, N, H), float32 at least; with
         a normaliser that has more in its denominator, or other exponents, the log of its.
       return_weights: also return the weights, (*B, H, N, M), float32 at least: those
@@ -136,7 +136,7 @@ def attention(
     else:
         options = dict(kernel=kernel, results=tuple(results), is_finite=is_finite)
         outputs = _map_kernel(q, k, v, values, **options)
-    return outputs if len(outputs) > 1 else outputs[0]
+    return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def _fastest(

@@ -21,6 +21,7 @@ GROUP = 2
 
 
 def _of_features(x, w, b, v):
+    w, b, v = (unit[None, None] for unit in (w, b, v))
     return (v * jnp.maximum(w * x[..., None] + b, 0)).sum(-1)
 
 

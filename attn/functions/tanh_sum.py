@@ -31,7 +31,7 @@ Of the sum of larger ones float32 keeps three digits at most.
 
 
 def _of_features(a, b, v):
-    return (jnp.tanh(a.T[:, None] + b.T[None]) * v).sum(-1)
+    return (jnp.tanh(a.T[:, None] + b.T[None]) * v[None, None]).sum(-1)
 
 
 @jax.custom_jvp

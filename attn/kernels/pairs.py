@@ -527,7 +527,7 @@ class _Parts:
             raise Untraceable(
                 f"dot_general of {sides[0]} and {sides[1]} is no product of a query and a key"
             )
-        by_side = dict(zip(sides, map(_narrow, node.inputs), strict=True))
+        by_side = dict(zip(sides, node.inputs, strict=True))
         queries, keys = (
             self._place_of_atom(by_side[side], True, is_factor=True)[1]
             for side in ("queries", "keys")
@@ -591,7 +591,8 @@ class _Parts:
         count = math.prod(sizes)
         features = count if is_factor or count > 1 else None
         is_place = isinstance(ref, _Ref) and ref.node in self.places
-        return Atom(side, features, ref.aval.dtype, is_factor, is_place)
+        dtype = _dtype_of_factor(ref) if is_factor else ref.aval.dtype
+        return Atom(side, features, dtype, is_factor, is_place)
 
     def _outside(self, atoms):
         """Returns of each atom the leaves that it needs, and the function of these."""
@@ -614,14 +615,16 @@ class _Parts:
         return tuple(outside)
 
 
-def _narrow(ref):
-    """Returns a factor as it was before it was widened, which a product need not see."""
-    while isinstance(ref, _Ref) and ref.node.name == "convert_element_type":
-        (before,) = ref.node.inputs
-        if not (_is_float(before.aval) and before.aval.dtype.itemsize == 2):
-            break
-        ref = before
-    return ref
+def _dtype_of_factor(ref):
+    """Returns the dtype of a factor, before it was widened, which a product need not see."""
+    inner = ref
+    while isinstance(inner, _Ref) and inner.node.eqn and inner.node.name in RESHAPES:
+        (inner,) = inner.node.inputs[:1]
+    if isinstance(inner, _Ref) and inner.node.name == "convert_element_type":
+        (before,) = inner.node.inputs
+        if _is_float(before.aval) and before.aval.dtype.itemsize == 2:
+            return before.aval.dtype
+    return ref.aval.dtype
 
 
 def _inputs_of(ref):
@@ -650,7 +653,7 @@ def _atom_of(ref, twin, atom, nodes, *leaves):
             done.update({_Ref(ref.node, i): x for i, x in enumerate(of_node)})
         return done[ref]
 
-    x = jnp.asarray(value(twin))
+    x = jnp.asarray(value(twin), atom.dtype)
     lead = ()
     if atom.side != "all":
         x = jnp.moveaxis(x, ref.aval.shape.index(SIZES[atom.side]), 0)
@@ -661,13 +664,14 @@ def _atom_of(ref, twin, atom, nodes, *leaves):
 
 def _bind(eqn, values):
     """Computes an equation's results of its inputs'."""
-    places = {}
-    for var, x in zip(eqn.invars, values, strict=True):
-        if not isinstance(var, core.Literal):
-            places[var] = x
-    # The values need not have the shapes of the trace, which nobody checks.
-    alone = core.Jaxpr((), tuple(places), tuple(eqn.outvars), (eqn,))
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*places.values())
+    primitive = eqn.primitive
+    params = primitive.get_bind_params(eqn.params)
+    functions = ()
+    if isinstance(params, tuple):
+        # So JAX before 0.10 has it.
+        functions, params = params
+    of_node = primitive.bind(*functions, *values, **params)
+    return of_node if primitive.multiple_results else [of_node]
 
 
 def _pointwise_call(node, values):

@@ -6,9 +6,8 @@ the other. Factors of products come to shared memory by bulk copies, which run a
 products; numbers of rows stay in registers. n rows and m columns of a tile, F features.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -616,8 +615,8 @@ def _by_diagonals(shown):
     rows, columns = shown.shape[2:]
     row = jnp.arange(rows)[None]
     column = row + jnp.arange(rows + columns - 1)[:, None] - (rows - 1)
-    exists = (0 <= column) & (column < columns)
-    return shown[:, :, row, jnp.clip(column, 0, columns - 1)] & exists
+    exists = (column >= 0) & (column < columns)
+    return shown[:, :, row, jnp.clip(column, 0, columns - 1)] & exists[None, None]
 
 
 def _of_diagonals(x, n):

@@ -21,7 +21,7 @@ from attn.kernels.reference import Taint, by_head
 from attn.kernels.tile import Tile
 from attn.masks import Mask
 from attn.normalisers import scaled
-from attn.platforms import Tiles, tiles
+from attn.platforms import tiles
 from attn.pytrees import AnyArray, at_least_float32, map_leading
 
 
