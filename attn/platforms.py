@@ -111,6 +111,9 @@ def takes_cudnn(dtype, width: int) -> bool:
 
 def _is_hopper() -> bool:
     """Tells whether all GPUs here are of Hopper's generation or a later one."""
+    if _target is not None:
+        # Of GPUs that are not there this one is compiled for.
+        return _target == "gpu"
     if jax.default_backend() != "gpu":
         return False
     return all(float(x.compute_capability) >= 9 for x in jax.local_devices())
