@@ -9,6 +9,7 @@ is in no account. Cycles are the compiler's own estimates for each operation, wi
 of a loop counted once.
 """
 
+import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -16,12 +17,15 @@ import importlib.util
 import math
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import topologies
 
 from attn import platforms
@@ -56,6 +60,8 @@ COLLECTIVES = (
     "collective-permute",
 )
 LONGEST_MESSAGE = 160
+SCHEDULES = "ATTN_SCHEDULES"
+"""The environment variable of where a TPU's compiler writes schedules."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +92,8 @@ class Target:
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+        # Has Pallas say what ptxas does of registers.
+        os.environ.setdefault("MOSAIC_GPU_DUMP_PTXAS", "1")
         if self.platform == "gpu":
             options = dict(target_config=_H100, topology=self.topology)
             description = topologies.get_topology_desc(platform="cuda", **options)
@@ -127,6 +135,11 @@ class Compiled:
     collectives: int = 0
     spills: int | None = None
     """Kernels whose registers spill to memory."""
+    registers: int | None = None
+    """Of a thread of the kernel of one's own, Pallas', that takes most, on a GPU."""
+    bundles: int | None = None
+    """Instructions of kernels of one's own on a TPU, one a cycle, each loop's body once; of
+    a process that was asked for them."""
     work: Work | None = None
     """Kernels, bytes and turns of loops, of a GPU."""
 
@@ -154,10 +167,11 @@ class Compiler:
     Raises UserError as `check_target` does.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, with_bundles: bool = False):
+        """Asked for bundles, a TPU's compiler writes much, and takes three times as long."""
         check_target(name)
         self._target = TARGETS[name]
-        self._process = Process(_nothing)
+        self._process = Process(_write_schedules if with_bundles else _nothing)
 
     def compile(self, build: Callable, *arguments: Any) -> Compiled:
         """Compiles, as `compile_for` does; a compiler that dies is a `why_not` too."""
@@ -177,6 +191,15 @@ def _nothing():
     pass
 
 
+def _write_schedules():
+    """Has libtpu, which reads this when it starts, write what it compiles."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[SCHEDULES] = folder
+    options = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+    os.environ["LIBTPU_INIT_ARGS"] = options
+
+
 def compile_for(target: Target, build: Callable, *arguments: Any) -> Compiled:
     """Compiles the function that `build` makes, for devices of a target.
 
@@ -192,14 +215,41 @@ def compile_for(target: Target, build: Callable, *arguments: Any) -> Compiled:
     platforms.compile_for(target.platform)
     try:
         # What compilers say of devices that they look for in vain is no news.
-        with _stderr() as lines:
-            compiled = _compile(*build(*arguments, target.devices()), target)
+        with _stderr() as lines, _traced_for(target) as devices:
+            compiled = _compile(*build(*arguments, devices), target)
     except Exception as error:
         return Compiled(why_not=_reason(error))
     if target.platform != "gpu":
-        return compiled
+        return dataclasses.replace(compiled, bundles=_bundles())
     spills = sum("Registers are spilled" in line for line in lines)
-    return dataclasses.replace(compiled, spills=spills)
+    used = re.findall(r"Used (\d+) registers", "\n".join(lines))
+    registers = max(map(int, used), default=None)
+    return dataclasses.replace(compiled, spills=spills, registers=registers)
+
+
+@contextlib.contextmanager
+def _traced_for(target: Target) -> Iterator[list[jax.Device]]:
+    """Gives the devices of a target, which Pallas too takes for those that are there."""
+    devices = target.devices()
+    mesh = jax.sharding.Mesh(np.array(devices[:1]), ("devices",))
+    with contextlib.ExitStack() as stack:
+        if target.platform == "tpu" and target.count == 1:
+            stack.enter_context(jax.sharding.use_abstract_mesh(mesh.abstract_mesh))
+        yield devices
+
+
+def _bundles() -> int | None:
+    """Returns the bundles of the kernels of one's own compiled since; None if none are written."""
+    folder = os.environ.get(SCHEDULES)
+    if folder is None:
+        return None
+    total = 0
+    for path in Path(folder).iterdir():
+        if path.name.endswith("schedule-analysis_final_bundles.txt"):
+            found = re.search(r"\[opcode\]\s+(\d+) .*: custom-call", path.read_text())
+            total += int(found[1]) if found else 0
+        path.unlink()
+    return total
 
 
 def _compile(function, arguments, target):

@@ -40,6 +40,10 @@ ATTENTION = [
     *_attention(("additive",), ("full",), PASSES[1:], n=1024, b=1),
     *_attention(("scaled_dot",), ("causal",), n=8192),
     *_attention(("scaled_dot",), ("causal",), n=65_536),
+    # By the kernels of our own.
+    *_attention(("scaled_dot",), ("causal",), implementation="pallas"),
+    *_attention(("scaled_dot",), ("packed",), implementation="pallas", b=4, h=16),
+    *_attention(("additive",), ("full",), implementation="pallas"),
 ]
 TINY = [
     AttentionCase("scaled_dot", 256, "causal", "gradient", b=1, h=2),
@@ -84,6 +88,7 @@ NOTES = {
     "cycles": "millions, as the compiler estimates; the body of a loop counts once",
     "collectives": "operations in which devices exchange numbers",
     "spills": "kernels whose registers do not suffice",
+    "registers": "of a thread of a GPU's kernel of our own, of 255",
     "kernels": "that a GPU starts one after another; a loop's as often as it turns, where "
     "that is known",
     "GB": "that kernels read and write, 10⁹ bytes",
@@ -158,6 +163,7 @@ def _cells(filled, compiled: Compiled):
         "" if compiled.cycles is None else number(compiled.cycles / 1e6),
         str(compiled.collectives),
         "" if compiled.spills is None else str(compiled.spills),
+        "" if compiled.registers is None else str(compiled.registers),
         *_work(compiled.work),
     )
 
