@@ -7,7 +7,7 @@ products; numbers of rows stay in registers. n rows and m columns of a tile, F f
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
         lse = jnp.where(is_empty, -jnp.inf, top + jnp.log(total))
         return [acc / lax.broadcast_in_dim(total, acc.shape, [0]), lse]
 
-    outs = [width] + [None] * form.has_exponents
+    outs = [_Out(width, plan.v.dtype)] + [_Out()] * form.has_exponents
     out, *lse = plan.call(outs, start, step, finish)
     return out[..., : operands.v.shape[-1]], lse[0] if lse else None
 
@@ -130,7 +130,7 @@ def _gradient_of_given(form, plan, place):
         _, given = _pull_back(form, at)
         return (sums[0] + given[place],)
 
-    tiles = plan.call([m], start, step, lambda at, sums: sums, by_diagonals=True)
+    tiles = plan.call([_Out(m)], start, step, lambda at, sums: sums, by_diagonals=True)
     tiles = tiles[0].reshape(*tiles[0].shape[:2], -1, n, m)
     return _sums_of_diagonals(tiles, n)
 
@@ -166,10 +166,11 @@ def _gradients(form, operands, plan):
     featured = [
         i for i in wanted if not atoms[i].is_factor and atoms[i].features is not None
     ]
-    outs = [plan.rows[str(i)].shape[3] for i in factors] + [None] * len(numbers)
+    outs = [plan.out_of(str(i), operands.scores[i]) for i in factors]
+    outs += [_Out()] * len(numbers)
     names: list[Any] = [*factors, *numbers]
     if not plan.by_queries:
-        outs.append(plan.v.shape[3])
+        outs.append(plan.out_of("v", operands.v))
         names.append("v")
     if not (outs or featured):
         return {}
@@ -207,6 +208,13 @@ def _gradients(form, operands, plan):
     if "v" in found:
         found["v"] = found["v"][..., : operands.v.shape[3]]
     return found
+
+
+class _Out(NamedTuple):
+    """An output, of a row's features, or None for a number."""
+
+    width: int | None = None
+    dtype: Any = jnp.float32
 
 
 class _At:
@@ -458,12 +466,18 @@ class _Plan:
             x = jnp.swapaxes(x, 2, 3)
         return self.extended(self.extended(x, 2, self.wholes[0]), 3, self.wholes[1])
 
+    def out_of(self, name, operand):
+        """Returns the output of a factor's gradient, wide where several heads add to it."""
+        x = self.rows[name]
+        is_alone = operand.shape[:2] == (self.examples, self.heads)
+        return _Out(x.shape[3], x.dtype if is_alone else jnp.float32)
+
     def zeros(self, at, width):
         return plgpu.layout_cast(jnp.zeros((self.shape[0], width), jnp.float32), LAYOUT)
 
     def call(
         self,
-        outs: Sequence[int | None],
+        outs: Sequence[_Out],
         start: Callable,
         step: Callable,
         finish: Callable,
@@ -471,7 +485,7 @@ class _Plan:
         by_diagonals: bool = False,
         with_whole: bool = False,
     ) -> list[Array]:
-        """Runs over all blocks; returns outputs of so many features a row, None for a number.
+        """Runs over all blocks; returns the outputs.
 
         Those that are added up feature by feature, (F, n), follow. By diagonals a program
         has the tiles of one distance, of which it gives one tile. With the whole there is
@@ -550,7 +564,7 @@ class _Plan:
                 at = _At(self, arrays, row_buffers, {}, place, (t * n, 0), sums)
                 carry = lax.fori_loop(jnp.int32(0), count, one, start(at))
                 for value, buffer in zip(finish(at, carry), out_buffers, strict=True):
-                    buffer[...] = value
+                    buffer[...] = value.astype(buffer.dtype)
                 plgpu.commit_smem()
                 some = pl.ds(t * n, n)
                 for buffer, ref in zip(out_buffers, results, strict=False):
@@ -573,10 +587,8 @@ class _Plan:
                 {name: plgpu.Barrier() for name in fixed},
                 {name: plgpu.Barrier(num_barriers=SLOTS) for name in moving},
                 [
-                    plgpu.SMEM((n,), jnp.float32)
-                    if width is None
-                    else plgpu.SMEM((n, width), jnp.float32)
-                    for width in outs
+                    plgpu.SMEM((n,) if x.width is None else (n, x.width), x.dtype)
+                    for x in outs
                 ],
                 {
                     i: plgpu.SMEM((features, n), jnp.float32)
@@ -586,8 +598,8 @@ class _Plan:
 
         lead = self.examples, self.heads, blocks * n
         shapes = [
-            jax.ShapeDtypeStruct(lead if width is None else (*lead, width), jnp.float32)
-            for width in outs
+            jax.ShapeDtypeStruct(lead if x.width is None else (*lead, x.width), x.dtype)
+            for x in outs
         ]
         shapes += [
             jax.ShapeDtypeStruct((*lead[:2], features, lead[2]), jnp.float32)

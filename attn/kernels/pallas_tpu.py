@@ -62,12 +62,13 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
             total = jnp.where(is_empty, 1.0, total)
             acc = acc / total
             outs[1][0, 0] = jnp.where(is_empty, -jnp.inf, top + jnp.log(total))
-        outs[0][0, 0] = acc
+        outs[0][0, 0] = acc.astype(operands.v.dtype)
 
     width = operands.v.shape[-1]
     outs = [("rows", width)] + [("rows", 1)] * form.has_exponents
     accumulators = [("rows", width), ("rows", 1), ("rows", 1)]
-    out, *lse = plan.call(plan.laid, outs, accumulators, start, step, finish)
+    dtypes = [operands.v.dtype, jnp.float32]
+    out, *lse = plan.call(plan.laid, outs, accumulators, start, step, finish, dtypes)
     return out, lse[0][..., 0] if lse else None
 
 
@@ -282,6 +283,7 @@ class _Plan:
         start: Callable,
         step: Callable,
         finish: Callable,
+        dtypes: Sequence[Any] = (),
         by_queries: bool = True,
     ) -> list[Array]:
         """Runs over all blocks; returns outputs of kinds and features, without padding."""
@@ -356,12 +358,13 @@ class _Plan:
 
         wholes = dict(rows=self.n, keys=self.m, columns=self.m, tiles=self.n)
         shapes = []
-        for kind, features in outs:
+        for i, (kind, features) in enumerate(outs):
             lead = self.examples, self.heads
             if kind in ("all", "diagonals"):
                 lead = *lead, blocks
             whole = self.block(kind, features, wholes.get(kind))
-            shapes.append(jax.ShapeDtypeStruct((*lead, *whole), jnp.float32))
+            dtype = dtypes[i] if dtypes else jnp.float32
+            shapes.append(jax.ShapeDtypeStruct((*lead, *whole), dtype))
         grid = pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
             grid=(self.examples, self.heads, blocks, steps),

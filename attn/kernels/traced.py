@@ -22,7 +22,7 @@ from attn.kernels.tile import Tile
 from attn.masks import Mask
 from attn.normalisers import scaled
 from attn.platforms import tiles
-from attn.pytrees import AnyArray, at_least_float32, map_leading
+from attn.pytrees import AnyArray, at_least_float32, map_leading, widened
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def _in_tiles(q, k, v, values, here, *, with_lse, is_finite):
     q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
     form, operands, rest = _taken_apart(q, k, v, by_name, here, is_finite)
     out, lse = _attention(form, operands, rest)
-    results = [out.astype(v.dtype)]
+    results = [out]
     if with_lse:
         results.append(lse)
     results = [jnp.moveaxis(x, 1, 2) for x in results]
@@ -301,7 +301,7 @@ def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(form: Form, operands: Operands, rest: Array | None):
-    """Returns the output (B, H, N, V) and, of exponents, the LSE (B, H, N), both wide."""
+    """Returns the output (B, H, N, V) and, of exponents, the LSE (B, H, N), which is wide."""
     return _forward(form, operands, rest)[0]
 
 
@@ -310,7 +310,7 @@ def _forward(form, operands, rest):
     out, lse = over_batch(functools.partial(_values, form))(operands.v, operands)
     if rest is not None:
         lse, own = jnp.logaddexp(lse, rest), lse
-        out = out * jnp.exp(own - lse)[..., None]
+        out = (out * jnp.exp(own - lse)[..., None]).astype(out.dtype)
     return (out, lse), (operands, rest, out, lse)
 
 
@@ -326,7 +326,7 @@ def _backward(form, kept, cotangents):
     if form.has_exponents:
         # Of another denominator the kernel gives the right gradients, as it takes weights
         # from the LSE and Σ w dw from the output.
-        delta = (g * out).sum(-1) - d_lse
+        delta = jnp.einsum("bhnv,bhnv->bhn", *widened((g, out))) - d_lse
         if rest is not None:
             d_rest = _summed(-jnp.exp(rest - lse) * delta, rest)
     operands, g = only_first((operands, g))
