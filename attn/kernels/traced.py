@@ -271,32 +271,48 @@ class Sight(NamedTuple):
 
 
 def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
-    size, width = blocks
-    rows, columns = -(-n // size), -(-m // width)
-
-    def of_block(mask, t):
-        i = t * size + jnp.arange(size)
-        seen = mask.tile(jnp.minimum(i, n - 1), jnp.arange(m)) & (i < n)[:, None]
-        padded = jnp.pad(seen, ((0, 0), (0, columns * width - m)))
-        shown = padded.reshape(size, columns, width).any((0, 2))
-        return seen.sum(1), shown
+    shown = _shown_by_reach(mask, n, m, blocks)[None, None]
+    i, j = jnp.arange(n), jnp.arange(m)
+    if not mask.parts:
+        return Sight(jnp.full((1, 1, n), float(m)), shown, None)
 
     def of_head(mask):
-        # Block by block, as all at once are N·M numbers.
-        of_mask = functools.partial(of_block, mask)
-        count, shown = jax.lax.map(of_mask, jnp.arange(rows))
-        return count.reshape(-1)[:n], shown
+        seen = mask.tile(i, j)
+        padded = jnp.pad(
+            seen, [(0, -x % b) for x, b in zip((n, m), blocks, strict=True)]
+        )
+        rows, columns = (-(-x // b) for x, b in zip((n, m), blocks, strict=True))
+        # Both are sums of what is compared, of which compilers make no array.
+        some = padded.reshape(rows, blocks[0], columns, blocks[1]).any((1, 3))
+        return seen.sum(1), some, seen if mask.has_pairs else None
 
-    leaves = jax.tree.leaves(mask)
-    if leaves:
-        count, shown = map_leading(functools.partial(map_leading, of_head), mask)
+    if jax.tree.leaves(mask):
+        every = map_leading(functools.partial(map_leading, of_head), mask)
+        count, some, visible = every
     else:
-        count, shown = (x[None, None] for x in of_head(mask))
-    visible = None
-    if mask.has_pairs:
-        whole = lambda mask: mask.tile(jnp.arange(n), jnp.arange(m))
-        visible = map_leading(functools.partial(map_leading, whole), mask)
+        count, some, visible = (
+            None if x is None else x[None, None] for x in of_head(mask)
+        )
+    if not mask.is_band:
+        shown = some
     return Sight(jnp.maximum(count, 1).astype(jnp.float32), shown, visible)
+
+
+def _shown_by_reach(mask, n, m, blocks):
+    """Returns the blocks that a mask's reach lets see each other, which is known outright."""
+    left, right = mask.reach()
+    first, width = (
+        np.arange(0, size, block)[:, None]
+        if axis == 0
+        else np.arange(0, size, block)[None]
+        for axis, (size, block) in enumerate(zip((n, m), blocks, strict=True))
+    )
+    shown = np.ones((first.size, width.size), bool)
+    if right is not None:
+        shown &= width <= np.minimum(first + blocks[0], n) - 1 + right
+    if left is not None:
+        shown &= np.minimum(width + blocks[1], m) - 1 >= first - left
+    return jnp.asarray(shown)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

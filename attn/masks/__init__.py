@@ -222,6 +222,11 @@ class Mask:
             for part in self.parts
         )
 
+    @property
+    def is_band(self) -> bool:
+        """Tells whether `reach` says all that the mask does."""
+        return all(isinstance(part, Band) for part in self.parts)
+
     def reach(self) -> tuple[int | None, int | None]:
         """Returns (left, right): query i sees no key before i − left or after i + right.
 

@@ -215,7 +215,7 @@ def compile_for(target: Target, build: Callable, *arguments: Any) -> Compiled:
     platforms.compile_for(target.platform)
     try:
         # What compilers say of devices that they look for in vain is no news.
-        with _stderr() as lines, _traced_for(target) as devices:
+        with _output() as lines, _traced_for(target) as devices:
             compiled = _compile(*build(*arguments, devices), target)
     except Exception as error:
         return Compiled(why_not=_reason(error))
@@ -286,17 +286,19 @@ def _cycles(text):
 
 
 @contextlib.contextmanager
-def _stderr() -> Iterator[list[str]]:
-    """Collects what this process, compilers too, writes to stderr in the block."""
+def _output() -> Iterator[list[str]]:
+    """Collects what this process, compilers too, writes in the block."""
     lines = []
-    kept = os.dup(2)
+    kept = {place: os.dup(place) for place in (1, 2)}
     with tempfile.TemporaryFile("w+", errors="replace") as file:
-        os.dup2(file.fileno(), 2)
+        for place in kept:
+            os.dup2(file.fileno(), place)
         try:
             yield lines
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            for place, own in kept.items():
+                os.dup2(own, place)
+                os.close(own)
             file.seek(0)
             lines += file.read().splitlines()
 
