@@ -46,7 +46,7 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
             total = total * shrink + w.sum(axis=1)
             acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
             top = high
-        w = _dropped(at, w)
+        w = _times(w, _kept(at))
         return at.added(acc, w.astype(plan.v.dtype), at.columns["v"]), top, total
 
     def finish(at, carry):
@@ -102,10 +102,14 @@ def backward(
 
 
 def _pull_back(form, at):
-    """Adds up the gradients of a tile; returns its weights, and those of given tiles."""
+    """Adds up the gradients of a tile.
+
+    Returns its weights, what dropout multiplies them with, and the gradients of given tiles.
+    """
     x, values = _scores(at)
+    kept = _kept(at)
     rows, columns = ("g", "v") if at.plan.by_queries else ("v", "g")
-    d_w = _dropped(at, at.product_of(at.rows[rows], at.columns[columns]))
+    d_w = _times(at.product_of(at.rows[rows], at.columns[columns]), kept)
     if form.has_exponents:
         w = jnp.exp(x - at.number_of_query("lse"))
         d_x = w * (d_w - at.number_of_query("delta"))
@@ -114,7 +118,7 @@ def _pull_back(form, at):
         visible = at.visible
         if visible is not None:
             d_x = jnp.where(visible, d_x, 0.0)
-    return w, pull_back(form.scores, at, at.given(), values, [d_x])
+    return w, kept, pull_back(form.scores, at, at.given(), values, [d_x])
 
 
 def _gradient_of_given(form, plan, place):
@@ -127,7 +131,7 @@ def _gradient_of_given(form, plan, place):
         return (plan.zeros(at, m),)
 
     def step(at, sums):
-        _, given = _pull_back(form, at)
+        *_, given = _pull_back(form, at)
         return (sums[0] + given[place],)
 
     tiles = plan.call([_Out(m)], start, step, lambda at, sums: sums, by_diagonals=True)
@@ -140,7 +144,7 @@ def _gradient_of_pairs(form, plan, place):
     plan.shown = jnp.ones_like(plan.shown)
 
     def step(at, sums):
-        _, given = _pull_back(form, at)
+        *_, given = _pull_back(form, at)
         some = (pl.ds(x, size) for x, size in zip(at.first, at.shape, strict=True))
         _store(at.whole.at[(*at.own, *some)], given[place])
         return sums
@@ -187,9 +191,9 @@ def _gradients(form, operands, plan):
 
     def step(at, sums):
         at.sums = dict(zip(names, sums, strict=True))
-        w, _ = _pull_back(form, at)
+        w, kept, _ = _pull_back(form, at)
         if not plan.by_queries:
-            w = _dropped(at, w).astype(plan.v.dtype)
+            w = _times(w, kept).astype(plan.v.dtype)
             at.sums["v"] = at.added(at.sums["v"], w, at.columns["g"])
         return tuple(at.sums[name] for name in names)
 
@@ -380,11 +384,16 @@ def _scores(at):
     return x, values
 
 
-def _dropped(at, w):
+def _kept(at):
+    """Returns what dropout multiplies the weights of a tile with; None for 1."""
     if at.form.drop is None:
-        return w
+        return None
     (kept,) = results(at.form.drop, compute(at.form.drop, at.of("drop")))
-    return w * kept
+    return kept
+
+
+def _times(w, kept):
+    return w if kept is None else w * kept
 
 
 class _Plan:

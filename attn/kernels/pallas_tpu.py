@@ -52,7 +52,7 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
             total[...] = total[...] * shrink + w.sum(1, keepdims=True)
             top[...] = high
             acc[...] *= shrink
-        w = _dropped(form, at, ins, w)
+        w = _times(w, _kept(form, at, ins))
         acc[...] += _product(w.astype(v.dtype), v, 1, 0)
 
     def finish(accumulators, outs):
@@ -103,7 +103,8 @@ def backward(
         x, values = _scores(form, at, ins)
         v = ins.v[0, 0]
         g = ins.more["g"][0, 0]
-        d_w = _dropped(form, at, ins, _product(g, v, 1, 1))
+        kept = _kept(form, at, ins)
+        d_w = _times(_product(g, v, 1, 1), kept)
         if form.has_exponents:
             w = jnp.exp(x - ins.more["lse"][0, 0])
             d_x = w * (d_w - ins.more["delta"][0, 0])
@@ -117,7 +118,7 @@ def backward(
             for place, out in zip(plan.of_given, outs[len(wanted) :], strict=True):
                 _put_given(at, out, d_given[place])
         else:
-            w = _dropped(form, at, ins, w)
+            w = _times(w, kept)
             accumulators[-1][...] += _product(w.astype(v.dtype), g, 0, 0)
 
     def finish(accumulators, outs):
@@ -527,12 +528,17 @@ def _put_given(at, out, x):
     out[at_distances] += x.sum(0, keepdims=True)
 
 
-def _dropped(form, at, ins, w):
+def _kept(form, at, ins):
+    """Returns what dropout multiplies the weights of a tile with; None for 1."""
     if form.drop is None:
-        return w
+        return None
     tile = _Tile(form, at, ins.drop, program=form.drop)
     (kept,) = results(form.drop, compute(form.drop, tile))
-    return w * kept
+    return kept
+
+
+def _times(w, kept):
+    return w if kept is None else w * kept
 
 
 def _product(a, b, axis, other, precision=None):
