@@ -10,6 +10,7 @@ import pytest
 
 import attn
 from attn import Additive, Context, Entmax, Mask, attention, platforms
+from attn.jax_versions import has_mosaic_gpu, has_pallas_tpu
 from attn.kernels import cudnn, fused
 from tests.cases import the_rest_in_ci
 
@@ -150,10 +151,32 @@ def test_heads_one_after_another_keep_their_derivatives(on_gpu, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "width"), [(jnp.float32, K), (jnp.bfloat16, 136)])
+@pytest.mark.parametrize(("dtype", "width"), [(jnp.float32, K), (jnp.bfloat16, 264)])
 def test_numbers_that_cudnn_lacks_go_elsewhere(on_gpu, dtype, width):
     attention(*inputs(dtype, width))
     assert on_gpu == []
+
+
+def test_wide_heads_go_elsewhere_before_hopper(on_gpu, monkeypatch):
+    monkeypatch.setattr(platforms, "_is_hopper", lambda: False)
+    attention(*inputs(jnp.bfloat16, 136))
+    assert on_gpu == []
+    assert "Hopper" in platforms.tiles(jnp.bfloat16)
+
+
+def test_kernels_of_traced_tiles_are_of_the_platform(on_gpu):
+    here = platforms.tiles(jnp.dtype(jnp.bfloat16))
+    if has_mosaic_gpu():
+        assert here.kernel == "pallas_gpu" and not here.interpreted
+        assert "float32" in platforms.tiles(jnp.dtype(jnp.float32))
+    else:
+        assert "JAX 0.11" in here
+    platforms.compile_for("tpu")
+    try:
+        here = platforms.tiles(jnp.dtype(jnp.float32))
+    finally:
+        platforms.compile_for(None)
+    assert "JAX 0.10" in here if not has_pallas_tpu() else here.kernel == "pallas_tpu"
 
 
 def test_a_process_forgets_what_it_traced_for_another_platform(on_gpu):
