@@ -235,6 +235,25 @@ def test_few_tokens(device, n, m):
     check_equal(actual, expected, device.tolerance)
 
 
+@pytest.mark.parametrize("size", [1.0, 12.0, 200.0])
+def test_additive_scores_are_right_however_large_what_they_add_is(device, size):
+    """Of −60 + 60 products of exponentials would say nothing."""
+    q, k, v = inputs(device)
+    score = Additive.init(KEY, H, K, K, d_a=5)
+    # Queries and keys that cancel in a feature, and others that do not.
+    shift = size * jnp.array([1.0, -1.0, 0.5, 0.0, 2.0])
+    w_q = jnp.concatenate([score.w_q, jnp.tile(shift, (H, 1, 1))], 1)
+    w_k = jnp.concatenate([score.w_k, jnp.tile(-shift, (H, 1, 1))], 1)
+    q, k = (
+        jnp.concatenate([x, jnp.ones((*x.shape[:3], 1), x.dtype)], -1) for x in (q, k)
+    )
+    options = dict(score=Additive(w_q, w_k, score.v))
+    actual, expected = (
+        both([q, k, v], options, kernel) for kernel in ("pallas", "reference")
+    )
+    check_equal(actual, expected, device.tolerance)
+
+
 def test_maps_become_a_part_of_the_batch(device):
     qkv = [jnp.stack([x, 2 * x]) for x in inputs(device)]
     call = functools.partial(attention, mask=Mask.causal())
