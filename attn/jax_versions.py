@@ -73,6 +73,38 @@ def has_pallas_tpu() -> bool:
     return VERSION >= (0, 10)
 
 
+def mosaic_load(ref: Any, layout: Any) -> Any:
+    """Loads an array from a reference of a Mosaic GPU kernel, as numbers lie in `layout`.
+
+    jax 0.11 ends it, for the types' sake: `plgpu.load`, which before took places too.
+    """
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    load: Any = plgpu.load
+    return load(ref, layout=layout, optimized=False)
+
+
+def mosaic_store(ref: Any, x: Any) -> None:
+    """Stores an array to a reference of a Mosaic GPU kernel, in global memory too.
+
+    jax 0.12 ends it: `plgpu.store`.
+    """
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    store: Any = getattr(plgpu, "store", None)
+    if store is None:
+        ref[...] = x
+    else:
+        store(ref, x, optimized=False)
+
+
+def interpret_mosaic() -> Any:
+    """Returns what has a Mosaic GPU kernel interpreted; jax 0.11 is the first that has it."""
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    return getattr(plgpu, "InterpretGPUParams")()  # noqa: B009
+
+
 def cudnn_forward(
     q: Any, k: Any, v: Any, bias: Any, *, causal: bool, left: int | None, lengths: Any
 ) -> tuple[Any, Any]:

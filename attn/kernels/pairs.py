@@ -409,11 +409,11 @@ class _Parts:
         """
         leaves: dict[Any, tuple] = {}
 
-        def explore(ref):
+        def explore(ref: Any):
             if ref in leaves or (isinstance(ref, _Value) and np.ndim(ref.value) == 0):
                 return
             if self._side(ref) != "pairs":
-                if self._is_cheap(ref):
+                if isinstance(ref, _Ref) and self._is_cheap(ref):
                     for x in ref.node.inputs:
                         explore(x)
                 else:
@@ -429,15 +429,15 @@ class _Parts:
         places = tuple(dict.fromkeys(leaves.values()))
 
         def function(*tiles):
-            done = dict(zip(places, tiles, strict=True))
+            done: dict[Any, Any] = dict(zip(places, tiles, strict=True))
 
-            def value(ref):
-                if isinstance(ref, _Value) and np.ndim(ref.value) == 0:
-                    return ref.value
+            def value(ref: Any):
                 if ref in leaves:
                     return done[leaves[ref]]
+                if isinstance(ref, _Value):
+                    return ref.value
                 if ref not in done:
-                    node = ref.node
+                    node: _Node = ref.node
                     if node.name in RESHAPES:
                         done[ref] = value(node.inputs[0])
                     else:
@@ -481,11 +481,10 @@ class _Parts:
         if ref.node.name not in CHEAP | RESHAPES or self._side(ref) == "all":
             return False
 
-        def is_simple(x):
-            is_number = isinstance(x, _Value) or self._side(x) == "all"
-            if is_number:
-                return math.prod(x.aval.shape) == 1
-            return x.node in self.places or self._is_cheap(x)
+        def is_simple(x: Any):
+            if isinstance(x, _Ref) and self._side(x) != "all":
+                return x.node in self.places or self._is_cheap(x)
+            return math.prod(x.aval.shape) == 1
 
         return all(map(is_simple, ref.node.inputs))
 

@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
+from attn.jax_versions import interpret_mosaic, mosaic_load, mosaic_store
 from attn.kernels.pairs import compute, pull_back, results
 from attn.kernels.rewritten import RULES
 
@@ -67,12 +68,13 @@ def backward(
     form: Any,
     operands: Any,
     g: Float[Array, "B H N V"],
-    lse: Float[Array, "B H N"] | None,
-    delta: Float[Array, "B H N"] | None,
+    lse: Any,
+    delta: Any,
 ) -> Any:
     """Returns the gradients (B, H, …) of the operands, for the cotangent g of the output.
 
-    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away.
+    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away, and of
+    the LSE's shape, (B, H, N); weights that are no exponentials have neither.
     """
     of_queries = dict(lse=lse, delta=delta)
     if form.has_exponents:
@@ -146,7 +148,7 @@ def _gradient_of_pairs(form, plan, place):
     def step(at, sums):
         *_, given = _pull_back(form, at)
         some = (pl.ds(x, size) for x, size in zip(at.first, at.shape, strict=True))
-        _store(at.whole.at[(*at.own, *some)], given[place])
+        mosaic_store(at.whole.at[(*at.own, *some)], given[place])
         return sums
 
     none = lambda at, *_: ()
@@ -180,7 +182,9 @@ def _gradients(form, operands, plan):
         return {}
 
     def start(at):
-        sums = {i: plan.zeros(at, plan.rows[str(i)].shape[3]) for i in factors}
+        sums: dict[Any, Any] = {
+            i: plan.zeros(at, plan.rows[str(i)].shape[3]) for i in factors
+        }
         sums |= {i: at.full(0.0) for i in numbers}
         if not plan.by_queries:
             sums["v"] = plan.zeros(at, plan.v.shape[3])
@@ -279,7 +283,7 @@ class _At:
             axis = self.axis_of(atom.side)
             some = pl.ds(self.first[axis], self.shape[axis])
             at = (*own, some) if feature is None else (*own, feature, some)
-            x = _load(ref.at[at], LAYOUT.reduce(1 - axis))
+            x = mosaic_load(ref.at[at], LAYOUT.reduce(1 - axis))
             x = self.spread(x, axis)
         return x != 0 if atom.dtype == jnp.bool_ else x
 
@@ -287,7 +291,7 @@ class _At:
         ref = self.refs["more"][name]
         axis = self.axis_of("queries")
         at = (*self.place(ref), pl.ds(self.first[axis], self.shape[axis]))
-        return self.spread(_load(ref.at[at], LAYOUT.reduce(1 - axis)), axis)
+        return self.spread(mosaic_load(ref.at[at], LAYOUT.reduce(1 - axis)), axis)
 
     def product(self, what):
         a, b = str(what.queries), str(what.keys)
@@ -301,7 +305,9 @@ class _At:
             plgpu.wgmma(acc, row, column.transpose((1, 0)))
             return acc[...]
 
-        return pl.run_scoped(product, plgpu.ACC(self.shape, jnp.float32))
+        return pl.run_scoped(
+            product, plgpu.WGMMAAccumulatorRef(self.shape, jnp.float32)
+        )
 
     def wants(self, index):
         return index in self.sums or index in self.featured
@@ -312,7 +318,7 @@ class _At:
             self.sums[index] = self.sums[index] + x
         else:
             ref = self.featured[index].at[feature]
-            ref[...] = _load(ref, LAYOUT.reduce(1)) + x
+            ref[...] = mosaic_load(ref, LAYOUT.reduce(1)) + x
 
     def add_product(self, what, cotangent):
         row, column = (
@@ -327,14 +333,14 @@ class _At:
 
     def added(self, acc, factor, other):
         """Returns acc + factor other, of a factor in registers and one in shared memory."""
-        if self.form.interpreted:
+        if self.form.here.interpreted:
             # The interpreter has no products that are added to a value.
             return acc + jnp.dot(factor, other[...], preferred_element_type=jnp.float32)
 
         def product(ref):
             plgpu.wgmma(ref, factor, other)
 
-        return pl.run_state(product)(plgpu.ACC.init(acc))
+        return pl.run_state(product)(plgpu.WGMMAAccumulatorRef.init(acc))
 
     def loop(self, count, body, carry):
         return lax.fori_loop(0, count, body, carry)
@@ -360,18 +366,10 @@ class _At:
                 columns = pl.ds(column - row + self.plan.wholes[0] - n, m)
             else:
                 rows, columns = pl.ds(row, n), pl.ds(column, m)
-            x = _load(ref.at[(*self.place(ref), rows, columns)], LAYOUT)
+            x = mosaic_load(ref.at[(*self.place(ref), rows, columns)], LAYOUT)
             dtype = self.form.scores.given[i]
             tiles.append(x != 0 if dtype == jnp.bool_ else x)
         return tiles
-
-
-def _store(ref, x):
-    plgpu.store(ref, x, optimized=False)
-
-
-def _load(ref, layout):
-    return plgpu.load(ref, layout=layout, optimized=False)
 
 
 def _scores(at):
@@ -402,7 +400,7 @@ class _Plan:
     def __init__(self, form, operands, by_queries, g=None, of_queries=None):
         self.form = form
         self.by_queries = by_queries
-        size, width = form.blocks
+        size, width = form.here.blocks
         queries, keys = form.queries, operands.v.shape[2]
         self.shape = (size, width) if by_queries else (width, size)
         self.sizes = (queries, keys) if by_queries else (keys, queries)
@@ -564,7 +562,9 @@ class _Plan:
                     here = [dict(row_buffers), {}]
                     for name, x in buffers.items():
                         here[int(name[0])][name[2:]] = x.at[slot]
-                    at = _At(self, arrays, *here, place, first_of(s), sums)
+                    own_rows, own_columns = here
+                    first = first_of(s)
+                    at = _At(self, arrays, own_rows, own_columns, place, first, sums)
                     at.own, at.whole = (b, h), results[-1]
                     carry = step(at, carry)
                     pl.when(s + SLOTS < count)(lambda: fetch(s + SLOTS, slot))
@@ -623,7 +623,7 @@ class _Plan:
             grid=(self.heads, blocks, self.examples),
             grid_names=("heads", "rows", "batch"),
             compiler_params=plgpu.CompilerParams(approx_math=True),
-            interpret=plgpu.InterpretGPUParams() if self.form.interpreted else None,
+            interpret=interpret_mosaic() if self.form.here.interpreted else None,
         )(*leaves)
         if by_diagonals or with_whole:
             return arrays

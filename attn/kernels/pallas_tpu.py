@@ -76,12 +76,13 @@ def backward(
     form: Any,
     operands: Any,
     g: Float[Array, "B H N V"],
-    lse: Float[Array, "B H N"] | None,
-    delta: Float[Array, "B H N"] | None,
+    lse: Any,
+    delta: Any,
 ) -> Any:
     """Returns the gradients (B, H, …) of the operands, for the cotangent g of the output.
 
-    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away.
+    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away, and of
+    the LSE's shape, (B, H, N); weights that are no exponentials have neither.
     """
     plan = _Plan(form, operands)
     of_queries = dict(g=g.astype(operands.v.dtype))
@@ -180,6 +181,8 @@ class _At(NamedTuple):
     keys: int
     n: int
     m: int
+    spread: dict[int, Any]
+    """Features of atoms of queries, (F, n, m)."""
 
     @property
     def first_distance(self):
@@ -200,7 +203,7 @@ class _Plan:
     def __init__(self, form, operands):
         v = operands.v
         self.form = form
-        self.size, self.width = form.blocks
+        self.size, self.width = form.here.blocks
         self.examples = v.shape[0]
         self.queries, self.heads = form.queries, form.heads
         self.keys = v.shape[2]
@@ -269,6 +272,20 @@ class _Plan:
     def features(self, laid):
         return laid.array.shape[2 if laid.kind == "columns" else 3]
 
+    def spreads(self):
+        """Returns the atoms of queries whose features are spread over the lanes only once.
+
+        That takes longer than what is then computed of them for each block of keys.
+        """
+        found = []
+        room = self.form.here.spread
+        for i, atom in enumerate(self.form.scores.atoms):
+            if atom.side == "queries" and atom.features and not atom.is_factor:
+                room -= atom.features * self.size * self.width
+                if room >= 0 and atom.dtype == jnp.float32:
+                    found.append(i)
+        return found
+
     def wanted(self, sides):
         """Returns the atoms of these sides that have gradients."""
         atoms = enumerate(self.form.scores.atoms)
@@ -294,6 +311,7 @@ class _Plan:
         order = jnp.argsort(~shown, axis=-1, stable=True).astype(jnp.int32)
         blocks, steps = shown.shape[2:]
         shape = self.size, self.width
+        spreads = self.spreads() if by_queries else []
         leaves, tree = jax.tree.flatten(ins, is_leaf=lambda x: isinstance(x, _Laid))
 
         def place(b, h, outer, t, counts, order):
@@ -335,6 +353,8 @@ class _Plan:
             inputs = tree.unflatten(refs[: len(leaves)])
             results = refs[len(leaves) : len(leaves) + len(outs)]
             scratch = refs[len(leaves) + len(outs) :]
+            spread = dict(zip(spreads, scratch[len(accumulators) :], strict=True))
+            scratch = scratch[: len(accumulators)]
             b, h, outer, t = (pl.program_id(axis) for axis in range(4))
             own = (
                 _own(b, counts.shape[0], self.examples),
@@ -350,8 +370,17 @@ class _Plan:
                 self.keys,
                 self.n,
                 self.m,
+                spread,
             )
-            pl.when(t == 0)(lambda: start(scratch, results))
+
+            @pl.when(t == 0)
+            def _():
+                for index, ref in spread.items():
+                    for f in range(ref.shape[0]):
+                        x = inputs.scores[index][0, 0, :, f : f + 1]
+                        ref[f] = jnp.broadcast_to(x, shape).astype(ref.dtype)
+                start(scratch, results)
+
             pl.when(t < counts[(*own, outer)])(
                 lambda: step(at, inputs, scratch, results)
             )
@@ -372,14 +401,20 @@ class _Plan:
             in_specs=[spec(laid) for laid in leaves],
             out_specs=[out_spec(*out) for out in outs],
             scratch_shapes=[
-                pltpu.VMEM(self.block(*x), jnp.float32) for x in accumulators
+                *(pltpu.VMEM(self.block(*x), jnp.float32) for x in accumulators),
+                *(
+                    pltpu.VMEM(
+                        (self.laid.scores[i].array.shape[3], *shape), jnp.float32
+                    )
+                    for i in spreads
+                ),
             ],
         )
         arrays = pl.pallas_call(
             kernel,
             grid_spec=grid,
             out_shape=shapes,
-            interpret=self.form.interpreted,
+            interpret=self.form.here.interpreted,
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
             ),
@@ -432,6 +467,7 @@ class _Tile:
     rules: ClassVar[dict[str, Callable]] = {}
 
     def __init__(self, form, at, refs, sums=None, program=None):
+        self.form = form
         self.program = program or form.scores
         self.at = at
         self.shape = at.shape
@@ -444,8 +480,10 @@ class _Tile:
         if atom.is_place:
             first = self.at.i if axis == 0 else self.at.j
             return first + jax.lax.broadcasted_iota(jnp.int32, self.shape, axis)
-        ref = self.refs[index]
         f = feature or 0
+        if self.program is self.form.scores and index in self.at.spread:
+            return self.at.spread[index][f]
+        ref = self.refs[index]
         if atom.side == "keys" and not atom.is_factor:
             x = ref[0, 0, f : f + 1, :]
         else:

@@ -21,7 +21,7 @@ from attn.kernels.reference import Taint, by_head
 from attn.kernels.tile import Tile
 from attn.masks import Mask
 from attn.normalisers import scaled
-from attn.platforms import tiles
+from attn.platforms import Tiles, tiles
 from attn.pytrees import AnyArray, at_least_float32, map_leading, widened
 
 
@@ -36,9 +36,7 @@ class Form:
     has_exponents: bool
     kernel: Any
     """A module with `forward` and `backward`."""
-    blocks: tuple[int, int]
-    """The queries and keys of a tile."""
-    interpreted: bool
+    here: Tiles
     queries: int
     heads: int
 
@@ -103,7 +101,8 @@ def _in_tiles(q, k, v, values, here, *, with_lse, is_finite):
     (q, k, v), by_name = by_head(q, k, v, **values)
     q, k, v = (jnp.moveaxis(x, 2, 1) for x in (q, k, v))
     form, operands, rest = _taken_apart(q, k, v, by_name, here, is_finite)
-    out, lse = _attention(form, operands, rest)
+    attended: Any = _attention(form, operands, rest)
+    out, lse = attended
     results = [out]
     if with_lse:
         results.append(lse)
@@ -115,7 +114,7 @@ def _taken_apart(q, k, v, values, here, is_finite):
     """Returns the form, the operands and what else is in the denominator, (b, H, N)."""
     n, m = q.shape[2], k.shape[2]
     mask, bias, normaliser = (values[name] for name in ("mask", "bias", "normaliser"))
-    blocks = here.queries, here.keys
+    blocks = here.blocks
     taint = None, None
     if not is_finite:
         taint, (q, k, v) = _cleaned(q, k, v)
@@ -182,15 +181,16 @@ def _taken_apart(q, k, v, values, here, is_finite):
     # With Pallas, which only this takes, and which not every JAX has for every device.
     kernel = importlib.import_module(f"attn.kernels.{here.kernel}")
     sizes = q.shape[2], q.shape[1]
-    form = Form(program, drop, has_exponents, kernel, blocks, here.interpreted, *sizes)
+    form = Form(program, drop, has_exponents, kernel, here, *sizes)
     operands = Operands(v, atoms, of_drop, list(given.values()), sight.shown)
     return form, operands, rest
 
 
 def _program(function, queries, keys, shared, given):
     """Takes a function of one head apart, whose arguments are (b, h, …); returns atoms too."""
-    one = [jax.tree.map(_of_one_head, x) for x in (queries, keys, shared)]
-    program = program_of(function, *one, tuple(given))
+    one = (jax.tree.map(_of_one_head, x) for x in (queries, keys, shared))
+    of_queries, of_keys, of_all = one
+    program = program_of(function, of_queries, of_keys, of_all, tuple(given))
     leaves = jax.tree.leaves((queries, keys, shared))
     atoms = []
     for atom, (places, compute) in zip(program.atoms, program.outside, strict=True):
@@ -286,13 +286,12 @@ def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
         some = padded.reshape(rows, blocks[0], columns, blocks[1]).any((1, 3))
         return seen.sum(1), some, seen if mask.has_pairs else None
 
+    found: Any
     if jax.tree.leaves(mask):
-        every = map_leading(functools.partial(map_leading, of_head), mask)
-        count, some, visible = every
+        found = map_leading(functools.partial(map_leading, of_head), mask)
     else:
-        count, some, visible = (
-            None if x is None else x[None, None] for x in of_head(mask)
-        )
+        found = jax.tree.map(lambda x: x[None, None], of_head(mask))
+    count, some, visible = found
     if not mask.is_band:
         shown = some
     return Sight(jnp.maximum(count, 1).astype(jnp.float32), shown, visible)

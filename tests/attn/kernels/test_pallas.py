@@ -38,7 +38,10 @@ V = 6
 
 
 class Device(NamedTuple):
-    """A kernel with tiles of which inputs need several, and what is a rounding error."""
+    """A kernel with tiles of which inputs need several, and what is a rounding error.
+
+    In bfloat16 that is 2⁻⁸ of each term, of sums over pairs that cancel.
+    """
 
     kernel: str
     dtype: Any
@@ -51,7 +54,7 @@ class Device(NamedTuple):
 
 DEVICES = {
     "tpu": Device("pallas_tpu", jnp.float32, 4, 8, 10, 12, 3e-5),
-    "gpu": Device("pallas_gpu", jnp.bfloat16, 64, 64, 100, 130, 3e-2),
+    "gpu": Device("pallas_gpu", jnp.bfloat16, 64, 64, 100, 130, 5e-2),
 }
 
 
@@ -143,7 +146,7 @@ def device(request, monkeypatch):
         pytest.skip("Mosaic GPU is interpreted from JAX 0.11 on")
     if not has_pallas_tpu():
         pytest.skip("needs JAX 0.10")
-    here = platforms.Tiles(device.kernel, device.queries, device.keys, True)
+    here = platforms.Tiles(device.kernel, device.queries, device.keys, True, 2**21)
     monkeypatch.setattr(traced, "tiles", lambda dtype: here)
     return device
 
