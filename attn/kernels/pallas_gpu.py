@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
 from attn.jax_versions import interpret_mosaic, mosaic_load, mosaic_store
-from attn.kernels.pairs import compute, pull_back, results
+from attn.kernels.pairs import Product, compute, pull_back, results
 from attn.kernels.rewritten import RULES
 
 LEAST = -1e37
@@ -208,7 +208,12 @@ def _gradients(form, operands, plan):
     found = dict(zip([*names, *featured], got, strict=True))
     for i in wanted:
         if atoms[i].is_factor:
-            found[i] = found[i][..., : operands.scores[i].shape[3]]
+            width = operands.scores[i].shape[3]
+            own = found[i][..., :width]
+            if i in plan.split:
+                # Of the other factor's first and second piece.
+                own = own + found[i][..., width : 2 * width]
+            found[i] = own
         elif i in featured:
             found[i] = jnp.swapaxes(found[i], 2, 3)
         if atoms[i].side == "all":
@@ -413,6 +418,7 @@ class _Plan:
         )
         self.v = self.factor(operands.v, 1 if by_queries else 0)
         programs = {"scores": form.scores, "drop": form.drop}
+        self.split = split = _split(form.scores)
         self.arrays = {}
         self.rows, self.columns = {}, {}
         for name, program in programs.items():
@@ -423,6 +429,8 @@ class _Plan:
                 if atom.is_place:
                     x = None
                 elif atom.is_factor:
+                    if i in split:
+                        x = _in_pieces(x, axis)
                     (self.columns if axis else self.rows)[str(i)] = self.factor(x, axis)
                     x = None
                 else:
@@ -477,6 +485,7 @@ class _Plan:
         """Returns the output of a factor's gradient, wide where several heads add to it."""
         x = self.rows[name]
         is_alone = operand.shape[:2] == (self.examples, self.heads)
+        is_alone &= operand.dtype == x.dtype
         return _Out(x.shape[3], x.dtype if is_alone else jnp.float32)
 
     def zeros(self, at, width):
@@ -629,6 +638,28 @@ class _Plan:
             return arrays
         results = [x[:, :, : self.sizes[0]] for x in arrays[: len(outs)]]
         return results + [x[..., : self.sizes[0]] for x in arrays[len(outs) :]]
+
+
+def _split(program):
+    """Returns the atoms that are factors of products in float32.
+
+    Those are multiplied as pieces of half precision, a + b for each number, to about 2⁻¹⁶.
+    """
+    found = set()
+    for step in program.steps:
+        if isinstance(step.what, Product):
+            both = step.what.queries, step.what.keys
+            if any(program.atoms[i].dtype.itemsize > 2 for i in both):
+                found |= set(both)
+    return found
+
+
+def _in_pieces(x, axis):
+    """Returns (a, a, b) of a factor a + b in rows, and (a, b, a) of one in columns."""
+    first = x.astype(jnp.bfloat16)
+    second = (x.astype(jnp.float32) - first.astype(jnp.float32)).astype(jnp.bfloat16)
+    last = (second, first) if axis else (first, second)
+    return jnp.concatenate([first, *last], -1)
 
 
 def _by_diagonals(shown):
