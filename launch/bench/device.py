@@ -60,6 +60,7 @@ PEERS = {
     "attention": (
         "attn",
         "attn:blocks",
+        "attn:pallas",
         "jax.nn",
         "jax.nn:cudnn",
         "textbook",
