@@ -37,6 +37,9 @@ K = 8
 V = 6
 
 
+NEEDS_PALLAS = pytest.mark.skipif(not has_pallas_tpu(), reason="needs JAX 0.10")
+
+
 class Device(NamedTuple):
     """A kernel with tiles of which inputs need several, and what is a rounding error.
 
@@ -289,6 +292,7 @@ def test_a_causal_mask_and_segments_leave_blocks_out(device):
     assert np.isfinite(np.asarray(out[:, : device.queries], np.float32)).all()
 
 
+@NEEDS_PALLAS
 def test_only_first_derivatives_and_the_remedy():
     q, k, v = inputs(DEVICES["tpu"])
     call = lambda q: attention(q, k, v, implementation="pallas").sum()
@@ -315,6 +319,7 @@ class OfAllKeys:
         return s - s.mean(-1, keepdims=True)
 
 
+@NEEDS_PALLAS
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -331,8 +336,15 @@ def test_what_it_cannot_do_is_named(options, message):
     assert "'blocks' can" in str(raised.value)
 
 
+@NEEDS_PALLAS
 def test_untraceable_is_what_pairs_raises():
     qkv = inputs(DEVICES["tpu"])
     values = dict(score=Sorted(), normaliser=attn.Softmax(), mask=Mask(), bias=None)
     with pytest.raises(Untraceable):
         traced.in_batches(*qkv, **values, drop=None, with_lse=False, is_finite=True)
+
+
+@pytest.mark.skipif(has_pallas_tpu(), reason="JAX 0.10 has them")
+def test_an_older_jax_is_named():
+    with pytest.raises(ValueError, match=r"it needs JAX 0\.10; 'blocks' can"):
+        attention(*inputs(DEVICES["tpu"]), implementation="pallas")
