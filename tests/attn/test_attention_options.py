@@ -10,8 +10,7 @@ import pytest
 
 from attn import Context, Mask, MultiHeadAttention, ScaledDot, attention, config
 from attn.attention import IMPLEMENTATIONS
-from attn.jax_versions import has_pallas_tpu
-from attn.jax_versions import enable_x64
+from attn.jax_versions import enable_x64, has_pallas_tpu
 from tests.attn.cases import B, H, K, M, N, V
 
 pytestmark = pytest.mark.quick
