@@ -143,8 +143,8 @@ def tiles(dtype) -> Tiles | str:
     Where there is none for this platform, or for inputs of this dtype, it returns why. On
     a CPU the kernel of TPUs is interpreted. A v5e takes 2,700 cycles for a tile of an
     additive score of 64 features, and 1,650 where the queries' are spread over the lanes once
-    for all keys, in 4 of 128 MiB of vector memory. On Hopper 64 rows are a warpgroup's product, and
-    of larger tiles the gradients do not fit in registers.
+    for all keys, in 4 of 128 MiB of vector memory. On Hopper 64 rows are a warpgroup's
+    product, and of larger tiles the gradients do not fit in registers.
     """
     if platform() == "gpu":
         if not _is_hopper():

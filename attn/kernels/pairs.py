@@ -410,7 +410,7 @@ class _Parts:
         leaves: dict[Any, tuple] = {}
 
         def explore(ref: Any):
-            if ref in leaves or (isinstance(ref, _Value) and np.ndim(ref.value) == 0):
+            if ref in leaves or _is_literal(ref):
                 return
             if self._side(ref) != "pairs":
                 if isinstance(ref, _Ref) and self._is_cheap(ref):
@@ -612,6 +612,13 @@ class _Parts:
             function = functools.partial(_atom_of, ref, twin, atom, nodes)
             outside.append((places, function))
         return tuple(outside)
+
+
+def _is_literal(ref):
+    """Tells whether a constant is a number of the program itself, which needs no array."""
+    if not isinstance(ref, _Value) or isinstance(ref.value, jax.Array):
+        return False
+    return np.ndim(ref.value) == 0
 
 
 def _dtype_of_factor(ref):

@@ -136,6 +136,19 @@ def test_a_product_of_what_queries_and_keys_are_made_into():
     assert sorted(sides(program)) == [("all", None), ("keys", F), ("queries", F)]
 
 
+SCALE = jnp.float32(0.5)
+WEIGHTS = jnp.arange(1.0, F + 1)
+
+
+def test_arrays_of_a_module_are_atoms_as_parameters_are():
+    """A kernel may hold no array that it is not given."""
+
+    def of_module(queries, keys, shared, given):
+        return (SCALE * ((queries[1] * WEIGHTS[None]) @ keys[1].T),)
+
+    assert ("all", None) in sides(check(of_module))
+
+
 def test_features_of_pairs_are_a_sum_and_no_array_of_theirs_is_made():
     def distance(queries, keys, shared, given):
         q, k = queries[1], keys[1]
