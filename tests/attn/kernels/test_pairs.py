@@ -94,17 +94,22 @@ def check(function, shared=(), queries=QUERIES, keys=KEYS, given=()):
     program = program_of(function, queries, keys, shared, [x.dtype for x in given])
     machine = Machine(program, queries, keys, shared)
     values = compute(program, machine, given)
-    expected, pull = jax.vjp(lambda s, g: function(queries, keys, s, g), shared, given)
+    tokens = queries[1], keys[1]
+
+    def of_floats(tokens, shared, given):
+        return function((queries[0], tokens[0]), (keys[0], tokens[1]), shared, given)
+
+    expected, pull = jax.vjp(of_floats, tokens, shared, given)
     for a, b in zip(results(program, values), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
     cotangents = tuple(jnp.asarray(DRAW((N, M)), jnp.float32) for _ in expected)
     d_given = pull_back(program, machine, given, values, cotangents)
-    d_shared, d_own = pull(cotangents)
+    d_tokens, d_shared, d_own = pull(cotangents)
     for a, b in zip(d_given, d_own, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     # What is outside JAX differentiates: here by the atoms' own pullbacks.
     leaves = jax.tree.leaves((queries, keys, shared))
-    totals = [jnp.zeros_like(x) for x in leaves]
+    totals = [jnp.zeros(x.shape, jnp.float32) for x in leaves]
     for index, sums in machine.sums.items():
         places, outside = program.outside[index]
         values, pull = jax.vjp(outside, *(leaves[place] for place in places))
@@ -114,10 +119,10 @@ def check(function, shared=(), queries=QUERIES, keys=KEYS, given=()):
         for place, part in zip(places, parts, strict=True):
             if part.dtype != jax.dtypes.float0:
                 totals[place] += part
-    count = len(jax.tree.leaves(shared))
-    for a, b in zip(
-        totals[len(totals) - count :], jax.tree.leaves(d_shared), strict=True
-    ):
+    # Of places there are none.
+    found = [totals[1], totals[3], *totals[4:]]
+    exact = [*d_tokens, *jax.tree.leaves(d_shared)]
+    for a, b in zip(found, exact, strict=True):
         if b.dtype != jax.dtypes.float0:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     return program
@@ -174,10 +179,21 @@ def test_a_function_with_a_form_for_kernels_is_traced_as_that():
 
 def test_sums_may_be_of_what_was_computed_for_the_pair():
     def of_scores(queries, keys, shared, given):
-        s = queries[1] @ keys[1].T
+        s = jnp.tanh(queries[1] @ keys[1].T)
         return ((jax.nn.relu(s[..., None] * shared) ** 2).sum(-1) + s,)
 
-    check(of_scores, jnp.arange(1.0, 4.0)[None, None])
+    program = check(of_scores, jnp.arange(1.0, 4.0)[None, None])
+    # The score is computed once, and not again for each feature.
+    assert kinds(program) == [Product, Pointwise, Sum, Pointwise]
+
+
+def test_what_is_written_twice_is_one_atom():
+    def twice(queries, keys, shared, given):
+        first, second = (shared * jnp.exp(queries[1].sum(-1))[:, None] for _ in "ab")
+        return (first * jnp.exp(keys[1].sum(-1))[None] + second,)
+
+    program = check(twice, jnp.float32(0.1))
+    assert len(program.atoms) == 3
 
 
 def test_masks_are_numbers_of_tokens_and_places_are_not_fetched():

@@ -274,6 +274,50 @@ def test_products_in_float32_are_more_than_of_half_precision(device):
     np.testing.assert_allclose(actual, expected, atol=20 * 2.0**-15)
 
 
+def test_a_query_that_sees_nothing_gives_no_gradient(device):
+    """It shares its block with others that see keys."""
+    qkv = inputs(device)
+    options = dict(mask=Mask.causal(-1))
+    actual, expected = (
+        both(qkv, options, kernel) for kernel in ("pallas", "reference")
+    )
+    check_equal(actual, expected, device.tolerance)
+
+
+def test_padding_gives_no_gradient_however_large_scores_are(device):
+    """Exponentials of the scores themselves, of which some are above 100, are infinite."""
+    qkv = inputs(device)
+    options = dict(score=ScaledDot(20.0))
+    actual = both(qkv, options, "pallas")
+    assert np.asarray(actual[1]).max() > 100
+    assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in actual)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask(),
+        Mask.causal(),
+        Mask.causal(-3),
+        Mask.window(3, None),
+        Mask.window(4, -1),
+        Mask.window(0, 0) & Mask.causal(2),
+        Mask.window(-5, 9),
+        Mask.causal() | Mask.first(2),
+        Mask.of(lambda i, j: i == 2 * j),
+    ],
+)
+def test_blocks_are_shown_where_a_query_sees_a_key(mask):
+    n, m = 21, 17
+    visible = np.zeros((24, 20), bool)
+    visible[:n, :m] = mask.tile(jnp.arange(n), jnp.arange(m))
+    expected = visible.reshape(6, 4, 4, 5).any((1, 3))
+    sight = traced._sight(mask, n, m, (4, 5))
+    np.testing.assert_array_equal(sight.shown[0, 0], expected)
+    count = np.maximum(visible[:n].sum(1), 1)
+    np.testing.assert_array_equal(sight.count[0, 0], count)
+
+
 def test_maps_become_a_part_of_the_batch(device):
     qkv = [jnp.stack([x, 2 * x]) for x in inputs(device)]
     call = functools.partial(attention, mask=Mask.causal())
