@@ -240,6 +240,13 @@ class _Value:
     value: Any
 
     @property
+    def key(self):
+        """What equal constants have in common; of arrays of JAX, which may be traced, identity."""
+        if isinstance(self.value, jax.Array):
+            return id(self.value)
+        return np.asarray(self.value).tobytes(), str(self.aval)
+
+    @property
     def aval(self):
         return jax.typeof(self.value)
 
@@ -305,13 +312,10 @@ class _Graph:
     def _node(self, eqn, inputs):
         """Returns a node of an equation, the one that is there for an equal one."""
         key = None
-        if eqn.primitive.name in POINTWISE | RESHAPES:
-            same = [
-                (np.asarray(x.value).tobytes(), str(x.aval))
-                if isinstance(x, _Value)
-                else x
-                for x in inputs
-            ]
+        # What calls a function is equal to another by more than is printed of it.
+        functions = (callable(x) or hasattr(x, "jaxpr") for x in eqn.params.values())
+        if not any(functions):
+            same = (x.key if isinstance(x, _Value) else x for x in inputs)
             key = eqn.primitive.name, repr(sorted(eqn.params.items())), *same
             if key in self.known:
                 return self.known[key]

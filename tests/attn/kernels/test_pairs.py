@@ -193,7 +193,7 @@ def test_what_is_written_twice_is_one_atom():
         return (first * jnp.exp(keys[1].sum(-1))[None] + second,)
 
     program = check(twice, jnp.float32(0.1))
-    assert len(program.atoms) == 3
+    assert len(program.atoms) == 2
 
 
 def test_masks_are_numbers_of_tokens_and_places_are_not_fetched():
