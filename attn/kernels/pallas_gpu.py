@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from attn.jax_versions import interpret_mosaic, mosaic_load, mosaic_store
 from attn.kernels.pairs import Product, compute, pull_back, results
 from attn.kernels.rewritten import RULES
+from attn.kernels.traced import in_order
 
 LEAST = -1e37
 """Stands for a maximum of −inf, of which two have no difference."""
@@ -65,42 +66,24 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
 
 
 def backward(
-    form: Any,
-    operands: Any,
-    g: Float[Array, "B H N V"],
-    lse: Any,
-    delta: Any,
-) -> Any:
-    """Returns the gradients (B, H, …) of the operands, for the cotangent g of the output.
+    form: Any, operands: Any, g: Float[Array, "B H N V"], lse: Any, delta: Any
+) -> dict[Any, Array]:
+    """Returns gradients (B, H, …) for the cotangent g of the output.
 
-    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away, and of
-    the LSE's shape, (B, H, N); weights that are no exponentials have neither.
+    They are by the place of an atom, "v", and ("given", place). `delta` (B, H, N) is what to
+    take from each cotangent of a query's weights; of weights that are no exponentials it
+    and the LSE are None.
     """
     of_queries = dict(lse=lse, delta=delta)
-    if form.has_exponents:
-        # Of a query that sees nothing the exponents are −inf, and the weights 0.
-        of_queries["lse"] = jnp.where(lse == -jnp.inf, 0.0, lse)
     found = {}
     for by_queries in (True, False):
         plan = _Plan(form, operands, by_queries, g, of_queries)
         found |= _gradients(form, operands, plan)
-
     for i, x in enumerate(operands.given):
         if jnp.issubdtype(x.dtype, jnp.floating):
             plan = _Plan(form, operands, True, g, of_queries)
             found["given", i] = _gradient_of_given(form, plan, i)
-
-    def nothing(x):
-        return jnp.zeros((*g.shape[:2], *x.shape[2:]))
-
-    return operands._replace(
-        v=found["v"],
-        scores=[found.get(i, nothing(x)) for i, x in enumerate(operands.scores)],
-        drop=[nothing(x) for x in operands.drop],
-        given=[
-            found.get(("given", i), nothing(x)) for i, x in enumerate(operands.given)
-        ],
-    )
+    return found
 
 
 def _pull_back(form, at):
@@ -442,8 +425,7 @@ class _Plan:
         (self.columns if by_queries else self.rows)["v"] = self.v
         axis = 0 if by_queries else 1
         if g is not None:
-            factor = self.factor(g.astype(operands.v.dtype), axis)
-            (self.rows if by_queries else self.columns)["g"] = factor
+            (self.rows if by_queries else self.columns)["g"] = self.factor(g, axis)
         self.arrays["more"] = {
             name: self.extended(x, 2, self.wholes[axis])
             for name, x in (of_queries or {}).items()
@@ -509,9 +491,7 @@ class _Plan:
         """
         featured = featured or {}
         shown = _by_diagonals(self.shown) if by_diagonals else self.shown
-        counts = shown.sum(-1, dtype=jnp.int32)
-        # Those that are shown come first.
-        order = jnp.argsort(~shown, axis=-1, stable=True).astype(jnp.int32)
+        counts, order = in_order(shown)
         blocks = shown.shape[2]
         n, m = self.shape
         # What stays, and what is fetched step by step, with the axis of its tokens.

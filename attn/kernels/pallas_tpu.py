@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from attn.kernels.pairs import compute, pull_back, results
+from attn.kernels.traced import in_order
 
 LEAST = -1e37
 """Stands for a maximum of −inf, of which two have no difference."""
@@ -73,23 +74,18 @@ def forward(form: Any, operands: Any) -> tuple[Array, Array | None]:
 
 
 def backward(
-    form: Any,
-    operands: Any,
-    g: Float[Array, "B H N V"],
-    lse: Any,
-    delta: Any,
-) -> Any:
-    """Returns the gradients (B, H, …) of the operands, for the cotangent g of the output.
+    form: Any, operands: Any, g: Float[Array, "B H N V"], lse: Any, delta: Any
+) -> dict[Any, Array]:
+    """Returns gradients (B, H, …) for the cotangent g of the output.
 
-    `delta` is Σ_j w_j dw_j of each query, with what its LSE's cotangent takes away, and of
-    the LSE's shape, (B, H, N); weights that are no exponentials have neither.
+    They are by the place of an atom, "v", and ("given", place). `delta` (B, H, N) is what to
+    take from each cotangent of a query's weights; of weights that are no exponentials it
+    and the LSE are None.
     """
     plan = _Plan(form, operands)
-    of_queries = dict(g=g.astype(operands.v.dtype))
+    of_queries = dict(g=g)
     if form.has_exponents:
-        # Of a query that sees nothing the exponents are −inf, and the weights 0.
-        of_queries |= dict(lse=jnp.where(lse == -jnp.inf, 0.0, lse)[..., None])
-        of_queries |= dict(delta=delta[..., None])
+        of_queries |= dict(lse=lse[..., None], delta=delta[..., None])
     more = {
         name: _Laid("rows", plan.padded(x, 2, plan.n)) for name, x in of_queries.items()
     }
@@ -142,21 +138,9 @@ def backward(
             outs = [*sums, *tiles]
             got = plan.call(ins, outs, sums, start, body, finish, by_queries=by_queries)
             found |= dict(zip(names, got, strict=True))
-
-    def nothing(x):
-        return jnp.zeros((plan.examples, plan.heads, *x.shape[2:]))
-
-    return operands._replace(
-        v=found["v"],
-        scores=[
-            plan.as_atom(i, found[i]) if i in found else nothing(x)
-            for i, x in enumerate(operands.scores)
-        ],
-        drop=[nothing(x) for x in operands.drop],
-        given=[
-            found.get(("given", i), nothing(x)) for i, x in enumerate(operands.given)
-        ],
-    )
+    for place in set(found) & set(range(len(operands.scores))):
+        found[place] = plan.as_atom(place, found[place])
+    return found
 
 
 class _Ins(NamedTuple):
@@ -306,9 +290,7 @@ class _Plan:
     ) -> list[Array]:
         """Runs over all blocks; returns outputs of kinds and features, without padding."""
         shown = self.shown if by_queries else jnp.swapaxes(self.shown, 2, 3)
-        counts = shown.sum(-1, dtype=jnp.int32)
-        # Those that are shown come first.
-        order = jnp.argsort(~shown, axis=-1, stable=True).astype(jnp.int32)
+        counts, order = in_order(shown)
         blocks, steps = shown.shape[2:]
         shape = self.size, self.width
         spreads = self.spreads() if by_queries else []

@@ -112,81 +112,95 @@ def _in_tiles(q, k, v, values, here, *, with_lse, is_finite):
 
 def _taken_apart(q, k, v, values, here, is_finite):
     """Returns the form, the operands and what else is in the denominator, (b, H, N)."""
-    n, m = q.shape[2], k.shape[2]
-    mask, bias, normaliser = (values[name] for name in ("mask", "bias", "normaliser"))
-    blocks = here.blocks
+    normaliser = values["normaliser"]
     taint = None, None
     if not is_finite:
         taint, (q, k, v) = _cleaned(q, k, v)
-    sight = _sight(mask, n, m, blocks)
-    has_exponents = hasattr(normaliser, "exponents")
+    sight = _sight(values["mask"], q.shape[2], k.shape[2], here.blocks)
     factor = rest = None
-    if has_exponents:
+    if hasattr(normaliser, "exponents"):
         factor, rest = _fused(normaliser, sight.count)
-    given = {}
-    if hasattr(bias, "by_distance"):
-        given["bias"] = _diagonals(
-            bias, *(_padded(*x) for x in ((n, blocks[0]), (m, blocks[1])))
-        )
-        bias = None
-    if mask.has_pairs:
-        given["visible"] = sight.visible
-        mask = Mask()
-    if bias is not None and not hasattr(bias, "tile"):
-        given["bias"] = jnp.broadcast_to(bias, (*bias.shape[:2], n, m))
-        bias = None
-    of_queries = jnp.arange(n)[None, None], q, taint[0], factor, sight.count
-    of_keys = jnp.arange(m)[None, None], k, taint[1]
+    given = _given(values, sight, here.blocks)
+    places = [jnp.arange(x.shape[2])[None, None] for x in (q, k)]
+    of_queries = places[0], q, taint[0], factor, sight.count
+    of_keys = places[1], k, taint[1]
+    # What is given stands for itself.
+    mask = Mask() if "visible" in given else values["mask"]
+    bias = None if "bias" in given else values["bias"]
     shared = values["score"], normaliser, mask, bias
-
-    def scores(queries, keys, shared, given_tiles):
-        i, q, q_taint, factor, count = queries
-        j, k, k_taint = keys
-        score, normaliser, mask, bias = shared
-        named = dict(zip(given, given_tiles, strict=True))
-        score, q, k = score.prepare(q, k)
-        tile = Tile(
-            score=score,
-            normaliser=normaliser,
-            q=q,
-            k=k.T,
-            v=None,
-            taint=None if q_taint is None else Taint(q_taint, k_taint),
-            bias=named.get("bias", bias),
-            mask=mask,
-            drop=None,
-            i=i,
-            runs=(j,),
-            columns=None,
-        )
-        s = tile.scores()
-        if "visible" in named:
-            s = jnp.where(named["visible"], s, -jnp.inf)
-        if factor is not None:
-            s = scaled(s, factor[:, None])
-        return (s if has_exponents else normaliser.weights(s, count[:, None]),)
-
     program, atoms = _program(
-        scores, of_queries, of_keys, shared, [x.dtype for x in given.values()]
+        functools.partial(_scores, tuple(given)),
+        of_queries,
+        of_keys,
+        shared,
+        [x.dtype for x in given.values()],
     )
     drop, of_drop = None, []
     if values["drop"] is not None:
-
-        def kept(queries, keys, shared, tiles):
-            ones = jnp.ones((len(queries[0]), len(keys[0])))
-            return (shared.tile(ones, queries[0], keys[0], m),)
-
-        drop, of_drop = _program(kept, of_queries[:1], of_keys[:1], values["drop"], ())
+        kept = functools.partial(_kept, k.shape[2])
+        drop, of_drop = _program(kept, of_queries[:1], of_keys[:1], values["drop"])
         of_drop = [jax.lax.stop_gradient(x) for x in of_drop]
+    has_exponents = hasattr(normaliser, "exponents")
     # With Pallas, which only this takes, and which not every JAX has for every device.
     kernel = importlib.import_module(f"attn.kernels.{here.kernel}")
-    sizes = q.shape[2], q.shape[1]
-    form = Form(program, drop, has_exponents, kernel, here, *sizes)
+    form = Form(program, drop, has_exponents, kernel, here, q.shape[2], q.shape[1])
     operands = Operands(v, atoms, of_drop, list(given.values()), sight.shown)
     return form, operands, rest
 
 
-def _program(function, queries, keys, shared, given):
+def _given(values, sight, blocks):
+    """Returns the arrays of pairs and of distances, by what they are."""
+    mask, bias = values["mask"], values["bias"]
+    n, m = sight.sizes
+    given = {}
+    if hasattr(bias, "by_distance"):
+        whole = (
+            -(-x // block) * block for x, block in zip((n, m), blocks, strict=True)
+        )
+        given["bias"] = _diagonals(bias, *whole)
+    elif bias is not None and not hasattr(bias, "tile"):
+        given["bias"] = jnp.broadcast_to(bias, (*bias.shape[:2], n, m))
+    if mask.has_pairs:
+        given["visible"] = sight.visible
+    return given
+
+
+def _scores(names, queries, keys, shared, given):
+    """Computes exponents or weights of one head, with the given arrays of these names."""
+    i, q, q_taint, factor, count = queries
+    j, k, k_taint = keys
+    score, normaliser, mask, bias = shared
+    named = dict(zip(names, given, strict=True))
+    score, q, k = score.prepare(q, k)
+    tile = Tile(
+        score=score,
+        normaliser=normaliser,
+        q=q,
+        k=k.T,
+        v=None,
+        taint=None if q_taint is None else Taint(q_taint, k_taint),
+        bias=named.get("bias", bias),
+        mask=mask,
+        drop=None,
+        i=i,
+        runs=(j,),
+        columns=None,
+    )
+    s = tile.scores()
+    if "visible" in named:
+        s = jnp.where(named["visible"], s, -jnp.inf)
+    if hasattr(normaliser, "exponents"):
+        return (s if factor is None else scaled(s, factor[:, None]),)
+    return (normaliser.weights(s, count[:, None]),)
+
+
+def _kept(columns, queries, keys, drop, given):
+    """Computes what dropout multiplies weights with."""
+    (i,), (j,) = queries, keys
+    return (drop.tile(jnp.ones((len(i), len(j))), i, j, columns),)
+
+
+def _program(function, queries, keys, shared, given=()):
     """Takes a function of one head apart, whose arguments are (b, h, …); returns atoms too."""
     one = (jax.tree.map(_of_one_head, x) for x in (queries, keys, shared))
     of_queries, of_keys, of_all = one
@@ -230,10 +244,6 @@ def _cleaned(q, k, v):
     return taint, [jnp.where(jnp.isfinite(x), x, 0) for x in (q, k, v)]
 
 
-def _padded(size, block):
-    return -(-size // block) * block
-
-
 def _diagonals(bias, n, m):
     """Returns what a bias adds at each distance, (b, h, n + m)."""
 
@@ -268,13 +278,15 @@ class Sight(NamedTuple):
     """(b, h, queries' blocks, keys' blocks)."""
     visible: Any
     """(b, h, N, M) of a mask that is an array already."""
+    sizes: tuple[int, int]
+    """N and M."""
 
 
 def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
     shown = _shown_by_reach(mask, n, m, blocks)[None, None]
     i, j = jnp.arange(n), jnp.arange(m)
     if not mask.parts:
-        return Sight(jnp.full((1, 1, n), float(m)), shown, None)
+        return Sight(jnp.full((1, 1, n), float(m)), shown, None, (n, m))
 
     def of_head(mask):
         seen = mask.tile(i, j)
@@ -294,7 +306,8 @@ def _sight(mask: Mask, n: int, m: int, blocks: tuple[int, int]) -> Sight:
     count, some, visible = found
     if not mask.is_band:
         shown = some
-    return Sight(jnp.maximum(count, 1).astype(jnp.float32), shown, visible)
+    count = jnp.maximum(count, 1).astype(jnp.float32)
+    return Sight(count, shown, visible, (n, m))
 
 
 def _shown_by_reach(mask, n, m, blocks):
@@ -344,6 +357,8 @@ def _backward(form, kept, cotangents):
         delta = jnp.einsum("bhnv,bhnv->bhn", *widened((g, out))) - d_lse
         if rest is not None:
             d_rest = _summed(-jnp.exp(rest - lse) * delta, rest)
+        # Of a query that sees nothing the exponents are −inf, and the weights 0.
+        lse = jnp.where(lse == -jnp.inf, 0.0, lse)
     operands, g = only_first((operands, g))
     gradients = over_batch(functools.partial(_gradients, form))(
         operands.v, operands, g, lse, delta
@@ -356,7 +371,27 @@ _attention.defvjp(_forward, _backward)
 
 
 def _gradients(form, v, operands, g, lse, delta):
-    return form.kernel.backward(form, operands._replace(v=v), g, lse, delta)
+    """Returns the gradients (B, H, …) of the operands, 0 of what the kernel has none of."""
+    operands = operands._replace(v=v)
+    found = form.kernel.backward(form, operands, g.astype(v.dtype), lse, delta)
+
+    def of(name, x):
+        zeros = (*g.shape[:2], *x.shape[2:])
+        return found[name] if name in found else jnp.zeros(zeros)
+
+    return Operands(
+        v=of("v", v),
+        scores=[of(i, x) for i, x in enumerate(operands.scores)],
+        drop=[of(None, x) for x in operands.drop],
+        given=[of(("given", i), x) for i, x in enumerate(operands.given)],
+        shown=of(None, operands.shown),
+    )
+
+
+def in_order(shown: Array) -> tuple[Array, Array]:
+    """Returns how many blocks of the last axis are shown, and all, these first."""
+    order = jnp.argsort(~shown, axis=-1, stable=True)
+    return shown.sum(-1, dtype=jnp.int32), order.astype(jnp.int32)
 
 
 def _like(x, gradient):
