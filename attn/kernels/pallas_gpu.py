@@ -6,6 +6,7 @@ the other. Factors of products come to shared memory by bulk copies, which run a
 products; numbers of rows stay in registers. n rows and m columns of a tile, F features.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -211,6 +212,10 @@ class _Out(NamedTuple):
 
     width: int | None = None
     dtype: Any = jnp.float32
+
+    def block(self, rows):
+        """Returns the shape of so many rows."""
+        return (rows,) if self.width is None else (rows, self.width)
 
 
 class _At:
@@ -491,125 +496,61 @@ class _Plan:
         """
         featured = featured or {}
         shown = _by_diagonals(self.shown) if by_diagonals else self.shown
-        counts, order = in_order(shown)
-        blocks = shown.shape[2]
-        n, m = self.shape
         # What stays, and what is fetched step by step, with the axis of its tokens.
         fixed = {} if by_diagonals else self.rows
         moving = {f"1 {name}": x for name, x in self.columns.items()}
         if by_diagonals:
             moving |= {f"0 {name}": x for name, x in self.rows.items()}
-        leaves, tree = jax.tree.flatten((counts, order, fixed, moving, self.arrays))
+        operands = (*in_order(shown), fixed, moving, self.arrays)
+        leaves, tree = jax.tree.flatten(operands)
 
         def kernel(*refs):
-            counts, order, rows, moving, arrays = tree.unflatten(refs[: len(leaves)])
+            counts, order, fixed, moving, arrays = tree.unflatten(refs[: len(leaves)])
             results = refs[len(leaves) :]
-            b, h, t = (lax.axis_index(name) for name in ("batch", "heads", "rows"))
+            grid = [lax.axis_index(name) for name in ("batch", "heads", "rows")]
+            where = _Where(self, by_diagonals, counts, order, *grid)
 
-            def place(ref):
-                return _own(b, ref.shape[0], self.examples), _own(
-                    h, ref.shape[1], self.heads
-                )
-
-            count = counts[(*place(counts), t)]
-
-            def first_of(s):
-                """Returns the first row and the first column of a step's tile."""
-                inner = order[(*place(order), t, s)]
-                if by_diagonals:
-                    return inner * n, (inner + t - (self.shown.shape[2] - 1)) * m
-                return t * n, inner * m
-
-            def inside(row_buffers, buffers, row_barriers, barriers, out_buffers, sums):
-                def fetch(s, slot):
-                    first = first_of(s)
-                    for name, ref in moving.items():
-                        axis = int(name[0])
-                        some = pl.ds(first[axis], self.shape[axis])
-                        plgpu.copy_gmem_to_smem(
-                            ref.at[(*place(ref), some)],
-                            buffers[name].at[slot],
-                            barriers[name].at[slot],
-                        )
-
-                for name, ref in rows.items():
-                    at = (*place(ref), pl.ds(t * n, n))
-                    plgpu.copy_gmem_to_smem(
-                        ref.at[at], row_buffers[name], row_barriers[name]
-                    )
-                for slot in range(SLOTS):
-                    pl.when(slot < count)(
-                        lambda slot=slot: fetch(jnp.int32(slot), slot)
-                    )
-                for name in rows:
-                    plgpu.barrier_wait(row_barriers[name])
+            def loop(kept, kept_barriers, slots, barriers, buffers, sums):
+                slots = _Slots(where, moving, slots, barriers)
+                for name, ref in fixed.items():
+                    some = ref.at[(*where.place(ref), where.rows)]
+                    plgpu.copy_gmem_to_smem(some, kept[name], kept_barriers[name])
+                slots.begin()
+                for name in fixed:
+                    plgpu.barrier_wait(kept_barriers[name])
 
                 def one(s, carry):
-                    slot = lax.rem(s, jnp.int32(SLOTS))
-                    for name in moving:
-                        plgpu.barrier_wait(barriers[name].at[slot])
-                    here = [dict(row_buffers), {}]
-                    for name, x in buffers.items():
-                        here[int(name[0])][name[2:]] = x.at[slot]
-                    own_rows, own_columns = here
-                    first = first_of(s)
-                    at = _At(self, arrays, own_rows, own_columns, place, first, sums)
-                    at.own, at.whole = (b, h), results[-1]
+                    rows, columns = slots.wait(s)
+                    own = {**kept, **rows}
+                    at = _At(
+                        self, arrays, own, columns, where.place, where.first(s), sums
+                    )
+                    at.own, at.whole = (where.b, where.h), results[-1]
                     carry = step(at, carry)
-                    pl.when(s + SLOTS < count)(lambda: fetch(s + SLOTS, slot))
+                    slots.go_on(s)
                     return carry
 
-                at = _At(self, arrays, row_buffers, {}, place, (t * n, 0), sums)
-                carry = lax.fori_loop(jnp.int32(0), count, one, start(at))
-                for value, buffer in zip(finish(at, carry), out_buffers, strict=True):
+                first = where.t * self.shape[0], 0
+                at = _At(self, arrays, kept, {}, where.place, first, sums)
+                carry = lax.fori_loop(jnp.int32(0), where.count, one, start(at))
+                for value, buffer in zip(finish(at, carry), buffers, strict=True):
                     buffer[...] = value.astype(buffer.dtype)
                 plgpu.commit_smem()
-                some = pl.ds(t * n, n)
-                for buffer, ref in zip(out_buffers, results, strict=False):
-                    plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, some])
-                for buffer, ref in zip(
-                    sums.values(), results[len(outs) :], strict=False
-                ):
-                    plgpu.copy_smem_to_gmem(buffer, ref.at[b, h, :, some])
+                place = where.b, where.h
+                for buffer, ref in zip(buffers, results, strict=False):
+                    plgpu.copy_smem_to_gmem(buffer, ref.at[(*place, where.rows)])
+                of_features = results[len(outs) :]
+                for buffer, ref in zip(sums.values(), of_features, strict=False):
+                    some = ref.at[(*place, slice(None), where.rows)]
+                    plgpu.copy_smem_to_gmem(buffer, some)
                 plgpu.wait_smem_to_gmem(0)
 
-            pl.run_scoped(
-                inside,
-                {name: _shared((n, x.shape[3]), x.dtype) for name, x in fixed.items()},
-                {
-                    name: _shared(
-                        (SLOTS, self.shape[int(name[0])], x.shape[3]), x.dtype
-                    )
-                    for name, x in moving.items()
-                },
-                {name: plgpu.Barrier() for name in fixed},
-                {name: plgpu.Barrier(num_barriers=SLOTS) for name in moving},
-                [
-                    plgpu.SMEM((n,) if x.width is None else (n, x.width), x.dtype)
-                    for x in outs
-                ],
-                {
-                    i: plgpu.SMEM((features, n), jnp.float32)
-                    for i, features in featured.items()
-                },
-            )
+            pl.run_scoped(loop, *self.scratch(fixed, moving, outs, featured))
 
-        lead = self.examples, self.heads, blocks * n
-        shapes = [
-            jax.ShapeDtypeStruct(lead if x.width is None else (*lead, x.width), x.dtype)
-            for x in outs
-        ]
-        shapes += [
-            jax.ShapeDtypeStruct((*lead[:2], features, lead[2]), jnp.float32)
-            for features in featured.values()
-        ]
-        if with_whole:
-            whole = jax.ShapeDtypeStruct((*lead[:2], *self.wholes), jnp.float32)
-            shapes.append(whole)
         arrays = plgpu.kernel(
             kernel,
-            out_type=shapes,
-            grid=(self.heads, blocks, self.examples),
+            out_type=self.shapes(shown.shape[2], outs, featured, with_whole),
+            grid=(self.heads, shown.shape[2], self.examples),
             grid_names=("heads", "rows", "batch"),
             compiler_params=plgpu.CompilerParams(approx_math=True),
             interpret=interpret_mosaic() if self.form.here.interpreted else None,
@@ -618,6 +559,113 @@ class _Plan:
             return arrays
         results = [x[:, :, : self.sizes[0]] for x in arrays[: len(outs)]]
         return results + [x[..., : self.sizes[0]] for x in arrays[len(outs) :]]
+
+    def scratch(self, fixed, moving, outs, featured):
+        """Returns shared memory and barriers of what stays, of what is fetched, of outputs."""
+        n = self.shape[0]
+
+        def slots(name, x):
+            return _shared((SLOTS, self.shape[int(name[0])], x.shape[3]), x.dtype)
+
+        return (
+            {name: _shared((n, x.shape[3]), x.dtype) for name, x in fixed.items()},
+            {name: plgpu.Barrier() for name in fixed},
+            {name: slots(name, x) for name, x in moving.items()},
+            {name: plgpu.Barrier(num_barriers=SLOTS) for name in moving},
+            [plgpu.SMEM(x.block(n), x.dtype) for x in outs],
+            {i: plgpu.SMEM((f, n), jnp.float32) for i, f in featured.items()},
+        )
+
+    def shapes(self, blocks, outs, featured, with_whole):
+        """Returns the shapes of all outputs."""
+        lead = self.examples, self.heads
+        rows = blocks * self.shape[0]
+        found = [(*lead, *x.block(rows)) for x in outs]
+        found += [(*lead, features, rows) for features in featured.values()]
+        found += [(*lead, *self.wholes)] * with_whole
+        dtypes = [x.dtype for x in outs] + [jnp.float32] * (len(found) - len(outs))
+        return [
+            jax.ShapeDtypeStruct(shape, dtype)
+            for shape, dtype in zip(found, dtypes, strict=True)
+        ]
+
+
+class _Where(NamedTuple):
+    """Where a program stands in the grid, and which blocks it goes over."""
+
+    plan: _Plan
+    by_diagonals: bool
+    counts: Any
+    order: Any
+    b: Any
+    h: Any
+    t: Any
+
+    @property
+    def count(self):
+        """The number of blocks."""
+        return self.counts[(*self.place(self.counts), self.t)]
+
+    @property
+    def rows(self):
+        """The program's part of an axis of rows."""
+        n = self.plan.shape[0]
+        return pl.ds(self.t * n, n)
+
+    def place(self, ref):
+        """Returns the example and the head of an array that several may share."""
+        b = _own(self.b, ref.shape[0], self.plan.examples)
+        return b, _own(self.h, ref.shape[1], self.plan.heads)
+
+    def first(self, s):
+        """Returns the first row and the first column of a step's tile."""
+        n, m = self.plan.shape
+        inner = self.order[(*self.place(self.order), self.t, s)]
+        if self.by_diagonals:
+            distance = self.t - (self.plan.shown.shape[2] - 1)
+            return inner * n, (inner + distance) * m
+        return self.t * n, inner * m
+
+
+class _Slots(NamedTuple):
+    """Blocks that come to shared memory ahead of their steps."""
+
+    where: _Where
+    arrays: dict[str, Any]
+    buffers: dict[str, Any]
+    barriers: dict[str, Any]
+
+    def begin(self):
+        """Fetches the first blocks."""
+        for slot in range(SLOTS):
+            fetch = functools.partial(self.fetch, jnp.int32(slot), slot)
+            pl.when(slot < self.where.count)(fetch)
+
+    def fetch(self, s, slot):
+        first = self.where.first(s)
+        for name, ref in self.arrays.items():
+            axis = int(name[0])
+            some = pl.ds(first[axis], self.where.plan.shape[axis])
+            plgpu.copy_gmem_to_smem(
+                ref.at[(*self.where.place(ref), some)],
+                self.buffers[name].at[slot],
+                self.barriers[name].at[slot],
+            )
+
+    def wait(self, s):
+        """Returns a step's blocks of rows and of columns, when they are there."""
+        slot = lax.rem(s, jnp.int32(SLOTS))
+        here: tuple[dict, dict] = {}, {}
+        for name, x in self.buffers.items():
+            plgpu.barrier_wait(self.barriers[name].at[slot])
+            here[int(name[0])][name[2:]] = x.at[slot]
+        return here
+
+    def go_on(self, s):
+        """Fetches a later step's blocks in place of those of a step that is done."""
+        slot = lax.rem(s, jnp.int32(SLOTS))
+        fetch = functools.partial(self.fetch, s + SLOTS, slot)
+        pl.when(s + SLOTS < self.where.count)(fetch)
 
 
 def _split(program):
