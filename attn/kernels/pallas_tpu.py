@@ -156,29 +156,36 @@ class _Ins(NamedTuple):
 class _At(NamedTuple):
     """Where a program stands."""
 
+    plan: "_Plan"
     by_queries: bool
-    shape: tuple[int, int]
     i: Any
     """The first query."""
     j: Any
-    queries: int
-    keys: int
-    n: int
-    m: int
     spread: dict[int, Any]
     """Features of atoms of queries, (F, n, m)."""
 
     @property
+    def shape(self):
+        return self.plan.size, self.plan.width
+
+    def spread_out(self, ins):
+        """Spreads features of queries over the lanes, for all blocks of keys."""
+        for index, ref in self.spread.items():
+            for f in range(ref.shape[0]):
+                x = ins.scores[index][0, 0, :, f : f + 1]
+                ref[f] = jnp.broadcast_to(x, self.shape).astype(ref.dtype)
+
+    @property
     def first_distance(self):
         """Where the distances of the tile begin in the numbers of all."""
-        return self.j - self.i + self.n - self.shape[0]
+        return self.j - self.i + self.plan.n - self.shape[0]
 
     @property
     def visible(self):
         """Which pairs are of tokens, and not of padding."""
         i = self.i + jax.lax.broadcasted_iota(jnp.int32, self.shape, 0)
         j = self.j + jax.lax.broadcasted_iota(jnp.int32, self.shape, 1)
-        return (i < self.queries) & (j < self.keys)
+        return (i < self.plan.queries) & (j < self.plan.keys)
 
 
 class _Plan:
@@ -291,45 +298,10 @@ class _Plan:
         """Runs over all blocks; returns outputs of kinds and features, without padding."""
         shown = self.shown if by_queries else jnp.swapaxes(self.shown, 2, 3)
         counts, order = in_order(shown)
-        blocks, steps = shown.shape[2:]
-        shape = self.size, self.width
+        grid = (self.examples, self.heads, *shown.shape[2:])
         spreads = self.spreads() if by_queries else []
         leaves, tree = jax.tree.flatten(ins, is_leaf=lambda x: isinstance(x, _Laid))
-
-        def place(b, h, outer, t, counts, order):
-            """Returns the blocks of queries and of keys."""
-            at = (
-                _own(b, counts.shape[0], self.examples),
-                _own(h, counts.shape[1], self.heads),
-                outer,
-            )
-            # A block that was there before is not fetched again.
-            inner = order[(*at, jnp.minimum(t, jnp.maximum(counts[at] - 1, 0)))]
-            return (outer, inner) if by_queries else (inner, outer)
-
-        def spec(laid):
-            b_size, h_size = laid.array.shape[:2]
-
-            def index(b, h, outer, t, counts, order):
-                i, j = place(b, h, outer, t, counts, order)
-                own = _own(b, b_size, self.examples), _own(h, h_size, self.heads)
-                return *own, *_block_index(laid.kind, i, j)
-
-            return pl.BlockSpec(
-                (1, 1, *self.block(laid.kind, self.features(laid))), index
-            )
-
-        def out_spec(kind, features):
-            block = self.block(kind, features)
-            if kind in ("all", "diagonals"):
-                return pl.BlockSpec(
-                    (1, 1, 1, *block), lambda b, h, outer, t, *_: (b, h, outer, 0, 0)
-                )
-
-            def index(b, h, outer, t, counts, order):
-                return b, h, *_block_index(kind, *place(b, h, outer, t, counts, order))
-
-            return pl.BlockSpec((1, 1, *block), index)
+        place = functools.partial(self.blocks_of, by_queries)
 
         def kernel(counts, order, *refs):
             inputs = tree.unflatten(refs[: len(leaves)])
@@ -338,36 +310,73 @@ class _Plan:
             spread = dict(zip(spreads, scratch[len(accumulators) :], strict=True))
             scratch = scratch[: len(accumulators)]
             b, h, outer, t = (pl.program_id(axis) for axis in range(4))
-            own = (
-                _own(b, counts.shape[0], self.examples),
-                _own(h, counts.shape[1], self.heads),
-            )
             i, j = place(b, h, outer, t, counts, order)
-            at = _At(
-                by_queries,
-                shape,
-                i * self.size,
-                j * self.width,
-                self.queries,
-                self.keys,
-                self.n,
-                self.m,
-                spread,
-            )
+            at = _At(self, by_queries, i * self.size, j * self.width, spread)
 
             @pl.when(t == 0)
             def _():
-                for index, ref in spread.items():
-                    for f in range(ref.shape[0]):
-                        x = inputs.scores[index][0, 0, :, f : f + 1]
-                        ref[f] = jnp.broadcast_to(x, shape).astype(ref.dtype)
+                at.spread_out(inputs)
                 start(scratch, results)
 
-            pl.when(t < counts[(*own, outer)])(
-                lambda: step(at, inputs, scratch, results)
-            )
-            pl.when(t == steps - 1)(lambda: finish(scratch, results))
+            count = counts[(*self.own(counts.shape, b, h), outer)]
+            pl.when(t < count)(lambda: step(at, inputs, scratch, results))
+            pl.when(t == grid[3] - 1)(lambda: finish(scratch, results))
 
+        room = [self.block(*x) for x in accumulators]
+        room += [
+            (self.features(self.laid.scores[i]), self.size, self.width) for i in spreads
+        ]
+        arrays = pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=2,
+                grid=grid,
+                in_specs=[self.in_spec(place, laid) for laid in leaves],
+                out_specs=[self.out_spec(place, *out) for out in outs],
+                scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in room],
+            ),
+            out_shape=self.shapes(grid[2], outs, dtypes),
+            interpret=self.form.here.interpreted,
+            compiler_params=pltpu.CompilerParams(
+                dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
+            ),
+        )(counts, order, *(laid.array for laid in leaves))
+        kinds = (kind for kind, _ in outs)
+        return list(map(self.without_padding, kinds, arrays))
+
+    def own(self, shape, b, h):
+        """Returns the example and the head of an array that several may share."""
+        return _own(b, shape[0], self.examples), _own(h, shape[1], self.heads)
+
+    def blocks_of(self, by_queries, b, h, outer, t, counts, order):
+        """Returns the blocks of queries and of keys that a program of the grid has."""
+        at = *self.own(counts.shape, b, h), outer
+        # A block that was there before is not fetched again.
+        inner = order[(*at, jnp.minimum(t, jnp.maximum(counts[at] - 1, 0)))]
+        return (outer, inner) if by_queries else (inner, outer)
+
+    def in_spec(self, place, laid):
+        def index(b, h, *rest):
+            own = self.own(laid.array.shape, b, h)
+            return *own, *_block_index(laid.kind, *place(b, h, *rest))
+
+        return pl.BlockSpec((1, 1, *self.block(*self.like(laid))), index)
+
+    def out_spec(self, place, kind, features):
+        block = self.block(kind, features)
+        if kind in ("all", "diagonals"):
+            # Each block of queries has its own, which are summed later.
+            return pl.BlockSpec(
+                (1, 1, 1, *block), lambda b, h, outer, *_: (b, h, outer, 0, 0)
+            )
+
+        def index(b, h, *rest):
+            return b, h, *_block_index(kind, *place(b, h, *rest))
+
+        return pl.BlockSpec((1, 1, *block), index)
+
+    def shapes(self, blocks, outs, dtypes):
+        """Returns the shapes of all outputs."""
         wholes = dict(rows=self.n, keys=self.m, columns=self.m, tiles=self.n)
         shapes = []
         for i, (kind, features) in enumerate(outs):
@@ -377,41 +386,18 @@ class _Plan:
             whole = self.block(kind, features, wholes.get(kind))
             dtype = dtypes[i] if dtypes else jnp.float32
             shapes.append(jax.ShapeDtypeStruct((*lead, *whole), dtype))
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
-            grid=(self.examples, self.heads, blocks, steps),
-            in_specs=[spec(laid) for laid in leaves],
-            out_specs=[out_spec(*out) for out in outs],
-            scratch_shapes=[
-                *(pltpu.VMEM(self.block(*x), jnp.float32) for x in accumulators),
-                *(
-                    pltpu.VMEM(
-                        (self.laid.scores[i].array.shape[3], *shape), jnp.float32
-                    )
-                    for i in spreads
-                ),
-            ],
-        )
-        arrays = pl.pallas_call(
-            kernel,
-            grid_spec=grid,
-            out_shape=shapes,
-            interpret=self.form.here.interpreted,
-            compiler_params=pltpu.CompilerParams(
-                dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
-            ),
-        )(counts, order, *(laid.array for laid in leaves))
-        cut = dict(rows=(2, self.queries), keys=(2, self.keys), columns=(3, self.keys))
-        results = []
-        for x, (kind, _) in zip(arrays, outs, strict=True):
-            if kind == "tiles":
-                x = x[:, :, : self.queries, : self.keys]
-            elif kind == "diagonals":
-                x = x.sum((2, 3))
-            elif kind in cut:
-                x = jax.lax.slice_in_dim(x, 0, cut[kind][1], axis=cut[kind][0])
-            results.append(x)
-        return results
+        return shapes
+
+    def without_padding(self, kind, x):
+        """Returns an output for N queries and M keys; parts of one sum added up."""
+        if kind == "diagonals":
+            return x.sum((2, 3))
+        if kind == "tiles":
+            return x[:, :, : self.queries, : self.keys]
+        if kind == "columns":
+            return x[..., : self.keys]
+        sizes = dict(rows=self.queries, keys=self.keys)
+        return x[:, :, : sizes[kind]] if kind in sizes else x
 
     def block(self, kind, features, whole=None):
         """Returns the shape of a block, or with a number of tokens that of all."""
