@@ -506,45 +506,13 @@ class _Plan:
 
         def kernel(*refs):
             counts, order, fixed, moving, arrays = tree.unflatten(refs[: len(leaves)])
-            results = refs[len(leaves) :]
             grid = [lax.axis_index(name) for name in ("batch", "heads", "rows")]
             where = _Where(self, by_diagonals, counts, order, *grid)
-
-            def loop(kept, kept_barriers, slots, barriers, buffers, sums):
-                slots = _Slots(where, moving, slots, barriers)
-                for name, ref in fixed.items():
-                    some = ref.at[(*where.place(ref), where.rows)]
-                    plgpu.copy_gmem_to_smem(some, kept[name], kept_barriers[name])
-                slots.begin()
-                for name in fixed:
-                    plgpu.barrier_wait(kept_barriers[name])
-
-                def one(s, carry):
-                    rows, columns = slots.wait(s)
-                    own = {**kept, **rows}
-                    at = _At(
-                        self, arrays, own, columns, where.place, where.first(s), sums
-                    )
-                    at.own, at.whole = (where.b, where.h), results[-1]
-                    carry = step(at, carry)
-                    slots.go_on(s)
-                    return carry
-
-                first = where.t * self.shape[0], 0
-                at = _At(self, arrays, kept, {}, where.place, first, sums)
-                carry = lax.fori_loop(jnp.int32(0), where.count, one, start(at))
-                for value, buffer in zip(finish(at, carry), buffers, strict=True):
-                    buffer[...] = value.astype(buffer.dtype)
-                plgpu.commit_smem()
-                place = where.b, where.h
-                for buffer, ref in zip(buffers, results, strict=False):
-                    plgpu.copy_smem_to_gmem(buffer, ref.at[(*place, where.rows)])
-                of_features = results[len(outs) :]
-                for buffer, ref in zip(sums.values(), of_features, strict=False):
-                    some = ref.at[(*place, slice(None), where.rows)]
-                    plgpu.copy_smem_to_gmem(buffer, some)
-                plgpu.wait_smem_to_gmem(0)
-
+            results = refs[len(leaves) :]
+            steps = start, step, finish
+            loop = functools.partial(
+                _loop, where, steps, fixed, moving, arrays, results
+            )
             pl.run_scoped(loop, *self.scratch(fixed, moving, outs, featured))
 
         arrays = plgpu.kernel(
@@ -625,6 +593,53 @@ class _Where(NamedTuple):
             distance = self.t - (self.plan.shown.shape[2] - 1)
             return inner * n, (inner + distance) * m
         return self.t * n, inner * m
+
+
+def _loop(
+    where,
+    steps,
+    fixed,
+    moving,
+    arrays,
+    results,
+    kept,
+    kept_barriers,
+    slots,
+    barriers,
+    buffers,
+    sums,
+):
+    """Goes over a program's blocks, with its memory, and writes what it has of them."""
+    start, step, finish = steps
+    slots = _Slots(where, moving, slots, barriers)
+    for name, ref in fixed.items():
+        some = ref.at[(*where.place(ref), where.rows)]
+        plgpu.copy_gmem_to_smem(some, kept[name], kept_barriers[name])
+    slots.begin()
+    for name in fixed:
+        plgpu.barrier_wait(kept_barriers[name])
+    at = functools.partial(_At, where.plan, arrays)
+
+    def one(s, carry):
+        rows, columns = slots.wait(s)
+        here = at({**kept, **rows}, columns, where.place, where.first(s), sums)
+        here.own, here.whole = (where.b, where.h), results[-1]
+        carry = step(here, carry)
+        slots.go_on(s)
+        return carry
+
+    here = at(kept, {}, where.place, (where.t * where.plan.shape[0], 0), sums)
+    carry = lax.fori_loop(jnp.int32(0), where.count, one, start(here))
+    for value, buffer in zip(finish(here, carry), buffers, strict=True):
+        buffer[...] = value.astype(buffer.dtype)
+    plgpu.commit_smem()
+    place = where.b, where.h
+    for buffer, ref in zip(buffers, results, strict=False):
+        plgpu.copy_smem_to_gmem(buffer, ref.at[(*place, where.rows)])
+    of_features = results[len(buffers) :]
+    for buffer, ref in zip(sums.values(), of_features, strict=False):
+        plgpu.copy_smem_to_gmem(buffer, ref.at[(*place, slice(None), where.rows)])
+    plgpu.wait_smem_to_gmem(0)
 
 
 class _Slots(NamedTuple):
