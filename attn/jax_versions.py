@@ -99,10 +99,13 @@ def mosaic_store(ref: Any, x: Any) -> None:
 
 
 def interpret_mosaic() -> Any:
-    """Returns what has a Mosaic GPU kernel interpreted; jax 0.11 is the first that has it."""
+    """Returns what has a Mosaic GPU kernel interpreted; jax 0.11 is the first that has it.
+
+    It raises where shared memory is read or written before another has done with it.
+    """
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    return getattr(plgpu, "InterpretGPUParams")()  # noqa: B009
+    return getattr(plgpu, "InterpretGPUParams")(detect_races=True)  # noqa: B009
 
 
 def cudnn_forward(

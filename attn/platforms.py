@@ -130,6 +130,11 @@ class Tiles(NamedTuple):
     """Whether Pallas computes in place of a device what that would, slowly."""
     spread: int = 0
     """The most numbers of queries that are kept spread out over a tile's keys."""
+    sums: int = 0
+    """The most features of sums that are kept beside a tile, or twice as many beside half of
+    one."""
+    memory: int = 0
+    """The bytes that a program has for factors and for what it writes."""
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -144,7 +149,9 @@ def tiles(dtype) -> Tiles | str:
     a CPU the kernel of TPUs is interpreted. A v5e takes 2,700 cycles for a tile of an
     additive score of 64 features, and 1,650 where the queries' are spread over the lanes once
     for all keys, in 4 of 128 MiB of vector memory. On Hopper 64 rows are a warpgroup's
-    product, and of larger tiles the gradients do not fit in registers.
+    product, and of larger tiles the gradients do not fit in registers: a thread has 255, of
+    which two features of sums take one, and each number of pairs 32, or 16 of half a tile.
+    A block may have 227 KiB of shared memory, of which barriers take a few bytes.
     """
     if platform() == "gpu":
         if not _is_hopper():
@@ -153,7 +160,7 @@ def tiles(dtype) -> Tiles | str:
             return "on GPUs it needs JAX 0.11"
         if dtype not in (jnp.float16, jnp.bfloat16):
             return f"on GPUs its inputs are float16 or bfloat16, and not {dtype}"
-        return Tiles("pallas_gpu", 64, 64)
+        return Tiles("pallas_gpu", 64, 64, sums=128, memory=222 * 1024)
     if dtype == jnp.float64:
         return "its softmax is float32, the inputs are float64"
     if not has_pallas_tpu():

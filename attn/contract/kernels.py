@@ -20,6 +20,7 @@ from attn.jax_versions import enable_x64
 from attn.kernels.cached import as_cached, over_cache
 from attn.masks import Mask
 from attn.normalisers import Softmax
+from attn.platforms import platform
 from attn.scores import ScaledDot
 
 Make = Callable[[Any, int], dict[str, Any]]
@@ -37,6 +38,7 @@ def checks_of(make: Make, dtypes: Sequence[str], **options: Any) -> dict[str, Ca
         "heads may share keys and values": lambda: _shared_keys(make),
         "gradients are finite and equal on every kernel": lambda: _gradients(make),
         "long inputs in blocks equal the reference": lambda: _long(make),
+        "tiles of one kernel, pallas, equal the reference": lambda: _tiles(make),
         "the kernel of decoding equals the reference": lambda: _cached(make),
         "steps over a cache equal the full pass": lambda: steps(**options),
     }
@@ -240,6 +242,36 @@ def _gradients(make: Make) -> str:
                 raise ValueError("a gradient is NaN or Inf")
             close(a, b, 1e-8, "gradients of blocks and reference")
         return f"{len(leaves)} parameters"
+
+
+def _tiles(make: Make) -> str:
+    """Compares outputs and gradients of the kernel that traces a value into its tiles.
+
+    What it cannot trace is no failure: other kernels can, and the detail says why.
+    """
+    dtype = "bfloat16" if platform() == "gpu" else "float32"
+    qkv = inputs(dtype)
+    value = make(jnp.float32, H)
+
+    def results(kernel):
+        def call(qkv, value):
+            options = dict(mask=Mask.causal(1), implementation=kernel)
+            return attention(*qkv, **value, **options)
+
+        out, pull = jax.vjp(call, qkv, value)
+        leaves = [out, *jax.tree.leaves(pull(jnp.ones_like(out)))]
+        return [x for x in leaves if x.dtype != jax.dtypes.float0]
+
+    try:
+        tiles = results("pallas")
+    except ValueError as error:
+        _, refused, why = str(error).partition("cannot serve here: ")
+        if not refused:
+            raise
+        return why
+    for a, b in zip(tiles, results("reference"), strict=True):
+        detail = close(a, b, TOLERANCES[dtype])
+    return detail
 
 
 def _cached(make: Make) -> str:

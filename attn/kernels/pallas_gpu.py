@@ -7,6 +7,7 @@ products; numbers of rows stay in registers. n rows and m columns of a tile, F f
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,14 +19,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
 from attn.jax_versions import interpret_mosaic, mosaic_load, mosaic_store
-from attn.kernels.pairs import Product, compute, pull_back, results
+from attn.kernels.pairs import Product, Untraceable, compute, pull_back, results
 from attn.kernels.rewritten import RULES
 from attn.kernels.traced import in_order
 
 LEAST = -1e37
 """Stands for a maximum of −inf, of which two have no difference."""
-SLOTS = 2
-"""Blocks of columns in shared memory."""
 LAYOUT = plgpu.Layout.WGMMA
 UNIT = 64
 """Features of factors come in multiples of this, 128 bytes of half precision."""
@@ -79,7 +78,8 @@ def backward(
     found = {}
     for by_queries in (True, False):
         plan = _Plan(form, operands, by_queries, g, of_queries)
-        found |= _gradients(form, operands, plan)
+        for names in _passes(plan, _wanted(form, plan)):
+            found |= _gradients(form, operands, plan, names)
     for i, x in enumerate(operands.given):
         if jnp.issubdtype(x.dtype, jnp.floating):
             plan = _Plan(form, operands, True, g, of_queries)
@@ -140,47 +140,52 @@ def _gradient_of_pairs(form, plan, place):
     return whole[:, :, : plan.sizes[0], : plan.sizes[1]]
 
 
-def _gradients(form, operands, plan):
-    """Returns the gradients of the rows' operands, by their places."""
-    atoms = form.scores.atoms
+def _wanted(form, plan):
+    """Returns the places of the rows' operands that have gradients, and "v" of keys."""
     sides = ("queries", "all") if plan.by_queries else ("keys",)
     wanted = [
         i
-        for i, x in enumerate(atoms)
+        for i, x in enumerate(form.scores.atoms)
         if x.side in sides and x.is_float and not x.is_place
     ]
-    factors = [i for i in wanted if atoms[i].is_factor]
-    numbers = [
-        i for i in wanted if not atoms[i].is_factor and atoms[i].features is None
-    ]
-    featured = [
-        i for i in wanted if not atoms[i].is_factor and atoms[i].features is not None
-    ]
-    outs = [plan.out_of(str(i), operands.scores[i]) for i in factors]
-    outs += [_Out()] * len(numbers)
-    names: list[Any] = [*factors, *numbers]
-    if not plan.by_queries:
-        outs.append(plan.out_of("v", operands.v))
-        names.append("v")
-    if not (outs or featured):
-        return {}
+    return wanted if plan.by_queries else [*wanted, "v"]
+
+
+def _passes(plan, names):
+    """Splits what has gradients into kernels in whose registers their sums have room."""
+    passes: list[list] = []
+    for name in names:
+        if passes and sum(map(plan.width_of, [*passes[-1], name])) <= 2 * plan.sums:
+            passes[-1].append(name)
+        else:
+            passes.append([name])
+    return passes
+
+
+def _gradients(form, operands, plan, wanted):
+    """Returns the gradients of the rows' operands that are wanted, by their places."""
+    atoms = form.scores.atoms
+    arrays = {**dict(enumerate(operands.scores)), "v": operands.v}
+    featured = {
+        i: atoms[i].features
+        for i in wanted
+        if not plan.width_of(i) and atoms[i].features is not None
+    }
+    names = [i for i in wanted if i not in featured]
 
     def start(at):
-        sums: dict[Any, Any] = {
-            i: plan.zeros(at, plan.rows[str(i)].shape[3]) for i in factors
-        }
-        sums |= {i: at.full(0.0) for i in numbers}
-        if not plan.by_queries:
-            sums["v"] = plan.zeros(at, plan.v.shape[3])
         for ref in at.featured.values():
             for f in range(ref.shape[0]):
                 ref[f] = at.full(0.0)
-        return tuple(sums[name] for name in names)
+        return tuple(
+            plan.zeros(at, plan.width_of(i)) if plan.width_of(i) else at.full(0.0)
+            for i in names
+        )
 
     def step(at, sums):
         at.sums = dict(zip(names, sums, strict=True))
         w, kept, _ = _pull_back(form, at)
-        if not plan.by_queries:
+        if "v" in at.sums:
             w = _times(w, kept).astype(plan.v.dtype)
             at.sums["v"] = at.added(at.sums["v"], w, at.columns["g"])
         return tuple(at.sums[name] for name in names)
@@ -188,22 +193,16 @@ def _gradients(form, operands, plan):
     def finish(at, sums):
         return sums
 
-    got = plan.call(outs, start, step, finish, {i: atoms[i].features for i in featured})
+    outs = [plan.out_of(i, arrays[i]) for i in names]
+    got = plan.call(outs, start, step, finish, featured)
     found = dict(zip([*names, *featured], got, strict=True))
     for i in wanted:
-        if atoms[i].is_factor:
-            width = operands.scores[i].shape[3]
-            own = found[i][..., :width]
-            if i in plan.split:
-                # Of the other factor's first and second piece.
-                own = own + found[i][..., width : 2 * width]
-            found[i] = own
+        if plan.width_of(i):
+            found[i] = found[i][..., : arrays[i].shape[3]]
         elif i in featured:
             found[i] = jnp.swapaxes(found[i], 2, 3)
-        if atoms[i].side == "all":
+        if i != "v" and atoms[i].side == "all":
             found[i] = found[i].sum(2)
-    if "v" in found:
-        found["v"] = found["v"][..., : operands.v.shape[3]]
     return found
 
 
@@ -221,10 +220,11 @@ class _Out(NamedTuple):
 class _At:
     """A program's tile: what `pairs` asks of a machine."""
 
-    def __init__(self, plan, refs, rows, columns, place, first, featured=None):
+    def __init__(self, plan, refs, rows, columns, place, first, shape, featured=None):
         self.plan = plan
         self.form = plan.form
-        self.shape = plan.shape
+        self.shape = shape
+        """Of a tile, of which the columns may be a part of a block."""
         self.rules = RULES
         self.refs = refs
         self.rows = rows
@@ -243,9 +243,8 @@ class _At:
 
     def of(self, name):
         """Returns the same for the program of dropout."""
-        other = _At(
-            self.plan, self.refs, self.rows, self.columns, self.place, self.first
-        )
+        here = self.refs, self.rows, self.columns, self.place, self.first, self.shape
+        other = _At(self.plan, *here)
         other.program, other.names = getattr(self.form, name), name
         return other
 
@@ -294,8 +293,13 @@ class _At:
         return self.product_of(self.rows[a], self.columns[b]).astype(what.dtype)
 
     def product_of(self, row, column):
+        """Returns the product of factors, of pieces without that of the last two."""
+
         def product(acc):
-            plgpu.wgmma(acc, row, column.transpose((1, 0)))
+            pieces = max(len(row), len(column))
+            for i, a in enumerate(row):
+                for b in column[: pieces - i]:
+                    plgpu.wgmma(acc, a, b.transpose((1, 0)))
             return acc[...]
 
         return pl.run_scoped(
@@ -324,14 +328,19 @@ class _At:
             factor = cotangent.astype(self.plan.rows[str(row)].dtype)
             self.sums[row] = self.added(self.sums[row], factor, other)
 
-    def added(self, acc, factor, other):
+    def added(self, acc, factor, pieces):
         """Returns acc + factor other, of a factor in registers and one in shared memory."""
         if self.form.here.interpreted:
-            # The interpreter has no products that are added to a value.
-            return acc + jnp.dot(factor, other[...], preferred_element_type=jnp.float32)
+            # The interpreter has no products that are added to a value. Its own reading is
+            # to be over before a copy writes there, as a product's is.
+            pieces = [x[...] for x in pieces]
+            plgpu.commit_smem()
+            dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+            return acc + sum(dot(factor, x) for x in pieces)
 
         def product(ref):
-            plgpu.wgmma(ref, factor, other)
+            for other in pieces:
+                plgpu.wgmma(ref, factor, other)
 
         return pl.run_state(product)(plgpu.WGMMAAccumulatorRef.init(acc))
 
@@ -407,6 +416,8 @@ class _Plan:
         self.v = self.factor(operands.v, 1 if by_queries else 0)
         programs = {"scores": form.scores, "drop": form.drop}
         self.split = split = _split(form.scores)
+        # Products of pieces are more of them, and want registers too.
+        self.sums = form.here.sums // (2 if split else 1)
         self.arrays = {}
         self.rows, self.columns = {}, {}
         for name, program in programs.items():
@@ -417,9 +428,10 @@ class _Plan:
                 if atom.is_place:
                     x = None
                 elif atom.is_factor:
+                    x = self.factor(x, axis)
                     if i in split:
-                        x = _in_pieces(x, axis)
-                    (self.columns if axis else self.rows)[str(i)] = self.factor(x, axis)
+                        x = _in_pieces(x)
+                    (self.columns if axis else self.rows)[str(i)] = x
                     x = None
                 else:
                     x = self.numbers(atom, x, axis)
@@ -468,12 +480,24 @@ class _Plan:
             x = jnp.swapaxes(x, 2, 3)
         return self.extended(self.extended(x, 2, self.wholes[0]), 3, self.wholes[1])
 
-    def out_of(self, name, operand):
-        """Returns the output of a factor's gradient, wide where several heads add to it."""
-        x = self.rows[name]
+    def pieces_of(self, name):
+        """Returns the number of pieces that a factor consists of."""
+        return 2 if name in map(str, self.split) else 1
+
+    def width_of(self, place):
+        """Returns the features of a sum of the rows' factors, 0 of what is none."""
+        x = self.rows.get(str(place))
+        return 0 if x is None else x.shape[3] // self.pieces_of(str(place))
+
+    def out_of(self, place, operand):
+        """Returns the output of a gradient, wide where several heads add to it."""
+        width = self.width_of(place)
+        if not width:
+            return _Out()
+        x = self.rows[str(place)]
         is_alone = operand.shape[:2] == (self.examples, self.heads)
         is_alone &= operand.dtype == x.dtype
-        return _Out(x.shape[3], x.dtype if is_alone else jnp.float32)
+        return _Out(width, x.dtype if is_alone else jnp.float32)
 
     def zeros(self, at, width):
         return plgpu.layout_cast(jnp.zeros((self.shape[0], width), jnp.float32), LAYOUT)
@@ -503,6 +527,8 @@ class _Plan:
             moving |= {f"0 {name}": x for name, x in self.rows.items()}
         operands = (*in_order(shown), fixed, moving, self.arrays)
         leaves, tree = jax.tree.flatten(operands)
+        parts = 1 + (sum(x.width or 0 for x in outs) > self.sums)
+        scratch = self.scratch(fixed, moving, outs, featured, parts)
 
         def kernel(*refs):
             counts, order, fixed, moving, arrays = tree.unflatten(refs[: len(leaves)])
@@ -511,9 +537,9 @@ class _Plan:
             results = refs[len(leaves) :]
             steps = start, step, finish
             loop = functools.partial(
-                _loop, where, steps, fixed, moving, arrays, results
+                _loop, where, steps, parts, fixed, moving, arrays, results
             )
-            pl.run_scoped(loop, *self.scratch(fixed, moving, outs, featured))
+            pl.run_scoped(loop, *scratch)
 
         arrays = plgpu.kernel(
             kernel,
@@ -528,20 +554,42 @@ class _Plan:
         results = [x[:, :, : self.sizes[0]] for x in arrays[: len(outs)]]
         return results + [x[..., : self.sizes[0]] for x in arrays[len(outs) :]]
 
-    def scratch(self, fixed, moving, outs, featured):
-        """Returns shared memory and barriers of what stays, of what is fetched, of outputs."""
+    def scratch(self, fixed, moving, outs, featured, parts):
+        """Returns shared memory and barriers of what stays, of what is fetched, of outputs.
+
+        What is fetched has two slots, or one where there is no room for two.
+
+        Raises:
+          Untraceable: of more features than there is room for.
+        """
         n = self.shape[0]
 
-        def slots(name, x):
-            return _shared((SLOTS, self.shape[int(name[0])], x.shape[3]), x.dtype)
+        def with_slots(slots):
+            def of_slots(name, x):
+                shape = slots, self.shape[int(name[0])], x.shape[3]
+                return _shared(shape, x.dtype, parts)
 
-        return (
-            {name: _shared((n, x.shape[3]), x.dtype) for name, x in fixed.items()},
-            {name: plgpu.Barrier() for name in fixed},
-            {name: slots(name, x) for name, x in moving.items()},
-            {name: plgpu.Barrier(num_barriers=SLOTS) for name in moving},
-            [plgpu.SMEM(x.block(n), x.dtype) for x in outs],
-            {i: plgpu.SMEM((f, n), jnp.float32) for i, f in featured.items()},
+            return (
+                {
+                    name: _shared((n, x.shape[3]), x.dtype, parts)
+                    for name, x in fixed.items()
+                },
+                {name: plgpu.Barrier() for name in fixed},
+                {name: of_slots(name, x) for name, x in moving.items()},
+                {name: plgpu.Barrier(num_barriers=slots) for name in moving},
+                [plgpu.SMEM(x.block(n), x.dtype) for x in outs],
+                {i: plgpu.SMEM((f, n), jnp.float32) for i, f in featured.items()},
+            )
+
+        most = self.form.here.memory
+        for slots in (2, 1):
+            scratch = with_slots(slots)
+            size = _bytes_of(scratch)
+            if size <= most:
+                return scratch
+        widths = sorted({x.shape[3] for x in (*fixed.values(), *moving.values())})
+        raise Untraceable(
+            f"heads of {widths[-1]} features take {size:,} bytes of a processor's {most:,}"
         )
 
     def shapes(self, blocks, outs, featured, with_whole):
@@ -598,6 +646,7 @@ class _Where(NamedTuple):
 def _loop(
     where,
     steps,
+    parts,
     fixed,
     moving,
     arrays,
@@ -609,8 +658,13 @@ def _loop(
     buffers,
     sums,
 ):
-    """Goes over a program's blocks, with its memory, and writes what it has of them."""
+    """Goes over a program's blocks, with its memory, and writes what it has of them.
+
+    A step has a part of a block's columns.
+    """
     start, step, finish = steps
+    n, m = where.plan.shape
+    m //= parts
     slots = _Slots(where, moving, slots, barriers)
     for name, ref in fixed.items():
         some = ref.at[(*where.place(ref), where.rows)]
@@ -618,17 +672,28 @@ def _loop(
     slots.begin()
     for name in fixed:
         plgpu.barrier_wait(kept_barriers[name])
-    at = functools.partial(_At, where.plan, arrays)
+
+    def at(rows, columns, first):
+        rows, columns = (
+            {name: _in_parts(x, where.plan.pieces_of(name)) for name, x in refs.items()}
+            for refs in (rows, columns)
+        )
+        place = where.place, first, (n, m)
+        here = _At(where.plan, arrays, rows, columns, *place, sums)
+        here.own, here.whole = (where.b, where.h), results[-1]
+        return here
 
     def one(s, carry):
         rows, columns = slots.wait(s)
-        here = at({**kept, **rows}, columns, where.place, where.first(s), sums)
-        here.own, here.whole = (where.b, where.h), results[-1]
-        carry = step(here, carry)
+        row, column = where.first(s)
+        for part in range(parts):
+            some = {name: x.at[pl.ds(part * m, m)] for name, x in columns.items()}
+            here = at({**kept, **rows}, some, (row, column + part * m))
+            carry = step(here, carry)
         slots.go_on(s)
         return carry
 
-    here = at(kept, {}, where.place, (where.t * where.plan.shape[0], 0), sums)
+    here = at(kept, {}, (where.t * n, 0))
     carry = lax.fori_loop(jnp.int32(0), where.count, one, start(here))
     for value, buffer in zip(finish(here, carry), buffers, strict=True):
         buffer[...] = value.astype(buffer.dtype)
@@ -650,9 +715,14 @@ class _Slots(NamedTuple):
     buffers: dict[str, Any]
     barriers: dict[str, Any]
 
+    @property
+    def count(self):
+        """The number of blocks that have room."""
+        return next(iter(self.buffers.values())).shape[0]
+
     def begin(self):
         """Fetches the first blocks."""
-        for slot in range(SLOTS):
+        for slot in range(self.count):
             fetch = functools.partial(self.fetch, jnp.int32(slot), slot)
             pl.when(slot < self.where.count)(fetch)
 
@@ -669,7 +739,7 @@ class _Slots(NamedTuple):
 
     def wait(self, s):
         """Returns a step's blocks of rows and of columns, when they are there."""
-        slot = lax.rem(s, jnp.int32(SLOTS))
+        slot = lax.rem(s, jnp.int32(self.count))
         here: tuple[dict, dict] = {}, {}
         for name, x in self.buffers.items():
             plgpu.barrier_wait(self.barriers[name].at[slot])
@@ -678,9 +748,10 @@ class _Slots(NamedTuple):
 
     def go_on(self, s):
         """Fetches a later step's blocks in place of those of a step that is done."""
-        slot = lax.rem(s, jnp.int32(SLOTS))
-        fetch = functools.partial(self.fetch, s + SLOTS, slot)
-        pl.when(s + SLOTS < self.where.count)(fetch)
+        slot = lax.rem(s, jnp.int32(self.count))
+        later = s + self.count
+        fetch = functools.partial(self.fetch, later, slot)
+        pl.when(later < self.where.count)(fetch)
 
 
 def _split(program):
@@ -697,12 +768,17 @@ def _split(program):
     return found
 
 
-def _in_pieces(x, axis):
-    """Returns (a, a, b) of a factor a + b in rows, and (a, b, a) of one in columns."""
+def _in_pieces(x):
+    """Returns (a, b) of half precision for a factor a + b."""
     first = x.astype(jnp.bfloat16)
     second = (x.astype(jnp.float32) - first.astype(jnp.float32)).astype(jnp.bfloat16)
-    last = (second, first) if axis else (first, second)
-    return jnp.concatenate([first, *last], -1)
+    return jnp.concatenate([first, second], -1)
+
+
+def _in_parts(x, count):
+    """Returns the parts, of as many features each, of a factor in shared memory."""
+    width = x.shape[1] // count
+    return [x.at[:, pl.ds(i * width, width)] for i in range(count)]
 
 
 def _by_diagonals(shown):
@@ -733,13 +809,23 @@ def _sums_of_diagonals(tiles, n):
     return (first + second).reshape(b, h, -1)
 
 
-def _shared(shape, dtype):
-    """Returns shared memory of a factor, as products of half precision read it."""
-    return plgpu.SMEM(
-        shape,
-        dtype,
-        transforms=(plgpu.TilingTransform((8, UNIT)), plgpu.SwizzleTransform(128)),
+def _bytes_of(scratch):
+    """Returns the bytes of shared memory; a barrier's are few."""
+    is_memory = lambda x: not isinstance(x, plgpu.Barrier)
+    leaves = jax.tree.leaves(scratch, is_leaf=lambda x: hasattr(x, "dtype"))
+    return sum(
+        math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in leaves if is_memory(x)
     )
+
+
+def _shared(shape, dtype, parts):
+    """Returns shared memory of a factor, as products of half precision read it.
+
+    Of parts of a block's columns they read as many fewer tokens or features at once.
+    """
+    width = UNIT // parts
+    transforms = plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(2 * width)
+    return plgpu.SMEM(shape, dtype, transforms=transforms)
 
 
 def _own(index, size, whole):

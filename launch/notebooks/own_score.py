@@ -90,7 +90,8 @@ SCORE = f"{folder}/my_score.py:Cosine"
 
 # %% [markdown]
 # `launch.check` holds it to the contract: gradients, every kernel, masks, precision, the
-# cache of decoding.
+# cache of decoding. One of its lines is of "pallas", the kernel for TPUs and Hopper into
+# whose tiles the score above is traced, with its gradient (`implementation="pallas"`).
 
 # %%
 command("launch.check", SCORE)

@@ -34,6 +34,8 @@ from attn.contract import (
     mixers,
     normalisers,
 )
+from attn.contract.kernels import TOLERANCES
+from attn.jax_versions import has_pallas_tpu
 from attn.nn.blocks import Layer
 
 
@@ -110,7 +112,7 @@ def every_score(*quick):
 @every_score(Cosine)
 def test_a_score_meets_the_contract(score):
     rows = check_score(score, dtypes=())
-    assert len(rows) == 11
+    assert len(rows) == 12
     assert not failures(rows)
 
 
@@ -118,7 +120,7 @@ def test_a_score_meets_the_contract(score):
 @every_score()
 def test_every_score_meets_the_contract_in_bfloat16(score):
     rows = check_score(score, dtypes=["bfloat16"])
-    assert len(rows) == 12
+    assert len(rows) == 13
     assert not failures(rows)
 
 
@@ -126,7 +128,7 @@ def test_every_score_meets_the_contract_in_bfloat16(score):
 @pytest.mark.parametrize("score", [Cosine, "additive", "annealed"])
 def test_a_score_meets_the_contract_in_every_precision_and_under_every_mask(score):
     rows = check_score(score)
-    assert len(rows) == 22
+    assert len(rows) == 23
     assert not failures(rows)
 
 
@@ -145,6 +147,19 @@ def test_a_normaliser_meets_the_contract(normaliser):
 @pytest.mark.parametrize("normaliser", ["sink", "entmax"])
 def test_a_normaliser_meets_the_contract_in_every_precision(normaliser):
     assert not failures(check_normaliser(normaliser))
+
+
+@pytest.mark.skipif(not has_pallas_tpu(), reason="needs JAX 0.10")
+def test_what_tiles_cannot_have_is_no_failure_and_says_why(monkeypatch):
+    def of_tiles():
+        rows = check_normaliser("off_by_one", dtypes=())
+        return next(row for row in rows if "pallas" in row.what)
+
+    assert of_tiles().ok and of_tiles().detail.startswith("error ")
+    (row,) = (x for x in check_normaliser("entmax", ()) if "pallas" in x.what)
+    assert row.ok and "Entmax makes weights of a whole row" in row.detail
+    monkeypatch.setitem(TOLERANCES, "float32", -1.0)
+    assert not of_tiles().ok
 
 
 def test_checks_have_float32_products_on_accelerators_too():

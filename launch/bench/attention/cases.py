@@ -4,7 +4,8 @@ An adapter has a function `attend(x, call)` that asks its library for exactly wh
 `call` says and returns (output, LSE or None). `x` is a dictionary of the arrays that
 have gradients: q (B, N, H, K), k (B, M, H, K), v (B, M, H, V); the parameters of the
 score, w (H, K, K) of "bilinear" or w_q, w_k (H, K, A) and w_v (H, A) of "additive";
-and bias (B, H, N, M) where there is one. Here n = N = M and d = K = V = A.
+and bias (B, H, N, M) or table (H, 2·REACH + 1), what is added at each distance up to REACH,
+where there is one. Here n = N = M and d = K = V = A.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ TEXTS = 8
 """Texts that share a row of "packed"."""
 CAP = 50.0
 """Of "softcap", in scores."""
+REACH = 128
+"""The largest distance of "table"."""
 SINK = 1.0
 """Of "sink", a score."""
 
@@ -78,6 +81,8 @@ class Call:
     seed: int | None = None
     lse: bool = False
     """Whether the logarithm of the sum of exponentials is returned too."""
+    rows: np.ndarray | None = None
+    """Which queries those of the arrays are; None for all, from the first."""
 
     def visible(self, n: int, m: int) -> np.ndarray | None:
         """Returns what masks, lengths, causal and window show, None without any.
@@ -97,6 +102,11 @@ class Call:
             parts.append(self.texts[:, None, :, None] == self.texts[:, None, None])
         # A single mask as it is, of whatever numbers: libraries may refuse it.
         return functools.reduce(np.logical_and, parts) if parts else None
+
+    def places(self, n: int, m: int) -> np.ndarray:
+        """Returns the places (n, m) in a table of distances, of which the middle is 0."""
+        i = np.arange(n) if self.rows is None else self.rows
+        return np.clip(np.arange(m) - i[:, None], -REACH, REACH) + REACH
 
     def losses(self, n: int, m: int) -> np.ndarray | None:
         """Returns what slopes add to the scores (1, H, n, m), None without any."""
@@ -128,7 +138,7 @@ class Case:
     """Or "causal"; "window": WINDOW keys on each side; "padding": examples end earlier;
     "packed": TEXTS texts in a row, causal."""
     variant: str = ""
-    """Or "alibi", "softcap" (CAP) or "sink" (SINK)."""
+    """Or "alibi", "table", "softcap" (CAP) or "sink" (SINK)."""
     only: tuple[str, ...] | None = None
     """Libraries (the name up to a colon) that take part, where the n² memory or time of
     the others makes no sense."""
@@ -243,6 +253,7 @@ _VARIANTS = {
     "window": {"mask": "window"},
     "padding": {"mask": "padding"},
     "alibi": {"mask": "causal", "variant": "alibi"},
+    "table": {"mask": "causal", "variant": "table"},
     "softcap": {"mask": "causal", "variant": "softcap"},
     "sink": {"mask": "causal", "variant": "sink"},
 }
@@ -295,6 +306,8 @@ def inputs(case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
         x["w_q"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_k"] = normal(matrix_shape, scale=case.d**-0.5)
         x["w_v"] = normal((case.h, case.d))
+    if case.variant == "table":
+        x["table"] = normal((case.h, 2 * REACH + 1))
     return x, normal(sequence_shape)
 
 
@@ -324,7 +337,7 @@ def sample(case: Case, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     That is, of the last head of the last example, "out" (1, rows, 1, d) of a forward pass;
     or, with `checked` weights, the gradients to q (1, rows, 1, d), k, v (1, n, 1, d) and
-    the parameters of the score (1, ...).
+    the parameters of the score, or the table (1, ...).
     """
     cut = {}
     for name, array in results.items():
@@ -346,7 +359,9 @@ def _expected(case):
     if visible is not None:
         visible = np.broadcast_to(visible, (*visible.shape[:2], case.n, case.n))
         visible = visible[-1:, -1:, rows(case)]
-    call = Call(score=case.score, mask=visible, cap=asked.cap, sink=asked.sink)
+    call = Call(
+        score=case.score, mask=visible, cap=asked.cap, sink=asked.sink, rows=rows(case)
+    )
     x = sample(case, x)
     losses = asked.losses(case.n, case.n)
     if losses is not None:

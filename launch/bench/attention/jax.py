@@ -18,6 +18,7 @@ from attn import (
     ALiBiBias,
     Bilinear,
     Mask,
+    RelativeBias,
     ScaledDot,
     Sink,
     Softcap,
@@ -139,6 +140,8 @@ def exact(x, call):
     visible = call.visible(q.shape[2], k.shape[2])
     visible = np.broadcast_to(True if visible is None else visible, s.shape)
     bias = x.get("bias", 0.0)
+    if "table" in x:
+        bias = x["table"][None, :, call.places(q.shape[2], k.shape[2])]
     if call.sink is not None:
         s, v, visible, bias = _with_sink(call.sink, s, v, visible, bias)
     out, lse, _ = oracle.attention(s, v, visible, bias)
@@ -176,6 +179,8 @@ def attn(x, call, implementation=None):
     bias = x.get("bias")
     if call.slopes is not None:
         bias = ALiBiBias(jnp.asarray(call.slopes, jnp.float32))
+    if "table" in x:
+        bias = RelativeBias(x["table"])
     mask = Mask()
     if call.mask is not None:
         mask &= Mask.dense(call.mask)
@@ -266,8 +271,11 @@ def _check_plain(call):
 
 
 def _bias(x, call):
-    """Returns the bias in the dtype of q, that of slopes written down."""
-    losses = call.losses(x["q"].shape[1], x["k"].shape[1])
+    """Returns the bias in the dtype of q, that of slopes or of a table written down."""
+    sizes = x["q"].shape[1], x["k"].shape[1]
+    if "table" in x:
+        return x["table"][None, :, call.places(*sizes)]
+    losses = call.losses(*sizes)
     return x.get("bias") if losses is None else jnp.asarray(losses, x["q"].dtype)
 
 

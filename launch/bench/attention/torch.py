@@ -32,6 +32,9 @@ def attend(x, call, **options):
     bias = x.get("bias")
     if call.slopes is not None:
         bias = torch.tensor(call.losses(*sizes), dtype=x["q"].dtype, device=DEVICE)
+    if "table" in x:
+        places = torch.tensor(call.places(*sizes), device=DEVICE)
+        bias = x["table"][:, places][None]
     if causal and (mask is not None or bias is not None):
         # It takes no other mask beside that argument.
         causal = False
@@ -79,6 +82,11 @@ def flex(x, call):
             s = call.cap * torch.tanh(s / call.cap)
         if slopes is not None:
             s = s - slopes[h].to(s.dtype) * (i - j).abs()
+        if "table" in x:
+            s = (
+                s
+                + x["table"][h, (j - i).clamp(-cases.REACH, cases.REACH) + cases.REACH]
+            )
         return s
 
     masks = (call.causal, call.window, lengths, texts)
@@ -87,7 +95,7 @@ def flex(x, call):
         examples = None if lengths is None and texts is None else len(x["q"])
         sizes = (x["q"].shape[2], x["k"].shape[2])
         block_mask = create_block_mask(sees, examples, None, *sizes, device=DEVICE)
-    has_score = call.cap is not None or slopes is not None
+    has_score = call.cap is not None or slopes is not None or "table" in x
     options = dict(score_mod=changed if has_score else None, block_mask=block_mask)
     if call.sink is None:
         return _compiled_flex(x["q"], x["k"], x["v"], **options)

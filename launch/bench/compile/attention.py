@@ -33,7 +33,9 @@ class AttentionCase:
     def name(self) -> str:
         """Returns the name by which --cases picks it."""
         how = self.implementation or "none"
-        words = (self.score, self.mask, self.n, self.direction, how, self.dtype)
+        words = [self.score, self.mask, self.n, self.direction, how, self.dtype]
+        if self.d != 64:
+            words.append(f"d{self.d}")
         return "-".join(map(str, words))
 
     def build(self, devices: list[jax.Device]):

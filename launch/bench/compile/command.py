@@ -42,6 +42,7 @@ ATTENTION = [
     *_attention(("scaled_dot",), ("causal",), n=65_536),
     # By the kernels of our own.
     *_attention(("scaled_dot",), ("causal",), implementation="pallas"),
+    *_attention(("scaled_dot",), ("causal",), implementation="pallas", d=128),
     *_attention(("scaled_dot",), ("packed",), implementation="pallas", b=4, h=16),
     *_attention(("additive",), ("full",), implementation="pallas"),
 ]

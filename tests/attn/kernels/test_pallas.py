@@ -153,9 +153,14 @@ def device(request, monkeypatch):
         pytest.skip("Mosaic GPU is interpreted from JAX 0.11 on")
     if not has_pallas_tpu():
         pytest.skip("needs JAX 0.10")
-    here = platforms.Tiles(device.kernel, device.queries, device.keys, True, 2**21)
-    monkeypatch.setattr(traced, "tiles", lambda dtype: here)
+    set_tiles(monkeypatch, device)
     return device
+
+
+def set_tiles(monkeypatch, device, **options):
+    options = dict(interpreted=True, spread=2**21, sums=128, memory=2**17) | options
+    here = platforms.Tiles(device.kernel, device.queries, device.keys, **options)
+    monkeypatch.setattr(traced, "tiles", lambda dtype: here)
 
 
 def inputs(device, n=None, m=None):
@@ -282,6 +287,40 @@ def test_a_query_that_sees_nothing_gives_no_gradient(device):
         both(qkv, options, kernel) for kernel in ("pallas", "reference")
     )
     check_equal(actual, expected, device.tolerance)
+
+
+@pytest.mark.skipif(not has_mosaic_gpu(), reason="needs JAX 0.11")
+@pytest.mark.parametrize(
+    "name", ["softcap, ALiBi, segments, sink, dropout", "power, another own score"]
+)
+def test_of_wide_heads_sums_have_kernels_of_their_own_and_tiles_halves(
+    monkeypatch, name
+):
+    device = DEVICES["gpu"]
+    set_tiles(monkeypatch, device, sums=32)
+    options = CASES[name](device.n, device.m)
+    actual, expected = (
+        both(inputs(device), options, kernel) for kernel in ("pallas", "reference")
+    )
+    check_equal(actual, expected, device.tolerance)
+
+
+@pytest.mark.skipif(not has_mosaic_gpu(), reason="needs JAX 0.11")
+def test_what_has_no_room_is_named(monkeypatch):
+    """A slot less, and none."""
+    device = DEVICES["gpu"]
+    qkv = inputs(device)
+    set_tiles(monkeypatch, device, memory=5 * 2**13)
+    whole, expected = (
+        attention(*qkv, implementation=kernel) for kernel in ("pallas", "reference")
+    )
+    check_equal([whole], [expected], device.tolerance)
+    set_tiles(monkeypatch, device, memory=3 * 2**13)
+    message = (
+        r"heads of 64 features take 33,024 bytes of a processor's 24,576; 'blocks'"
+    )
+    with pytest.raises(ValueError, match=message):
+        attention(*qkv, implementation="pallas")
 
 
 def test_padding_gives_no_gradient_however_large_scores_are(device):
