@@ -188,7 +188,11 @@ class Attention:
     def of_memory(self) -> "Attention":
         """Returns the options of attention to another text, whose places say nothing."""
         return dataclasses.replace(
-            self, positions=NoPositions(), residual=NoResidual(), d_r=0
+            self,
+            positions=NoPositions(),
+            residual=NoResidual(),
+            heads=self.heads.of_memory(),
+            d_r=0,
         )
 
 

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 
 from attn.functions.entmax import entmax
 from attn.functions.stick_breaking import stick_breaking
+from attn.functions.top_k import is_in_top
 from attn.pytrees import T, pytree
 
 
@@ -220,6 +221,35 @@ class ReLU:
 
 
 @normaliser
+class TopK:
+    """w = softmax over the k greatest scores of a query, 0 for the other keys.
+
+    Of equal scores the first ones count (Gupta et al. 2021, arXiv 2106.06899). With as many
+    keys as k, or fewer, it is softmax.
+    """
+
+    k: int = dataclasses.field(default=8, metadata=dict(static=True))
+
+    @classmethod
+    def init(cls, key: Array, h: int, *, k: int = 8):
+        """Returns a normaliser of k keys a query.
+
+        Raises:
+          ValueError: a k below 1.
+        """
+        return cls(k)
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise ValueError(f"k={self.k} must be at least 1")
+
+    def __call__(self, s):
+        # Of no keys there are no greatest.
+        kept = is_in_top(s, self.k) if s.shape[-1] else s == 0
+        return softmax(jnp.where(kept, s, -jnp.inf))[0]
+
+
+@normaliser
 class Entmax:
     """w = [(α − 1) s − τ]₊^(1/(α − 1)), with the τ for which Σ w = 1 (Peters et al. 2019).
 
@@ -331,6 +361,7 @@ NORMALISERS: dict[str, Any] = {
     "scalable_softmax": ScalableSoftmax,
     "sigmoid": Sigmoid,
     "relu": ReLU,
+    "top_k": TopK,
     "sparsemax": Sparsemax,
     "entmax": Entmax,
     "adaptive_entmax": AdaptiveEntmax,

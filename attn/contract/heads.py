@@ -26,7 +26,7 @@ from attn.contract.common import (
 )
 from attn.heads import Heads
 from attn.masks import Mask
-from attn.nn.attention import CrossAttention
+from attn.nn.attention import CrossAttention, MultiHeadAttention
 
 LENGTHS = (3, M)
 
@@ -51,7 +51,7 @@ def check_heads(heads: Heads) -> list[Row]:
         # First of those that compute, as what it finds spoils the others.
         "outputs depend on arguments and parameters alone": lambda: _alone(heads),
         f"hidden keys change no output {where}": each(_hidden),
-        f"its weights are (B, H, N, M) {where}": each(_weights),
+        f"its weights are (B, H, N, N) {where}": each(_weights),
         f"attention to a kept memory equals the full pass {where}": each(_memory),
         f"steps over a cache equal the full pass {where}": each(_steps),
     }
@@ -59,11 +59,10 @@ def check_heads(heads: Heads) -> list[Row]:
 
 
 def _alone(heads: Heads) -> None:
-    module, variables, x, memory = _module(heads)
+    module, variables, x = _module(heads)
 
     def compute(number, shift):
-        ctx = Context(memory=memory - shift, layer=number)
-        return module.apply(variables, x + shift, ctx)[0]
+        return module.apply(variables, x + shift, Context(layer=number))[0]
 
     return by_arguments_alone(compute)
 
@@ -72,39 +71,40 @@ def _steps(heads: Heads, number: int) -> str:
     return steps(number, heads=heads)
 
 
-def _module(heads: Heads) -> tuple[CrossAttention, Any, Array, Array]:
-    """Returns a module, its variables, queries' x (B, N, D) and memory (B, M, D)."""
-    module = CrossAttention(description(heads=heads))
-    draw = np.random.default_rng(3).normal
-    x, memory = (jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
-    variables = module.init(jax.random.key(1), x, Context(memory=memory))
-    return module, variables, x, memory
+def _module(heads: Heads) -> tuple[MultiHeadAttention, Any, Array]:
+    """Returns a module, its variables and x (B, N, D)."""
+    module = MultiHeadAttention(description(heads=heads))
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(B, N, D)), jnp.float32)
+    variables = module.init(jax.random.key(1), x, Context())
+    return module, variables, x
 
 
 def _hidden(heads: Heads, number: int) -> str:
-    module, variables, x, memory = _module(heads)
-    mask = Mask.padding(jnp.array(LENGTHS))
-    other = memory.at[0, LENGTHS[0] :].add(1.0)
-    before, after = (
-        module.apply(variables, x, Context(memory=m, memory_mask=mask, layer=number))[0]
-        for m in (memory, other)
-    )
-    return close(after, before, 1e-6)
+    module, variables, x = _module(heads)
+    seen = LENGTHS[0]
+    ctx = Context(Mask.padding(jnp.array([seen, N])), layer=number)
+    other = x.at[0, seen:].add(1.0)
+    before, after = (module.apply(variables, y, ctx)[0] for y in (x, other))
+    close(after[1], before[1], 1e-6)
+    return close(after[0, :seen], before[0, :seen], 1e-6)
 
 
 def _weights(heads: Heads, number: int) -> str:
-    module, variables, x, memory = _module(heads)
-    ctx = Context(memory=memory, layer=number)
+    module, variables, x = _module(heads)
+    ctx = Context(layer=number)
     (out, _), kept = module.apply(variables, x, ctx, mutable=["weights"])
     (weights,) = jax.tree.leaves(kept["weights"])
     shape = weights.shape
-    if shape != (B, H, N, M):
-        raise ValueError(f"weights have shape {shape}, not {(B, H, N, M)}")
+    if shape != (B, H, N, N):
+        raise ValueError(f"weights have shape {shape}, not {(B, H, N, N)}")
     return close(out, module.apply(variables, x, ctx)[0], 1e-5)
 
 
 def _memory(heads: Heads, number: int) -> str:
-    module, variables, x, memory = _module(heads)
+    module = CrossAttention(description(heads=heads).of_memory())
+    draw = np.random.default_rng(3).normal
+    x, memory = (jnp.asarray(draw(size=(B, n, D)), jnp.float32) for n in (N, M))
+    variables = module.init(jax.random.key(1), x, Context(memory=memory))
     visible = jnp.arange(M)[None, None] < jnp.array(LENGTHS)[:, None, None]
     kept = module.apply(variables, memory, method="project")
     at = Decoding(jnp.int32(0), None, visible)

@@ -6,22 +6,29 @@ N queries, M keys, H heads, K = d_k, V = d_v, T entries of a cache.
 """
 
 from attn.heads.base import Heads, Separate
+from attn.heads.blocks import BlockHeads
 from attn.heads.differential import Differential, differential
+from attn.heads.exclusive import Exclusive, without_own
 from attn.heads.talking import TalkingHeads, talking_heads
 
 __all__ = [
     "HEADS",
+    "BlockHeads",
     "Differential",
+    "Exclusive",
     "Heads",
     "Separate",
     "TalkingHeads",
     "differential",
     "talking_heads",
+    "without_own",
 ]
 
 HEADS = {
     "separate": Separate,
     "differential": Differential,
     "talking": TalkingHeads,
+    "exclusive": Exclusive,
+    "blocks": BlockHeads,
 }
 """The classes of this package by name."""

@@ -63,6 +63,10 @@ class Heads:
         """Computes the same over cached keys and values, as `kernels.cached.over_cache`."""
         return over_cache(q, k, v, **arguments)
 
+    def of_memory(self) -> "Heads":
+        """Returns what heads of attention to another text do."""
+        return self
+
     def products(self, a: "Attention") -> Products | None:
         """Counts the products of all heads beside the maps' scores and the h values.
 

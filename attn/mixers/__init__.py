@@ -11,6 +11,7 @@ from attn.mixers.convolution import (
     Convolutional,
     SeparableConvolutional,
 )
+from attn.mixers.kimi import KimiDelta, KimiDeltaHeads
 from attn.mixers.linear import (
     DeltaHeads,
     DeltaNet,
@@ -21,7 +22,9 @@ from attn.mixers.linear import (
     LinearAttention,
     LinearHeads,
 )
+from attn.mixers.mamba import Mamba2, Mamba2Heads
 from attn.mixers.recurrence import Recurrence, Recurrent
+from attn.mixers.short import Short, ShortConvolved
 
 __all__ = [
     "MIXERS",
@@ -33,14 +36,20 @@ __all__ = [
     "GatedDeltaNet",
     "GatedLinearAttention",
     "GatedLinearHeads",
+    "KimiDelta",
+    "KimiDeltaHeads",
     "LinearAttention",
     "LinearHeads",
+    "Mamba2",
+    "Mamba2Heads",
     "Mixer",
     "Recurrence",
     "Recurrent",
     "Restricted",
     "SelfAttention",
     "SeparableConvolutional",
+    "Short",
+    "ShortConvolved",
 ]
 
 MIXERS = {
@@ -53,5 +62,8 @@ MIXERS = {
     "gated_linear_attention": GatedLinearAttention,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
+    "kda": KimiDelta,
+    "mamba2": Mamba2,
+    "short": Short,
 }
 """The classes of this package by name."""

@@ -279,8 +279,8 @@ class GatedDeltaHeads(DeltaHeads):
         super().setup()
         into_heads = nn.initializers.glorot_uniform(0, (1, 2))
         self.w_a = self.param("w_a", into_heads, (self.d_model, self.h, 1))
-        self.log_rate = self.param("log_rate", _log_rates, (self.h, 1))
-        self.b_a = self.param("b_a", _inverse_softplus_of_times, (self.h, 1))
+        self.log_rate = self.param("log_rate", log_rates, (self.h, 1))
+        self.b_a = self.param("b_a", inverse_softplus_of_times, (self.h, 1))
         self.w_r = self.param("w_r", into_heads, (self.d_model, self.h, self.d_v))
 
     def arrays(self, x: Float[Array, "B N D"]) -> tuple[Array, ...]:
@@ -299,12 +299,12 @@ class GatedDeltaHeads(DeltaHeads):
         return self.norm(out) * nn.swish(to_heads(x, self.w_r))
 
 
-def _log_rates(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+def log_rates(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Draws A: e^A is uniform from 1 to 16."""
     return jnp.log(jax.random.uniform(key, shape, dtype, 1, 16))
 
 
-def _inverse_softplus_of_times(
+def inverse_softplus_of_times(
     key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32
 ) -> Array:
     """Draws b: log softplus(b) is uniform from log 0.001 to log 0.1."""

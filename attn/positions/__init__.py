@@ -38,8 +38,10 @@ from attn.positions.functional import (
     KerpleLogBias,
     KerplePowerBias,
 )
+from attn.positions.path import Path, path_products
 from attn.positions.rotary import SCALINGS, Rotary, rotary
 from attn.positions.tables import LAYOUTS, Learned, Randomised, Sinusoidal, sinusoidal
+from attn.positions.wall import Wall
 
 __all__ = [
     "LAYOUTS",
@@ -60,18 +62,21 @@ __all__ = [
     "KerplePowerBias",
     "Learned",
     "NoPositions",
+    "Path",
     "Positions",
     "Randomised",
     "Relative",
     "RelativeBias",
     "Rotary",
     "Sinusoidal",
+    "Wall",
     "alibi_slopes",
     "bias",
     "bias_of_heads",
     "bias_row",
     "bucket_of_distance",
     "contextual_attention",
+    "path_products",
     "rotary",
     "sinusoidal",
 ]
@@ -88,6 +93,8 @@ POSITIONS = {
     "fire": Fire,
     "forget": Forget,
     "cope": CoPE,
+    "path": Path,
+    "wall": Wall,
     "randomised": Randomised,
 }
 """The classes of this package by name."""

@@ -1,12 +1,13 @@
 """The delta rule of one head (DeltaNet), in O(N) time and memory.
 
-    S_t = a_t (I − β_t k_t k_tᵀ) S_t−1 + β_t k_t v_tᵀ,   o_t = S_tᵀ q_t
+    S_t = (I − β_t k_t k_tᵀ) diag(a_t) S_t−1 + β_t k_t v_tᵀ,   o_t = S_tᵀ q_t
 
-A token writes β_t (v_t − S_t−1ᵀ k_t): what its key gives is replaced, and not added to.
+A token writes β_t (v_t − (diag(a_t) S_t−1)ᵀ k_t): what its key gives is replaced, and not
+added to. A decay a_t is one number, or one for each feature of a key.
 With β of 2 the state is reflected, I − 2 k kᵀ, and two such writes turn it.
 In a chunk (Yang et al. 2024, "Parallelizing linear transformers with the delta rule",
-section 3; with decays a Yang et al. 2025, "Gated delta networks") these writes u solve a
-triangular system,
+section 3; with decays a Yang et al. 2025, "Gated delta networks", for each feature Kimi
+Team 2025, arXiv 2510.26692) these writes u solve a triangular system,
 
     (I + tril(diag(β) K Kᵀ, −1)) U = diag(β) (V − K S)
 
@@ -40,7 +41,7 @@ def delta_rule(
     k: Float[Array, "N K"],
     v: Float[Array, "N V"],
     beta: Float[Array, "N 1"],
-    log_decay: Float[Array, "N 1"] | None = None,
+    log_decay: Float[Array, "N F"] | None = None,
     *,
     begins: Bool[Array, "N"] | None = None,
     chunk: int = CHUNK,
@@ -51,7 +52,8 @@ def delta_rule(
       q, k, v: queries, keys of length 1 and values.
       beta: β, from 0, which writes nothing, by way of 1, which forgets what the key gave,
         to 2, which turns its sign.
-      log_decay: log a, finite and at most 0; None for a = 1.
+      log_decay: log a, finite and at most 0, for each feature of a key (F = K) or one for
+        all (F = 1); None for a = 1.
       begins: where the state begins anew, from 0; at the first token alone unless given.
       chunk: C.
     """
@@ -72,7 +74,7 @@ def delta_product(
     k: Float[Array, "N P K"],
     v: Float[Array, "N P V"],
     beta: Float[Array, "N P"],
-    log_decay: Float[Array, "N 1"] | None = None,
+    log_decay: Float[Array, "N F"] | None = None,
     *,
     begins: Bool[Array, "N"] | None = None,
     chunk: int = CHUNK,
@@ -102,7 +104,7 @@ def delta_product_step(
     k: Float[Array, "P K"],
     v: Float[Array, "P V"],
     beta: Float[Array, "P"],
-    log_decay: Float[Array, "1"] | None = None,
+    log_decay: Float[Array, "F"] | None = None,
 ) -> tuple[Float[Array, "K V"], Float[Array, "V"]]:
     """Returns the state after one more token with its P writes, and its output."""
     for write in zip(k, v, beta[:, None], strict=True):
@@ -117,7 +119,7 @@ def delta_rule_step(
     k: Float[Array, "K"],
     v: Float[Array, "V"],
     beta: Float[Array, "1"],
-    log_decay: Float[Array, "1"] | None = None,
+    log_decay: Float[Array, "F"] | None = None,
 ) -> tuple[Float[Array, "K V"], Float[Array, "V"]]:
     """Returns the state after one more token, and its output."""
     if log_decay is not None:
@@ -187,5 +189,5 @@ def _of_chunk(state: Array, chunk: Any) -> tuple[Array, Array]:
     q = jnp.where(runs.goes_on[:, None], q * jnp.exp(total), 0)
     out = weights @ writes + q @ state
     k = jnp.where(runs.stays[:, None], k * jnp.exp(total[-1:] - total), 0)
-    state = jnp.where(runs.state_stays[:, None], jnp.exp(total[-1:]) * state, 0)
+    state = jnp.where(runs.state_stays[:, None], jnp.exp(total[-1])[:, None] * state, 0)
     return state + k.T @ writes, out

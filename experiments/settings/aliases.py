@@ -16,6 +16,7 @@ POSITIONS = _by_name(
         "learned": "embedding learnt",
         "forget": "forgetting forgetting_transformer fox",
         "none": "no nope",
+        "path": "householder",
         "rotary(scaling=ntk)": "ntk",
         "randomised": "randomized",
         "rotary": "roformer rope rotary_embedding",
@@ -30,6 +31,7 @@ NORMALISERS = _by_name(
         "off_by_one": "quiet_softmax softmax1 softmax_1 softmax_one",
         "stick_breaking": "sb",
         "scalable_softmax": "ssmax",
+        "top_k": "topk",
     }
 )
 SCORES = _by_name(
@@ -52,6 +54,8 @@ HEADS = _by_name(
         "separate with model.d_c": "mla",
         "separate with model.h_kv=1": "mqa",
         "talking": "talking_heads",
+        "exclusive": "xsa",
+        "blocks": "moba",
     }
 )
 MIXERS = _by_name(
@@ -64,6 +68,10 @@ MIXERS = _by_name(
         "attention with model.h_kv, a divisor of model.h": "gqa",
         "recurrence(cell=gru)": "gru",
         "linear_attention": "linear",
+        "kda": "kimi kimi_linear",
+        "mamba2": "mamba mamba_2 ssd",
+        "deltanet(householders=2)": "deltaproduct",
+        "short": "canon short_conv short_convolution",
         "restricted": "local sliding_window swa window",
         "recurrence(cell=lstm)": "lstm",
         "attention": "mha self_attention",

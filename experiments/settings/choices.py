@@ -191,11 +191,11 @@ class Choices:
         cls = type(value)
         names = [name for name, known in self.known.items() if known is cls]
         name = names[0] if names else user_code.origin_of(cls).text
-        parameters = self.parameters(cls)
+        parameters, nested = self.parameters(cls), self.nested_in(cls)
         options = {option: getattr(value, option) for option in parameters}
-        return _canonical(
-            name, _checked_options(options, parameters), parameters, set()
-        )
+        options |= {option: self.text_of(options[option]) for option in nested}
+        checked = _checked_options(options, parameters)
+        return _canonical(name, checked, parameters, nested)
 
     def origins_of(self, value: Any) -> tuple[user_code.Outside, ...]:
         """Returns where the classes from outside come from that a value is made of."""
@@ -290,12 +290,20 @@ class Choices:
             hints = {}
         parameters = list(signature.parameters.values())[self.skip :]
         return {
-            parameter.name: parameter.replace(annotation=_annotation(parameter, hints))
+            parameter.name: parameter.replace(
+                annotation=_annotation(parameter, hints),
+                default=self._default(parameter.default),
+            )
             for parameter in parameters
             if parameter.kind
             in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             and parameter.name not in self.hidden
         }
+
+    def _default(self, value):
+        """Returns a parameter's default, as a text where it is a value of a choice."""
+        is_nested = isinstance(self.nested, type) and isinstance(value, self.nested)
+        return self.text_of(value) if is_nested else value
 
 
 def _annotation(parameter, hints):
@@ -471,13 +479,28 @@ NORMALISERS = Choices(
 
 
 def _subclasses_of(base, known, near):
-    """Returns the choices of values of a class, such as `attn.Positions`."""
-    return Choices(
+    """Returns the choices of values of a class, such as `attn.Positions`.
+
+    An option that is annotated with that class is such a value too.
+    """
+
+    def build(choice):
+        nested = choices.nested_in(choice.cls)
+        options = {
+            name: choices.value(x, name) if name in nested else x
+            for name, x in choice.options
+        }
+        return choice.cls(**options)
+
+    choices = Choices(
         known,
         lambda cls: isinstance(cls, type) and issubclass(cls, base),
         f"a subclass of {base.__module__.partition('.')[0]}.{base.__name__}",
+        build=build,
+        nested=base,
         aliases=near,
     )
+    return choices
 
 
 POSITIONS = _subclasses_of(attn.Positions, attn.POSITIONS, aliases.POSITIONS)

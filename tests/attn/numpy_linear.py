@@ -86,6 +86,41 @@ def delta(p, x, causal, beta_max=1):
     return output(p, heads)
 
 
+def kimi(p, x, causal, beta_max=1):
+    q, k, v = (y * sigmoid(y) for y in projected(p, x))
+    q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    beta = beta_max * sigmoid(np.einsum("nd,dhp->nhp", x, p["w_beta"]))
+    low = x @ p["w_a_1"]
+    time = np.log1p(np.exp(np.einsum("nr,rhk->nhk", low, p["w_a_2"]) + p["b_a"]))
+    decay = np.exp(-np.exp(p["log_rate"]) * time)
+    gate = sigmoid(np.einsum("nr,rhv->nhv", x @ p["w_r_1"], p["w_r_2"]) + p["b_r"])
+    heads = []
+    for h in range(q.shape[1]):
+        arrays = q[:, h], k[:, h], v[:, h], decay[:, h], beta[:, h]
+        out = recurrence(*arrays)
+        if not causal:
+            out = out + recurrence(*(y[::-1] for y in arrays))[::-1]
+        out = out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-6)
+        heads.append(out * p["norm"]["scale"] * gate[:, h])
+    return output(p, heads)
+
+
+def mamba2(p, x, causal):
+    q, k, v = (y * sigmoid(y) for y in projected(p, x))
+    time = np.log1p(np.exp(np.einsum("nd,dhk->nhk", x, p["w_a"]) + p["b_a"]))
+    decay = np.exp(-np.exp(p["log_rate"]) * time)
+    r = np.einsum("nd,dhv->nhv", x, p["w_r"])
+    heads = []
+    for h in range(v.shape[1]):
+        rule = recurrence if causal else pairs
+        y = rule(q[:, 0], k[:, 0], time[:, h] * v[:, h], decay[:, h])
+        y = y + p["skip"][h] * v[:, h]
+        heads.append(y * r[:, h] * sigmoid(r[:, h]))
+    y = np.concatenate(heads, -1)
+    y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-6) * p["norm"]["scale"]
+    return output(p, np.split(y, len(heads), -1))
+
+
 def projected(p, x):
     return (np.einsum("nd,dhf->nhf", x, p[name]) for name in ("w_q", "w_k", "w_v"))
 

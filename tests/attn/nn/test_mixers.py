@@ -24,6 +24,7 @@ from attn import (
     config,
 )
 from attn.masks.near import dense_mask, neighbours
+from attn.mixers import KimiDeltaHeads, Mamba2Heads, ShortConvolved
 from attn.mixers.recurrence import CELLS
 from tests.attn import numpy_linear, numpy_rnn
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
@@ -68,6 +69,16 @@ def convolved(p, x, offsets):
     return total + p["bias"]
 
 
+def shortened(p, x, offsets, inner, residual):
+    total = np.zeros_like(x)
+    for i in range(len(x)):
+        for tap, offset in enumerate(offsets):
+            if 0 <= i + offset < len(x):
+                total[i] += x[i + offset] * p["kernel"][tap]
+    total = x + total if residual else total / (1 + np.exp(-total))
+    return inner(p["inner"], total)
+
+
 def both_ways(p, x, cell):
     return numpy_rnn.both_ways(p, cell, x)
 
@@ -102,11 +113,27 @@ for cls, oracle, marks in (
     (PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), pytest.mark.ci),
     (GatedDeltaHeads, numpy_linear.delta, pytest.mark.ci),
     (GATED_PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), ()),
+    (KimiDeltaHeads, numpy_linear.kimi, ()),
+    (Mamba2Heads, numpy_linear.mamba2, ()),
 ):
     for causal in (True, False):
         module = cls(**HEADS, causal=causal)
         oracle_of = functools.partial(oracle, causal=causal)
         MIXERS.append(pytest.param(module, oracle_of, marks=marks))
+
+OF_DELTA = functools.partial(numpy_linear.delta, causal=True)
+SHORT = ShortConvolved(DeltaHeads(**HEADS, causal=True), D, 3, True, True, "none")
+OF_SHORT = functools.partial(
+    shortened, offsets=range(-2, 1), inner=OF_DELTA, residual=True
+)
+AROUND = ShortConvolved(Recurrence(D, both_ways=True), D, 4, False, False, "silu")
+OF_AROUND = functools.partial(
+    shortened,
+    offsets=range(-2, 2),
+    inner=functools.partial(both_ways, cell="gru"),
+    residual=False,
+)
+MIXERS += [(SHORT, OF_SHORT), (AROUND, OF_AROUND)]
 
 # The runs of each text, from and to where; what is in none is padding.
 RUNS = (
@@ -167,6 +194,15 @@ def test_what_the_mask_puts_together_is_as_if_alone(module, oracle):
             GATED_PRODUCT(**HEADS, causal=True),
             functools.partial(numpy_linear.delta, causal=True, beta_max=2),
         ),
+        (
+            KimiDeltaHeads(**HEADS, causal=True),
+            functools.partial(numpy_linear.kimi, causal=True),
+        ),
+        (
+            Mamba2Heads(**HEADS, causal=True),
+            functools.partial(numpy_linear.mamba2, causal=True),
+        ),
+        (SHORT, OF_SHORT),
     ],
 )
 def test_one_after_the_other_is_all_at_once(module, oracle):
@@ -318,6 +354,12 @@ def test_an_odd_width_is_refused():
         (DeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3),
         (GatedDeltaHeads(**HEADS), 2 * D * 16 + 2 * D + 3 + (D + 2) * 2 + D * 6),
         (PRODUCT(**HEADS), 2 * D * 16 + 3 * 2 * D + 3 + 2 * 2 * D * 8),
+        (
+            KimiDeltaHeads(**HEADS),
+            2 * D * 16 + 2 * D + 3 + 3 * (D + 2 * 5) + 2 * 6 + 3 * (D + 2 * 3) + 2 * 3,
+        ),
+        (Mamba2Heads(**HEADS), D * (2 * 5 + 3 * 2 * 3 + 2) + 3 * 2 + 2 * 3),
+        (SHORT, 2 * D * 16 + 2 * D + 3 + 3 * D),
     ],
 )
 def test_parameters(module, expected):

@@ -71,6 +71,12 @@ RULES = {
         ("beta", "decay of a head"),
         ("beta", "decay"),
     ),
+    "delta, a decay a feature": (
+        delta_rule,
+        delta_rule_step,
+        ("beta", "log_decay"),
+        ("beta", "decay"),
+    ),
     "gated product": (
         delta_product,
         delta_product_step,
@@ -132,7 +138,7 @@ def test_steps_are_the_recurrence(rule):
 
 
 # One of each function; the others are for .ci/run.
-HARDEST = ("a decay a feature", "gated product")
+HARDEST = ("a decay a feature", "delta, a decay a feature", "gated product")
 EACH = [
     rule if rule in HARDEST else pytest.param(rule, marks=pytest.mark.ci)
     for rule in RULES

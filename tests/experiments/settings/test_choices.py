@@ -77,6 +77,28 @@ def test_a_score_around_another_is_made_with_its_options():
     assert score.inner.inner.v.shape == (2, 8)
 
 
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("short(inner=attention, taps=4)", "short"),
+        ("short(taps=3, inner=deltanet( beta_max=2 ))",) * 2,
+        ("short(inner=short(inner=kda()))", "short(inner=short(inner=kda))"),
+    ],
+)
+def test_a_mixer_may_be_an_option_of_another(text, short):
+    if text == short:
+        short = "short(inner=deltanet(beta_max=2), taps=3)"
+    assert canonical(MIXERS, text) == canonical(MIXERS, short) == short
+    value = MIXERS.value(text, "model.decoder_mixing")
+    assert MIXERS.text_of(value) == short
+    assert isinstance(value.inner, attn.Mixer)
+
+
+def test_a_mixer_inside_is_refused_by_its_name():
+    with pytest.raises(SettingsError, match="inner='canon': must be one of attention"):
+        MIXERS.value("short(inner=canon)", "model.decoder_mixing")
+
+
 def test_a_score_from_outside_may_be_inside(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

@@ -1,0 +1,154 @@
+"""Attention to the keys of a few blocks, which each query picks (MoBA).
+
+Lu et al. 2025, "MoBA: mixture of block attention for long-context LLMs" (arXiv 2502.13189).
+B batch (any leading axes), N queries, M keys, H heads, J heads of keys, K = d_k, V = d_v,
+T entries of a cache, C blocks.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.arithmetic import Products
+from attn.attention import attention
+from attn.context import Context
+from attn.functions.top_k import is_in_top
+from attn.heads.base import Heads, Separate
+from attn.kernels.cached import from_cached
+from attn.kernels.reference import all_heads, scores_of_head
+from attn.masks import Mask
+from attn.masks.near import dense_mask
+from attn.scores import Dot
+
+if TYPE_CHECKING:
+    from attn.config import Attention
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockHeads(Heads):
+    """A query sees its own block of `size` tokens, and the `count` − 1 others that fit it best.
+
+    How well a block fits is the mean score of its keys that the query may see, which for
+    products is the score of their mean key, as in MoBA; the choice has no gradient. Blocks
+    are counted from the beginning of a text. With as many blocks as there are it is plain
+    attention. Memory is h·n²: this is the definition, whose scores are all computed.
+    Attention to another text is plain.
+    """
+
+    interact: ClassVar[bool] = False
+    # Scores, who sees whom, and the weights.
+    floats_of_pair: ClassVar[float] = 4.0
+    is_quadratic: ClassVar[bool] = True
+    size: int = 16
+    count: int = 3
+
+    def attend(
+        self,
+        params: Mapping[str, Array],
+        q: Float[Array, "*B N H K"],
+        k: Float[Array, "*B N J K"],
+        v: Float[Array, "*B N J V"],
+        ctx: Context,
+        **arguments: Any,
+    ) -> Any:
+        """Computes the outputs (*B, N, H, V) and, asked for, the weights."""
+        n = q.shape[-3]
+        places = jnp.arange(n) if ctx.places is None else jnp.asarray(ctx.places)
+        places = jnp.broadcast_to(places, (*q.shape[:-3], n))
+        return self._attend(q, k, v, places, places, n, **arguments)
+
+    def over_cache(
+        self,
+        params: Mapping[str, Array],
+        q: Float[Array, "*B N H K"],
+        k: Float[Array, "*B J K T"],
+        v: Float[Array, "*B J T V"],
+        ctx: Context,
+        *,
+        visible: Bool[Array, "*B n T"],
+        best: bool = False,
+        **arguments: Any,
+    ) -> Float[Array, "*B N H V"]:
+        """Computes the same over cached keys and values.
+
+        Raises:
+          ValueError: a cache that does not keep the whole text.
+        """
+        whole, room = ctx.decoding.visible.shape[-1], k.shape[-1]
+        if room < whole:
+            raise ValueError(
+                f"heads={self} count the blocks of a text, and a ring of {room} of {whole} "
+                "entries does not keep all of it"
+            )
+        hypotheses = ctx.decoding.visible.shape[-2]
+        batch = q.shape[:-3]
+        of_keys = jnp.broadcast_to(jnp.arange(room) // hypotheses, (*batch, room))
+        t = jnp.asarray(ctx.decoding.t)
+        t = t.reshape(*t.shape, *(1,) * (len(batch) + 1 - t.ndim))
+        of_queries = jnp.broadcast_to(t, (*batch, q.shape[-3]))
+        mask = Mask.dense(visible[..., None, :, :])
+        count = room // hypotheses
+        places = of_queries, of_keys, count
+        return self._attend(q, *from_cached(k, v), *places, mask=mask, **arguments)
+
+    def _attend(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        of_queries: Int[Array, "*B N"],
+        of_keys: Int[Array, "*B M"],
+        length: int,
+        *,
+        score: Any,
+        normaliser: Any,
+        mask: Mask,
+        bias: Any = None,
+        **arguments: Any,
+    ) -> Any:
+        values = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+        s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **values), -2, -3)
+        visible = dense_mask(mask, q.shape[:-3], q.shape[-3], k.shape[-3])
+        # Which block each key, and each query, is of: (*B, M, C) and (*B, 1, N, C).
+        of_keys, own = (
+            jax.nn.one_hot(x // self.size, -(-length // self.size), dtype=s.dtype)
+            for x in (of_keys, of_queries)
+        )
+        own = own[..., None, :, :] > 0
+        seen = jnp.einsum("...nm,...mc->...nc", visible.astype(s.dtype), of_keys)
+        seen = seen[..., None, :, :]
+        fits = jnp.einsum("...hnm,...mc->...hnc", s, of_keys) / jnp.maximum(seen, 1)
+        fits = jnp.where(seen > 0, fits, -jnp.inf)
+        # The own block is the first to be picked, however it fits.
+        chosen = is_in_top(jnp.where(own, jnp.inf, fits), self.count)
+        picked = jnp.einsum("...hnc,...mc->...hnm", chosen.astype(s.dtype), of_keys)
+        without = dict(normaliser=normaliser, score=Dot(), bias=s)
+        shown = Mask.dense((picked > 0) & visible[..., None, :, :])
+        q, k = (x[..., :0] for x in (q, k))
+        return attention(q, k, v, mask=shown, **without, **arguments)
+
+    def of_memory(self) -> Heads:
+        """Returns separate heads."""
+        return Separate()
+
+    def products(self, a: "Attention") -> Products:
+        """Counts none: the scores are those of all pairs, as without blocks."""
+        return Products()
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for no block, an empty one, or latents."""
+        for name, value in (("size", self.size), ("count", self.count)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if a.d_c:
+            raise ValueError(f"they read keys: d_c={a.d_c} must be 0")
+
+    def check_selection(self, selection: str) -> None:
+        """Raises ValueError: a single key is taken from all."""
+        raise ValueError(
+            f"selection={selection} takes the best of all keys: heads={self} must be separate"
+        )

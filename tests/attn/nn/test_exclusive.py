@@ -1,0 +1,146 @@
+"""Heads that leave something out: exclusive heads, and blocks that a query picks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import (
+    Context,
+    Mask,
+    MultiHeadAttention,
+    ScaledDot,
+    Softmax,
+    Transformer,
+    attention,
+    config,
+)
+from attn.contract import check_heads
+from attn.heads import BlockHeads, Exclusive, Separate, without_own
+from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
+
+B, N, H, K, V = 2, 11, 2, 4, 3
+D = 6
+BLOCKS = BlockHeads(size=3, count=2)
+BOTH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS])
+
+
+def drawn(*shape, seed=0):
+    draw = np.random.default_rng(seed).normal(size=shape)
+    return jnp.asarray(draw, jnp.float32)
+
+
+def qkv(h_kv=H):
+    return drawn(B, N, H, K), drawn(B, N, h_kv, K, seed=1), drawn(B, N, h_kv, V, seed=2)
+
+
+@functools.cache
+def build(heads, **options):
+    model = MultiHeadAttention(
+        config.Attention(D, H, K, V, heads=heads, **options), causal=True
+    )
+    return model, random_variables(model, jnp.zeros((1, 2, D)), Context(), size=0.6)
+
+
+@pytest.mark.parametrize("h_kv", [H, 1])
+def test_exclusive_heads_are_orthogonal_to_their_own_values(h_kv):
+    q, k, v = qkv(h_kv)
+    v = v.at[0, 3].set(0.0)
+    out, weights = Exclusive().attend(
+        {}, q, k, v, CAUSAL, mask=Mask.causal(), return_weights=True
+    )
+    plain = attention(q, k, v, mask=Mask.causal())
+    own = jnp.repeat(v, H // h_kv, 2)
+    np.testing.assert_allclose((out * own).sum(-1), 0, atol=1e-5)
+    # What is taken out is along the own value, and nothing where that is 0.
+    taken = np.asarray(plain - out, np.float64)
+    along = np.einsum("bnhv,bnhv->bnh", taken, own)
+    norms = np.linalg.norm(taken, axis=-1) * np.linalg.norm(own, axis=-1)
+    np.testing.assert_allclose(np.abs(along), norms, atol=1e-5)
+    np.testing.assert_array_equal(taken[0, 3], 0)
+    assert weights.shape == (B, H, N, N)
+    gradient = jax.grad(lambda v: (without_own(plain, v) ** 2).sum())(v)
+    assert np.isfinite(gradient).all()
+
+
+def blockwise(q, k, v, places, visible):
+    """The definition, of one head, query by query; the best of equal blocks is the first."""
+    out = np.zeros((len(q), v.shape[-1]))
+    of = places // BLOCKS.size
+    for i in range(len(q)):
+        s = q[i] @ k.T / np.sqrt(K)
+        fits = {}
+        for block in range(of.max() + 1):
+            keys = visible[i] & (of == block)
+            if keys.any():
+                fits[block] = np.inf if block == of[i] else s[keys].mean()
+        best = sorted(fits, key=lambda block: -fits[block])[: BLOCKS.count]
+        keys = visible[i] & np.isin(of, best)
+        weights = np.where(keys, np.exp(s - s[keys].max()), 0)
+        out[i] = weights @ v / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_query_sees_the_blocks_that_fit_best(causal):
+    """Two texts in a row, whose blocks begin with them."""
+    q, k, v = qkv()
+    segments = jnp.array([[1] * 4 + [2] * 7, [1] * N])
+    places = jnp.array([[*range(4), *range(7)], [*range(N)]])
+    mask = Mask.segments(segments, segments) & (Mask.causal() if causal else Mask())
+    visible = np.asarray(segments)[:, :, None] == np.asarray(segments)[:, None]
+    visible = visible & (np.tri(N, dtype=bool) if causal else True)
+    attend = functools.partial(BLOCKS.attend, {}, score=ScaledDot(), mask=mask)
+    out = attend(q, k, v, Context(places=places), normaliser=Softmax())
+    for b, h in np.ndindex(B, H):
+        of_head = (np.asarray(x[b, :, h], np.float64) for x in (q, k, v))
+        expected = blockwise(*of_head, np.asarray(places[b]), visible[b])
+        np.testing.assert_allclose(out[b, :, h], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_all_blocks_are_plain_attention():
+    q, k, v = qkv(1)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask.causal())
+    all_of_them = BlockHeads(size=3, count=4)
+    out = all_of_them.attend({}, q, k, v, CAUSAL, **arguments)
+    np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("h_kv", [0, 1])
+def test_one_after_the_other_is_all_at_once(heads, h_kv):
+    model, variables = build(heads, h_kv=h_kv)
+    x = drawn(3, 2, N, D, seed=4)
+    whole = [apply(model, variables, x[:, i], CAUSAL)[0] for i in range(2)]
+    cache = model.empty_cache(3, 2 * N, jnp.float32)
+    actual = steps(model, variables, x, cache)
+    np.testing.assert_allclose(actual, np.stack(whole, 1), rtol=2e-5, atol=2e-5)
+
+
+@BOTH
+def test_they_meet_the_contract(heads):
+    assert not [row for row in check_heads(heads) if not row.ok]
+
+
+@BOTH
+def test_attention_to_another_text_is_plain(heads):
+    sizes = dict(N=1, d_model=D, d_ff=D, h=H, d_k=K, d_v=V)
+    of = config.Transformer(**sizes, heads=heads)
+    model = Transformer(of, 7, 10)
+    (layer,) = model.config.stack("decoder")
+    assert (layer.heads, model.config.of_memory().heads) == (heads, Separate())
+
+
+@BOTH
+def test_what_they_cannot_do_is_refused(heads):
+    with pytest.raises(ValueError, match="d_c=2 must be 0"):
+        config.Attention(D, H, K, V, heads=heads, d_c=2).check_alone()
+    with pytest.raises(ValueError, match="selection=argmax"):
+        heads.check_selection("argmax")
+
+
+def test_a_block_is_not_empty():
+    with pytest.raises(ValueError, match="size=0 must be at least 1"):
+        config.Attention(D, H, K, V, heads=BlockHeads(size=0)).check_alone()
