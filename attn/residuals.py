@@ -146,7 +146,7 @@ class ScoreResidual(Residual):
 
     def check(self, a: "Attention") -> None:
         """Raises ValueError for what has not one map of scores a head, or no keys."""
-        if a.d_c or a.heads.interact:
+        if a.d_c or a.heads.acts:
             raise ValueError(
                 "it sums the scores of separate heads: not with "
                 f"heads={a.heads}, d_c={a.d_c}"

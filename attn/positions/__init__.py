@@ -38,7 +38,7 @@ from attn.positions.functional import (
     KerpleLogBias,
     KerplePowerBias,
 )
-from attn.positions.path import Path, path_products
+from attn.positions.path import PaTH, path_products
 from attn.positions.rotary import SCALINGS, Rotary, rotary
 from attn.positions.tables import LAYOUTS, Learned, Randomised, Sinusoidal, sinusoidal
 from attn.positions.wall import Wall
@@ -62,7 +62,7 @@ __all__ = [
     "KerplePowerBias",
     "Learned",
     "NoPositions",
-    "Path",
+    "PaTH",
     "Positions",
     "Randomised",
     "Relative",
@@ -93,7 +93,7 @@ POSITIONS = {
     "fire": Fire,
     "forget": Forget,
     "cope": CoPE,
-    "path": Path,
+    "path": PaTH,
     "wall": Wall,
     "randomised": Randomised,
 }

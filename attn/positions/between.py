@@ -149,9 +149,9 @@ class Between(Positions):
 
     def check(self, a: "Attention") -> None:
         """Raises ValueError for heads without keys of their own, or two makers of scores."""
-        if a.heads.interact or a.heads_of_keys != a.h or a.d_c:
+        if a.heads.acts or a.heads_of_keys != a.h or a.d_c:
             raise ValueError(
-                "they need separate keys for every head: not with "
+                "they need separate heads, each with its keys: not with "
                 f"heads={a.heads}, h_kv={a.h_kv}, d_c={a.d_c}"
             )
         if a.residual.takes_scores:

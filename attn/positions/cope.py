@@ -216,9 +216,9 @@ class CoPE(Positions):
         """Raises ValueError for a p_max below 1, or heads without keys of their own."""
         if self.p_max < 1:
             raise ValueError(f"p_max={self.p_max} must be at least 1")
-        if a.heads.interact or a.heads_of_keys != a.h or a.d_c:
+        if a.heads.acts or a.heads_of_keys != a.h or a.d_c:
             raise ValueError(
-                "they need separate keys for every head: not with "
+                "they need separate heads, each with its keys: not with "
                 f"heads={a.heads}, h_kv={a.h_kv}, d_c={a.d_c}"
             )
         if a.residual.takes_scores:

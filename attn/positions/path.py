@@ -109,7 +109,7 @@ def _of_chunk(
 
 
 @dataclasses.dataclass(frozen=True)
-class Path(Between):
+class PaTH(Between):
     """score_ij = q_iᵀ (Π_(j < t ≤ i) I − β_t w_t w_tᵀ) k_j, the last token first (PaTH).
 
     w is a unit vector and β a number from 0 to 2 that each head reads of token t: see

@@ -41,6 +41,9 @@ COUSINS = {
     "gated linear attention": "gated_linear_attention",
     "DeltaNet": "deltanet",
     "gated DeltaNet": "gated_deltanet",
+    "Kimi Delta Attention": "kda",
+    "Mamba-2": "mamba2",
+    "short convolution, DeltaNet": "short(inner=deltanet)",
 }
 
 get_config = quick.get_config

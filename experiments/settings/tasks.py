@@ -267,23 +267,30 @@ class SortData(CopyData):
     corpus: str = fields.one_of(("sort",), "sort")
 
 
+GROUPS = {"a5": 60, "s5": 120, "s4": 24, "s3": 6, "z60": 60, "z2": 2}
+"""The groups of words, with the number of their elements."""
+
+
 @dataclasses.dataclass(frozen=True)
 class WordsData(TaskPairsData):
     """Holds the settings of words of a group."""
 
     corpus: str = fields.one_of(("words",), "words")
-    group: str = fields.one_of(("a5", "z60"), "a5")
-    """The group of 60 elements. a5: the even permutations of five things, which is not
-    solvable; z60: numbers under addition modulo 60."""
+    group: str = fields.one_of(tuple(GROUPS), "a5")
+    """The group. a5: the even permutations of five things, which is not solvable; s5: all of
+    them; s4 and s3, those of four and three, which are; z60: numbers under addition modulo 60;
+    z2: modulo 2, whose words ask the parity."""
     letters: str = fields.one_of(("all", "generators"), "all")
-    """The elements that words are made of. all: all 60; generators: two that generate the
-    group, and their inverses, so that a model has 240 products to learn, not 3600."""
+    """The elements that words are made of. all: all; generators: two that generate the group,
+    and their inverses, so that of A5 a model has 240 products to learn, not 3600."""
 
-    chance: ClassVar[float] = 1 / 60
+    @property
+    def chance(self) -> float:
+        return 1 / GROUPS[self.group]
 
     @property
     def alphabet(self) -> tuple[str, ...]:
-        return numbered("g", 60)
+        return numbered("g", GROUPS[self.group])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,6 +355,240 @@ class FirstData(TaskData):
         )
 
 
+_DIGITS = tuple("01234")
+_BITS = tuple("01")
+# What each reads and is asked, beside ">".
+HIERARCHY = {
+    "even_pairs": _BITS,
+    "modular_arithmetic": (*_DIGITS, *"+*-"),
+    "parity_check": _BITS,
+    "cycle_navigation": (*_DIGITS, *"-.+"),
+    "modular_arithmetic_brackets": (*_DIGITS, *"+-()"),
+    "reverse_string": _BITS,
+    "solve_equation": (*_DIGITS, *"+-()x="),
+    "stack_manipulation": (*_BITS, "<", "pop", "push0", "push1"),
+    "binary_addition": (*_BITS, "<", "+"),
+    "binary_multiplication": (*_BITS, "<", "*"),
+    "compute_sqrt": _BITS,
+    "duplicate_string": _BITS,
+    "missing_duplicate_string": (*_BITS, "?", "."),
+    "odds_first": _BITS,
+    "bucket_sort": _DIGITS,
+}
+"""The symbols of the tasks of the Chomsky hierarchy."""
+ONE_ANSWER = (
+    "even_pairs",
+    "modular_arithmetic",
+    "parity_check",
+    "cycle_navigation",
+    "modular_arithmetic_brackets",
+    "solve_equation",
+    "missing_duplicate_string",
+)
+"""Those of them that ask for one symbol."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChomskyData(TaskPairsData):
+    """Holds the settings of the tasks of the Chomsky hierarchy."""
+
+    corpus: str = fields.one_of(("chomsky",), "chomsky")
+    task: str = fields.one_of(tuple(HIERARCHY), "parity_check")
+    """The task. The first four are regular, the next four context-free, the others
+    context-sensitive."""
+    length: int = fields.at_least(1, 40, LONGEST)
+    """The most symbols to read in training and validation, where all lengths from 1 on are as
+    likely."""
+    test_length: int = fields.at_least(0, 0, LONGEST)
+    """The most symbols to read in the test; 0 for as in training. Above data.length, all texts
+    of the test are longer than those of training."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (">", *HIERARCHY[self.task])
+
+    @property
+    def chance(self) -> float:
+        # Of five digits, of two bits and the end, or of two bits.
+        if _DIGITS[-1] in self.alphabet:
+            return 1 / 5
+        return 1 / 3 if "<" in self.alphabet else 1 / 2
+
+    def symbols_of(self, length: int) -> int:
+        # Two numbers and a sign are three symbols, however short a text is to be.
+        length = max(3, length)
+        if self.task in ONE_ANSWER:
+            return length + 1
+        return 3 * length if self.task == "duplicate_string" else 2 * length + 1
+
+
+SCAN_LONGEST = 58
+"""The most words of a command of SCAN and its actions, with a mark between."""
+SCAN_WORDS = (
+    *"after and around jump left look opposite right run thrice turn twice walk".split(),
+    *(f"I_{x}" for x in ("JUMP", "LOOK", "RUN", "TURN_LEFT", "TURN_RIGHT", "WALK")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanData(TaskPairsData):
+    """Holds the settings of SCAN."""
+
+    corpus: str = fields.one_of(("scan",), "scan")
+    split: str = fields.one_of(("random", "length", "jump", "turn_left"), "random")
+    """What is kept for the test. random: a fifth of all commands; length: those of more than 22
+    actions; jump, turn_left: those with that command in them, which is trained on alone."""
+    length: int = fields.at_least(9, SCAN_LONGEST, SCAN_LONGEST)
+    """The most words of a command and its actions, with a mark between; 58 for all."""
+    test_length: int = fields.at_least(0, 0, SCAN_LONGEST)
+    """The same in the test; 0 for that of training."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (">", "<", *SCAN_WORDS)
+
+    def check(self) -> None:
+        super().check()
+        # The shortest commands have more than 22 actions.
+        longest = self.lengths["test"]
+        require(
+            self.split != "length" or longest >= 32,
+            f"data.split=length keeps what has more than 22 actions for the test, and of at "
+            f"most {longest} words there is none: raise data.length or data.test_length",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class HopsData(TaskPairsData):
+    """Holds the settings of steps along a ring."""
+
+    corpus: str = fields.one_of(("hops",), "hops")
+    symbols: int = fields.at_least(2, 32, 2**16)
+    """Symbols that may be nodes."""
+    nodes: int = fields.at_least(2, 8, LONGEST // 4)
+    """Nodes of a ring, each of which takes two symbols."""
+    steps: int = fields.at_least(1, 4, 2**12)
+    """The most steps of a question."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (*numbered("h", self.steps + 1)[1:], *numbered("s", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        # Among the nodes of the text, as of recall.
+        return 1 / self.nodes
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.nodes <= self.symbols,
+            f"data.nodes={self.nodes} must be at most data.symbols={self.symbols}",
+        )
+        shortest = min(self.lengths.values())
+        require(
+            2 * self.nodes + 2 <= shortest,
+            f"data.nodes={self.nodes} take two symbols each, a question two more, and a text "
+            f"has {shortest}: raise data.length and data.test_length",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LettersData(TaskPairsData):
+    """Holds the settings of letters in blocks."""
+
+    corpus: str = fields.one_of(("letters",), "letters")
+    symbols: int = fields.at_least(3, 26, 2**16)
+    """Letters."""
+    block: int = fields.at_least(2, 5, LONGEST // 4)
+    """Letters of a block."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        return (".", "#", ">", *numbered("s", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def symbols_of(self, length: int) -> int:
+        return length // (self.block + 1) * (self.block + 1) + 3 + self.block
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.block < min(self.lengths.values()),
+            f"data.block={self.block} must find room in data.length={self.length} and "
+            f"data.test_length={self.test_length}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StacksData(TaskPairsData):
+    """Holds the settings of several stacks."""
+
+    corpus: str = fields.one_of(("stacks",), "stacks")
+    symbols: int = fields.at_least(1, 16, 2**16)
+    """Items."""
+    stacks: int = fields.at_least(1, 2, 2**8)
+    """Stacks."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        signs = (*numbered("(", self.stacks), *numbered(")", self.stacks))
+        return (*signs, *numbered("s", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def check(self) -> None:
+        super().check()
+        require(
+            min(self.lengths.values()) >= 4,
+            f"data.length={self.length} and data.test_length={self.test_length} must be 4 or "
+            "more, for a push and a pop",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOpsData(TaskData):
+    """Holds the settings of ListOps."""
+
+    corpus: str = fields.one_of(("listops",), "listops")
+    length: int = fields.at_least(4, 48, LONGEST)
+    """The most symbols of a text; 2000 in the Long Range Arena."""
+    shortest: int = fields.at_least(4, 8, LONGEST)
+    """The fewest symbols of a text; 500 in the Long Range Arena."""
+    depth: int = fields.at_least(1, 10, 100)
+    """How deep lists may be in lists."""
+    arguments: int = fields.at_least(2, 10, 100)
+    """The most parts of a list."""
+
+    asked: ClassVar[Objective] = Label()
+    sides: ClassVar[tuple[str, ...]] = ("read", "label")
+    has_set_vocabulary: ClassVar[bool] = True
+    labels: ClassVar[int] = 10
+    chance: ClassVar[float] = 1 / 10
+
+    alphabet: ClassVar[tuple[str, ...]] = (
+        *"0123456789]",
+        "[MIN",
+        "[MAX",
+        "[MED",
+        "[SM",
+    )
+
+    def check(self) -> None:
+        super().check()
+        shortest = min(self.lengths.values())
+        require(
+            self.shortest <= shortest,
+            f"data.shortest={self.shortest} must be at most data.length={self.length} and "
+            f"data.test_length={self.test_length}",
+        )
+
+
 TASKS = {
     "recall": RecallData,
     "flipflop": FlipFlopData,
@@ -360,6 +601,12 @@ TASKS = {
     "words": WordsData,
     "induction": InductionData,
     "first": FirstData,
+    "chomsky": ChomskyData,
+    "scan": ScanData,
+    "hops": HopsData,
+    "letters": LettersData,
+    "stacks": StacksData,
+    "listops": ListOpsData,
 }
 """The tasks by name."""
 

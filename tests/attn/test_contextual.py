@@ -18,6 +18,7 @@ from attn import (
     contextual_attention,
     keys_of_rows,
 )
+from attn.heads import Exclusive
 
 in_float64 = pytest.mark.usefixtures("float64")
 
@@ -172,7 +173,8 @@ def test_weights_can_be_watched_and_dropped():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(h_kv=1), "need separate keys for every head: not with .*h_kv=1"),
+        (dict(heads=Exclusive()), "need separate heads.*heads=Exclusive"),
+        (dict(h_kv=1), "need separate heads, each with its keys: not with .*h_kv=1"),
         (dict(d_c=2), "d_c=2"),
         (dict(heads=Differential()), r"not with heads=Differential"),
         (dict(positions=CoPE(p_max=0)), "p_max=0 must be at least 1"),

@@ -17,10 +17,13 @@ import heapq
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from experiments.data.corpora import BLOCK, Pairs
+from experiments.data.corpora import chomsky as hierarchy
+from experiments.data.corpora import scan as commands
 from experiments.objectives import NOTHING
 from experiments.settings import TaskData
 
@@ -228,6 +231,136 @@ def first(rng: random.Random, data, split: str) -> Text:
     )
 
 
+def chomsky(rng: random.Random, data, split: str) -> Text:
+    """Makes a task of the Chomsky hierarchy, data.task (Delétang et al. 2023).
+
+    What is asked comes in places ">" after the text, as many whatever the answer, which ends
+    by "<" where it may be shorter. The distance is the length of what is read.
+    """
+    symbols, asked, places = hierarchy.make(rng, data, split)
+    length = len(symbols)
+    answers = {length + i: Answer(symbol, length) for i, symbol in enumerate(asked)}
+    return Text([*symbols, *[">"] * places], answers, length)
+
+
+def scan(rng: random.Random, data, split: str) -> Text:
+    """Makes a command of SCAN and, after >, its actions (Lake and Baroni 2018), then <.
+
+    Of the splits "jump" and "turn_left" a tenth of training is that command alone, as theirs.
+    """
+    trained, others = commands.split(data.split, data.length, data.test_length)
+    command = rng.choice(others if split == "test" else trained)
+    if split != "test" and commands.is_of_a_phrase(data.split) and rng.random() < 0.1:
+        command = data.split.replace("_", " ")
+    words, actions = command.split(), commands.commands()[command]
+    count = len(words)
+    answers = {
+        count + i: Answer(action, count + i) for i, action in enumerate((*actions, "<"))
+    }
+    return Text([*words, ">", *actions], answers, count)
+
+
+def hops(rng: random.Random, data, split: str) -> Text:
+    """Makes questions for the k-th successor of a node of a ring (Depo).
+
+    Allen-Zhu 2025, arXiv 2512.17351, part 4.1. First come the edges of a ring of random nodes,
+    in random order, each its node and the next; then questions, each a number of steps and a
+    node, after which the node is asked that is so many steps on. The distance is the number of
+    steps.
+    """
+    ring = rng.sample(data.alphabet[data.steps :], data.nodes)
+    edges = list(zip(ring, ring[1:] + ring[:1], strict=True))
+    rng.shuffle(edges)
+    symbols = list(itertools.chain(*edges))
+    place_of = {node: place for place, node in enumerate(ring)}
+    answers = {}
+    for _ in range((data.lengths[split] - len(symbols)) // 2):
+        steps = rng.randint(1, data.steps)
+        node = rng.choice(ring)
+        answer = ring[(place_of[node] + steps) % data.nodes]
+        symbols += [data.alphabet[steps - 1], node]
+        answers[len(symbols) - 1] = Answer(answer, steps)
+    return Text(symbols, answers, len(symbols))
+
+
+def letters(rng: random.Random, data, split: str) -> Text:
+    """Makes letters to be found in blocks (Golovneva et al. 2025, arXiv 2504.00927, section 4).
+
+    Blocks of random letters, each after a dot, then #, a letter and another, of which one
+    block alone has both; after > the letters of that block are asked. A query that looks for
+    one of the two finds other blocks as well.
+    """
+    count = data.lengths[split] // (data.block + 1)
+    names = data.alphabet[3:]
+    wanted = rng.sample(names, 2)
+    found = rng.randrange(count)
+    symbols = []
+    for place in range(count):
+        block = rng.choices(names, k=data.block)
+        if place == found:
+            block = [*wanted, *block[2:]]
+            rng.shuffle(block)
+            answer = block
+        elif set(wanted) <= set(block):
+            block = [x for x in block if x != wanted[1]] or [wanted[0]]
+            block += [wanted[0]] * (data.block - len(block))
+        symbols += [".", *block]
+    symbols += ["#", *wanted]
+    first = len(symbols)
+    begin = found * (data.block + 1) + 1
+    answers = {
+        first + i: Answer(letter, first + i - (begin + i))
+        for i, letter in enumerate(answer)
+    }
+    return Text([*symbols, ">", *answer[:-1]], answers, len(symbols))
+
+
+def stacks(rng: random.Random, data, split: str) -> Text:
+    """Makes pushes to and pops from several stacks (Kimi Team 2025, arXiv 2510.26692).
+
+    A push is a stack's ( and an item, a pop the stack's ), after which the item on its top is
+    asked; the item itself follows. Nothing is popped off an empty stack.
+    """
+    length = data.lengths[split]
+    opening, closing = data.alphabet[: data.stacks], data.alphabet[data.stacks :]
+    closing, items = closing[: data.stacks], closing[data.stacks :]
+    kept: list[list[tuple[str, int]]] = [[] for _ in range(data.stacks)]
+    symbols: list[str] = []
+    answers = {}
+    while len(symbols) + 2 <= length:
+        stack = rng.randrange(data.stacks)
+        # The last is a pop, so that each text asks something.
+        is_last = len(symbols) + 4 > length
+        filled = [i for i, own in enumerate(kept) if own]
+        if filled and (is_last or rng.random() < 0.5):
+            stack = rng.choice(filled)
+            item, place = kept[stack].pop()
+            position = len(symbols)
+            answers[position] = Answer(item, position - place)
+            symbols += [closing[stack], item]
+        else:
+            item = rng.choice(items)
+            kept[stack].append((item, len(symbols) + 1))
+            symbols += [opening[stack], item]
+    return Text(symbols, answers, len(symbols))
+
+
+def listops(rng: random.Random, data, split: str) -> Text:
+    """Makes ListOps: nested lists with the name of what is taken of each (Nangia and Bowman 2018).
+
+    MIN, MAX, MED, the median rounded down, and SM, the sum modulo 10, as in the Long Range Arena
+    (Tay et al. 2020, arXiv 2011.04006); a part of a list is a list itself with p = 1/4, down to
+    data.depth.
+    """
+    longest = data.lengths[split]
+    while True:
+        symbols: list[str] = []
+        value = _add_list(symbols, rng, data.depth, data.arguments, longest)
+        if data.shortest <= len(symbols) <= longest:
+            last = len(symbols) - 1
+            return Text(symbols, {last: Answer(str(value), last)}, len(symbols))
+
+
 GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "recall": recall,
     "flipflop": flipflop,
@@ -240,6 +373,12 @@ GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "words": words,
     "induction": induction,
     "first": first,
+    "chomsky": chomsky,
+    "scan": scan,
+    "hops": hops,
+    "letters": letters,
+    "stacks": stacks,
+    "listops": listops,
 }
 """The tasks by name: functions of random numbers, settings and split."""
 
@@ -301,26 +440,64 @@ class Source:
         return " ".join(text.symbols[: text.prompt]), " ".join(answers)
 
 
-GENERATING = {"a5": (15, 24, 16, 48), "z60": (1, 59, 7, 53)}
-"""Two elements that generate each group, each before its inverse; of A5 the cycles (0 1 2) and
-(0 1 2 3 4)."""
+GENERATING = {
+    "a5": (15, 24, 16, 48),
+    "z60": (1, 59, 7, 53),
+    "s5": (24, 33, 96),
+    "s4": (6, 9, 18),
+    "s3": (2, 3, 4),
+    "z2": (0, 1),
+}
+"""Elements that generate each group, with their inverses; of A5 the cycles (0 1 2) and
+(0 1 2 3 4), of S5, S4 and S3 the exchange of 0 and 1 and the cycle of all."""
 
 
 @functools.cache
 def multiplication_table(group: str) -> tuple[tuple[int, ...], ...]:
     """Returns the number of g·h in row g and column h; element 0 is the identity.
 
-    "z60" are numbers modulo 60; "a5" the even permutations of 0 … 4 in their
-    lexicographic order, (g·h)(x) = h(g(x)).
+    "z60" are numbers modulo 60, "z2" modulo 2, of which a word asks the parity; "s5", "s4" and
+    "s3" the permutations of so many things, "a5" the even ones of 0 … 4, in their lexicographic
+    order, (g·h)(x) = h(g(x)).
     """
-    if group == "z60":
-        return tuple(tuple((g + h) % 60 for h in range(60)) for g in range(60))
-    permutations = list(filter(_is_even, itertools.permutations(range(5))))
+    kind, size = group[0], int(group[1:])
+    if kind == "z":
+        return tuple(tuple((g + h) % size for h in range(size)) for g in range(size))
+    permutations = list(itertools.permutations(range(size)))
+    if kind == "a":
+        permutations = list(filter(_is_even, permutations))
     numbers = {permutation: i for i, permutation in enumerate(permutations)}
     return tuple(
         tuple(numbers[tuple(h[x] for x in g)] for h in permutations)
         for g in permutations
     )
+
+
+def _add_list(symbols, rng, depth, arguments, longest):
+    """Adds a list of ListOps to the symbols and returns its value.
+
+    It stops where there are more symbols than the longest text may have.
+    """
+    name = rng.choice(("MIN", "MAX", "MED", "SM"))
+    symbols.append(f"[{name}")
+    values = []
+    for _ in range(rng.randint(2, arguments)):
+        if len(symbols) > longest:
+            return 0
+        if depth > 1 and rng.random() < 0.25:
+            value = _add_list(symbols, rng, depth - 1, arguments, longest)
+        else:
+            value = rng.randrange(10)
+            symbols.append(str(value))
+        values.append(value)
+    symbols.append("]")
+    if name == "SM":
+        found = sum(values) % 10
+    elif name == "MED":
+        found = math.floor(statistics.median(values))
+    else:
+        found = (min if name == "MIN" else max)(values)
+    return found
 
 
 def _is_even(permutation):

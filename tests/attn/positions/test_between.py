@@ -12,7 +12,8 @@ from jax.test_util import check_grads
 import attn
 from attn import Context, Mask, MultiHeadAttention, attention, config
 from attn.contract import check_positions
-from attn.positions import Path, Wall, path_products
+from attn.heads import Exclusive
+from attn.positions import PaTH, Wall, path_products
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
 
 in_float64 = pytest.mark.usefixtures("float64")
@@ -20,7 +21,7 @@ in_float64 = pytest.mark.usefixtures("float64")
 B, N, H, K, V = 2, 9, 2, 4, 3
 D = 6
 SEGMENTS = jnp.array([[1] * 4 + [2] * 5, [1] * N])
-BOTH = pytest.mark.parametrize("positions", [Path(), Wall(gates=0.5)])
+BOTH = pytest.mark.parametrize("positions", [PaTH(), Wall(gates=0.5)])
 
 
 def drawn(*shape, seed=0):
@@ -86,7 +87,7 @@ def exact(positions, variables, x, causal):
     own = p[positions.name]
     outputs = []
     for h in range(H):
-        if isinstance(positions, Path):
+        if isinstance(positions, PaTH):
             w = x @ own["w_1"] @ own["w_2"][:, h]
             w = w / np.sqrt((w**2).sum(-1, keepdims=True) + 1e-6)
             beta = 2 / (1 + np.exp(-(x @ own["w_beta"][:, h] + own["b"][h])))
@@ -142,7 +143,7 @@ def test_tokens_that_say_nothing_leave_attention_as_it_is(positions):
         jax.random.key(0), config.Attention(D, H, K, K), causal=True
     )
     # β of 2 σ(−∞), and decays σ(∞).
-    silent = {"b": jnp.full_like(value.b, -1e4 if isinstance(positions, Path) else 1e4)}
+    silent = {"b": jnp.full_like(value.b, -1e4 if isinstance(positions, PaTH) else 1e4)}
     value = dataclasses.replace(value, **silent)
     tokens, _ = positions.bias_of(value, x, ctx)
     arguments = dict(score=attn.QKNorm(), mask=Mask.causal())
@@ -170,7 +171,9 @@ def test_what_it_cannot_do_is_refused(positions):
     make(score="qk_norm")
     with pytest.raises(ValueError, match="Additive multiplies nothing: scaled_dot"):
         make(score="additive")
-    with pytest.raises(ValueError, match=r"separate keys for every head.*h_kv=1"):
+    with pytest.raises(ValueError, match=r"each with its keys.*h_kv=1"):
         make(h_kv=1)
+    with pytest.raises(ValueError, match=r"separate heads.*heads=Exclusive"):
+        make(heads=Exclusive())
     with pytest.raises(ValueError, match="both make scores"):
         make(residual=attn.ScoreResidual())

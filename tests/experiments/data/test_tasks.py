@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.data import corpora, dataset
+from experiments.data.corpora import scan as scan_commands
 from experiments.data.corpora import tasks
 from experiments.objectives import NOTHING, NOTHING_ID, Answer
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
@@ -28,6 +29,12 @@ SIZES = {
     "words": dict(length=13),
     "induction": dict(length=3, test_length=17, symbols=5),
     "first": dict(length=11, test_length=17, symbols=5, markers=3),
+    "chomsky": dict(length=12, test_length=17, task="stack_manipulation"),
+    "scan": dict(split="length"),
+    "hops": dict(length=20, test_length=31, nodes=5, steps=3, symbols=9),
+    "letters": dict(length=20, test_length=31, block=4, symbols=6),
+    "stacks": dict(length=22, test_length=35, stacks=2, symbols=5),
+    "listops": dict(length=21, test_length=40, shortest=7, depth=3, arguments=4),
 }
 
 ANSWERED = [task for task, cls in TASKS.items() if cls().asked.answers]
@@ -111,7 +118,69 @@ def induction(seen):
     return seen[marks[0] + 1] if len(marks) == 2 else None
 
 
+def hops(seen):
+    edges = 2 * SIZES["hops"]["nodes"]
+    if len(seen) <= edges or len(seen) % 2:
+        return None
+    following = dict(zip(seen[:edges:2], seen[1:edges:2], strict=True))
+    node = seen[-1]
+    for _ in range(int(seen[-2][1:])):
+        node = following[node]
+    return node
+
+
+def letters(seen):
+    if ">" not in seen:
+        return None
+    mark = seen.index("#")
+    blocks = " ".join(seen[:mark]).split(".")[1:]
+    (block,) = [x for x in blocks if set(seen[mark + 1 : mark + 3]) <= set(x.split())]
+    return block.split()[len(seen) - mark - 4]
+
+
+def stacks(seen):
+    if len(seen) % 2 == 0 or seen[-1][0] != ")":
+        return None
+    own = {}
+    for sign, item in zip(seen[:-1:2], seen[1:-1:2], strict=True):
+        if sign[0] == "(":
+            own.setdefault(sign[1:], []).append(item)
+        else:
+            assert own[sign[1:]].pop() == item
+    return own[seen[-1][1:]][-1]
+
+
+def actions(words):
+    """What a command of SCAN stands for, by the rules of Lake and Baroni's figure 7."""
+    for word in ("and", "after"):
+        if word in words:
+            place = words.index(word)
+            before, behind = actions(words[:place]), actions(words[place + 1 :])
+            return before + behind if word == "and" else behind + before
+    if words[-1] in ("twice", "thrice"):
+        return actions(words[:-1]) * {"twice": 2, "thrice": 3}[words[-1]]
+    verb, *how = words
+    action = [] if verb == "turn" else [f"I_{verb.upper()}"]
+    if not how:
+        return action
+    turn = [f"I_TURN_{how[-1].upper()}"]
+    if how[0] == "around":
+        return (turn + action) * 4
+    return turn * (2 if how[0] == "opposite" else 1) + action
+
+
+def scan(seen):
+    if ">" not in seen:
+        return None
+    mark = seen.index(">")
+    return [*actions(seen[:mark]), "<"][len(seen) - 1 - mark]
+
+
 ORACLES = {
+    "hops": hops,
+    "letters": letters,
+    "stacks": stacks,
+    "scan": scan,
     "recall": recall,
     "flipflop": flipflop,
     "selective_copy": selective_copy,
@@ -135,11 +204,70 @@ def test_an_oracle_solves_every_text(task):
                 assert (NOTHING if expected is None else expected) == label
 
 
-def test_words_of_the_other_group_add():
-    for symbols, labels in read(source_of("words", group="z60"), "train"):
+@pytest.mark.parametrize("size", [2, 60])
+def test_words_of_other_groups_add(size):
+    for symbols, labels in read(source_of("words", group=f"z{size}"), "train"):
         numbers = [int(symbol[1:]) for symbol in symbols]
-        expected = [f"g{total % 60}" for total in itertools.accumulate(numbers)]
+        expected = [f"g{total % size}" for total in itertools.accumulate(numbers)]
         assert labels == expected
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_words_of_permutations_compose(size):
+    every = list(itertools.permutations(range(size)))
+    for symbols, labels in read(source_of("words", group=f"s{size}"), "train"):
+        image = list(range(size))
+        for symbol, label in zip(symbols, labels, strict=True):
+            image = [every[int(symbol[1:])][x] for x in image]
+            assert label == f"g{every.index(tuple(image))}"
+
+
+def test_scan_has_the_published_commands_and_splits():
+    every = scan_commands.commands()
+    assert len(every) == 20_910 and max(map(len, every.values())) == 48
+    for command, found in every.items():
+        assert list(found) == actions(command.split())
+    # Of jump and turn_left theirs repeats the command alone until it is a tenth.
+    published = {
+        "length": (16_990, 3_920),
+        "jump": (14_670 - 1_466, 7_706),
+        "turn_left": (21_890 - 2_188, 1_208),
+    }
+    for name, counts in published.items():
+        trained, others = scan_commands.split(name, 58, 58)
+        assert (len(trained), len(others)) == counts
+        assert not set(trained) & set(others)
+    assert set(scan_commands.vocabulary()) == set(TASKS["scan"]().alphabet) - {">", "<"}
+    firsts = [
+        text for text, _ in read(source_of("scan", split="jump", pairs=2000), "train")
+    ]
+    alone = sum(text[:2] == ["jump", ">"] for text in firsts) / len(firsts)
+    assert abs(alone - 0.1) < 0.03
+
+
+def test_listops_are_what_their_names_say():
+    def solved(symbols):
+        symbol = symbols.pop(0)
+        if symbol.isdigit():
+            return int(symbol)
+        values = []
+        while symbols[0] != "]":
+            values.append(solved(symbols))
+        symbols.pop(0)
+        if symbol == "[MED":
+            values = sorted(values)
+            middle = values[(len(values) - 1) // 2], values[len(values) // 2]
+            return sum(middle) // 2
+        return {"[MIN": min, "[MAX": max, "[SM": lambda x: sum(x) % 10}[symbol](values)
+
+    for split, longest in (("train", 21), ("test", 40)):
+        for symbols, (label,) in read(source_of("listops"), split):
+            assert 7 <= len(symbols) <= longest
+            assert symbols[0] in ("[MIN", "[MAX", "[MED", "[SM")
+            assert str(solved(list(symbols))) == label
+    # The published example (Nangia and Bowman 2018, figure 1).
+    example = "[MAX 2 9 [MIN 4 7 ] 0 ]".split()
+    assert solved(example) == 9
 
 
 def test_a5_is_a_group_that_is_not_commutative():
@@ -188,6 +316,14 @@ def test_distances_lead_to_what_decides(task):
             assert 0 <= distance <= position
             if task == "recall":
                 assert there == text.symbols[position] and distance % 2 == 0
+            elif task == "hops":
+                # Steps, and no places.
+                assert text.symbols[position - 1] == f"h{distance}"
+            elif task == "scan":
+                assert distance == position
+            elif task == "chomsky":
+                # All of the text, of which only the length is told.
+                assert text.symbols[distance] == ">" and position >= distance
             elif task in ("counting", "words") or symbol == "<":
                 assert there == text.symbols[position] or position == distance
             elif task == "backcopy" and distance == 0:
@@ -274,8 +410,9 @@ def test_pairs_have_what_is_read_and_the_answers(task):
     ):
         assert answers == [label for label in labels if label != NOTHING]
         assert prompt == symbols[: len(prompt)]
-        # What is left holds answers alone.
-        assert len(symbols) - len(prompt) in (0, len(answers))
+        # What is left holds answers alone, or places for more.
+        left = symbols[len(prompt) :]
+        assert len(left) in (0, len(answers)) or set(left) == {">"}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +429,14 @@ def test_pairs_have_what_is_read_and_the_answers(task):
         ({"data.corpus": "copy", "data.test_length": 1024}, "2050 tokens, and 2048"),
         ({"data.corpus": "induction", "data.test_length": 2}, "must be 3 or more"),
         ({"data.corpus": "flipflop", "data.form": "pairs"}, "data.form does not apply"),
+        ({"data.corpus": "scan", "data.split": "length", "data.length": 30}, "none"),
+        ({"data.corpus": "hops", "data.nodes": 24}, "a text has 48"),
+        (
+            {"data.corpus": "hops", "data.nodes": 9, "data.symbols": 8},
+            "at most data.symbols=8",
+        ),
+        ({"data.corpus": "letters", "data.block": 48}, "must find room in"),
+        ({"data.corpus": "stacks", "data.length": 3}, "must be 4 or more"),
     ],
 )
 def test_what_makes_no_text_is_refused(changes, message):
@@ -309,16 +454,17 @@ def test_the_defaults_resolve(task):
     assert resolve(default_config(), changes).objective == objective
 
 
-@pytest.mark.parametrize("group", ["a5", "z60"])
+@pytest.mark.parametrize("group", tasks.GENERATING)
 def test_letters_generate_the_group(group):
     table = tasks.multiplication_table(group)
-    one, inverse, other, its_inverse = tasks.GENERATING[group]
-    assert table[one][inverse] == table[other][its_inverse] == 0
+    generating = tasks.GENERATING[group]
+    for letter in generating:
+        assert any(table[letter][inverse] == 0 for inverse in generating)
     reached, new = {0}, {0}
     while new:
-        new = {table[g][h] for g in new for h in (one, other)} - reached
+        new = {table[g][h] for g in new for h in generating} - reached
         reached |= new
-    assert len(reached) == 60
+    assert len(reached) == len(table)
     texts = read(source_of("words", group=group, letters="generators"), "train")
     letters = {symbol for symbols, _ in texts for symbol in symbols}
     assert letters == {f"g{i}" for i in tasks.GENERATING[group]}
@@ -392,9 +538,12 @@ def test_chance_is_what_a_guess_among_possible_answers_reaches(task):
     possible = sorted({symbol for answers in asked for symbol in answers})
     rng = random.Random(0)
     right = []
-    for answers in asked:
-        # Of recall the text's own values; elsewhere a guess knows nothing of the text.
+    for text, answers in zip(texts, asked, strict=True):
+        # Of recall the text's own values, and of hops its nodes; elsewhere a guess knows
+        # nothing of the text.
         among = answers if task == "recall" else possible
+        if task == "hops":
+            among = text.symbols[: 2 * data.nodes : 2]
         right += [rng.choice(among) == answer for answer in answers]
     spread = (data.chance * (1 - data.chance) / len(right)) ** 0.5
     assert abs(sum(right) / len(right) - data.chance) < 4 * spread

@@ -192,7 +192,7 @@ def test_what_cannot_be_chosen_is_named(text, message):
         ({"model.heads": "talking", "model.selection": "argmax"}, "must be separate"),
         (
             {"model.positions": "cope", "model.h_kv": 1},
-            "need separate keys for every head",
+            "need separate heads, each with its keys",
         ),
         ({"model.gate": "row"}, "must be one of none, head, element"),
     ],
