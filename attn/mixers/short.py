@@ -5,6 +5,7 @@ of a cache, T entries that self-attention's cache would have, O taps.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
@@ -52,27 +53,28 @@ class ShortConvolved(nn.Module):
         """Returns what the inner module does of all positions, or of a step."""
         if ctx.decoding is None:
             visible = neighbours(ctx.mask, x.shape[:-2], x.shape[-2], self.offsets)
-            total = jnp.zeros_like(x)
+            taps = []
             for i, offset in enumerate(self.offsets):
                 # A roll brings the other end in, but `neighbours` never shows it.
                 shifted = jnp.roll(x, -offset, axis=-2)
                 # where and not a product, which would let a hidden NaN through.
-                shifted = jnp.where(visible[..., i, None], shifted, 0)
-                total = total + shifted * self._tap(i, x)
-            return self.inner(self._finish(x, total), ctx)
+                taps.append(jnp.where(visible[..., i, None], shifted, 0))
+            return self.inner(self._mixed(x, taps), ctx)
         inner, kept = ctx.cache
         before = parents(kept, ctx.decoding.visible, ctx.decoding.t)
         own = jnp.concatenate([before, x[..., None, :]], -2)
-        total = sum(own[..., i, :] * self._tap(i, x) for i in range(self.taps))
-        out, after = self.inner(self._finish(x, total), ctx.replace(cache=inner))
+        taps = [own[..., i, :] for i in range(self.taps)]
+        out, after = self.inner(self._mixed(x, taps), ctx.replace(cache=inner))
         write = jax.lax.dynamic_update_slice_in_dim
         kept = write(kept, own[..., 1:, :].astype(kept.dtype), 0, axis=x.ndim - 2)
         return out, after.replace(cache=(after.cache, kept))
 
-    def _tap(self, i: int, x: Array) -> Array:
-        return self.kernel[i].astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-
-    def _finish(self, x: Array, total: Array) -> Array:
+    def _mixed(self, x: Array, taps: Sequence[Array]) -> Array:
+        weights = self.kernel.astype(x.dtype)
+        weights = weights.reshape(self.taps, *(1,) * (x.ndim - 1), -1)
+        total = jnp.zeros_like(x)
+        for tap, weight in zip(taps, weights, strict=True):
+            total = total + tap * weight
         activation = ACTIVATIONS[self.activation]
         total = total if activation is None else activation(total)
         return x + total if self.residual else total

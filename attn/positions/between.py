@@ -103,8 +103,8 @@ class Between(Positions):
         s = jax.vmap(jax.vmap(scores))(q, k, of_tokens)
         s = jnp.where(_tainted(bias.bad)[:, None], jnp.nan, s)
         # Without features all scores are 0, and so the bias is what the softmax is of.
-        without = (jnp.zeros((*v.shape[:-1], 0), v.dtype),) * 2
-        return attention(*without, v, score=Dot(), bias=s, **arguments)
+        none = jnp.zeros((*v.shape[:-1], 0), v.dtype)
+        return attention(none, none, v, score=Dot(), bias=s, **arguments)
 
     def scores_of_step(
         self,
@@ -144,7 +144,8 @@ class Between(Positions):
         q, keys = (jnp.moveaxis(x, 1, 2) for x in prepared(score, q, keys))
         seen = jnp.broadcast_to(visible, (*q.shape[:2], visible.shape[-1]))
         s = self.scores_of_step(q, keys, bias, seen)
-        options = arguments | dict(score=Dot(), visible=visible, bias=s)
+        options: dict[str, Any] = dict(score=Dot(), visible=visible, bias=s)
+        options |= arguments
         return over_cache(q[..., :0], k[..., :0, :], v, **options)
 
     def check(self, a: "Attention") -> None:
