@@ -9,6 +9,7 @@ from attn.heads.base import Heads, Separate
 from attn.heads.blocks import BlockHeads
 from attn.heads.differential import Differential, differential
 from attn.heads.exclusive import Exclusive, without_own
+from attn.heads.multi_token import MultiToken
 from attn.heads.talking import TalkingHeads, talking_heads
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Differential",
     "Exclusive",
     "Heads",
+    "MultiToken",
     "Separate",
     "TalkingHeads",
     "differential",
@@ -30,5 +32,6 @@ HEADS = {
     "talking": TalkingHeads,
     "exclusive": Exclusive,
     "blocks": BlockHeads,
+    "multi_token": MultiToken,
 }
 """The classes of this package by name."""

@@ -31,6 +31,9 @@ class Heads:
     """Whether memory is of n² however long a text is."""
     acts: ClassVar[bool] = False
     """Whether a class has an `attend` of its own, in `attention`'s place."""
+    keeps: ClassVar[bool] = False
+    """States that decoding keeps something beside keys and values: there is an `empty_cache`,
+    and `over_cache` takes what is kept as `own`, and returns it after the outputs."""
 
     def __init_subclass__(cls):
         cls.acts = cls.attend is not Heads.attend
@@ -62,6 +65,10 @@ class Heads:
     ) -> Float[Array, "*B N H V"]:
         """Computes the same over cached keys and values, as `kernels.cached.over_cache`."""
         return over_cache(q, k, v, **arguments)
+
+    def empty_cache(self, a: "Attention", shape: tuple[int, int], dtype: Any) -> Any:
+        """Returns what it keeps of (B, T) entries of a cache while decoding."""
+        return None
 
     def of_memory(self) -> "Heads":
         """Returns what heads of attention to another text do."""

@@ -158,10 +158,11 @@ class MultiHeadAttention(nn.Module):
         """Returns room for keys (B, J, K, T) and values (B, J, T, V), T = entries.
 
         With a d_c it is room for the latents (B, T, C). It is the first of two; the second
-        is what positions keep.
+        is what positions keep, or heads, where these keep something.
         """
         a = self.config
-        own = a.positions.empty_cache(a, (batch, entries), dtype)
+        keeper = a.heads if a.heads.keeps else a.positions
+        own = keeper.empty_cache(a, (batch, entries), dtype)
         if a.d_c:
             return jnp.zeros((batch, entries, a.d_c + a.biases + a.d_r), dtype), own
         h_kv = a.heads_of_keys
@@ -335,7 +336,11 @@ class MultiHeadAttention(nn.Module):
             return attend(self.in_attention, q, *kept, ctx, **options), ctx
         if not a.d_c and a.heads.acts:
             over = a.heads.over_cache
-            return over(self.of_heads, q, *kept, ctx=ctx, **options), ctx
+            if not a.heads.keeps:
+                return over(self.of_heads, q, *kept, ctx=ctx, **options), ctx
+            kept, own = ctx.cache
+            out, own = over(self.of_heads, q, *kept, ctx=ctx, own=own, **options)
+            return out, ctx.replace(cache=(kept, own))
         if not a.d_c:
             return over_cache(q, *kept, **options), ctx
         biases = (self.b_k, self.b_v) if a.biases else None

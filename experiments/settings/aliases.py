@@ -55,6 +55,7 @@ HEADS = _by_name(
         "separate with model.h_kv=1": "mqa",
         "talking": "talking_heads",
         "exclusive": "xsa",
+        "multi_token": "mta",
         "blocks": "moba",
     }
 )

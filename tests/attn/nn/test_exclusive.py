@@ -1,4 +1,6 @@
-"""Heads that leave something out: exclusive heads, and blocks that a query picks."""
+"""Heads that leave something out, exclusive heads and blocks that a query picks; and heads that
+mix scores of tokens nearby.
+"""
 
 import functools
 
@@ -8,9 +10,11 @@ import numpy as np
 import pytest
 
 from attn import (
+    ALiBi,
     Context,
     Mask,
     MultiHeadAttention,
+    Rotary,
     ScaledDot,
     Softmax,
     Transformer,
@@ -18,13 +22,14 @@ from attn import (
     config,
 )
 from attn.contract import check_heads
-from attn.heads import BlockHeads, Exclusive, Separate, without_own
+from attn.heads import BlockHeads, Exclusive, MultiToken, Separate, without_own
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
 
 B, N, H, K, V = 2, 11, 2, 4, 3
 D = 6
 BLOCKS = BlockHeads(size=3, count=2)
-BOTH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS])
+MIXED = MultiToken(queries=3, keys=4)
+EACH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS, MIXED])
 
 
 def drawn(*shape, seed=0):
@@ -100,6 +105,49 @@ def test_a_query_sees_the_blocks_that_fit_best(causal):
         np.testing.assert_allclose(out[b, :, h], expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_scores_are_mixed_with_those_of_tokens_nearby(causal):
+    """Two texts in a row, which do not reach each other."""
+    q, k, v = qkv(1)
+    kernel = drawn(H, MIXED.queries, MIXED.keys, seed=5)
+    segments = jnp.array([[1] * 4 + [2] * 7, [1] * N])
+    mask = Mask.segments(segments, segments) & (Mask.causal() if causal else Mask())
+    visible = np.asarray(segments)[:, :, None] == np.asarray(segments)[:, None]
+    visible = visible & (np.tri(N, dtype=bool) if causal else True)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=mask)
+    out = MIXED.attend({"kernel": kernel}, q, k, v, Context(), **arguments)
+    for b, h in np.ndindex(B, H):
+        s = np.asarray(q[b, :, h], np.float64) @ np.asarray(k[b, :, 0], np.float64).T
+        seen = visible[b]
+        mixed = np.zeros((N, N))
+        for i, j in np.ndindex(N, N):
+            for back, tap in np.ndindex(MIXED.queries, MIXED.keys):
+                one, other = i - back, j + tap - MIXED.keys // 2
+                if one < 0 or not 0 <= other < N:
+                    continue
+                if seen[i, one] and seen[i, other] and seen[one, other]:
+                    mixed[i, j] += kernel[h, back, tap] * s[one, other] / np.sqrt(K)
+        weights = np.where(seen, np.exp(mixed), 0)
+        expected = weights @ np.asarray(v[b, :, 0], np.float64)
+        expected /= weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(out[b, :, h], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_kernels_begin_as_plain_attention():
+    q, k, v = qkv()
+    params = MIXED.parameters(jax.random.key(0), config.Attention(D, H, K, V))
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask.causal())
+    out = MIXED.attend(params, q, k, v, CAUSAL, **arguments)
+    np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
+
+
+def test_kernels_need_what_a_cache_keeps():
+    a = config.Attention(D, H, K, V, heads=MIXED, positions=ALiBi())
+    with pytest.raises(ValueError, match="keeps no bias: not with positions=ALiBi"):
+        a.check_alone()
+    config.Attention(D, H, 4, V, heads=MIXED, positions=Rotary()).check_alone()
+
+
 def test_all_blocks_are_plain_attention():
     q, k, v = qkv(1)
     arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask.causal())
@@ -108,7 +156,7 @@ def test_all_blocks_are_plain_attention():
     np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("h_kv", [0, 1])
 def test_one_after_the_other_is_all_at_once(heads, h_kv):
     model, variables = build(heads, h_kv=h_kv)
@@ -119,12 +167,12 @@ def test_one_after_the_other_is_all_at_once(heads, h_kv):
     np.testing.assert_allclose(actual, np.stack(whole, 1), rtol=2e-5, atol=2e-5)
 
 
-@BOTH
+@EACH
 def test_they_meet_the_contract(heads):
     assert not [row for row in check_heads(heads) if not row.ok]
 
 
-@BOTH
+@EACH
 def test_attention_to_another_text_is_plain(heads):
     sizes = dict(N=1, d_model=D, d_ff=D, h=H, d_k=K, d_v=V)
     of = config.Transformer(**sizes, heads=heads)
@@ -133,7 +181,7 @@ def test_attention_to_another_text_is_plain(heads):
     assert (layer.heads, model.config.of_memory().heads) == (heads, Separate())
 
 
-@BOTH
+@EACH
 def test_what_they_cannot_do_is_refused(heads):
     with pytest.raises(ValueError, match="d_c=2 must be 0"):
         config.Attention(D, H, K, V, heads=heads, d_c=2).check_alone()
