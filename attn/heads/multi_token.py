@@ -59,13 +59,16 @@ class MultiToken(Heads):
         v: Float[Array, "B N J V"],
         ctx: Context,
         *,
+        score: Any,
+        normaliser: Any,
         mask: Mask,
         bias: Any = None,
         **arguments: Any,
     ) -> Any:
         """Computes the outputs (B, N, H, V) and, asked for, the weights."""
-        values = dict(mask=mask, bias=bias)
-        values |= {name: arguments[name] for name in ("score", "normaliser")}
+        values: dict[str, Any] = dict(
+            score=score, normaliser=normaliser, mask=mask, bias=bias
+        )
         s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **values), -2, -3)
         visible = dense_mask(mask, q.shape[:1], *s.shape[-2:])
         rows = []
@@ -79,8 +82,8 @@ class MultiToken(Heads):
         s = self._mixed(params, jnp.stack(rows, 2))
         q, k = (x[..., :0] for x in (q, k))
         # Without features all scores are 0, and so the bias is what the softmax is of.
-        options = arguments | dict(score=Dot())
-        return attention(q, k, v, mask=mask, bias=s, **options)
+        values |= dict(score=Dot(), bias=s)
+        return attention(q, k, v, **values, **arguments)
 
     def _mixed(
         self, params: Mapping[str, Array], s: Float[Array, "B H A N M"]
@@ -141,7 +144,9 @@ class MultiToken(Heads):
             last = jnp.broadcast_to(at, (b,))[:, None, None]
             shown = visible & (places[None, None] <= last)
             mask = Mask.dense(shown[:, None])
-            values = dict(score=score, normaliser=normaliser, mask=mask)
+            values: dict[str, Any] = dict(
+                score=score, normaliser=normaliser, mask=mask
+            )
             s = all_heads(scores_of_head, before, *keys, **values)
             s = jnp.moveaxis(s, -2, -3)
             # Of a place a hypothesis sees one entry of n.
