@@ -61,3 +61,6 @@ def sweep_systems():
             "model.decoder_mixing": mixer,
             "model.positions": positions,
         }
+
+
+sweep_systems.question = {"base": "DeltaNet"}
