@@ -467,12 +467,12 @@ class HopsData(TaskPairsData):
     """Symbols that may be nodes."""
     nodes: int = fields.at_least(2, 8, LONGEST // 4)
     """Nodes of a ring, each of which takes two symbols."""
-    steps: int = fields.at_least(1, 4, 2**12)
+    hops: int = fields.at_least(1, 4, 2**12)
     """The most steps of a question."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
-        return (*numbered("h", self.steps + 1)[1:], *numbered("s", self.symbols))
+        return (*numbered("h", self.hops + 1)[1:], *numbered("s", self.symbols))
 
     @property
     def chance(self) -> float:
@@ -499,7 +499,7 @@ class LettersData(TaskPairsData):
 
     corpus: str = fields.one_of(("letters",), "letters")
     symbols: int = fields.at_least(3, 26, 2**16)
-    """Letters."""
+    """Letters that blocks are made of."""
     block: int = fields.at_least(2, 5, LONGEST // 4)
     """Letters of a block."""
 
@@ -529,9 +529,9 @@ class StacksData(TaskPairsData):
 
     corpus: str = fields.one_of(("stacks",), "stacks")
     symbols: int = fields.at_least(1, 16, 2**16)
-    """Items."""
+    """Items that stacks hold."""
     stacks: int = fields.at_least(1, 2, 2**8)
-    """Stacks."""
+    """Stacks that are pushed to and popped from."""
 
     @property
     def alphabet(self) -> tuple[str, ...]:

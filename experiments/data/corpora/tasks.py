@@ -268,14 +268,14 @@ def hops(rng: random.Random, data, split: str) -> Text:
     node, after which the node is asked that is so many steps on. The distance is the number of
     steps.
     """
-    ring = rng.sample(data.alphabet[data.steps :], data.nodes)
+    ring = rng.sample(data.alphabet[data.hops :], data.nodes)
     edges = list(zip(ring, ring[1:] + ring[:1], strict=True))
     rng.shuffle(edges)
     symbols = list(itertools.chain(*edges))
     place_of = {node: place for place, node in enumerate(ring)}
     answers = {}
     for _ in range((data.lengths[split] - len(symbols)) // 2):
-        steps = rng.randint(1, data.steps)
+        steps = rng.randint(1, data.hops)
         node = rng.choice(ring)
         answer = ring[(place_of[node] + steps) % data.nodes]
         symbols += [data.alphabet[steps - 1], node]

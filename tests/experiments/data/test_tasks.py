@@ -31,7 +31,7 @@ SIZES = {
     "first": dict(length=11, test_length=17, symbols=5, markers=3),
     "chomsky": dict(length=12, test_length=17, task="stack_manipulation"),
     "scan": dict(split="length"),
-    "hops": dict(length=20, test_length=31, nodes=5, steps=3, symbols=9),
+    "hops": dict(length=20, test_length=31, nodes=5, hops=3, symbols=9),
     "letters": dict(length=20, test_length=31, block=4, symbols=6),
     "stacks": dict(length=22, test_length=35, stacks=2, symbols=5),
     "listops": dict(length=21, test_length=40, shortest=7, depth=3, arguments=4),
