@@ -149,6 +149,7 @@ def test_a_normaliser_meets_the_contract_in_every_precision(normaliser):
     assert not failures(check_normaliser(normaliser))
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not has_pallas_tpu(), reason="needs JAX 0.10")
 def test_what_tiles_cannot_have_is_no_failure_and_says_why(monkeypatch):
     def of_tiles():

@@ -167,6 +167,7 @@ def test_one_after_the_other_is_all_at_once(heads, h_kv):
     np.testing.assert_allclose(actual, np.stack(whole, 1), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.ci
 @EACH
 def test_they_meet_the_contract(heads):
     assert not [row for row in check_heads(heads) if not row.ok]

@@ -152,6 +152,7 @@ def test_tokens_that_say_nothing_leave_attention_as_it_is(positions):
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.ci
 @BOTH
 def test_it_meets_the_contract(positions):
     failures = [row for row in check_positions(positions) if not row.ok]
