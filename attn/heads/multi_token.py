@@ -144,9 +144,7 @@ class MultiToken(Heads):
             last = jnp.broadcast_to(at, (b,))[:, None, None]
             shown = visible & (places[None, None] <= last)
             mask = Mask.dense(shown[:, None])
-            values: dict[str, Any] = dict(
-                score=score, normaliser=normaliser, mask=mask
-            )
+            values: dict[str, Any] = dict(score=score, normaliser=normaliser, mask=mask)
             s = all_heads(scores_of_head, before, *keys, **values)
             s = jnp.moveaxis(s, -2, -3)
             # Of a place a hypothesis sees one entry of n.
