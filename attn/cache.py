@@ -51,6 +51,15 @@ def kept_visible(
     return for_each_example(one_example, t)(visible, t)
 
 
+def check_keeps_all(ctx: Any, entries: int, why: str) -> None:
+    """Raises ValueError where so many entries of a cache, a ring, are less than a whole text."""
+    whole = ctx.decoding.visible.shape[-1]
+    if entries < whole:
+        raise ValueError(
+            f"{why}, and a ring of {entries} of {whole} entries does not keep all of it"
+        )
+
+
 def ancestors(
     entries: Float[Array, "*B E F"],
     visible: Bool[Array, "*B K T"],

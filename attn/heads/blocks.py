@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.arithmetic import Products
 from attn.attention import attention
+from attn.cache import check_keeps_all
 from attn.context import Context
 from attn.functions.top_k import is_in_top
 from attn.heads.base import Heads, Separate
@@ -78,12 +79,8 @@ class BlockHeads(Heads):
         Raises:
           ValueError: a cache that does not keep the whole text.
         """
-        whole, room = ctx.decoding.visible.shape[-1], k.shape[-1]
-        if room < whole:
-            raise ValueError(
-                f"heads={self} count the blocks of a text, and a ring of {room} of {whole} "
-                "entries does not keep all of it"
-            )
+        room = k.shape[-1]
+        check_keeps_all(ctx, room, f"heads={self} count the blocks of a text")
         hypotheses = ctx.decoding.visible.shape[-2]
         batch = q.shape[:-3]
         of_keys = jnp.broadcast_to(jnp.arange(room) // hypotheses, (*batch, room))

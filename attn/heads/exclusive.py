@@ -96,6 +96,5 @@ def without_own(
     v = jnp.where(jnp.isfinite(v), v, 0)
     share = (y * v).sum(-1, keepdims=True)
     length = (v**2).sum(-1, keepdims=True)
-    # A double where, as the derivative of 0/0 is NaN.
-    share = jnp.where(length == 0, 0, share / jnp.where(length == 0, 1, length))
+    share = share / jnp.where(length == 0, 1, length)
     return (y - share * v).astype(out.dtype)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.arithmetic import Products
 from attn.attention import attention
-from attn.cache import ancestors, write_entries
+from attn.cache import ancestors, check_keeps_all, write_entries
 from attn.context import Context
 from attn.heads.base import Heads, Separate
 from attn.kernels.cached import from_cached, over_cache
@@ -103,7 +103,7 @@ class MultiToken(Heads):
 
     def empty_cache(self, a: "Attention", shape: tuple[int, int], dtype: Any) -> Array:
         """Returns room for the queries (B, T, H·K) of all tokens."""
-        return jnp.zeros((*shape, a.h * (a.d_k + a.d_r)), dtype)
+        return jnp.zeros((*shape, a.h * a.d_k), dtype)
 
     def over_cache(
         self,
@@ -126,11 +126,8 @@ class MultiToken(Heads):
           ValueError: a cache that does not keep the whole text.
         """
         t, whole = ctx.decoding.t, ctx.decoding.visible
-        if k.shape[-1] < whole.shape[-1]:
-            raise ValueError(
-                f"heads={self} mix the scores of neighbours, and a ring of {k.shape[-1]} of "
-                f"{whole.shape[-1]} entries does not keep all"
-            )
+        why = f"heads={self} mix the scores of all neighbours in a text"
+        check_keeps_all(ctx, k.shape[-1], why)
         b, n, h, width = q.shape
         own = write_entries(own, q.reshape(b, n, -1).astype(own.dtype), t)
         visible = jnp.broadcast_to(visible, (b, n, visible.shape[-1]))

@@ -534,11 +534,9 @@ class _Plan:
             counts, order, fixed, moving, arrays = tree.unflatten(refs[: len(leaves)])
             grid = [lax.axis_index(name) for name in ("batch", "heads", "rows")]
             where = _Where(self, by_diagonals, counts, order, *grid)
-            results = refs[len(leaves) :]
             steps = start, step, finish
-            loop = functools.partial(
-                _loop, where, steps, parts, fixed, moving, arrays, results
-            )
+            refs = fixed, moving, arrays, refs[len(leaves) :]
+            loop = functools.partial(_loop, where, steps, parts, *refs)
             pl.run_scoped(loop, *scratch)
 
         arrays = plgpu.kernel(
@@ -643,26 +641,13 @@ class _Where(NamedTuple):
         return self.t * n, inner * m
 
 
-def _loop(
-    where,
-    steps,
-    parts,
-    fixed,
-    moving,
-    arrays,
-    results,
-    kept,
-    kept_barriers,
-    slots,
-    barriers,
-    buffers,
-    sums,
-):
+def _loop(where, steps, parts, fixed, moving, arrays, results, *memory):
     """Goes over a program's blocks, with its memory, and writes what it has of them.
 
     A step has a part of a block's columns.
     """
     start, step, finish = steps
+    kept, kept_barriers, slots, barriers, buffers, sums = memory
     n, m = where.plan.shape
     m //= parts
     slots = _Slots(where, moving, slots, barriers)
@@ -695,7 +680,12 @@ def _loop(
 
     here = at(kept, {}, (where.t * n, 0))
     carry = lax.fori_loop(jnp.int32(0), where.count, one, start(here))
-    for value, buffer in zip(finish(here, carry), buffers, strict=True):
+    _store(where, finish(here, carry), buffers, sums, results)
+
+
+def _store(where, values, buffers, sums, results):
+    """Writes a program's outputs, and those that are added up feature by feature."""
+    for value, buffer in zip(values, buffers, strict=True):
         buffer[...] = value.astype(buffer.dtype)
     plgpu.commit_smem()
     place = where.b, where.h

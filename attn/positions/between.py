@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.attention import attention
-from attn.cache import ancestors, write_entries
+from attn.cache import ancestors, check_keeps_all, write_entries
 from attn.context import Context
 from attn.kernels.cached import from_cached, over_cache
 from attn.positions.base import Positions
@@ -101,7 +101,9 @@ class Between(Positions):
         if not value.causal:
             scores = functools.partial(_of_both_sides, value.scores, self.is_sum)
         s = jax.vmap(jax.vmap(scores))(q, k, of_tokens)
-        s = jnp.where(_tainted(bias.bad)[:, None], jnp.nan, s)
+        # A query that sees a bad token is bad; of one that is hidden nothing is known.
+        tainted = bias.bad[:, :, None] | bias.bad[:, None]
+        s = jnp.where(tainted[:, None], jnp.nan, s)
         # Without features all scores are 0, and so the bias is what the softmax is of.
         none = jnp.zeros((*v.shape[:-1], 0), v.dtype)
         return attention(none, none, v, score=Dot(), bias=s, **arguments)
@@ -134,12 +136,8 @@ class Between(Positions):
         Raises:
           ValueError: a cache that does not keep the whole text.
         """
-        whole = ctx.decoding.visible.shape[-1]
-        if k.shape[-1] < whole:
-            raise ValueError(
-                f"positions={self} read the tokens of a text in its order, which a ring of "
-                f"{k.shape[-1]} of {whole} entries does not keep"
-            )
+        why = f"positions={self} read the tokens of a text in its order"
+        check_keeps_all(ctx, k.shape[-1], why)
         keys, _ = from_cached(k, v)
         q, keys = (jnp.moveaxis(x, 1, 2) for x in prepared(score, q, keys))
         seen = jnp.broadcast_to(visible, (*q.shape[:2], visible.shape[-1]))
@@ -199,10 +197,3 @@ def _of_both_sides(
     behind = jnp.flip(scores(*flipped), (0, 1))
     place = jnp.arange(len(q))
     return jnp.where(place[:, None] >= place[None], scores(q, k, of_tokens), behind)
-
-
-def _tainted(bad: Bool[Array, "B N"]) -> Bool[Array, "B N N"]:
-    """Tells of each pair whether one of the two, or a token between them, is bad."""
-    count = jnp.cumsum(bad, -1)
-    between = jnp.abs(count[:, :, None] - count[:, None])
-    return (between > 0) | bad[:, :, None] | bad[:, None]

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn.arguments import checked
 from attn.arithmetic import Products
 from attn.attention import attention
+from attn.cache import check_keeps_all
 from attn.context import Context
 from attn.kernels.cached import from_cached
 from attn.kernels.reference import all_heads, scores_of_head
@@ -194,12 +195,8 @@ class CoPE(Positions):
         Raises:
           ValueError: a cache that does not keep the whole text.
         """
-        whole = ctx.decoding.visible.shape[-1]
-        if k.shape[-1] < whole:
-            raise ValueError(
-                f"positions={self} count the keys of a text in its order, which a ring of "
-                f"{k.shape[-1]} of {whole} entries does not keep"
-            )
+        why = f"positions={self} count the keys of a text in its order"
+        check_keeps_all(ctx, k.shape[-1], why)
         # Hidden entries count nothing, so the last one is as good a place as its own.
         last = jnp.full(q.shape[-3], k.shape[-1] - 1)
         mask = Mask.dense(visible[..., None, :, :])

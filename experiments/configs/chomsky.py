@@ -14,32 +14,17 @@ A language model of two layers, width 64; read the accuracy and, in
 `accuracy_by` distance, accuracy by the length of what is read.
 """
 
-from experiments.configs import tasks
+from attn import POSITIONS
+from experiments.configs import groups, tasks
 from experiments.settings.tasks import HIERARCHY
 
-POSITIONS = (
-    "none",
-    "sinusoidal",
-    "learned",
-    "randomised",
-    "rotary",
-    "alibi",
-    "t5",
-    "relative",
-    "kerple",
-    "fire",
-    "forget",
-    "cope",
-    "path",
-    "wall",
+SYSTEMS = (
+    "attention, rotary",
+    "LSTM",
+    "DeltaNet, β to 2",
+    "Kimi, β to 2",
+    "Mamba-2",
 )
-SYSTEMS = {
-    "attention, rotary": ("attention", "rotary"),
-    "LSTM": ("recurrence(cell=lstm)", "none"),
-    "DeltaNet, β to 2": ("deltanet(beta_max=2)", "none"),
-    "Kimi, β to 2": ("kda(beta_max=2)", "none"),
-    "Mamba-2": ("mamba2", "none"),
-}
 
 
 def get_config(task="parity_check"):
@@ -58,9 +43,7 @@ def sweep_positions():
 
 
 def sweep_systems():
-    for label, (mixer, positions) in SYSTEMS.items():
-        yield {
-            "label": label,
-            "model.decoder_mixing": mixer,
-            "model.positions": positions,
-        }
+    """What mixes positions, as in groups.py."""
+    for point in groups.sweep_systems():
+        if point["label"] in SYSTEMS:
+            yield point

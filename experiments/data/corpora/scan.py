@@ -87,10 +87,3 @@ def is_of_a_phrase(name: str) -> bool:
 def _holds(command: str, phrase: str) -> bool:
     # "turn left" is a phrase by itself, and no part of "turn opposite left".
     return f" {phrase} " in f" {command} "
-
-
-def vocabulary() -> tuple[str, ...]:
-    """Returns the words of commands and actions."""
-    words = {word for command in commands() for word in command.split()}
-    actions = {action for found in commands().values() for action in found}
-    return (*sorted(words), *sorted(actions))

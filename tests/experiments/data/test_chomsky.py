@@ -108,6 +108,11 @@ LENGTHS_OF_ITS_OWN = {
 }
 
 
+def test_settings_name_all_tasks():
+    assert [*MAKERS] == [*HIERARCHY] and set(MAKERS) == set(ORACLES)
+    assert len(MAKERS) == 15
+
+
 @pytest.mark.parametrize("task", MAKERS)
 def test_an_oracle_solves_texts_of_every_length(task):
     rng = random.Random(task)
