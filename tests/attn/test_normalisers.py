@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 import attn
 from attn import Mask, inspect
 from attn.contract import check_normaliser
+from attn.functions.top_k import is_in_top
 from attn.normalisers import TopK, normaliser_init
 from tests.attn import oracle
 from tests.attn.cases import MASKS, B, H, K, M, N, V
@@ -395,3 +396,19 @@ def test_parameters_of_a_normaliser_are_the_modules():
     assert jnp.abs(gradient["delta"]).min() > 0
     with pytest.raises(ValueError, match="parameters are of another normaliser"):
         module("sink").apply(variables, x, ctx)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 20])
+def test_the_greatest_scores_are_those_of_a_stable_sort(k):
+    """Of equal ones the first, 0 and −0 among them; NaN is the greatest of all."""
+    draw = np.random.default_rng(k)
+    s = draw.normal(size=(200, 9)).round(1).astype(np.float32)
+    for value, share in ((-np.inf, 0.2), (np.inf, 0.05), (-0.0, 0.1), (0.0, 0.1)):
+        s[draw.random(s.shape) < share] = value
+    chosen = np.asarray(is_in_top(jnp.asarray(s), k))
+    order = np.argsort(-s, axis=-1, kind="stable")[:, :k]
+    expected = np.zeros_like(chosen)
+    np.put_along_axis(expected, order, True, -1)
+    np.testing.assert_array_equal(chosen, expected)
+    with_nan = jnp.asarray([[1.0, -jnp.nan, 3.0, 2.0]])
+    assert is_in_top(with_nan, 1).tolist() == [[False, True, False, False]]
