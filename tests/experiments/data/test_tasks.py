@@ -262,11 +262,15 @@ def test_listops_are_what_their_names_say():
             return sum(middle) // 2
         return {"[MIN": min, "[MAX": max, "[SM": lambda x: sum(x) % 10}[symbol](values)
 
+    deepest = 0
     for split, longest in (("train", 21), ("test", 40)):
         for symbols, (label,) in read(source_of("listops"), split):
             assert 7 <= len(symbols) <= longest
             assert symbols[0] in ("[MIN", "[MAX", "[MED", "[SM")
             assert str(solved(list(symbols))) == label
+            steps = [("[" in symbol) - (symbol == "]") for symbol in symbols]
+            deepest = max(deepest, *itertools.accumulate(steps))
+    assert deepest == SIZES["listops"]["depth"]
     # The published example (Nangia and Bowman 2018, figure 1).
     example = "[MAX 2 9 [MIN 4 7 ] 0 ]".split()
     assert solved(example) == 9
