@@ -521,12 +521,12 @@ def _checked(field, value, key):
 
 def _chosen(field, choices, value, key):
     """Returns what a text, or a class, stands for: of a model the value, otherwise the text."""
-    if value in field.metadata["others"]:
-        return value
     require(
         isinstance(value, str | type),
         f"{key}={shown(value)} must be str, not {type(value).__name__}",
     )
+    if value in field.metadata["others"]:
+        return value
     # A class may refuse its options only when the value is made.
     made = choices.value(value, key)
     return made if "choice" in field.metadata else choices.parse(value, key).text

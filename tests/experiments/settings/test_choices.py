@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
 import attn
@@ -146,6 +147,12 @@ def test_an_option_with_that_name_need_not_be_a_score(tmp_path):
 def test_a_score_inside_is_checked_too(text, message):
     with pytest.raises(SettingsError, match=f"^model.score=.*{message}"):
         resolve({}, {"model.score": text})
+
+
+@pytest.mark.parametrize("setting", ["model.normaliser", "evaluation.metric"])
+def test_an_array_is_no_choice(setting):
+    with pytest.raises(SettingsError, match=rf"^{setting}=.*must be str, not ndarray"):
+        resolve({}, {setting: np.eye(3)})
 
 
 def test_a_class_of_the_library_is_its_name():
