@@ -153,7 +153,8 @@ def ending(settings, prepared, result, metrics):
         ways[split] = f"on {count} sentences"
         if test:
             ways[split] = search_text(settings, settings.evaluation.beam, count, count)
-    test = test or f"perplexity {result['test_perplexity']:.3f}"
+    of_test = {m.key: result.get(f"test_{m.key}") for m in of["validation"]}
+    test = test or summary(of_test, of["validation"])
     yield (
         f"\ntest, {ways['test']}: {test}; validation {validation}; "
         f"{result['parameters']:,} parameters"

@@ -10,7 +10,8 @@
 The first trains on German CLDR phrases, in half a minute on one CPU core; the second writes
 some of its own. The third reads FILE in DIR, a text a line, and holds out its last 1,000
 lines: 500 for validation, 500 for the test. Lines of more than data.max_length tokens are
-cut into parts. Perplexity is per token, so it compares models of one vocabulary alone.
+cut into parts; with data.lines=stream lines are one text. Perplexity is per token, so it
+compares models of one vocabulary alone; bits per character compare all.
 """
 
 from attn import POSITIONS

@@ -25,10 +25,12 @@ from experiments.data.corpora import BLOCK, LONGEST, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.gold_alignments import Links
 from experiments.data.lines import decode
 from experiments.data.vocabulary import (
+    OF_THE_TEXT,
     Labels,
     Vocabulary,
+    kept_vocabulary,
+    made_vocabulary,
     symbol_vocabulary,
-    train_vocabulary,
 )
 from experiments.settings import Data, Settings
 from experiments.settings.fields import cut as cut_text
@@ -131,7 +133,7 @@ def prepare(
     data: Data,
     say: Callable[[str], None] | None = None,
 ) -> Dataset:
-    """Returns the corpus of `data`, with a vocabulary trained on its training pairs alone.
+    """Returns the corpus of `data`, with a vocabulary made of its training pairs alone.
 
     All files that are kept of it are compared with their checksums, which takes less than
     the hash of its text does. `say`, or stderr, gets a line where one is damaged,
@@ -140,7 +142,8 @@ def prepare(
     Raises:
       CorpusError: the corpus cannot be read, no training pair is short enough, a held-out
         sentence is longer than LONGEST, or the disk has no room.
-      VocabularyError: the text does not support the size of the vocabulary.
+      VocabularyError: the text does not support the size of the vocabulary, or
+        data.vocabulary names none.
     """
     say = say or functools.partial(print, file=sys.stderr, flush=True)
     source = corpora.open(data)
@@ -155,6 +158,7 @@ def prepare(
         # Another version may make other tokens of the same text.
         sentencepiece.__version__,
         *(["labels"] if data.asked.targets == "labels" else []),
+        *_of_vocabulary(data),
     )
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     directory = machine.cache() / "corpora" / name
@@ -174,6 +178,14 @@ def prepare(
             "that has it"
         ) from None
     return load(directory)
+
+
+def _of_vocabulary(data) -> list[str]:
+    """Returns what sets the vocabulary of `data` apart from the one that is trained."""
+    kind = data.vocabulary
+    if kind == OF_THE_TEXT[0]:
+        return []
+    return [kind if kind in OF_THE_TEXT else Vocabulary(kept_vocabulary(kind)).digest]
 
 
 def load(directory: Path) -> Dataset:
@@ -204,11 +216,13 @@ def _load_heldout(about, split, sides):
     text = Pairs(*about["heldout"][split])
     if about["cut"]:
         ids = []
-        for line in sides[1].encode(text.target):
-            ids += _parts(line, about["cut"])
         # The text too is in parts, so that ids and text have the same sentences.
-        parts = sides[1].decode(ids)
-        return Heldout(Pairs(parts, parts), Encoded(ids, ids))
+        texts = []
+        for line in sides[1].encode(text.target):
+            parts = _parts(line, about["cut"])
+            ids += parts
+            texts += sides[1].decode_parts(parts)
+        return Heldout(Pairs(texts, texts), Encoded(ids, ids))
     pairs = zip(sides, text, strict=True)
     ids = Encoded(*[vocabulary.encode(side) for vocabulary, side in pairs])
     if split != "test":
@@ -258,13 +272,15 @@ def _fill(source, data, directory):
     survey = _survey(source, text_files)
     has_labels = data.asked.targets == "labels"
     labels = _labels(source, text_files[1]) if has_labels else []
-    if source.symbols is None:
+    if source.symbols is not None:
+        model = symbol_vocabulary(source.symbols)
+    elif data.vocabulary not in OF_THE_TEXT:
+        model = kept_vocabulary(data.vocabulary)
+    else:
         sentences = [*survey.sample.source]
         if not has_labels:
             sentences += survey.sample.target
-        model = train_vocabulary(sentences, data.vocabulary_size)
-    else:
-        model = symbol_vocabulary(source.symbols)
+        model = made_vocabulary(data.vocabulary, sentences, data.vocabulary_size)
     vocabulary = Vocabulary(model)
     sides = (vocabulary, Labels(labels) if has_labels else vocabulary)
     # A part needs room for its end mark.

@@ -1,4 +1,6 @@
-"""The vocabulary: tokens shared by both languages (sentencepiece BPE), trained within the run.
+"""The vocabulary: tokens that both languages share, a model of sentencepiece.
+
+It is trained within the run (BPE), holds the text's characters, or is another model's.
 
 Text is not normalised, and a character outside the vocabulary is spelled in bytes, so that
 decoding gives back what was encoded. Digits go in pairs, 1970 as 19 70, and join nothing
@@ -10,6 +12,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import sentencepiece
@@ -24,9 +27,67 @@ spelled in bytes, it never occurs."""
 
 PAIRS_OF_DIGITS = [f"{i:02d}" for i in range(100)]
 
+BLANK = "▁"
+"""How sentencepiece writes a blank."""
+
+BYTES = 256
+"""The tokens that spell what is no token."""
+
+
+OF_THE_TEXT = ("bpe", "characters")
+"""The vocabularies that are made of the training text."""
+
+FILE = "vocabulary.model"
+"""The file of a trial's directory that has its vocabulary."""
+
 
 class VocabularyError(UserError):
-    """Raised for a vocabulary size that the text cannot support; it names one that it can."""
+    """Raised for a size that the text cannot support, naming one that it can, and for a file
+    that is no vocabulary."""
+
+
+def made_vocabulary(kind: str, sentences: Iterable[str], size: int) -> bytes:
+    """Returns the vocabulary `kind`, one of OF_THE_TEXT, of some sentences.
+
+    Raises VocabularyError as `train_vocabulary` and `character_vocabulary` do.
+    """
+    if kind == "characters":
+        return character_vocabulary(sentences, size)
+    return train_vocabulary(sentences, size)
+
+
+def kept_vocabulary(place: str) -> bytes:
+    """Returns the vocabulary of a trial's directory, or of a file of sentencepiece.
+
+    Raises:
+      VocabularyError: there is none, or its control tokens have other ids.
+    """
+    path = Path(place)
+    path = path / FILE if path.is_dir() else path
+    named = f"data.vocabulary={place}"
+    try:
+        model = path.read_bytes()
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except OSError as error:
+        raise VocabularyError(
+            f"{named}: {path} cannot be read ({error.strerror}); give a trained model's "
+            f"directory, a file of sentencepiece, or {' or '.join(OF_THE_TEXT)}"
+        ) from None
+    except RuntimeError:
+        raise VocabularyError(f"{named}: {path} is no model of sentencepiece") from None
+    found = (
+        processor.pad_id(),
+        processor.bos_id(),
+        processor.eos_id(),
+        processor.unk_id(),
+    )
+    if found != (PAD, BOS, EOS, UNK):
+        raise VocabularyError(
+            f"{named}: padding, begin, end and unknown are its ids {found}, which must be "
+            f"{(PAD, BOS, EOS, UNK)}; train it with --pad_id={PAD} --bos_id={BOS} "
+            f"--eos_id={EOS} --unk_id={UNK}"
+        )
+    return model
 
 
 def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
@@ -46,6 +107,28 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> bytes:
         raise VocabularyError(_complaint(size, str(error))) from None
 
 
+def character_vocabulary(sentences: Iterable[str], most: int) -> bytes:
+    """Returns a sentencepiece model of single characters, the most frequent ones if too many.
+
+    Others are spelled in bytes. It has `most` tokens or fewer; one of them begins each text.
+
+    Raises:
+      VocabularyError: there is no text, or no room for any character.
+    """
+    if not any(sentences := list(sentences)):
+        raise VocabularyError("no text to take the characters of")
+    smallest = UNK + 1 + BYTES
+    if most <= smallest:
+        raise VocabularyError(
+            f"data.vocabulary_size={most} has no room for characters beside {smallest} control "
+            "tokens and single bytes"
+        )
+    of_characters = dict(
+        model_type="char", character_coverage=1.0, user_defined_symbols=[]
+    )
+    return _train(sentences, most, hard_vocab_limit=False, **of_characters)
+
+
 def fitting_vocabulary(sentences: Sequence[str], most: int) -> bytes:
     """Returns a sentencepiece model of `most` tokens, or of as many as the text has.
 
@@ -60,21 +143,23 @@ def fitting_vocabulary(sentences: Sequence[str], most: int) -> bytes:
 def _train(sentences, size, **options) -> bytes:
     # By default sentencepiece would write two files of its own.
     model = io.BytesIO()
+    of_bpe = dict(
+        model_type="bpe",
+        # Else BPE would learn frequent numbers, such as years, as tokens.
+        split_digits=True,
+        user_defined_symbols=PAIRS_OF_DIGITS,
+        # Rarer characters are spelled in bytes and cost no token.
+        character_coverage=0.99999,
+    )
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
         model_writer=model,
-        model_type="bpe",
         vocab_size=size,
         pad_id=PAD,
         bos_id=BOS,
         eos_id=EOS,
         unk_id=UNK,
         byte_fallback=True,
-        # Else BPE would learn frequent numbers, such as years, as tokens.
-        split_digits=True,
-        user_defined_symbols=PAIRS_OF_DIGITS,
-        # Rarer characters are spelled in bytes and cost no token.
-        character_coverage=0.99999,
         # Sentencepiece's default would change characters and drop spaces.
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
@@ -83,7 +168,7 @@ def _train(sentences, size, **options) -> bytes:
         num_threads=1,
         # Its log would stand among our own lines; what goes wrong is raised.
         minloglevel=3,
-        **options,
+        **of_bpe | options,
     )
     return model.getvalue()
 
@@ -104,7 +189,7 @@ def symbol_vocabulary(symbols: Sequence[str]) -> bytes:
         eos_id=EOS,
         unk_id=UNK,
         # It has the first free id so, whatever the symbols are; ▁ marks a word's start.
-        user_defined_symbols=["▁" + NOTHING],
+        user_defined_symbols=[BLANK + NOTHING],
         normalization_rule_name="identity",
         minloglevel=3,
     )
@@ -172,6 +257,16 @@ class Vocabulary:
         rows = [_before_eos(row) for row in ids]
         # Of no rows sentencepiece would make one empty sentence.
         return self._processor.decode(rows, num_threads=1) if rows else []
+
+    def decode_parts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Returns the text of each part of one sentence; together they are the sentence.
+
+        A character whose bytes two parts share is lost to both.
+        """
+        # At a sentence's beginning a blank is no text, but a word's mark.
+        blank = self._processor.piece_to_id(BLANK)
+        before = [] if blank == UNK else [blank]
+        return self.decode([*ids[:1], *([*before, *part] for part in ids[1:])])
 
     def is_byte(self, i: int) -> bool:
         """Returns whether token i is one byte of a character that has no token."""

@@ -18,6 +18,7 @@ from experiments.evaluation.answers import accuracy_by, choose, choose_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
+    BITS_PER_CHARACTER,
     ENTROPY,
     FIRST_TOKEN_MASS,
     METRICS,
@@ -157,10 +158,10 @@ class Evaluator:
         The loss is over the whole set, from its `losses`; other scores are of the texts of
         the first evaluation.sentences, translations by greedy search.
         """
-        scores = {lane: self._loss(losses, lane) for lane in chosen}
+        heldout = self.prepared.validation
+        scores = {lane: self._loss(losses, lane, heldout) for lane in chosen}
         if not self.objective.writes:
             return scores
-        heldout = self.prepared.validation
         # Lanes search together, so all translate as many as the one that asks for most.
         most = max(settings.evaluation.sentences for settings in chosen.values())
         pairs = Encoded(*(side[:most] for side in heldout.ids))
@@ -207,12 +208,17 @@ class Evaluator:
                         trial, replaced, its_losses, scores[lane].texts
                     )
         results = []
+        on_validation = {m.key for m in METRICS if m.split == "validation"}
         for trial in trials:
             scores = beside[trial.lane]
             chosen = scores[trial.settings.evaluation.weights]
-            of_loss = self.objective.loss_metric
+            of_validation = {
+                key: score
+                for key, score in chosen["validation"].items()
+                if key in on_validation
+            }
             result = dict(
-                **{of_loss: chosen["validation"][of_loss]},
+                **of_validation,
                 **chosen["test"],
                 **of_attention[trial.lane],
                 beside=scores,
@@ -244,18 +250,18 @@ class Evaluator:
     def _score(self, states, losses, trials) -> dict[int, HeldoutScores]:
         """Scores the states of these trials' lanes on both held-out sets."""
         test = self.prepared.test
+        validation = self.prepared.validation
         if not self.objective.writes:
             of_test = self.losses(states, test)
             return {
                 trial.lane: HeldoutScores(
-                    self._loss(losses, trial.lane),
-                    self._loss(of_test, trial.lane, "test_"),
+                    self._loss(losses, trial.lane, validation),
+                    self._loss(of_test, trial.lane, test, "test_"),
                     # It reads the text itself, so its attention is that over the text.
                     test.text.target,
                 )
                 for trial in trials
             }
-        validation = self.prepared.validation
         lanes = [trial.lane for trial in trials]
         search = self.functions.search
         for_validation = self._translate(states, search, validation.ids, lanes)
@@ -269,7 +275,7 @@ class Evaluator:
             ours = _texts(trial.settings, for_test[lane], test.text)
             of_test = corpus_scores(ours, metrics)
             scores[lane] = HeldoutScores(
-                self._loss(losses, lane) | of_validation,
+                self._loss(losses, lane, validation) | of_validation,
                 of_test,
                 for_test[lane],
             )
@@ -280,10 +286,18 @@ class Evaluator:
         (metric,) = [m for m in METRICS if m.key == self.objective.loss_metric]
         return metric
 
-    def _loss(self, losses, lane, prefix=""):
-        """Returns {name: score} of a lane's losses."""
+    def _loss(self, losses, lane, heldout, prefix=""):
+        """Returns {name: score} of a lane's losses on a held-out set."""
         name = self.objective.loss_metric
-        return {f"{prefix}{name}": float(LOSSES[name](*losses)[lane])}
+        scores = {name: LOSSES[name](*losses)}
+        if self._counts_characters:
+            bits = BITS_PER_CHARACTER
+            scores[bits.key] = bits.of_losses(losses[0], heldout.text.target)
+        return {f"{prefix}{name}": float(score[lane]) for name, score in scores.items()}
+
+    @property
+    def _counts_characters(self):
+        return BITS_PER_CHARACTER.key in self.objective.metrics
 
     def _translate(self, states, search, pairs: Encoded, lanes):
         """Returns {lane: the text for each source} for each of `lanes`."""
@@ -397,6 +411,10 @@ class Evaluator:
             of_tokens: tokens.astype(np.int32),
             "validation_source": _lengths(self.prepared.validation),
         }
+        if self._counts_characters:
+            name = BITS_PER_CHARACTER.arrays[1]
+            texts = self.prepared.validation.text.target
+            arrays[name] = np.array([len(text) for text in texts], np.int32)
         if self.objective.writes:
             test = self.prepared.test
             arrays["test_source"] = _lengths(test)

@@ -6,6 +6,7 @@ S sentences, k numbers that a sentence contributes. To add a metric, write a sub
 
 import collections
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -195,6 +196,34 @@ class CrossEntropy(Metric):
     def of_sums(self, sums, sentences):
         """Computes Σ nll / Σ labels."""
         return sums[..., 0] / sums[..., 1]
+
+
+class BitsPerCharacter(Metric):
+    """Σ −log2 p of all tokens, over the characters of the text.
+
+    End marks are predicted, and are no characters. As it is no token's, models of different
+    vocabularies have one scale.
+    """
+
+    key = "bits_per_character"
+    heading = "bits per character"
+    split = "validation"
+    higher_is_better = False
+    decimals = difference_decimals = 3
+    link = ROOT
+    columns = 2
+    stored_as = ("validation_nll", "validation_characters")
+
+    def of_sums(self, sums, sentences):
+        """Computes Σ nll / (ln 2 · Σ characters)."""
+        return sums[..., 0] / (math.log(2) * sums[..., 1])
+
+    def of_losses(self, nll: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        """Returns the scores (L,) of L lanes from −log p (L, S) of S texts, in nats."""
+        characters = sum(map(len, texts))
+        return self.of_sums(
+            np.stack([nll.sum(-1), np.full(len(nll), characters)], -1), 0
+        )
 
 
 ORDERS = 4
@@ -534,6 +563,7 @@ class Entropy(Metric):
 
 PERPLEXITY = Perplexity()
 CROSS_ENTROPY = CrossEntropy()
+BITS_PER_CHARACTER = BitsPerCharacter()
 BLEU = Bleu()
 """What reports need of BLEU: sums over sentences know of no tokenizer."""
 CHRF = Chrf()
@@ -547,7 +577,16 @@ ENTROPY = Entropy()
 OF_ATTENTION = (ALIGNMENT_ERROR, FIRST_TOKEN_MASS, ENTROPY)
 """What is measured of attention, in tables beside the metrics, where there is any."""
 
-METRICS = (PERPLEXITY, CROSS_ENTROPY, BLEU, CHRF, EXACT_MATCH, ACCURACY, MACRO_F1)
+METRICS = (
+    PERPLEXITY,
+    BITS_PER_CHARACTER,
+    CROSS_ENTROPY,
+    BLEU,
+    CHRF,
+    EXACT_MATCH,
+    ACCURACY,
+    MACRO_F1,
+)
 """The metrics that rows of a table are compared by, in the table's order."""
 
 

@@ -135,6 +135,7 @@ class Continue(Objective):
     """Models each token of a text after all before it."""
 
     models = ("language",)
+    metrics = ("bits_per_character",)
 
     def call(self, function, first, source, target, contexts, **options):
         return function(first, target, contexts[1], **options)

@@ -8,7 +8,6 @@ from experiments.evaluation.metrics import (
     ALIGNMENT_ERROR,
     FIRST_TOKEN_MASS,
     OF_ATTENTION,
-    PERPLEXITY,
     Metric,
 )
 from experiments.report.cells import (
@@ -283,12 +282,13 @@ def _metrics_note(results, rows):
     finished = results.with_status("finished")
     if not finished:
         return ""
-    validation = [m.name for m in results.metrics if m.split == "validation"]
+    validation = [m for m in results.metrics if m.split == "validation"]
     test = [m.name for m in results.metrics if m.split == "test"]
     parts = []
-    if validation:
-        unit = ", per token" if PERPLEXITY in results.metrics else ""
-        parts.append(f"{listed(validation)}: validation{unit}")
+    for per_token, unit in ((True, ", per token"), (False, "")):
+        names = [m.name for m in validation if m.per_token == per_token]
+        if names:
+            parts.append(f"{listed(names)}: validation{unit}")
     if test:
         # Old runs may lack the number, and runs on several corpora have several.
         count = _distinct(trial.result.get("test_sentences") for trial in finished)

@@ -35,6 +35,7 @@ NUMBERS = (
     "bleu_detokenized",
     *(metric.key for metric in OF_ATTENTION),
     "test_perplexity",
+    "test_bits_per_character",
     "steps",
     "seconds",
     "tokens_per_second",

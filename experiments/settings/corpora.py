@@ -21,8 +21,13 @@ SMALLEST_VOCABULARY = 361
 class LanguageData(Data):
     """Holds the settings of natural language, whose vocabulary is trained on its text."""
 
+    vocabulary: str = fields.path("bpe")
+    """Where the tokens come from, which both languages share. bpe: trained on the training
+    text; characters: each of its characters; or a file of sentencepiece, or a trained model's
+    directory."""
     vocabulary_size: int = fields.at_least(SMALLEST_VOCABULARY, 800, 10**6)
-    """Tokens of the vocabulary, which both languages share."""
+    """Tokens of a trained vocabulary, the most that one of characters may have, and a guess
+    where it is another model's."""
     max_length: int = fields.at_least(2, 48, 2**20)
     """Longest sentence, in tokens with the end mark. Training pairs with a longer side are
     dropped and counted; corpus=text cuts longer lines into parts."""
@@ -225,6 +230,9 @@ class TextData(WrittenData):
     heldout: int = fields.at_least(1, 500, 10**6)
     """Lines held out for validation, and as many for the test, from the end of the file,
     where all three are the same file."""
+    lines: str = fields.one_of(("texts", "stream"), "texts")
+    """What lines are. texts: each is a text by itself; stream: all are one text, in which ↵
+    stands for a line's end, and parts of data.max_length tokens go on from line to line."""
 
     asked: ClassVar[Objective] = Continue()
 
@@ -322,10 +330,21 @@ class OutsideData(RealData):
         own = getattr(cls, "objective", "translate")
         return OBJECTIVES.value(own, f"data.corpus={self.corpus}: objective")
 
+    def check(self) -> None:
+        super().check()
+        require(
+            self.vocabulary == "bpe" or not self._has_symbols,
+            f"data.vocabulary={self.vocabulary} does not apply: data.corpus={self.corpus} has "
+            "symbols, which are its vocabulary",
+        )
+
     @property
     def has_set_vocabulary(self) -> bool:
-        has_symbols = hasattr(self.source_choice.cls, "symbols")
-        return super().has_set_vocabulary and not has_symbols
+        return super().has_set_vocabulary and not self._has_symbols
+
+    @property
+    def _has_symbols(self):
+        return hasattr(self.source_choice.cls, "symbols")
 
 
 CORPORA = {

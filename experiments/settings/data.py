@@ -33,6 +33,11 @@ class Data:
         return "stop"
 
     @property
+    def vocabulary(self) -> str:
+        """Where the vocabulary comes from; a setting of natural language."""
+        return "bpe"
+
+    @property
     def language(self) -> str:
         """The language of the target, as "de" or "zh_Hans"; "" where it has none."""
         return ""
@@ -40,7 +45,7 @@ class Data:
     @property
     def has_set_vocabulary(self) -> bool:
         """Whether the numbers of tokens and labels are set; else the corpus decides them."""
-        return self.asked.targets != "labels"
+        return self.asked.targets != "labels" and self.vocabulary == "bpe"
 
     @property
     def labels(self) -> int:

@@ -57,6 +57,15 @@ def directory(default):
     )
 
 
+def path(default):
+    """Returns a field for a path that a file system can hold, or a word in its place."""
+    return field(
+        default,
+        "a path without control characters, its names of 1 to 255 bytes",
+        lambda value: bool(value) and _is_path(value),
+    )
+
+
 def name(default):
     """Returns a field for a part of a file's name, which leads into no other folder."""
     return field(

@@ -97,9 +97,7 @@ def _reasons(settings, step):
     """Says why something is unknown of such trials."""
     data = settings.data
     if not data.has_set_vocabulary:
-        return (
-            f"the number of symbols of data.corpus={data.corpus} before it is read",
-        )
+        return (f"the number of tokens of data.corpus={data.corpus} before it is read",)
     reasons = []
     parts = ", ".join(part.name for part in settings.outside(["model"]))
     if step is None:

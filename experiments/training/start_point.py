@@ -129,7 +129,7 @@ def _initialise(workdir, fresh, settings, prepared):
     if theirs != ours:
         raise WorkdirError(
             f"--init_from={workdir} has another vocabulary: {theirs}, and {ours} here; "
-            "its weights mean other tokens"
+            f"its weights mean other tokens; data.vocabulary={workdir} is its own"
         )
     # The directory may be another person's: code that it names is not run unasked.
     other = resolve(config, trusted=False)

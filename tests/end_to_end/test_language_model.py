@@ -8,6 +8,7 @@ from attn import Context, Mask
 from experiments.data import dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
+from experiments.evaluation.metrics import BITS_PER_CHARACTER
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.inference import Sampler, Translator
 from experiments.report.trial_files import read_results
@@ -15,6 +16,7 @@ from experiments.report.trial_outputs import read_sentences
 from experiments.report.write import write_report
 from experiments.settings import SettingsError
 from experiments.training import loop
+from experiments.training.start_point import StartPoint
 from experiments.trial.lanes import Lanes, over_lanes
 from experiments.trial.program import (
     build_model,
@@ -99,6 +101,80 @@ def test_perplexity_is_that_of_every_piece_after_all_before(trained, folder):
     assert perplexity(*losses)[0] == pytest.approx(expected, rel=1e-4)
 
 
+def test_bits_are_of_the_characters(trained):
+    _, own, result = trained
+    validation = dataset.prepare(own.data).validation
+    characters = sum(map(len, validation.text.target))
+    tokens = sum(len(ids) + 1 for ids in validation.ids.target)
+    bits = np.log2(result["perplexity"]) * tokens / characters
+    assert result["bits_per_character"] == pytest.approx(bits, rel=1e-6)
+    test = dataset.prepare(own.data).test
+    tokens = sum(len(ids) + 1 for ids in test.ids.target)
+    bits = np.log2(result["test_perplexity"]) * tokens / sum(map(len, test.text.target))
+    assert result["test_bits_per_character"] == pytest.approx(bits, rel=1e-6)
+
+
+@pytest.mark.ci
+def test_bits_are_of_the_same_text_whatever_the_vocabulary(folder, tmp_path):
+    for name in ("bpe", "characters"):
+        own = settings(folder, data__vocabulary=name)
+        result = loop.run(own, dataset.prepare(own.data), tmp_path / name)
+        sentences = read_sentences(read_results(tmp_path / name).trials[0])
+        counted = BITS_PER_CHARACTER.statistics(sentences).sum(0)
+        bits = BITS_PER_CHARACTER.of_sums(counted, 1)
+        assert result["bits_per_character"] == pytest.approx(bits, rel=1e-6)
+        written = write_report(tmp_path / name).markdown.read_text("utf-8")
+        assert "; bits per character: validation" in written
+
+
+@pytest.mark.ci
+def test_more_text_goes_on_in_the_vocabulary_of_before(trained, tmp_path):
+    donor = trained[0]
+    (tmp_path / "all.txt").write_text("\n".join(f"so {line}" for line in LINES))
+    own = settings(tmp_path, data__vocabulary=str(donor), training__steps=4)
+    corpus = dataset.prepare(own.data)
+    assert (
+        corpus.vocabulary().digest
+        == dataset.prepare(trained[1].data).vocabulary().digest
+    )
+    begun = loop.run(
+        own, corpus, tmp_path / "begun", start=StartPoint(init_from=str(donor))
+    )
+    fresh = loop.run(own, corpus, tmp_path / "fresh")
+    assert begun["perplexity"] < 0.5 * fresh["perplexity"]
+
+
+def test_a_stream_goes_on_from_line_to_line(folder):
+    own = settings(folder, data__lines="stream", data__vocabulary="characters")
+    corpus = dataset.prepare(own.data)
+    text = "".join(line + "↵" for line in LINES[360:380])
+    # Each text has a token for its beginning, which is no character.
+    assert "".join(corpus.validation.text.target) == text
+    lengths = [len(ids) for ids in corpus.validation.ids.target]
+    assert set(lengths[:-1]) == {23} and sum(lengths) == 1 + len(text)
+    assert corpus.train.source.lengths.sum() == 1 + len(
+        corpus.train.source.lengths
+    ) + sum(len(line) + 1 for line in LINES[:360])
+
+
+def test_a_stream_has_no_line_end_of_its_own(tmp_path):
+    lines = ["one", "t↵wo", "three"] * 9
+    (tmp_path / "all.txt").write_text("\n".join(lines), "utf-8")
+    own = settings(tmp_path, data__lines="stream", data__heldout=3)
+    with pytest.raises(CorpusError, match=r"all.txt:2: ↵ is in it"):
+        dataset.prepare(own.data)
+    skipped = settings(
+        tmp_path,
+        data__lines="stream",
+        data__heldout=3,
+        data__bad_lines="skip",
+        data__vocabulary="characters",
+    )
+    corpus = dataset.prepare(skipped.data)
+    assert "".join(corpus.test.text.target) == "one↵three↵"
+    assert corpus.counts["train_bad"] == 7
+
+
 def test_long_lines_are_cut_and_nothing_is_lost(folder):
     own = settings(folder)
     corpus = dataset.prepare(own.data)
@@ -119,7 +195,8 @@ def test_long_lines_are_cut_and_nothing_is_lost(folder):
         assert parts == [
             token for line in lines[first : first + 20] for token in line.tolist()
         ]
-        assert split.text.target == vocabulary.decode(split.ids.target)
+        text = "".join(split.text.target)
+        assert text == "".join(LINES[first : first + 20])
         assert len(split.text.target) == len(split.ids.target)
 
 

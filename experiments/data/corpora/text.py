@@ -1,11 +1,13 @@
-"""Plain text for language models: a line is a text; plain or gzipped files, UTF-8."""
+"""Plain text for language models: lines, or all of them as one; plain or gzipped files, UTF-8."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.corpora import SPLITS, CorpusError, Pairs
 from experiments.data.corpora.parallel import blocks, find, fingerprint
+from experiments.data.lines import Bad
 from experiments.settings import TextData
 
 NAMES = "data.train, data.validation and data.test name the files"
@@ -13,12 +15,16 @@ NAMES = "data.train, data.validation and data.test name the files"
 # The end is beyond any file, so that lines need not be counted.
 ALL_LINES = (0, 2**62)
 
+LINE_END = "↵"
+"""Stands for the end of a line where data.lines=stream, as a text has no line breaks."""
+
 
 class Source:
     """Reads `<directory>/<train>`, `<validation>` and `<test>`, each perhaps with .gz.
 
-    Each line stands on both sides of a pair. Where all three are one file, its last lines
-    are held out: `data.heldout` for validation and as many for the test.
+    Each text stands on both sides of a pair: a line, or with data.lines=stream some thousands
+    of them. Where all three are one file, its last lines are held out: `data.heldout` for
+    validation and as many for the test.
 
     Raises:
       CorpusError: a missing or empty file, or too few lines. The message names the file and
@@ -38,11 +44,13 @@ class Source:
             SPLITS, (data.train, data.validation, data.test), strict=True
         ):
             self._paths[split] = find(directory, name, NAMES)
+        self._is_stream = data.lines == "stream"
         self._heldout = data.heldout if len(set(self._paths.values())) == 1 else 0
 
     def fingerprint(self) -> str:
-        """Returns a hash of all files and of the number of lines held out."""
-        return fingerprint(self._paths.values(), self._heldout)
+        """Returns a hash of all files and of how they are read."""
+        how = [self._heldout, "stream"] if self._is_stream else self._heldout
+        return fingerprint(self._paths.values(), how)
 
     def read(self, split: str) -> Iterator[Pairs]:
         """Gives the lines of a split as pairs."""
@@ -51,12 +59,16 @@ class Source:
         for lines in blocks(self._paths[split]):
             # A number below 0 would count from the block's end.
             texts = lines[max(0, first - before) : max(0, last - before)]
-            before += len(lines)
+            if self._is_stream:
+                texts = _joined(texts, (self._paths[split], max(first, before)))
             if texts:
                 yield Pairs(texts, list(texts))
+            before += len(lines)
 
     def place(self, split: str, i: int) -> str:
-        """Returns the file and line of a text."""
+        """Returns the file and line of a text, or where lines are one text the file."""
+        if self._is_stream:
+            return str(self._paths[split])
         return f"{self._paths[split]}:{self._range(split)[0] + i + 1}"
 
     def _range(self, split):
@@ -79,3 +91,19 @@ class Source:
     @functools.cached_property
     def _line_count(self):
         return sum(map(len, blocks(self._paths["train"])))
+
+
+def _joined(lines, place):
+    """Returns lines as one text, or several where bad ones part them; `place` is their first's."""
+    path, first = place
+    for i, line in enumerate(lines):
+        if LINE_END in line:
+            why = f"{LINE_END} is in it, which ends lines where data.lines=stream"
+            lines[i] = Bad(why, f"{path}:{first + i + 1}")
+    texts = []
+    for is_bad, group in itertools.groupby(lines, lambda line: isinstance(line, Bad)):
+        if is_bad:
+            texts += group
+        else:
+            texts.append("".join(line + LINE_END for line in group))
+    return texts

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from experiments.data.corpora import cldr
 from experiments.data.vocabulary import (
@@ -14,6 +15,8 @@ from experiments.data.vocabulary import (
     UNK,
     Vocabulary,
     VocabularyError,
+    kept_vocabulary,
+    made_vocabulary,
     train_vocabulary,
 )
 from experiments.settings import resolve
@@ -142,3 +145,48 @@ def test_no_text(nothing):
         VocabularyError, match="no text to train a vocabulary of 300 tokens on"
     ):
         train_vocabulary(nothing, 300)
+
+
+def test_characters_are_one_token_each_and_others_are_bytes(sentences):
+    vocabulary = Vocabulary(made_vocabulary("characters", sentences, 1000))
+    letters = set().union(*sentences)
+    assert vocabulary.size == 4 + 256 + len(letters - {" "} | {"▁"})
+    [ids, other] = vocabulary.encode([sentences[0], "字"])
+    # Its beginning is one too.
+    assert len(ids) == 1 + len(sentences[0])
+    assert len(other) == 1 + len("字".encode())
+    assert vocabulary.decode([ids, other]) == [sentences[0], "字"]
+
+
+def test_of_too_many_characters_the_rarest_are_bytes():
+    vocabulary = Vocabulary(made_vocabulary("characters", ["aaa bb c"] * 9, 263))
+    [ids] = vocabulary.encode(["abc"])
+    assert vocabulary.size == 263
+    assert vocabulary.tokens(ids.tolist()) == ["▁", "a", "b", "<0x63>"]
+    with pytest.raises(VocabularyError, match="no room for characters beside 260"):
+        made_vocabulary("characters", ["a"], 260)
+
+
+def test_a_vocabulary_that_is_kept(vocabulary, tmp_path):
+    (tmp_path / "vocabulary.model").write_bytes(vocabulary.model)
+    assert kept_vocabulary(str(tmp_path)) == vocabulary.model
+    assert kept_vocabulary(str(tmp_path / "vocabulary.model")) == vocabulary.model
+
+
+def test_what_is_no_vocabulary_is_named(tmp_path):
+    with pytest.raises(
+        VocabularyError, match=r"cannot be read .*, or bpe or characters"
+    ):
+        kept_vocabulary(str(tmp_path))
+    (tmp_path / "text").write_text("no model")
+    with pytest.raises(VocabularyError, match=r"text is no model of sentencepiece$"):
+        kept_vocabulary(str(tmp_path / "text"))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b"]),
+        model_prefix=str(tmp_path / "other"),
+        vocab_size=8,
+        hard_vocab_limit=False,
+        minloglevel=3,
+    )
+    with pytest.raises(VocabularyError, match=r"are its ids \(-1, 1, 2, 0\)"):
+        kept_vocabulary(str(tmp_path / "other.model"))

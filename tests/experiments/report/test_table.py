@@ -145,7 +145,7 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
     columns = (
         "name label model.h model.positions seed status parameters perplexity bleu "
         "bleu_detokenized chrf exact_match alignment_error first_token_mass "
-        "attention_entropy test_perplexity steps seconds tokens_per_second "
+        "attention_entropy test_perplexity test_bits_per_character steps seconds tokens_per_second "
         "training_flops peak_memory code"
     )
     assert list(lines[0]) == columns.split()
