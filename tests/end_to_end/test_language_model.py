@@ -131,7 +131,7 @@ def test_bits_are_of_the_same_text_whatever_the_vocabulary(folder, tmp_path):
 def test_more_text_goes_on_in_the_vocabulary_of_before(trained, tmp_path):
     donor = trained[0]
     (tmp_path / "all.txt").write_text("\n".join(f"so {line}" for line in LINES))
-    own = settings(tmp_path, data__vocabulary=str(donor), training__steps=4)
+    own = settings(tmp_path, data__vocabulary=str(donor), training__learning_rate=0.01)
     corpus = dataset.prepare(own.data)
     assert (
         corpus.vocabulary().digest
