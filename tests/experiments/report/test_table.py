@@ -158,7 +158,7 @@ def test_csv_has_a_line_a_trial_and_a_column_a_varied_key(sweep):
     assert of_column("model.h") == ["4", "4", "2", "2", "1", "1"]
     statuses = ["finished"] * 3 + ["failed"] + ["unfinished"] * 2
     assert of_column("status") == statuses
-    first = "0,finished,241664,1.1,96.0,,97.5,0.92,,,,,750,20.5,31000.0,,,0a1b2c3d"
+    first = "0,finished,241664,1.1,96.0,,97.5,0.92,,,,,,750,20.5,31000.0,,,0a1b2c3d"
     assert list(lines[0].values())[4:] == first.split(",")
     # What a failed trial has written is no result.
     assert set(list(lines[3].values())[6:-1]) == {""}
