@@ -74,6 +74,28 @@ def _entropy_of_tile(tile: Tile) -> Array:
     return (jnp.log(total) + far[:, None] / total)[:, 0]
 
 
+def max_score(
+    q: Real[AnyArray, "*B N H K"],
+    k: Real[AnyArray, "*B M J L"],
+    *,
+    score: Any = ScaledDot(),
+    mask: Mask | None = None,
+    bias: Any = None,
+) -> Float[Array, "*B N H"]:
+    """Returns max_j score(q_i, k_j) + bias_ij of the keys that a query sees, −∞ for none."""
+    q, k, _, mask = checked(q, k, k, score, mask, bias)
+    if has_no_pairs(q, k):
+        return jnp.full(q.shape[:-1], -jnp.inf, _wide(q))
+    return _max_score(q, k, score, mask, bias)
+
+
+@jax.jit
+def _max_score(q: AnyArray, k: AnyArray, score: Any, mask: Mask, bias: Any) -> Array:
+    blocks = functools.partial(over_blocks, lambda tile: tile.scores().max(-1))
+    rest = dict(score=score, normaliser=Softmax(), mask=mask, bias=bias)
+    return map_heads_of_keys(blocks, q, k, **rest)
+
+
 def top_weights(
     q: Real[AnyArray, "*B N H K"],
     k: Real[AnyArray, "*B M J L"],

@@ -55,7 +55,8 @@ class MultiHeadAttention(nn.Module):
     The arrays of a score are parameters kept under "score", by the name of their field;
     its numbers stay as they are, or are data, see `with_parameters`. Weights drop with the
     context's number P_attention. With the collection "weights" mutable in `apply`, the
-    attention weights (B, H, N, M) are kept there.
+    attention weights (B, H, N, M) are kept there; with "max_score" too, the highest score
+    of each query (B, H, N).
 
     Attributes:
       config: the options.

@@ -9,10 +9,12 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import inspect
 from attn.arguments import is_never
+from attn.attention import attention
 from attn.context import Context
 from attn.hard import argmax_attention, sampled_attention
 
@@ -52,7 +54,8 @@ def select(
     """Computes attention by the `selection` of `module`, with `attend` where it is soft.
 
     Score, normaliser, mask and bias are in `arguments`; the queries were projected from
-    `x`. Sampled attention, with keys "sample" in the context and the collection "policy" mutable,
+    `x`. With the collection "weights" mutable it sows `weights` (B, H, N, M), with "max_score"
+    too each query's highest score (B, H, N) where that is known. Sampled attention, with keys "sample" in the context and the collection "policy" mutable,
     sows for REINFORCE, for each query (B, N): `log_prob` of its selections, summed over
     heads, the `entropy` of their distributions, and `baseline_value`, which sends x no
     gradient.
@@ -68,6 +71,12 @@ def select(
         if watched:
             out, weights = out
             sow("weights", "weights", weights)
+            # What acts in attention's place has scores of its own.
+            if getattr(attend, "func", attend) is attention:
+                of_pairs = {**arguments}
+                del of_pairs["normaliser"]
+                highest = inspect.max_score(q, k, **of_pairs)
+                sow("max_score", "max_score", jnp.moveaxis(highest, -1, -2))
     # Also without an rng, because init must make the baseline's parameters.
     if module.selection == "sampled":
         baseline_value = module.baseline(jax.lax.stop_gradient(x))

@@ -33,34 +33,44 @@ def attention_weights(
     Where layers differ in their heads, the weights of those that one lacks are 0. `source`
     and `target` are rows of ids, `lengths` (B,) those of the sources.
     """
+    kinds = {}
+    for kind, layers in attentions(program, state, source, target, lengths).items():
+        kinds[kind] = _stacked([kept["weights"] for kept in layers.values()])
+    return kinds
+
+
+def attentions(
+    program: Program, state: State, source, target, lengths
+) -> dict[str, dict[int, dict[str, jax.Array]]]:
+    """Computes what attention hands out, by kind and layer: its weights (B, H, queries, keys)
+    and, where it is known, the max_score (B, H, queries) of each query."""
     # One pair a row, so positions count from the row's beginning.
     real = Mask.padding(lengths)
     both = (
         Context(real, step=state.step),
         Context(Mask.causal(), step=state.step, memory_mask=real),
     )
-    _, collections = program.objective.call(
+    # Layers hand these out only where their collections are mutable.
+    _, kept = program.objective.call(
         build_model(program).apply,
         state.variables,
         source,
         target,
         both,
-        # Layers hand out their weights only where this collection is mutable.
-        mutable=["weights"],
+        mutable=["weights", "max_score"],
     )
-    weights = collections.get("weights", {})
-    kinds = {}
-    for kind, (stack, name) in KINDS.items():
-        names = sorted(
-            (name for name in weights if name.startswith(f"{stack}_")),
-            key=lambda name: int(name.rpartition("_")[2]),
-        )
-        layers = [weights[layer] for layer in names]
-        # The recurrent model has one attention, in no layer.
-        having = [layer for layer in (*layers, weights) if name in layer]
-        if having:
-            kinds[kind] = _stacked([layer[name]["weights"] for layer in having])
-    return kinds
+    found = {kind: {} for kind in KINDS}
+    for collection, of_model in kept.items():
+        for kind, (stack, attention) in KINDS.items():
+            # The recurrent model has one attention, in no layer.
+            for name, of_layer in (*of_model.items(), (f"{stack}_0", of_model)):
+                of_stack, _, number = name.rpartition("_")
+                if of_stack == stack and attention in of_layer:
+                    layer = found[kind].setdefault(int(number), {})
+                    layer[collection] = of_layer[attention][collection]
+    return {
+        kind: dict(sorted(layers.items())) for kind, layers in found.items() if layers
+    }
 
 
 def _stacked(layers):

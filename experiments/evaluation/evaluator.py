@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from attn import Positions
-from experiments.data.batches import Encoded
+from experiments.data.batches import Encoded, padded
 from experiments.data.corpora import Pairs
 from experiments.data.dataset import Dataset, Heldout
 from experiments.data.lines import as_line
 from experiments.evaluation import alignment_error, head_importance
 from experiments.evaluation.answers import accuracy_by, choose, choose_batch
 from experiments.evaluation.attention_maps import attention_examples, attention_weights
+from experiments.evaluation.attention_watch import watch_attention
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
     BITS_PER_CHARACTER,
@@ -39,20 +40,22 @@ from experiments.trial.step import token_losses
 
 
 class EvaluationFunctions(NamedTuple):
-    """The compiled functions of evaluation: `weights` is of one trial, others of a population."""
+    """The compiled functions of evaluation: `weights` and `watch` are of one trial, others of a
+    population."""
 
     token_losses: Callable
     greedy: Callable
     search: Callable
     choose: Callable
     weights: Callable
+    watch: Callable
 
 
 def evaluation_functions(
     program: Program, lanes: Lanes, search: Search
 ) -> EvaluationFunctions:
     """Returns functions that compile when first called; all trials of a process share them."""
-    of_tokens, choose, weights = _without_search(program, lanes)
+    of_tokens, choose, weights, watch = _without_search(program, lanes)
     # One program less to compile where the beam is 1.
     return EvaluationFunctions(
         token_losses=of_tokens,
@@ -60,6 +63,7 @@ def evaluation_functions(
         search=_searched(program, lanes, search),
         choose=choose,
         weights=weights,
+        watch=watch,
     )
 
 
@@ -76,6 +80,7 @@ def _without_search(program, lanes):
         over_lanes(functools.partial(token_losses, program), lanes),
         over_lanes(functools.partial(choose_batch, program), lanes),
         jax.jit(functools.partial(attention_weights, program)),
+        jax.jit(functools.partial(watch_attention, program)),
     )
 
 
@@ -160,6 +165,9 @@ class Evaluator:
         """
         heldout = self.prepared.validation
         scores = {lane: self._loss(losses, lane, heldout) for lane in chosen}
+        for lane, settings in chosen.items():
+            if settings.evaluation.watch_attention:
+                scores[lane] |= self._watched(states, lane)
         if not self.objective.writes:
             return scores
         # Lanes search together, so all translate as many as the one that asks for most.
@@ -232,6 +240,18 @@ class Evaluator:
             result["notes"] = score_notes(trial.settings, self.prepared)
             results.append(result)
         return results
+
+    def _watched(self, states, lane) -> dict[str, float]:
+        """Returns statistics of a lane's attention over the first validation sentences."""
+        ids = self.prepared.validation.ids
+        pairs = Encoded(*(side[: self.batch_size] for side in ids))
+        length = self.program.length
+        ((_, batch),) = padded(pairs, self.batch_size, length, self.objective)
+        sides = (batch.source_segments, batch.target_segments)
+        lengths = [(segments > 0).sum(-1) for segments in sides]
+        state = take_lane(states, self.lanes.place(lane))
+        found = self.functions.watch(state, batch.source, batch.target_in, lengths)
+        return {f"attention/{name}": float(value) for name, value in found.items()}
 
     def _replace_weights(self, name, states, trials):
         """Returns the states with the weights `name` of these trials, and steps by lane."""

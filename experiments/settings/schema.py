@@ -215,6 +215,10 @@ class Evaluation:
     head_importance: bool = fields.flag(False)
     """Whether to measure at the end how each head attends over the test set, and the
     validation perplexity without it, which takes a pass for each head."""
+    watch_attention: bool = fields.flag(False)
+    """Whether each evaluation writes to metrics.jsonl and trackers, of each layer's attention
+    over the first evaluation.batch_size validation sentences, the mean entropy, the mean
+    weight of the first token and the highest score."""
     metric: str = choice(METRICS, "none", "none")
     """A custom metric, file.py:Name or module:Name, beside those that every run has."""
 

@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attn import Dot, Mask, attention
-from attn.inspect import entropy, received, top_weights, weight_rows
+from attn.inspect import entropy, max_score, received, top_weights, weight_rows
 from attn.jax_versions import enable_x64
 from attn.positions import ALiBiBias, RelativeBias, alibi_slopes
 from tests.attn import oracle
@@ -68,6 +68,21 @@ def test_equals_the_oracle(qk, mask, score):
 
 def test_equals_the_oracle_in_one_block(qk):
     check(*qk, ALL, "additive")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("mask", "score"), SCORES_FIRST)
+def test_the_highest_score_is_of_the_keys_that_are_seen(qk, mask, score):
+    (mask, visible) = MASKS[mask]
+    (score, formula) = SCORES[score]
+    bias = ALiBiBias(jnp.asarray(alibi_slopes(H)))
+    highest = jax.jit(max_score)(*qk, score=score, mask=mask, bias=bias)
+    q, k = (np.asarray(x, np.float64) for x in qk)
+    expected = np.full((B, N, H), -np.inf)
+    for b, h, i, j in np.argwhere(np.broadcast_to(visible, (B, H, N, M))):
+        s = formula(h)(q[b, i, h], k[b, j, h]) - alibi_slopes(H)[h] * abs(i - j)
+        expected[b, i, h] = max(expected[b, i, h], s)
+    np.testing.assert_allclose(highest, expected, rtol=3e-5, atol=3e-6)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -265,6 +265,23 @@ def test_weights_are_kept_when_asked(combine):
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_the_highest_score_of_each_query_is_kept_when_asked():
+    model, params = build()
+    x, memory = (np.asarray(y, np.float64) for y in inputs())
+    ctx = Context(memory=inputs()[1], memory_mask=Mask.padding(LENGTHS))
+    mutable = ("weights", "max_score")
+    _, kept = apply(model, {"params": params}, inputs()[0], ctx, mutable=mutable)
+    q, k = (
+        np.einsum("bnd,dhk->bhnk", y, np.asarray(params[name], np.float64))
+        for y, name in ((x, "w_q"), (memory, "w_k"))
+    )
+    s = np.einsum("bhnk,bhmk->bhnm", q, k) / np.sqrt(K)
+    is_real = np.arange(s.shape[-1]) < np.asarray(LENGTHS)[:, None, None, None]
+    expected = np.where(is_real, s, -np.inf).max(-1)
+    highest = kept["max_score"]["max_score"]
+    np.testing.assert_allclose(highest, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_what_sampled_attention_keeps_is_of_all_heads_together():
     """−E[log π] is the entropy, and heads draw for themselves, so both are sums over the heads."""
     module = CrossAttention(description(), selection="sampled")
