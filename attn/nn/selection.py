@@ -55,10 +55,10 @@ def select(
 
     Score, normaliser, mask and bias are in `arguments`; the queries were projected from
     `x`. With the collection "weights" mutable it sows `weights` (B, H, N, M), with "max_score"
-    too each query's highest score (B, H, N) where that is known. Sampled attention, with keys "sample" in the context and the collection "policy" mutable,
-    sows for REINFORCE, for each query (B, N): `log_prob` of its selections, summed over
-    heads, the `entropy` of their distributions, and `baseline_value`, which sends x no
-    gradient.
+    too each query's highest score (B, H, N) where that is known. Sampled attention, with keys
+    "sample" in the context and the collection "policy" mutable, sows for REINFORCE, for each
+    query (B, N): `log_prob` of its selections, summed over heads, the `entropy` of their
+    distributions, and `baseline_value`, which sends x no gradient.
     """
     # At init every collection is mutable, and weights would become variables.
     watched = module.is_mutable_collection("weights") and not module.is_initializing()

@@ -4,7 +4,6 @@ its scores grow?
 B sentences, H heads, N queries, M keys.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
