@@ -10,21 +10,27 @@ bias and rotary, or better (Kazemnejad et al. 2023, arXiv 2305.19466); ALiBi car
 sinusoids do not (Press et al. 2022, arXiv 2108.12409), and FIRE better than either (Li et al.
 2023, arXiv 2310.04418); softmax scaled by the log of the number of keys, and entmax so scaled,
 whose weights may be 0, keep what softmax spreads over more keys (Nakanishi 2025, arXiv
-2501.19399; Vasylenko et al. 2025, arXiv 2506.16640).
+2501.19399; Vasylenko et al. 2025, arXiv 2506.16640). Forget gates carry over (Lin et al. 2025,
+arXiv 2503.02130), and so do decays of each feature of queries and keys, Wall, at many times the
+length.
 
 Training and validation have up to 16 symbols to copy, or texts of 64 symbols with 4 keys; the
-test three and four times as many, so that perplexity says what was learned and accuracy what
+test eight and four times as many, so that perplexity says what was learned and accuracy what
 carries over. Read the figure of accuracy by length for the first, the table for the second.
 """
 
 from experiments.configs import tasks
 
 LENGTHS = {
-    "copy": dict(length=16, test_length=48),
-    "reverse": dict(length=16, test_length=48),
-    "sort": dict(length=16, test_length=48),
+    "copy": dict(length=16, test_length=128),
+    "reverse": dict(length=16, test_length=128),
+    "sort": dict(length=16, test_length=128),
     "recall": dict(length=64, test_length=256),
 }
+POSITIONS = (
+    *("sinusoidal", "none", "alibi", "rotary", "t5", "fire"),
+    *("forget", "path", "wall"),
+)
 
 
 def get_config(task="copy"):
@@ -40,7 +46,7 @@ def get_config(task="copy"):
 
 
 def sweep_positions():
-    for positions in ("sinusoidal", "none", "alibi", "rotary", "t5", "fire"):
+    for positions in POSITIONS:
         yield {"model.positions": positions}
 
 

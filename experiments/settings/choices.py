@@ -86,7 +86,7 @@ class Init:
         """
         choice = self.choice
         inner = {
-            name: SCORES.text_of(without_numbers(value))
+            name: self._known.text_of(without_numbers(value))
             for name, value in self._inner().items()
         }
         kept = {
@@ -94,8 +94,8 @@ class Init:
             for name, x in (dict(choice.options) | inner).items()
             if name not in _numbers_of(choice.cls)
         }
-        parameters = SCORES.parameters(choice.cls)
-        nested = SCORES.nested_in(choice.cls)
+        parameters = self._known.parameters(choice.cls)
+        nested = self._known.nested_in(choice.cls)
         # Again without an inner one that is at its default now.
         options = _checked_options(kept, parameters)
         options_at = TEXT.fullmatch(choice.text).start("options")
@@ -105,9 +105,14 @@ class Init:
 
     def _inner(self):
         """Returns the options that are choices themselves."""
-        names = SCORES.nested_in(self.choice.cls)
+        known = self._known
+        names = known.nested_in(self.choice.cls)
         options = self.choice.options
-        return {name: SCORES.value(x, name) for name, x in options if name in names}
+        return {name: known.value(x, name) for name, x in options if name in names}
+
+    @property
+    def _known(self):
+        return SCORES if SCORES.accepts(self.choice.cls) else NORMALISERS
 
 
 def _numbers_of(cls):

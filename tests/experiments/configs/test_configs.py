@@ -30,8 +30,8 @@ QUICK = """
 """.split()
 SLOW = """
     scores positions layers multihead systems systems:multi30k hard hard:rnn language:text
-    characters characters:ptb recall rates variants state:words state:flipflop table3:base
-    table3:small
+    characters characters:ptb one_layer one_layer:flipflop sparse exclusive recall rates
+    variants state:words state:flipflop table3:base table3:small
 """.split()
 SLOW += [f"tasks:{task}" for task in TASKS if task != "copy"]
 SLOW += [f"lengths:{task}" for task in lengths.LENGTHS if task != "copy"]

@@ -1,5 +1,6 @@
 """Choices: names, options and classes from outside, all written as texts."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -8,7 +9,14 @@ import pytest
 
 import attn
 from experiments.settings import SettingsError, resolve
-from experiments.settings.choices import MIXERS, POSITIONS, SCORES
+from experiments.settings.choices import (
+    HEADS,
+    MIXERS,
+    NORMALISERS,
+    POSITIONS,
+    SCORES,
+)
+from experiments.trial import cost
 
 pytestmark = pytest.mark.quick
 
@@ -147,6 +155,49 @@ def test_an_option_with_that_name_need_not_be_a_score(tmp_path):
 def test_a_score_inside_is_checked_too(text, message):
     with pytest.raises(SettingsError, match=f"^model.score=.*{message}"):
         resolve({}, {"model.score": text})
+
+
+def changed(default):
+    """Other values than a default, one of which is likely to be allowed."""
+    if type(default) is bool:
+        return [not default]
+    if type(default) is int:
+        return [default + 1, 2 * default + 2]
+    return [1.25 * default + 0.125, 0.5 * default]
+
+
+def options_of(field, choices):
+    """Each option that is a number, with a value that is not its default."""
+    for name, cls in choices.known.items():
+        for option, parameter in choices.parameters(cls).items():
+            if type(parameter.default) in (bool, int, float):
+                values = changed(parameter.default)
+                yield field, [f"{name}({option}={value})" for value in values]
+
+
+DEFAULT = resolve({})
+ALL_OPTIONS = [
+    *options_of("score", SCORES),
+    *options_of("normaliser", NORMALISERS),
+    *options_of("positions", POSITIONS),
+    *options_of("heads", HEADS),
+    *options_of("decoder_mixing", MIXERS),
+]
+
+
+@pytest.mark.parametrize("field", sorted({field for field, _ in ALL_OPTIONS}))
+def test_every_option_makes_a_program(field):
+    for texts in [texts for of, texts in ALL_OPTIONS if of == field]:
+        made = []
+        for text in texts:
+            with contextlib.suppress(SettingsError):
+                made.append(resolve({}, {f"model.{field}": text}))
+        # At least one of the values is allowed.
+        assert made, texts
+        for settings in made:
+            assert getattr(settings.model, field) != getattr(DEFAULT.model, field)
+            # Raises where what was resolved cannot be built.
+            cost.program_without_corpus(settings)
 
 
 @pytest.mark.parametrize("setting", ["model.normaliser", "evaluation.metric"])
