@@ -52,6 +52,7 @@ def check_heads(heads: Heads) -> list[Row]:
         "outputs depend on arguments and parameters alone": lambda: _alone(heads),
         f"hidden keys change no output {where}": each(_hidden),
         f"its weights are (B, H, N, N) {where}": each(_weights),
+        f"its loss, where it has one, is a number a token {where}": each(_loss),
         f"attention to a kept memory equals the full pass {where}": each(_memory),
         f"steps over a cache equal the full pass {where}": each(_steps),
     }
@@ -98,6 +99,17 @@ def _weights(heads: Heads, number: int) -> str:
     if shape != (B, H, N, N):
         raise ValueError(f"weights have shape {shape}, not {(B, H, N, N)}")
     return close(out, module.apply(variables, x, ctx)[0], 1e-5)
+
+
+def _loss(heads: Heads, number: int) -> str:
+    if not heads.has_loss:
+        return "none"
+    module, variables, x = _module(heads)
+    _, kept = module.apply(variables, x, Context(layer=number), mutable=["losses"])
+    (loss,) = jax.tree.leaves(kept["losses"])
+    if loss.shape != (B, N) or not jnp.isfinite(loss).all():
+        raise ValueError(f"a finite ({B}, {N}) is due, not {loss}")
+    return ""
 
 
 def _memory(heads: Heads, number: int) -> str:

@@ -9,6 +9,7 @@ from attn.heads.base import Heads, Separate
 from attn.heads.blocks import BlockHeads
 from attn.heads.differential import Differential, differential
 from attn.heads.exclusive import Exclusive, without_own
+from attn.heads.indexed import IndexedHeads
 from attn.heads.multi_token import MultiToken
 from attn.heads.talking import TalkingHeads, talking_heads
 
@@ -18,6 +19,7 @@ __all__ = [
     "Differential",
     "Exclusive",
     "Heads",
+    "IndexedHeads",
     "MultiToken",
     "Separate",
     "TalkingHeads",
@@ -32,6 +34,7 @@ HEADS = {
     "talking": TalkingHeads,
     "exclusive": Exclusive,
     "blocks": BlockHeads,
+    "indexed": IndexedHeads,
     "multi_token": MultiToken,
 }
 """The classes of this package by name."""

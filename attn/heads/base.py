@@ -31,12 +31,15 @@ class Heads:
     """Whether memory is of n² however long a text is."""
     acts: ClassVar[bool] = False
     """Whether a class has an `attend` of its own, in `attention`'s place."""
+    has_loss: ClassVar[bool] = False
+    """Whether a class has a `loss` of its own."""
     keeps: ClassVar[bool] = False
     """States that decoding keeps something beside keys and values: there is an `empty_cache`,
     and `over_cache` takes what is kept as `own`, and returns it after the outputs."""
 
     def __init_subclass__(cls):
         cls.acts = cls.attend is not Heads.attend
+        cls.has_loss = cls.loss is not Heads.loss
 
     def parameters(self, key: Array, a: "Attention") -> dict[str, Array]:
         """Draws the arrays that an attention trains for it."""
@@ -53,6 +56,18 @@ class Heads:
     ) -> Any:
         """Computes what `attention` returns for the same arguments."""
         return attention(q, k, v, **arguments)
+
+    def loss(
+        self,
+        params: Mapping[str, Array],
+        q: Float[Array, "*B N H K"],
+        k: Float[Array, "*B M J K"],
+        v: Float[Array, "*B M J V"],
+        ctx: Context,
+        **arguments: Any,
+    ) -> Float[Array, "*B N"]:
+        """Computes what training adds to the loss of each token, for the same arguments."""
+        raise NotImplementedError
 
     def over_cache(
         self,

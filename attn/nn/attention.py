@@ -56,7 +56,8 @@ class MultiHeadAttention(nn.Module):
     its numbers stay as they are, or are data, see `with_parameters`. Weights drop with the
     context's number P_attention. With the collection "weights" mutable in `apply`, the
     attention weights (B, H, N, M) are kept there; with "max_score" too, the highest score
-    of each query (B, H, N).
+    of each query (B, H, N). With "losses" mutable, what the heads add to training's loss of
+    each token (B, N) is kept there.
 
     Attributes:
       config: the options.
@@ -198,10 +199,22 @@ class MultiHeadAttention(nn.Module):
             attend = functools.partial(a.positions.attend, self.in_attention, ctx=ctx)
         elif a.heads.acts:
             attend = functools.partial(a.heads.attend, self.of_heads, ctx=ctx)
+            self._sow_loss(q, k, v, arguments, ctx)
         dropout = self._dropout(ctx)
         if self.selection == "soft" and not self.is_mutable_collection("weights"):
             return attend(q, k, v, **arguments, **dropout), ctx
         return select(self, x, q, k, v, arguments, dropout, attend, ctx), ctx
+
+    def _sow_loss(
+        self, q: Array, k: Array, v: Array, arguments: dict[str, Any], ctx: Context
+    ) -> None:
+        heads = self.config.heads
+        # At init every collection is mutable, and losses would become variables.
+        if self.is_initializing() or not self.is_mutable_collection("losses"):
+            return
+        if heads.has_loss:
+            loss = heads.loss(self.of_heads, q, k, v, ctx, **arguments)
+            self.sow("losses", "heads", loss)
 
     def _dropout(self, ctx: Context) -> dict[str, Any]:
         rate = ctx.rate("P_attention")

@@ -138,6 +138,7 @@ class Stacked(nn.Module):
     def _scan(self, layers, x, ctx):
         """Returns x after all layers, as one that is run for each one's parameters."""
         first = layers[0]
+        mutable = ["losses"] if self.is_mutable_collection("losses") else []
         ctx = ctx.replace(path=(*ctx.path, *first.path))
 
         def one(carry, layer):
@@ -150,8 +151,8 @@ class Stacked(nn.Module):
             )
             own = ctx.replace(keys=keys, shared=shared, layer=number)
             pure = first.clone(parent=None)
-            x, own = pure.apply(variables, x, own)
-            return (x, own.shared), None
+            (x, own), kept = pure.apply(variables, x, own, mutable=mutable)
+            return (x, own.shared), kept
 
         if self.remat:
             one = jax.checkpoint(one, prevent_cse=False)
@@ -159,7 +160,10 @@ class Stacked(nn.Module):
         variables = [dict(layer.variables) for layer in layers]
         variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *variables)
         numbers = jnp.arange(1, len(layers) + 1)
-        return jax.lax.scan(one, (x, ctx.shared), (variables, numbers))[0][0]
+        (x, _), kept = jax.lax.scan(one, (x, ctx.shared), (variables, numbers))
+        for loss in jax.tree.leaves(kept):
+            self.sow("losses", f"{first.name}_and_others", loss.sum(0))
+        return x
 
     def _empty_caches(self, layers, batch, length, dtype, hypotheses, last):
         caches = []

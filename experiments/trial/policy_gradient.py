@@ -7,6 +7,14 @@ from attn.nn.layers import output_matrix
 from experiments.objectives.loss import negative_log_likelihood
 
 
+def policy_of(kept):
+    """Returns the log-probabilities, entropies and baselines of sampled attention, or None."""
+    policies = jax.tree.leaves(
+        kept.get("policy", {}), is_leaf=lambda tree: "log_prob" in tree
+    )
+    return policies[0] if policies else None
+
+
 def policy_loss(params, hidden, policy, batch, entropy_bonus):
     """Computes a loss that has the gradient of REINFORCE (Williams 1992), over real tokens:
 

@@ -15,7 +15,7 @@ from attn import keys_of_rows
 from experiments import optim
 from experiments.data.batches import Batch, Corpus, assemble
 from experiments.trial.lanes import AXIS
-from experiments.trial.policy_gradient import policy_loss
+from experiments.trial.policy_gradient import policy_loss, policy_of
 from experiments.trial.program import (
     Hyper,
     Program,
@@ -139,13 +139,15 @@ def summed_gradients(program, state, hyper, batch, keys):
         def total_loss(light):
             ctx = dict(keys=keys, numbers=numbers_of(program, hyper), step=state.step)
             variables = {**state.variables, **light}
-            hidden, policy = hidden_states(program, variables, batch, **ctx)
+            hidden, kept = hidden_states(program, variables, batch, **ctx)
             params = light["params"]
             weights = objective.scored(batch).astype(jnp.float32)
             loss, nll = objective.loss(params, hidden, batch, weights, hyper.eps_ls)
-            reinforce = policy_loss(params, hidden, policy, batch, hyper.entropy)
-            # The metrics leave REINFORCE's part out: it is made for its gradient alone.
-            return loss + reinforce, loss, nll
+            reinforce = policy_loss(
+                params, hidden, policy_of(kept), batch, hyper.entropy
+            )
+            # The metrics leave out what is made for its gradient alone.
+            return loss + reinforce + own_losses(kept, batch), loss, nll
 
         (_, loss, nll), pull = jax.vjp(total_loss, light)
         cotangents = (jnp.ones_like(loss), jnp.zeros_like(loss), jnp.zeros_like(nll))
@@ -193,16 +195,25 @@ def token_losses(program: Program, state: State, batch: Batch):
 def hidden_states(program, variables, batch, **context):
     """Computes the decoder's last hidden states (B, T, d_model) of packed rows.
 
-    Returns them, and the log-probabilities, entropies and baselines of sampled attention,
-    None without any. There is no dropout without `keys` and `numbers` of the context.
+    Returns them, and the collections "policy", of sampled attention, and "losses", of what has
+    one of its own. There is no dropout without `keys` and `numbers` of the context.
     """
-    hidden, kept = program.objective.call(
+    return program.objective.call(
         build_model(program).apply,
         variables,
         batch.source,
         batch.target_in,
         contexts(batch, **context),
-        mutable=["policy"],
+        mutable=["policy", "losses"],
     )
-    policies = jax.tree.leaves(kept, is_leaf=lambda tree: "log_prob" in tree)
-    return hidden, policies[0] if policies else None
+
+
+def own_losses(kept, batch: Batch):
+    """Sums what layers add to the loss of each of their tokens, over real tokens."""
+    total = jnp.float32(0)
+    for stack, losses in kept.get("losses", {}).items():
+        reads_source = stack.startswith("encoder")
+        segments = batch.source_segments if reads_source else batch.target_segments
+        for loss in jax.tree.leaves(losses):
+            total += jnp.where(segments > 0, loss.astype(jnp.float32), 0).sum()
+    return total

@@ -1,5 +1,5 @@
-"""Heads that leave something out, exclusive heads and blocks that a query picks; and heads that
-mix scores of tokens nearby.
+"""Heads that leave something out: exclusive heads, blocks that a query picks, keys that an
+indexer picks; and heads that mix scores of tokens nearby.
 """
 
 import functools
@@ -22,14 +22,22 @@ from attn import (
     config,
 )
 from attn.contract import check_heads
-from attn.heads import BlockHeads, Exclusive, MultiToken, Separate, without_own
+from attn.heads import (
+    BlockHeads,
+    Exclusive,
+    IndexedHeads,
+    MultiToken,
+    Separate,
+    without_own,
+)
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
 
 B, N, H, K, V = 2, 11, 2, 4, 3
 D = 6
 BLOCKS = BlockHeads(size=3, count=2)
 MIXED = MultiToken(queries=3, keys=4)
-EACH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS, MIXED])
+INDEXED = IndexedHeads(k=3, indexers=2, width=5)
+EACH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS, MIXED, INDEXED])
 
 
 def drawn(*shape, seed=0):
@@ -156,6 +164,81 @@ def test_all_blocks_are_plain_attention():
     np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
 
 
+def indexed(params, q, k, v, visible):
+    """The definition, of one example, query by query: outputs and the loss of the indexer."""
+    params, q, k, v = jax.tree.map(np.float64, (params, q, k, v))
+    out, loss = np.zeros((N, H, V)), np.zeros(N)
+    keys = k.reshape(N, -1) @ params["w_k"]
+    for i in np.flatnonzero(visible.any(-1)):
+        read = q[i].reshape(-1)
+        fits = np.einsum("d,dgw,mw->gm", read, params["w_q"], keys)
+        index = (read @ params["w"]) @ np.maximum(fits, 0)
+        seen = [j for j in np.argsort(-index, stable=True) if visible[i, j]]
+        seen = seen[: INDEXED.k]
+        weights = np.zeros((H, len(seen)))
+        for h in range(H):
+            s = k[seen, h * k.shape[1] // H] @ q[i, h] / np.sqrt(K)
+            weights[h] = np.exp(s - s.max()) / np.exp(s - s.max()).sum()
+            out[i, h] = weights[h] @ v[seen, h * v.shape[1] // H]
+        p = weights.mean(0)
+        own = np.exp(index[seen] - index[seen].max())
+        loss[i] = (p * np.log(p * own.sum() / own)).sum()
+    return out, loss
+
+
+def of_indexer(h_kv):
+    a = config.Attention(D, H, K, V, heads=INDEXED, h_kv=h_kv)
+    params = INDEXED.parameters(jax.random.key(2), a)
+    return jax.tree.map(lambda x: 2 * x, params)
+
+
+@pytest.mark.parametrize("h_kv", [H, 1])
+def test_a_query_sees_the_keys_that_an_indexer_picks(h_kv):
+    """Two texts in a row and a place of none, which sees nothing."""
+    q, k, v = qkv(h_kv)
+    params = of_indexer(h_kv)
+    segments = jnp.array([[1] * 4 + [2] * 6 + [0], [1] * N])
+    real = Mask.dense(segments[:, None, :, None] > 0)
+    mask = Mask.segments(segments, segments) & Mask.causal() & real
+    visible = np.asarray(segments)[:, :, None] == np.asarray(segments)[:, None]
+    visible = visible & np.tri(N, dtype=bool) & (np.asarray(segments)[:, None] > 0)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=mask)
+    out = INDEXED.attend(params, q, k, v, Context(), **arguments)
+    loss = INDEXED.loss(params, q, k, v, Context(), **arguments)
+    for b in range(B):
+        expected = indexed(params, q[b], k[b], v[b], visible[b])
+        np.testing.assert_allclose(out[b], expected[0], rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(loss[b], expected[1], rtol=2e-5, atol=2e-6)
+    assert (loss > -1e-6).all() and loss[0, -1] == 0
+
+
+def test_the_indexer_is_trained_by_its_loss_and_by_nothing_else():
+    q, k, v = qkv()
+    params = of_indexer(H)
+    # A query that sees nothing has a gradient too.
+    mask = Mask.causal() & Mask.dense(jnp.arange(N)[:, None] > 0)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=mask)
+
+    def total(function, params, *qkv):
+        return (function(params, *qkv, Context(), **arguments) ** 2).sum()
+
+    for function, trains in ((INDEXED.loss, True), (INDEXED.attend, False)):
+        gradient = jax.grad(functools.partial(total, function), (0, 1, 2, 3))
+        of_params, *of_others = gradient(params, q, k, v)
+        for x in jax.tree.leaves(of_params):
+            assert np.isfinite(x).all() and (np.abs(x).max() > 0) == trains
+        for x in of_others:
+            assert np.isfinite(x).all() and (np.abs(x).max() > 0) != trains
+
+
+def test_an_indexer_of_all_keys_is_plain_attention():
+    q, k, v = qkv(1)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask.causal())
+    all_of_them = IndexedHeads(k=N, indexers=2, width=5)
+    out = all_of_them.attend(of_indexer(1), q, k, v, CAUSAL, **arguments)
+    np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
+
+
 @EACH
 @pytest.mark.parametrize("h_kv", [0, 1])
 def test_one_after_the_other_is_all_at_once(heads, h_kv):
@@ -188,6 +271,13 @@ def test_what_they_cannot_do_is_refused(heads):
         config.Attention(D, H, K, V, heads=heads, d_c=2).check_alone()
     with pytest.raises(ValueError, match="selection=argmax"):
         heads.check_selection("argmax")
+
+
+@pytest.mark.parametrize("name", ["k", "indexers", "width"])
+def test_an_indexer_has_something_to_pick_by(name):
+    heads = IndexedHeads(**{name: 0})
+    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+        config.Attention(D, H, K, V, heads=heads).check_alone()
 
 
 def test_a_block_is_not_empty():

@@ -11,6 +11,7 @@ from attn import Context, Mask, keys_of_rows
 from attn.nn.layers import output_matrix
 from experiments.data.batches import Batches, assemble
 from experiments.objectives.loss import negative_log_likelihood
+from experiments.trial.policy_gradient import policy_of
 from experiments.trial.program import (
     State,
     build_model,
@@ -187,9 +188,10 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
     batch = one_row(settings)
     key = jax.random.split(jax.random.key(1), 1)
     ctx = context(program, settings, key[0])
-    hidden, policy = jax.jit(
+    hidden, kept = jax.jit(
         lambda batch: hidden_states(program, trainable, batch, **ctx)
     )(batch)
+    policy = policy_of(kept)
     worse = negative_log_likelihood(
         hidden[0], output_matrix(trainable["params"]), batch.target_out[0]
     )
@@ -209,7 +211,8 @@ def test_the_baseline_learns_the_loss_and_tells_nobody():
 
     def baseline_value(params):
         own = {**trainable, "params": params}
-        return hidden_states(program, own, batch, **ctx)[1]["baseline_value"].sum()
+        _, kept = hidden_states(program, own, batch, **ctx)
+        return policy_of(kept)["baseline_value"].sum()
 
     reached = jax.tree.leaves_with_path(
         jax.jit(jax.grad(baseline_value))(trainable["params"])
@@ -246,7 +249,7 @@ def test_entropy_is_worth_what_the_setting_says():
         }
         own = dict(params=params, positions={})
         ctx = context(program, settings, jax.random.key(0))
-        _, policy = hidden_states(program, own, batch, **ctx)
+        policy = policy_of(hidden_states(program, own, batch, **ctx)[1])
         return jnp.where(batch.target_segments > 0, policy["entropy"], 0).sum()
 
     expected = -0.5 * jax.jit(jax.grad(entropy))(
