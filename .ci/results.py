@@ -60,6 +60,7 @@ INTERVAL = re.compile(rf"{SIGNED}(?: %| points)? \\?\[{SIGNED}, {SIGNED}\\?\]")
 
 def keep(workdir: Path, stem: Path, flags: str) -> None:
     """Writes the data of a page, P.csv and so on for a `stem` P, from a sweep's workdir."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
     results, _ = of_one_code(read_results(workdir))
     question, _ = fitting(compared_rows(results), Question.of(results.question))
     compared = compare_rows(results, question=question)
