@@ -11,6 +11,7 @@ from attn.heads.differential import Differential, differential
 from attn.heads.exclusive import Exclusive, without_own
 from attn.heads.indexed import IndexedHeads
 from attn.heads.multi_token import MultiToken
+from attn.heads.native_sparse import NativeSparse
 from attn.heads.talking import TalkingHeads, talking_heads
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Heads",
     "IndexedHeads",
     "MultiToken",
+    "NativeSparse",
     "Separate",
     "TalkingHeads",
     "differential",
@@ -35,6 +37,7 @@ HEADS = {
     "exclusive": Exclusive,
     "blocks": BlockHeads,
     "indexed": IndexedHeads,
+    "native_sparse": NativeSparse,
     "multi_token": MultiToken,
 }
 """The classes of this package by name."""

@@ -30,22 +30,17 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockHeads(Heads):
-    """A query sees its own block of `size` tokens, and the `count` − 1 others that fit it best.
+class OfBlocks(Heads):
+    """The base of heads that read a text block by block, counted from its beginning.
 
-    How well a block fits is the mean score of its keys that the query may see, which for
-    products is the score of their mean key, as in MoBA; the choice has no gradient. Blocks
-    are counted from the beginning of a text. With as many blocks as there are it is plain
-    attention. Memory is h·n²: this is the definition, whose scores are all computed.
+    A subclass has `size`, a block's tokens, and `_attend`, which gets the place in its text of
+    each query and key. Memory is h·n²: these are definitions, whose scores are all computed.
     Attention to another text is plain.
     """
 
     interact: ClassVar[bool] = False
-    # Scores, who sees whom, and the weights.
-    floats_of_pair: ClassVar[float] = 4.0
     is_quadratic: ClassVar[bool] = True
     size: int = 16
-    count: int = 3
 
     def attend(
         self,
@@ -60,7 +55,7 @@ class BlockHeads(Heads):
         n = q.shape[-3]
         places = jnp.arange(n) if ctx.places is None else jnp.asarray(ctx.places)
         places = jnp.broadcast_to(places, (*q.shape[:-3], n))
-        return self._attend(q, k, v, places, places, n, **arguments)
+        return self._attend(params, q, k, v, places, places, n, **arguments)
 
     def over_cache(
         self,
@@ -90,10 +85,64 @@ class BlockHeads(Heads):
         mask = Mask.dense(visible[..., None, :, :])
         count = room // hypotheses
         places = of_queries, of_keys, count
-        return self._attend(q, *from_cached(k, v), *places, mask=mask, **arguments)
+        kv = from_cached(k, v)
+        return self._attend(params, q, *kv, *places, mask=mask, **arguments)
 
     def _attend(
         self,
+        params: Mapping[str, Array],
+        q: Array,
+        k: Array,
+        v: Array,
+        of_queries: Int[Array, "*B N"],
+        of_keys: Int[Array, "*B M"],
+        length: int,
+        **arguments: Any,
+    ) -> Any:
+        """Computes what `attend` does, of texts of at most `length` tokens."""
+        raise NotImplementedError
+
+    def _of_block(
+        self, places: Int[Array, "*B N"], length: int, dtype: Any
+    ) -> Float[Array, "*B N C"]:
+        """Returns 1 where a token is of a block, else 0."""
+        return jax.nn.one_hot(places // self.size, -(-length // self.size), dtype=dtype)
+
+    def of_memory(self) -> Heads:
+        """Returns separate heads."""
+        return Separate()
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for a number below 1, or latents."""
+        for field in dataclasses.fields(self):
+            if (value := getattr(self, field.name)) < 1:
+                raise ValueError(f"{field.name}={value} must be at least 1")
+        if a.d_c:
+            raise ValueError(f"they read keys: d_c={a.d_c} must be 0")
+
+    def check_selection(self, selection: str) -> None:
+        """Raises ValueError: a single key is taken from all."""
+        raise ValueError(
+            f"selection={selection} takes the best of all keys: heads={self} must be separate"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockHeads(OfBlocks):
+    """A query sees its own block of `size` tokens, and the `count` − 1 others that fit it best.
+
+    How well a block fits is the mean score of its keys that the query may see, which for
+    products is the score of their mean key, as in MoBA; the choice has no gradient. With as
+    many blocks as there are it is plain attention.
+    """
+
+    # Scores, who sees whom, and the weights.
+    floats_of_pair: ClassVar[float] = 4.0
+    count: int = 3
+
+    def _attend(
+        self,
+        params: Mapping[str, Array],
         q: Array,
         k: Array,
         v: Array,
@@ -112,8 +161,7 @@ class BlockHeads(Heads):
         visible = dense_mask(mask, q.shape[:-3], q.shape[-3], k.shape[-3])
         # Which block each key, and each query, is of: (*B, M, C) and (*B, 1, N, C).
         of_keys, own = (
-            jax.nn.one_hot(x // self.size, -(-length // self.size), dtype=s.dtype)
-            for x in (of_keys, of_queries)
+            self._of_block(x, length, s.dtype) for x in (of_keys, of_queries)
         )
         own = own[..., None, :, :] > 0
         seen = jnp.einsum("...nm,...mc->...nc", visible.astype(s.dtype), of_keys)
@@ -128,24 +176,6 @@ class BlockHeads(Heads):
         q, k = (x[..., :0] for x in (q, k))
         return attention(q, k, v, mask=shown, **without, **arguments)
 
-    def of_memory(self) -> Heads:
-        """Returns separate heads."""
-        return Separate()
-
     def products(self, a: "Attention") -> Products:
         """Counts none: the scores are those of all pairs, as without blocks."""
         return Products()
-
-    def check(self, a: "Attention") -> None:
-        """Raises ValueError for no block, an empty one, or latents."""
-        for name, value in (("size", self.size), ("count", self.count)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if a.d_c:
-            raise ValueError(f"they read keys: d_c={a.d_c} must be 0")
-
-    def check_selection(self, selection: str) -> None:
-        """Raises ValueError: a single key is taken from all."""
-        raise ValueError(
-            f"selection={selection} takes the best of all keys: heads={self} must be separate"
-        )

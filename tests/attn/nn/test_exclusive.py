@@ -27,6 +27,7 @@ from attn.heads import (
     Exclusive,
     IndexedHeads,
     MultiToken,
+    NativeSparse,
     Separate,
     without_own,
 )
@@ -36,8 +37,9 @@ B, N, H, K, V = 2, 11, 2, 4, 3
 D = 6
 BLOCKS = BlockHeads(size=3, count=2)
 MIXED = MultiToken(queries=3, keys=4)
+SPARSE = NativeSparse(size=2, count=3, window=3)
 INDEXED = IndexedHeads(k=3, indexers=2, width=5)
-EACH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS, MIXED, INDEXED])
+EACH = pytest.mark.parametrize("heads", [Exclusive(), BLOCKS, MIXED, INDEXED, SPARSE])
 
 
 def drawn(*shape, seed=0):
@@ -162,6 +164,79 @@ def test_all_blocks_are_plain_attention():
     all_of_them = BlockHeads(size=3, count=4)
     out = all_of_them.attend({}, q, k, v, CAUSAL, **arguments)
     np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
+
+
+def sparse(params, q, k, v, places, visible):
+    """The definition, of the heads of one example that share keys (G heads), query by query."""
+    params, q, k, v = jax.tree.map(np.float64, (params, q, k, v))
+    out = np.zeros((N, len(q), V))
+    of = places // SPARSE.size
+    for i in range(N):
+        tokens = {c: np.flatnonzero(visible[i] & (of == c)) for c in set(of)}
+        seen = {c: at for c, at in tokens.items() if len(at)}
+        whole = [c for c, at in sorted(seen.items()) if len(at) == SPARSE.size]
+        compressed = np.zeros((len(q), len(whole)))
+        for h in range(len(q)):
+            means = np.array([k[seen[c]].mean(0) for c in whole]).reshape(-1, K)
+            e = np.exp(means @ q[h, i] / np.sqrt(K))
+            compressed[h] = e / e.sum() if whole else e
+        fits = dict(zip(whole, compressed.sum(0), strict=True))
+        order = sorted(seen, key=lambda c: (c != of[i], c != 0, -fits.get(c, 0.0), c))
+        picked = np.concatenate([seen[c] for c in order[: SPARSE.count]])
+        near = [j for j in np.flatnonzero(visible[i]) if 0 <= places[i] - places[j] < 3]
+        for h in range(len(q)):
+            gates = 1 / (1 + np.exp(-(q[h, i] @ params["w"][h] + params["c"][h])))
+            for c, weight in zip(whole, compressed[h], strict=True):
+                out[i, h] += gates[0] * weight * v[seen[c]].mean(0)
+            for gate, at in ((gates[1], picked), (gates[2], near)):
+                e = np.exp(k[at] @ q[h, i] / np.sqrt(K))
+                out[i, h] += gate * (e / e.sum()) @ v[at]
+    return out
+
+
+@pytest.mark.parametrize("h_kv", [H, 1])
+def test_three_branches_are_gated(h_kv):
+    """Two texts in a row, whose blocks begin with them."""
+    q, k, v = qkv(h_kv)
+    a = config.Attention(D, H, K, V, heads=SPARSE, h_kv=h_kv)
+    params = SPARSE.parameters(jax.random.key(3), a)
+    params["c"] = drawn(H, 3, seed=8)
+    segments = jnp.array([[1] * 4 + [2] * 7, [1] * N])
+    places = jnp.array([[*range(4), *range(7)], [*range(N)]])
+    mask = Mask.segments(segments, segments) & Mask.causal()
+    visible = np.asarray(segments)[:, :, None] == np.asarray(segments)[:, None]
+    visible = visible & np.tri(N, dtype=bool)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=mask)
+    ctx = Context(places=places)
+    out, weights = SPARSE.attend(params, q, k, v, ctx, return_weights=True, **arguments)
+    group = H // h_kv
+    for b, j in np.ndindex(B, h_kv):
+        heads = slice(j * group, (j + 1) * group)
+        expected = sparse(
+            {name: x[heads] for name, x in params.items()},
+            np.moveaxis(q[b, :, heads], 1, 0),
+            k[b, :, j],
+            v[b, :, j],
+            np.asarray(places[b]),
+            visible[b],
+        )
+        np.testing.assert_allclose(out[b, :, heads], expected, rtol=2e-5, atol=2e-5)
+    values = jnp.repeat(v, group, 2)
+    by_weights = jnp.einsum("bhnm,bmhv->bnhv", weights, values)
+    np.testing.assert_allclose(out, by_weights, rtol=2e-5, atol=2e-5)
+
+
+def test_a_branch_of_nothing_has_a_gradient():
+    q, k, v = qkv()
+    params = SPARSE.parameters(jax.random.key(3), config.Attention(D, H, K, V))
+    mask = Mask.causal() & Mask.dense(jnp.arange(N)[:, None] > 0)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=mask)
+
+    def total(*of):
+        return (SPARSE.attend(*of, CAUSAL, **arguments) ** 2).sum()
+
+    for x in jax.tree.leaves(jax.grad(total, (0, 1, 2, 3))(params, q, k, v)):
+        assert np.isfinite(x).all() and np.abs(x).max() > 0
 
 
 def indexed(params, q, k, v, visible):

@@ -27,7 +27,7 @@ from attn import (
     config,
 )
 from attn.config import GATES
-from attn.heads import BlockHeads, Exclusive, IndexedHeads, MultiToken
+from attn.heads import BlockHeads, Exclusive, IndexedHeads, MultiToken, NativeSparse
 from attn.mixers import KimiDelta, Mamba2, Short
 from attn.nn.layers import FEED_FORWARDS, GELU, NORMS, Both, Gated, PostFinal, Pre, SiLU
 from attn.positions import PaTH, Wall
@@ -101,6 +101,7 @@ OPTIONS = [
     dict(heads=BlockHeads(2, 2), encoder_mixing=Mamba2()),
     dict(positions=Rotary(), heads=MultiToken(2, 3)),
     dict(positions=Rotary(), heads=IndexedHeads(2, 2, 3)),
+    dict(positions=Rotary(), heads=NativeSparse(2, 2, 3)),
     dict(residual=ScoreResidual(), decoder={"N": 2, "layer_2": {"h": 2, "d_v": 3}}),
 ]
 TRIED = {options.get("score") for options in OPTIONS}
