@@ -138,6 +138,82 @@ class RecallData(TaskPairsData):
 
 
 @dataclasses.dataclass(frozen=True)
+class FuzzyData(TaskData):
+    """Holds the settings of recall whose keys and values are of several symbols."""
+
+    corpus: str = fields.one_of(("fuzzy",), "fuzzy")
+    symbols: int = fields.at_least(2, 16, 2**16)
+    """Symbols, half of keys and half of values; an even number."""
+    key_values: int = fields.at_least(1, 4, LONGEST // 4)
+    """Pairs of key and value in a text."""
+    longest: int = fields.at_least(1, 3, LONGEST // 4)
+    """The most symbols of a key, and of a value."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        half = self.symbols // 2
+        return (".", "=", *numbered("k", half), *numbered("v", half))
+
+    @property
+    def chance(self) -> float:
+        return 2 / self.symbols
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.symbols % 2 == 0,
+            f"data.symbols={self.symbols} must be even: half are of keys, half of values",
+        )
+        keys = sum((self.symbols // 2) ** n for n in range(1, self.longest + 1))
+        require(
+            self.key_values <= keys,
+            f"data.key_values={self.key_values} needs as many keys, of which data.symbols="
+            f"{self.symbols} and data.longest={self.longest} make {keys}",
+        )
+        room = (self.key_values + 1) * (2 * self.longest + 1)
+        shortest = min(self.lengths.values())
+        require(
+            room <= shortest,
+            f"data.key_values={self.key_values} and one that is asked take up to {room} "
+            f"symbols, and a text has {shortest}: raise data.length and data.test_length",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class NeedleData(TaskPairsData):
+    """Holds the settings of needles in noise."""
+
+    corpus: str = fields.one_of(("needle",), "needle")
+    symbols: int = fields.at_least(1, 16, 2**16)
+    """Symbols of noise, of keys, and of values: so many of each."""
+    needles: int = fields.at_least(1, 1, LONGEST // 4)
+    """Pairs of key and value that are hidden in the noise, each asked at the end."""
+
+    @property
+    def alphabet(self) -> tuple[str, ...]:
+        of_noise = numbered("n", self.symbols)
+        return (*of_noise, *numbered("k", self.symbols), *numbered("v", self.symbols))
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def check(self) -> None:
+        super().check()
+        require(
+            self.needles <= self.symbols,
+            f"data.needles={self.needles} needs as many keys: data.symbols={self.symbols} "
+            "must be as large",
+        )
+        shortest = min(self.lengths.values())
+        require(
+            4 * self.needles <= shortest,
+            f"data.needles={self.needles} takes 4 symbols each, and a text has {shortest}: "
+            "raise data.length and data.test_length",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class FlipFlopData(TaskData):
     """Holds the settings of the flip-flop language."""
 
@@ -591,6 +667,8 @@ class ListOpsData(TaskData):
 
 TASKS = {
     "recall": RecallData,
+    "fuzzy": FuzzyData,
+    "needle": NeedleData,
     "flipflop": FlipFlopData,
     "backcopy": BackcopyData,
     "selective_copy": SelectiveCopyData,

@@ -76,6 +76,70 @@ def recall(rng: random.Random, data, split: str) -> Text:
     return Text(symbols, dict(sorted(answers.items())), length)
 
 
+def fuzzy(rng: random.Random, data, split: str) -> Text:
+    """Makes fuzzy recall (Poli et al. 2024, "MAD", arXiv 2403.17844): keys of several symbols.
+
+    Keys and values have one to data.longest symbols, and = stands between them. Each pair
+    comes once; then pairs come again, and the symbols of their values are asked. Dots fill
+    the rest. Unlike there, = says where a key ends, which may be the beginning of another.
+    """
+    of_keys, of_values = (
+        [symbol for symbol in data.alphabet if symbol[0] == letter] for letter in "kv"
+    )
+
+    def some(symbols):
+        return rng.choices(symbols, k=rng.randint(1, data.longest))
+
+    values = {}
+    while len(values) < data.key_values:
+        values.setdefault(tuple(some(of_keys)), some(of_values))
+    symbols, answers, places = [], {}, {}
+    length = data.lengths[split]
+    waiting = list(values)
+    while True:
+        key = waiting.pop() if waiting else rng.choice(list(values))
+        begin = len(symbols) + len(key)
+        if begin + 1 + len(values[key]) > length:
+            break
+        if key in places:
+            for i, value in enumerate(values[key]):
+                answers[begin + i] = Answer(value, begin - places[key] - 1)
+        else:
+            places[key] = begin
+        symbols += [*key, "=", *values[key]]
+    symbols += ["."] * (length - len(symbols))
+    return Text(symbols, answers, length)
+
+
+def needle(rng: random.Random, data, split: str) -> Text:
+    """Makes needles in noise: keys, each with its value, anywhere, whose values are asked last.
+
+    (Kamradt 2023, "Needle in a haystack", with symbols in place of sentences.)
+    """
+    length = data.lengths[split]
+    ask = length - data.needles
+    keys, values = (
+        rng.sample(
+            [symbol for symbol in data.alphabet if symbol[0] == letter], data.needles
+        )
+        for letter in "kv"
+    )
+    noise = [symbol for symbol in data.alphabet if symbol[0] == "n"]
+    symbols = rng.choices(noise, k=ask)
+    # Gaps between pairs, so that they do not overlap.
+    free = sorted(rng.sample(range(ask - data.needles), data.needles))
+    places = {key: at + i for i, (key, at) in enumerate(zip(keys, free, strict=True))}
+    for key, value in zip(keys, values, strict=True):
+        symbols[places[key] : places[key] + 2] = key, value
+    answers = {}
+    asked = list(zip(keys, values, strict=True))
+    rng.shuffle(asked)
+    for key, value in asked:
+        answers[len(symbols)] = Answer(value, len(symbols) - places[key] - 1)
+        symbols.append(key)
+    return Text(symbols, answers, length)
+
+
 def flipflop(rng: random.Random, data, split: str) -> Text:
     """Makes the flip-flop language (Liu et al. 2023, arXiv 2306.00946).
 
@@ -363,6 +427,8 @@ def listops(rng: random.Random, data, split: str) -> Text:
 
 GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {
     "recall": recall,
+    "fuzzy": fuzzy,
+    "needle": needle,
     "flipflop": flipflop,
     "backcopy": backcopy,
     "selective_copy": selective_copy,

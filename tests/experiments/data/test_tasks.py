@@ -19,6 +19,8 @@ pytestmark = pytest.mark.quick
 
 SIZES = {
     "recall": dict(length=23, test_length=31, key_values=5, symbols=22),
+    "fuzzy": dict(length=40, test_length=61, symbols=8, key_values=3, longest=3),
+    "needle": dict(length=23, test_length=31, symbols=6, needles=4),
     "flipflop": dict(length=22, test_length=34, ignore=0.5, test_ignore=0.7),
     "backcopy": dict(length=37, symbols=7, triggers=2),
     "selective_copy": dict(length=17, test_length=29, items=5, symbols=7),
@@ -72,6 +74,31 @@ def recall(seen):
         return None
     values = dict(zip(key_values[::2], key_values[1::2], strict=True))
     return values.get(seen[-1])
+
+
+def fuzzy(seen):
+    """Reads = as what parts a key from a value, and letters as what parts values from keys."""
+    values, key, value = {}, [], None
+    for symbol in seen:
+        if symbol[0] == "k":
+            if value is not None:
+                values.setdefault(tuple(key), value)
+                key, value = [], None
+            key = [*key, symbol]
+        elif symbol == "=":
+            value = []
+        elif symbol[0] == "v":
+            value = [*value, symbol]
+    if value is None or seen[-1] == ".":
+        return None
+    known = values.get(tuple(key), [])
+    return known[len(value)] if len(value) < len(known) else None
+
+
+def needle(seen):
+    if seen[-1][0] != "k" or seen.index(seen[-1]) == len(seen) - 1:
+        return None
+    return seen[seen.index(seen[-1]) + 1]
 
 
 def flipflop(seen):
@@ -182,6 +209,8 @@ ORACLES = {
     "stacks": stacks,
     "scan": scan,
     "recall": recall,
+    "fuzzy": fuzzy,
+    "needle": needle,
     "flipflop": flipflop,
     "selective_copy": selective_copy,
     "counting": counting,
@@ -442,6 +471,25 @@ def test_pairs_have_what_is_read_and_the_answers(task):
             "at most data.symbols=8",
         ),
         ({"data.corpus": "letters", "data.block": 48}, "must find room in"),
+        ({"data.corpus": "fuzzy", "data.symbols": 7}, "data.symbols=7 must be even"),
+        ({"data.corpus": "fuzzy", "data.longest": 30}, "take up to 305 symbols"),
+        (
+            {
+                "data.corpus": "fuzzy",
+                "data.symbols": 2,
+                "data.longest": 1,
+                "data.key_values": 2,
+            },
+            "make 1$",
+        ),
+        (
+            {"data.corpus": "needle", "data.needles": 9, "data.symbols": 8},
+            "needs as many keys",
+        ),
+        (
+            {"data.corpus": "needle", "data.needles": 13},
+            "takes 4 symbols each, and a text has 48",
+        ),
         ({"data.corpus": "stacks", "data.length": 3}, "must be 4 or more"),
     ],
 )
