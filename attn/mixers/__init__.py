@@ -23,6 +23,7 @@ from attn.mixers.linear import (
     LinearHeads,
 )
 from attn.mixers.mamba import Mamba2, Mamba2Heads
+from attn.mixers.mamba3 import Mamba3, Mamba3Heads
 from attn.mixers.recurrence import Recurrence, Recurrent
 from attn.mixers.short import Short, ShortConvolved
 
@@ -42,6 +43,8 @@ __all__ = [
     "LinearHeads",
     "Mamba2",
     "Mamba2Heads",
+    "Mamba3",
+    "Mamba3Heads",
     "Mixer",
     "Recurrence",
     "Recurrent",
@@ -64,6 +67,7 @@ MIXERS = {
     "gated_deltanet": GatedDeltaNet,
     "kda": KimiDelta,
     "mamba2": Mamba2,
+    "mamba3": Mamba3,
     "short": Short,
 }
 """The classes of this package by name."""

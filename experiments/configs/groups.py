@@ -13,8 +13,8 @@ The claims: a recurrence of matrices needs factors below 0 for parity, which β 
 (Grazzi et al. 2024, arXiv 2411.12537); and as many writes a token as a group's elements have
 reflections, two for S3 and A5 (Siems et al. 2025, arXiv 2502.10297). One layer of attention with
 PaTH solves A5's words, where rotary positions and forget gates do not (Yang et al. 2025, arXiv
-2505.16381). Mamba-2, whose factors are above 0, does not solve parity (Lahoti et al. 2026, arXiv
-2603.15569).
+2505.16381). Mamba-2, whose factors are above 0, does not solve parity, Mamba-3, whose state
+turns, does (Lahoti et al. 2026, arXiv 2603.15569).
 
 Read the accuracy in all and, in `accuracy_by`, by position: words beyond 32 letters are longer
 than any in training.
@@ -29,6 +29,7 @@ SYSTEMS = {
     "attention, PaTH": ("attention", "path"),
     "LSTM": ("recurrence(cell=lstm)", "none"),
     "Mamba-2": ("mamba2", "none"),
+    "Mamba-3": ("mamba3", "none"),
     "DeltaNet": ("deltanet", "none"),
     "DeltaNet, β to 2": ("deltanet(beta_max=2)", "none"),
     "DeltaNet, β to 2, two writes": ("deltanet(beta_max=2, householders=2)", "none"),

@@ -4,11 +4,11 @@
     python -m launch.sweep --config=experiments/configs/tasks.py:copy --sweep=mixing --seeds=2 \
       --workdir=runs/copy
 
-The tasks are recall, fuzzy, needle, flipflop, backcopy, selective_copy, counting, copy, reverse, sort, words,
-induction, hops, letters, stacks, scan (by data.split) and chomsky (fifteen, by data.task);
-`experiments/data/corpora/tasks.py` says what each is, and of which paper. The model reads a
-text and is trained on its answers alone, at the places where they are asked. result.json has
-their accuracy in all, and in `accuracy_by` by position and by distance. The tasks first and
+The tasks are recall, fuzzy, needle, flipflop, backcopy, selective_copy, counting, copy, reverse,
+sort, words, induction, hops, letters, stacks, scan (by data.split) and chomsky (fifteen, by
+data.task); `experiments/data/corpora/tasks.py` says what each is, and of which paper. The model
+reads a text and is trained on its answers alone, at the places where they are asked. result.json
+has their accuracy in all, and in `accuracy_by` by position and by distance. The tasks first and
 listops ask for a label of each text, and are labels.py's.
 
 Two layers of width 64 and no dropout, as texts never come twice in so few steps; a trial

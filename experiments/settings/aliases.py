@@ -71,6 +71,7 @@ MIXERS = _by_name(
         "linear_attention": "linear",
         "kda": "kimi kimi_linear",
         "mamba2": "mamba mamba_2 ssd",
+        "mamba3": "mamba_3",
         "deltanet(householders=2)": "deltaproduct",
         "short": "canon short_conv short_convolution",
         "restricted": "local sliding_window swa window",

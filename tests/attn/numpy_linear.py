@@ -121,6 +121,50 @@ def mamba2(p, x, causal):
     return output(p, np.split(y, len(heads), -1))
 
 
+def mamba3(p, x, causal):
+    """The recurrence of the paper, with the sums of angles in queries and keys."""
+    q, k, v = projected(p, x)
+    q, k = (
+        y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-5) * p[norm]["scale"] + p[bias]
+        for y, norm, bias in ((q, "norm_q", "b_q"), (k, "norm_k", "b_k"))
+    )
+    softplus = lambda y: np.log1p(np.exp(y))
+    of_head = lambda name: np.einsum("nd,dhk->nhk", x, p[name])
+    time = softplus(of_head("w_a") + p["b_a"])
+    decay = np.exp(-time * np.maximum(softplus(of_head("w_rate")), 1e-4))
+    share = sigmoid(of_head("w_share"))
+    angles = np.pi * time * np.tanh(of_head("w_angle"))
+    r = of_head("w_r")
+    heads = []
+    for h in range(v.shape[1]):
+        arrays = [y[:, h] for y in (q, k, v, decay, share, time, angles)]
+        y = turning(*arrays)
+        if not causal:
+            y = y + turning(*(z[::-1] for z in arrays), own=False)[::-1]
+        y = y + p["skip"][h] * v[:, h]
+        heads.append(y * r[:, h] * sigmoid(r[:, h]))
+    return output(p, heads)
+
+
+def turning(q, k, v, decay, share, time, angles, own=True):
+    state = np.zeros((q.shape[1], v.shape[1]))
+    total = np.zeros(angles.shape[1])
+    before = np.zeros_like(state)
+    out = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        total = total + angles[t]
+        turn = np.eye(q.shape[1])
+        for a, angle in enumerate(total):
+            c, s = np.cos(angle), np.sin(angle)
+            turn[2 * a : 2 * a + 2, 2 * a : 2 * a + 2] = [[c, -s], [s, c]]
+        fed = np.outer(turn @ k[t], v[t])
+        seen = decay[t] * (state + (1 - share[t]) * time[t] * before)
+        state = seen + share[t] * time[t] * fed
+        out[t] = (turn @ q[t]) @ (state if own else seen)
+        before = fed
+    return out
+
+
 def projected(p, x):
     return (np.einsum("nd,dhf->nhf", x, p[name]) for name in ("w_q", "w_k", "w_v"))
 

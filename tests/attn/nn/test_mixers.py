@@ -24,7 +24,7 @@ from attn import (
     config,
 )
 from attn.masks.near import dense_mask, neighbours
-from attn.mixers import KimiDeltaHeads, Mamba2Heads, ShortConvolved
+from attn.mixers import KimiDeltaHeads, Mamba2Heads, Mamba3Heads, ShortConvolved
 from attn.mixers.recurrence import CELLS
 from tests.attn import numpy_linear, numpy_rnn
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
@@ -115,6 +115,7 @@ for cls, oracle, marks in (
     (GATED_PRODUCT, functools.partial(numpy_linear.delta, beta_max=2), ()),
     (KimiDeltaHeads, numpy_linear.kimi, ()),
     (Mamba2Heads, numpy_linear.mamba2, ()),
+    (Mamba3Heads, numpy_linear.mamba3, ()),
 ):
     for causal in (True, False):
         module = cls(**HEADS, causal=causal)
@@ -201,6 +202,10 @@ def test_what_the_mask_puts_together_is_as_if_alone(module, oracle):
         (
             Mamba2Heads(**HEADS, causal=True),
             functools.partial(numpy_linear.mamba2, causal=True),
+        ),
+        (
+            Mamba3Heads(**HEADS, causal=True),
+            functools.partial(numpy_linear.mamba3, causal=True),
         ),
         (SHORT, OF_SHORT),
     ],
@@ -359,6 +364,10 @@ def test_an_odd_width_is_refused():
             2 * D * 16 + 2 * D + 3 + 3 * (D + 2 * 5) + 2 * 6 + 3 * (D + 2 * 3) + 2 * 3,
         ),
         (Mamba2Heads(**HEADS), D * (2 * 5 + 3 * 2 * 3 + 2) + 3 * 2 + 2 * 3),
+        (
+            Mamba3Heads(**HEADS),
+            D * (2 * 5 + 1 + 2 * (3 * 3 + 3)) + 2 * 5 * 3 + 2 * 2,
+        ),
         (SHORT, 2 * D * 16 + 2 * D + 3 + 3 * D),
     ],
 )
