@@ -59,6 +59,22 @@ class TrainedModel(NamedTuple):
                 )
         return [source[:max_length] for source in sources]
 
+    def unseen(self, lines: Sequence[str]) -> str:
+        """Returns a line on characters that the vocabulary lacks, which are spelled in bytes; ""
+        where it has all."""
+        found = {}
+        for number, ids in enumerate(self.vocabulary.encode(lines), start=1):
+            for character in sorted(self.vocabulary.spelled(ids)):
+                found.setdefault(character, number)
+        if not found:
+            return ""
+        named = [f"{character} in line {n}" for character, n in found.items()]
+        more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+        return (
+            "characters that the model has never seen, and reads as bytes: "
+            f"{', '.join(named[:5])}{more}"
+        )
+
 
 def load_model(
     workdir: Path, point: Mapping[str, Any] = MappingProxyType({})
@@ -120,6 +136,10 @@ class Translator:
         )
         # Search runs on lanes; this is a population of one.
         self._states = Lanes().stack([self._model.state])
+
+    def unseen(self, lines: Sequence[str]) -> str:
+        """Returns a line on characters that the model has never seen, or ""."""
+        return self._model.unseen(lines)
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Returns the best translation of each line, see `n_best`."""

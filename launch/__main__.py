@@ -13,6 +13,7 @@ COMMANDS = (
     "cancel",
     "report",
     "translate",
+    "evaluate",
     "sample",
     "data",
     "settings",

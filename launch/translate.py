@@ -67,7 +67,10 @@ def main():
     )
     # Without `errors` they would be strict again.
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    for hypotheses in translator.n_best(read_lines(sys.stdin.buffer)):
+    lines = read_lines(sys.stdin.buffer)
+    if unseen := translator.unseen(lines):
+        print(f"note: {unseen}", file=sys.stderr)
+    for hypotheses in translator.n_best(lines):
         if n == 0:
             print(hypotheses[0].text)
         filled = hypotheses + [Hypothesis(-math.inf, "")] * n

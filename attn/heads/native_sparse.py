@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class NativeSparse(OfBlocks):
-    """head_i = Σ_b g_b·(branch b), g_b = σ(q_i · w_b + c_b), over three branches:
+    """head_i = Σ_b g_b·(branch b), g_b = σ(q_i · w_b + c_b), over three branches of attention.
 
     - compressed: attention to whole blocks of `size` tokens, by the mean scores and the mean
       values of those that the query sees all of;

@@ -272,6 +272,15 @@ class Vocabulary:
         """Returns whether token i is one byte of a character that has no token."""
         return self._processor.is_byte(i)
 
+    def spelled(self, ids: Sequence[int]) -> set[str]:
+        """Returns the characters among tokens that are spelled in bytes."""
+        found = set()
+        runs = itertools.groupby(np.asarray(ids).tolist(), self.is_byte)
+        for is_byte, run in runs:
+            if is_byte:
+                found.update(self._processor.decode(list(run)))
+        return found
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Returns the token of each id, control tokens included; ▁ marks a word's start."""
         return self._processor.id_to_piece(np.asarray(ids).tolist())

@@ -182,6 +182,21 @@ def test_translate(swept):
     assert refused.returncode == 2 and "name one of its trials" in refused.stderr
 
 
+def test_evaluate(swept, tmp_path):
+    one, two = [path.parent for path in trials(swept[0]).values()][:2]
+    files = f"--source={one}/sources.txt", f"--reference={one}/references.txt"
+    places = f"--workdir={one}", f"--against={two}", f"--to={tmp_path}/scored"
+    done = call("evaluate", *places, *files)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads((one / "result.json").read_text())
+    assert f"{'BLEU':20} {result['bleu']:10.2f}  [" in done.stdout
+    assert f"\n{one} minus {two}\n  perplexity" in done.stdout
+    written = (tmp_path / "scored/translations.txt").read_text("utf-8")
+    assert written == (one / "translations.txt").read_text("utf-8")
+    refused = call("evaluate", places[0], f"--source={tmp_path}/none")
+    assert refused.returncode == 2 and "cannot be read (No such file" in refused.stderr
+
+
 @pytest.mark.ci
 def test_dtypes_of_the_environment_change_nothing(swept, tmp_path):
     """JAX's double precision and strict dtypes: what was trained with them is the same."""
@@ -317,7 +332,7 @@ train.cli()
     assert done.stderr.splitlines()[-1:] == ["[]"]
 
 
-@pytest.mark.parametrize("name", ["train", "translate", "sample"])
+@pytest.mark.parametrize("name", ["train", "translate", "evaluate", "sample"])
 def test_flags_are_read_before_jax_is_imported(name):
     """So that a mistake is told at once, and the restart with huge pages imports nothing twice."""
     program = f"import sys, launch.{name}; sys.exit('jax' in sys.modules)"

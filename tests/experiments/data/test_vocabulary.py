@@ -190,3 +190,9 @@ def test_what_is_no_vocabulary_is_named(tmp_path):
     )
     with pytest.raises(VocabularyError, match=r"are its ids \(-1, 1, 2, 0\)"):
         kept_vocabulary(str(tmp_path / "other.model"))
+
+
+@pytest.mark.parametrize("text", ["字 a ☃字", "a", "", "tab\there"])
+def test_characters_that_are_spelled_in_bytes(vocabulary, text):
+    [ids] = vocabulary.encode([text])
+    assert vocabulary.spelled(ids) == set(text) & set("字☃\t")
