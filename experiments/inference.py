@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import attn.io
 from attn import sample
 from experiments.data.batches import Encoded
 from experiments.data.lines import as_line
@@ -20,7 +21,7 @@ from experiments.evaluation.answers import choose, choose_batch
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
 from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system import checksums
-from experiments.system.files import DamagedError
+from experiments.system.files import DamagedError, read_json
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.run_dir import read_trial
 from experiments.trial.lanes import Lanes, over_lanes
@@ -31,6 +32,9 @@ from experiments.trial.program import (
     initial_state,
     program_of,
 )
+
+WEIGHTS = "model.safetensors"
+"""The file of weights of a directory that launch.export has written."""
 
 MAX_LENGTH = 2**21
 """The most tokens that a model may read: twice the largest sequence length."""
@@ -361,10 +365,29 @@ def _vocabulary(path, record):
         raise DamagedError(path, error) from None
 
 
+def _exported(workdir, program, state):
+    """Returns the state with the weights that launch.export has written."""
+    about = read_json(workdir / "export.json")
+    try:
+        arrays = attn.io.load(workdir / WEIGHTS)
+        variables = attn.io.from_arrays(build_model(program), arrays)
+        step = jnp.int32(about["step"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedError(workdir / WEIGHTS, error) from None
+    return state._replace(
+        step=step,
+        params=variables["params"],
+        positions=variables.get("positions", {}),
+        numbers=variables.get("numbers", state.numbers),
+    )
+
+
 def _restore(workdir, program, settings):
     """Returns the newest state, with the weights that the settings name."""
     # Weights alone: the optimizer's moments are not needed.
     state = jax.device_put(initial_state(program, settings)._replace(moments=()))
+    if (workdir / WEIGHTS).exists():
+        return _exported(workdir, program, state)
     # For reading only, as the trial may be running.
     with Checkpoints(workdir, keep=None) as checkpoints:
         restored = checkpoints.restore(state)

@@ -14,6 +14,7 @@ COMMANDS = (
     "report",
     "translate",
     "evaluate",
+    "export",
     "sample",
     "data",
     "settings",

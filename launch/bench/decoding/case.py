@@ -157,16 +157,3 @@ def positions(case: Case) -> np.ndarray:
     generator = np.random.default_rng(2)
     shape = (case.tokens + 1, case.d_model)
     return 2 * generator.standard_normal(shape, np.float32)
-
-
-def into_heads(w: np.ndarray) -> np.ndarray:
-    """Returns a projection into heads, (D, H, K), as others have it.
-
-    That is a matrix (outputs, inputs).
-    """
-    return w.reshape(len(w), -1).T
-
-
-def out_of_heads(w: np.ndarray) -> np.ndarray:
-    """Returns a projection out of heads, (H, V, D), as a matrix (outputs, inputs)."""
-    return w.reshape(-1, w.shape[-1]).T

@@ -6,14 +6,12 @@ import tempfile
 
 import ctranslate2
 import numpy as np
-from ctranslate2.specs import Activation, TransformerSpec
 
-from experiments.data.vocabulary import BOS, EOS, PAD, UNK
+from experiments.export import MARKS, ctranslate2_spec
 from launch.bench.decoding import case as searches
+from launch.bench.decoding.attn import transformer
 from launch.bench.decoding.case import Case
 from launch.bench.harness.libraries import Adapter, Program
-
-_MARKS = {PAD: "<blank>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
 
 def search(case: Case, threads: int | None = None) -> Program:
@@ -54,69 +52,18 @@ def _looked_up(table, keys):
 
 def _words(case):
     # CTranslate2 takes words and looks up their ids, so each id is a word.
-    return [_MARKS.get(i, str(i)) for i in range(case.vocabulary)]
+    return [MARKS.get(i, str(i)) for i in range(case.vocabulary)]
 
 
 def _spec(case):
-    w = searches.weights(case)
-    spec = TransformerSpec.from_config(
-        (case.N, case.N), case.h, pre_norm=False, activation=Activation.RELU
-    )
-    spec.register_source_vocabulary(_words(case))
-    spec.register_target_vocabulary(_words(case))
-    _fill_side(spec.encoder, spec.encoder.embeddings[0], "encoder", case, w)
-    _fill_side(spec.decoder, spec.decoder.embeddings, "decoder", case, w)
-    # The paper's model has one matrix for both embeddings and the output.
-    spec.decoder.projection.weight = w["embedding"]
+    table = searches.positions(case)
+    described = transformer(case).config
+    tables = table, table
+    spec = ctranslate2_spec(described, searches.weights(case), tables, _words(case))
+    # The others' sentences have no end mark.
+    spec.config.add_source_eos = False
     spec.validate()
     return spec
-
-
-def _fill_side(side, embeddings, name, case, w):
-    embeddings.weight = w["embedding"]
-    side.scale_embeddings = True
-    side.position_encodings.encodings = searches.positions(case)
-    for i, layer in enumerate(side.layer):
-        _fill_layer(layer, w[f"{name}_{i}"])
-
-
-def _fill_layer(layer, w):
-    self_attention = w["self_attention"]
-    # CTranslate2 has one matrix for all projections of one input.
-    joined = [["w_q", "w_k", "w_v"]]
-    _fill_attention(layer.self_attention, w["self_norm"], self_attention, joined)
-    if "cross_attention" in w:
-        cross_attention = w["cross_attention"]
-        joined = [["w_q"], ["w_k", "w_v"]]
-        _fill_attention(layer.attention, w["cross_norm"], cross_attention, joined)
-    _fill_linear(layer.ffn.linear_0, w["feed_forward"]["w_1"])
-    _fill_linear(layer.ffn.linear_1, w["feed_forward"]["w_2"])
-    _fill_norm(layer.ffn.layer_norm, w["feed_forward_norm"])
-
-
-def _fill_linear(linear, w):
-    # Flax has (inputs, outputs), CTranslate2 the transpose.
-    linear.weight = np.ascontiguousarray(w["kernel"].T)
-    linear.bias = w["bias"]
-
-
-def _fill_attention(attention, norm, w, joined):
-    """Fills one attention.
-
-    `joined` names, for each matrix before the last, the projections that stand in it.
-    """
-    *linears, last = attention.linear
-    for linear, names in zip(linears, joined, strict=True):
-        matrices = [searches.into_heads(w[name]) for name in names]
-        linear.weight = np.concatenate(matrices)
-    # CTranslate2 writes the bytes of an array as they lie in memory.
-    last.weight = np.ascontiguousarray(searches.out_of_heads(w["w_o"]))
-    _fill_norm(attention.layer_norm, norm)
-
-
-def _fill_norm(layer_norm, w):
-    layer_norm.gamma = w["norm"]["scale"]
-    layer_norm.beta = w["norm"]["bias"]
 
 
 ADAPTERS = {
