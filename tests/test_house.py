@@ -38,6 +38,8 @@ EXPERIMENTS = {
     "training": {"evaluation"},
     "sweep": {"training"},
     "inference": {"training"},
+    "scoring": {"inference"},
+    "export": {"inference"},
     "report": {"evaluation"},
     "configs": {"data"},
 }

@@ -43,6 +43,7 @@ COUSINS = {
     "gated DeltaNet": "gated_deltanet",
     "Kimi Delta Attention": "kda",
     "Mamba-2": "mamba2",
+    "Mamba-3": "mamba3",
     "short convolution, DeltaNet": "short(inner=deltanet)",
 }
 
