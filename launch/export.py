@@ -4,7 +4,8 @@ python -m launch.export --workdir=runs/own --to=exported --format=safetensors
 
 safetensors: arrays by name with settings and vocabulary, which launch.translate, evaluate and
 sample take as a --workdir, anywhere. ctranslate2: a Transformer as the paper has it, for the
-library CTranslate2 (pip install 'attn[export]'); what that cannot express is refused by name.
+library CTranslate2; what that cannot express is refused by name. stablehlo: the decoding of one
+text, as programs that need jax alone. Extras: pip install 'attn[export]'.
 """
 
 from pathlib import Path
@@ -17,7 +18,9 @@ _WORKDIR = command.define_workdir("The directory of a trained model")
 _OUTSIDE = command.define_outside()
 _TO = flags.DEFINE_string("to", None, "A new directory")
 command.check_directory("to")
-_FORMAT = flags.DEFINE_string("format", "safetensors", "safetensors or ctranslate2")
+_FORMAT = flags.DEFINE_string(
+    "format", "safetensors", "safetensors, ctranslate2 or stablehlo"
+)
 
 
 def main():

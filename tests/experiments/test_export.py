@@ -2,18 +2,25 @@
 
 import json
 
+import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 import sentencepiece
 
 import attn.io
+from attn import Context, Mask
 from experiments.data import dataset
 from experiments.errors import UserError
-from experiments.export import check_ctranslate2, export
+from experiments.export import export
+from experiments.export.ctranslate2 import check_ctranslate2
 from experiments.inference import Sampler, Translator, load_model
 from experiments.settings import resolve
 from experiments.system.files import DamagedError
 from experiments.training import loop
+from experiments.trial.program import build_model
 from tests.experiments import tiny
 
 
@@ -145,3 +152,65 @@ def test_ctranslate2_translates_alike(tmp_path, changes):
         theirs = [pieces.decode(one.hypotheses[0]) for one in found]
         ours = Translator(tmp_path / "trained", beam=beam, alpha=0.0)
         assert ours([line for line in LINES if line]) == theirs
+
+
+def loaded(directory):
+    """(start, step, arrays, about) from the files alone."""
+    read = lambda name: jax.export.deserialize((directory / name).read_bytes())
+    arrays = safetensors.numpy.load_file(directory / "model.safetensors")
+    about = json.loads((directory / "export.json").read_text())
+    return read("start.stablehlo"), read("step.stablehlo"), arrays, about
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(model__kind="rnn"),
+        dict(model__decoder_mixing="mamba3", model__norm="pre", model__score="softcap"),
+    ],
+)
+def test_stablehlo_decodes_alike(tmp_path, changes):
+    pytest.importorskip("flatbuffers")
+    train(tmp_path / "trained", **changes)
+    export(tmp_path / "trained", tmp_path / "exported", "stablehlo")
+    start, step, arrays, about = loaded(tmp_path / "exported")
+    place = str(tmp_path / "exported/vocabulary.model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=place)
+    ours = Translator(tmp_path / "trained", beam=1)
+    for line in LINES[:2]:
+        ids = [*pieces.encode(line), about["eos"]]
+        source = np.zeros((1, about["source_tokens"]), np.int32)
+        source[0, : len(ids)] = ids
+        state = start.call(arrays, source, np.array([len(ids)], np.int32))
+        tokens, written = np.array([about["bos"]], np.int32), []
+        for t in range(about["tokens"] - 1):
+            logits, state = step.call(arrays, tokens, np.int32(t), state)
+            tokens = np.asarray(logits[:, 3:].argmax(-1) + 3, np.int32)
+            if logits[0, about["eos"]] >= logits[0, tokens[0]]:
+                break
+            written.append(int(tokens[0]))
+        assert [pieces.decode(written)] == ours([line])
+
+
+def test_stablehlo_of_a_language_model_has_the_logits_of_a_full_pass(tmp_path):
+    pytest.importorskip("flatbuffers")
+    train(tmp_path / "trained", model__kind="language")
+    export(tmp_path / "trained", tmp_path / "exported", "stablehlo")
+    start, step, arrays, about = loaded(tmp_path / "exported")
+    trained = load_model(tmp_path / "trained")
+    text = np.array([[about["bos"], 7, 300, 41, 7]], np.int32)
+    hidden = build_model(trained.program).apply(
+        jax.tree.map(jnp.asarray, trained.state.variables), text, Context(Mask.causal())
+    )
+    expected = np.asarray(hidden[0] @ trained.state.params["embedding"].T)
+    state = start.call(arrays)
+    for t, token in enumerate(text[0]):
+        logits, state = step.call(arrays, token[None], np.int32(t), state)
+        np.testing.assert_allclose(logits[0], expected[t], rtol=1e-5, atol=1e-5)
+
+
+def test_labels_are_no_text(tmp_path):
+    train(tmp_path / "trained", model__kind="classifier", data__corpus="first")
+    with pytest.raises(UserError, match="writes no text"):
+        export(tmp_path / "trained", tmp_path / "exported", "stablehlo")

@@ -7,7 +7,7 @@ import tempfile
 import ctranslate2
 import numpy as np
 
-from experiments.export import MARKS, ctranslate2_spec
+from experiments.export.ctranslate2 import MARKS, ctranslate2_spec
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.attn import transformer
 from launch.bench.decoding.case import Case

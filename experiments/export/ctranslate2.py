@@ -1,4 +1,4 @@
-"""Trained models for other places: arrays in safetensors, and CTranslate2.
+"""A Transformer of the paper's kind for CTranslate2.
 
 H = h, K = d_k, D = d_model, Y tokens.
 """
@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 
-import attn.io
 from attn import SelfAttention, config
 from attn.nn import layers
 from experiments.data.vocabulary import BOS, EOS, FILE, PAD, UNK
 from experiments.errors import UserError
-from experiments.inference import WEIGHTS, TrainedModel, load_model
-from experiments.system.checksums import write_checksums
-from experiments.system.files import write_json
+from experiments.inference import TrainedModel
 
 MARKS = {PAD: "<blank>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 """The control tokens by the names that CTranslate2 has for them."""
@@ -28,43 +25,6 @@ ACTIVATIONS = {layers.ReLU: "RELU", layers.GELU: "GELU", layers.SiLU: "SWISH"}
 
 SIZES = ("d_model", "h", "d_k", "d_v", "d_ff", "positions", "feed_forward", "norm")
 """The options of a layer that may be others than the paper's in CTranslate2."""
-
-
-def export(workdir: Path, directory: Path, form: str) -> str:
-    """Writes the model in a trial's directory into another, which must be new or empty.
-
-    Its weights are those that the trial's settings name. Returns how it is used.
-
-    Raises:
-      UserError: a directory that holds something, an unknown form, or a model that it cannot
-        express, naming what; and what `load_model` raises.
-    """
-    if form not in FORMS:
-        raise UserError(f"--format={form} is unknown; known: {', '.join(FORMS)}")
-    if directory.exists() and any(directory.iterdir()):
-        raise UserError(f"{directory} holds files: name a new directory")
-    model = load_model(workdir)
-    directory.mkdir(parents=True, exist_ok=True)
-    return FORMS[form](workdir, model, directory)
-
-
-def to_safetensors(workdir: Path, model: TrainedModel, directory: Path) -> str:
-    """Writes arrays by their names, float32, with settings and vocabulary."""
-    attn.io.save(directory / WEIGHTS, attn.io.to_arrays(model.state.variables))
-    for name in ("config.json", "record.json", FILE):
-        shutil.copyfile(workdir / name, directory / name)
-    about = dict(
-        step=int(model.state.step),
-        weights=model.settings.evaluation.weights,
-        exported_from=str(workdir.absolute()),
-    )
-    write_json(directory / "export.json", about)
-    names = ("config.json", "record.json", FILE, WEIGHTS, "export.json")
-    write_checksums(directory, names)
-    return (
-        f"launch.translate, evaluate and sample take --workdir={directory}; its arrays: "
-        f"attn.io.load('{directory}/{WEIGHTS}')"
-    )
 
 
 def to_ctranslate2(workdir: Path, model: TrainedModel, directory: Path) -> str:
@@ -85,10 +45,6 @@ def to_ctranslate2(workdir: Path, model: TrainedModel, directory: Path) -> str:
         f"{directory}/{FILE}. Its length_penalty is another one than evaluation.alpha, and its "
         "min_decoding_length is 0 here"
     )
-
-
-FORMS = {"safetensors": to_safetensors, "ctranslate2": to_ctranslate2}
-"""What writes each format."""
 
 
 def check_ctranslate2(described: config.Model) -> None:
