@@ -169,6 +169,7 @@ def test_the_task_is_read(folder):
     assert {*used} == {*np.concatenate(answers)}
 
 
+@pytest.mark.ci
 def test_a_classifier_learns_its_labels(folder):
     assert len(FILES["tone.py"].splitlines()) <= 40
     config = labels.get_config()

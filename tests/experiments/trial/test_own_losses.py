@@ -50,6 +50,7 @@ def apart(tree):
     return own, rest
 
 
+@pytest.mark.ci
 def test_it_is_of_real_tokens_in_every_layer_and_trains_the_indexers_alone():
     settings = setting(N=1)
     found, loss, nll = gradients(settings)
