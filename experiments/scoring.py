@@ -147,7 +147,7 @@ def _language(workdir, model, sources) -> Scored:
     nll, tokens = _losses(model, Encoded(parts, parts))
     of_texts = functools.partial(np.bincount, numbers, minlength=len(sources))
     nll, tokens = of_texts(weights=nll), of_texts(weights=tokens)
-    characters = [len(text) for text in sources]
+    characters = BITS_PER_CHARACTER.counts(sources)
     tables = {
         PERPLEXITY.key: np.stack([nll, tokens], 1),
         BITS_PER_CHARACTER.key: np.stack([nll, characters], 1),

@@ -18,9 +18,7 @@ _WORKDIR = command.define_workdir("The directory of a trained model")
 _OUTSIDE = command.define_outside()
 _TO = flags.DEFINE_string("to", None, "A new directory")
 command.check_directory("to")
-_FORMAT = flags.DEFINE_string(
-    "format", "safetensors", "safetensors, ctranslate2 or stablehlo"
-)
+_FORMAT = flags.DEFINE_string("format", "safetensors", "What to write, as above")
 
 
 def main():

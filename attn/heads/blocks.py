@@ -6,12 +6,13 @@ T entries of a cache, C blocks.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn.arithmetic import Products
 from attn.attention import attention
@@ -29,13 +30,44 @@ if TYPE_CHECKING:
     from attn.config import Attention
 
 
+class Pairs(NamedTuple):
+    """Holds the pairs of queries and keys, and of queries and blocks."""
+
+    s: Float[Array, "*B H N M"]
+    """The scores, 0 where the mask hides."""
+    visible: Bool[Array, "*B 1 N M"]
+    back: Int[Array, "*B 1 N M"]
+    """The tokens from a key on to a query."""
+    blocks: Float[Array, "*B 1 M C"]
+    """1 where a key is of a block, else 0."""
+    own: Bool[Array, "*B 1 N C"]
+    """Whether a query is of a block."""
+    seen: Float[Array, "*B 1 N C"]
+    """The keys of a block that a query sees."""
+    means: Float[Array, "*B H N C"]
+    """The mean scores of these, 0 of none."""
+
+    def of_tokens(self, x: Shaped[Array, "*B H N C"]) -> Float[Array, "*B H N M"]:
+        """Returns for each key what is said of its block."""
+        return jnp.einsum("...nc,...mc->...nm", x.astype(self.s.dtype), self.blocks)
+
+
+def _attend(
+    q: Array, k: Array, v: Array, scores: Array, shown: Array, **arguments: Any
+) -> Any:
+    """Computes attention by scores (*B, H, N, M) to the keys that are shown."""
+    # Without features all scores are 0, and so the bias is what the softmax is of.
+    q, k = (x[..., :0] for x in (q, k))
+    mask = Mask.dense(shown)
+    return attention(q, k, v, score=Dot(), mask=mask, bias=scores, **arguments)
+
+
 @dataclasses.dataclass(frozen=True)
 class OfBlocks(Heads):
     """The base of heads that read a text block by block, counted from its beginning.
 
-    A subclass has `size`, a block's tokens, and `_attend`, which gets the place in its text of
-    each query and key. Memory is h·n²: these are definitions, whose scores are all computed.
-    Attention to another text is plain.
+    A subclass has `size`, a block's tokens, and `_of_pairs`. Memory is h·n²: these are
+    definitions, whose scores are all computed. Attention to another text is plain.
     """
 
     interact: ClassVar[bool] = False
@@ -97,9 +129,40 @@ class OfBlocks(Heads):
         of_queries: Int[Array, "*B N"],
         of_keys: Int[Array, "*B M"],
         length: int,
+        *,
+        score: Any,
+        normaliser: Any,
+        mask: Mask,
+        bias: Any = None,
         **arguments: Any,
     ) -> Any:
         """Computes what `attend` does, of texts of at most `length` tokens."""
+        values = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
+        s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **values), -2, -3)
+        visible = dense_mask(mask, q.shape[:-3], q.shape[-3], k.shape[-3])
+        visible = visible[..., None, :, :]
+        blocks, own = (
+            self._of_block(x, length, s.dtype)[..., None, :, :]
+            for x in (of_keys, of_queries)
+        )
+        seen = jnp.einsum("...nm,...mc->...nc", visible.astype(s.dtype), blocks)
+        sums = jnp.einsum("...nm,...mc->...nc", s, blocks)
+        back = of_queries[..., None, :, None] - of_keys[..., None, None, :]
+        pairs = Pairs(
+            s, visible, back, blocks, own > 0, seen, sums / jnp.maximum(seen, 1)
+        )
+        attend = functools.partial(_attend, q, k, v, normaliser=normaliser, **arguments)
+        return self._of_pairs(params, q, k.shape[-2], pairs, attend)
+
+    def _of_pairs(
+        self,
+        params: Mapping[str, Array],
+        q: Float[Array, "*B N H K"],
+        h_kv: int,
+        pairs: "Pairs",
+        attend: Callable,
+    ) -> Any:
+        """Computes it from the pairs; `attend(scores, shown)` is attention by scores."""
         raise NotImplementedError
 
     def _of_block(
@@ -140,41 +203,18 @@ class BlockHeads(OfBlocks):
     floats_of_pair: ClassVar[float] = 4.0
     count: int = 3
 
-    def _attend(
+    def _of_pairs(
         self,
         params: Mapping[str, Array],
-        q: Array,
-        k: Array,
-        v: Array,
-        of_queries: Int[Array, "*B N"],
-        of_keys: Int[Array, "*B M"],
-        length: int,
-        *,
-        score: Any,
-        normaliser: Any,
-        mask: Mask,
-        bias: Any = None,
-        **arguments: Any,
+        q: Float[Array, "*B N H K"],
+        h_kv: int,
+        pairs: Pairs,
+        attend: Callable,
     ) -> Any:
-        values = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
-        s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **values), -2, -3)
-        visible = dense_mask(mask, q.shape[:-3], q.shape[-3], k.shape[-3])
-        # Which block each key, and each query, is of: (*B, M, C) and (*B, 1, N, C).
-        of_keys, own = (
-            self._of_block(x, length, s.dtype) for x in (of_keys, of_queries)
-        )
-        own = own[..., None, :, :] > 0
-        seen = jnp.einsum("...nm,...mc->...nc", visible.astype(s.dtype), of_keys)
-        seen = seen[..., None, :, :]
-        fits = jnp.einsum("...hnm,...mc->...hnc", s, of_keys) / jnp.maximum(seen, 1)
-        fits = jnp.where(seen > 0, fits, -jnp.inf)
         # The own block is the first to be picked, however it fits.
-        chosen = is_in_top(jnp.where(own, jnp.inf, fits), self.count)
-        picked = jnp.einsum("...hnc,...mc->...hnm", chosen.astype(s.dtype), of_keys)
-        without = dict(normaliser=normaliser, score=Dot(), bias=s)
-        shown = Mask.dense((picked > 0) & visible[..., None, :, :])
-        q, k = (x[..., :0] for x in (q, k))
-        return attention(q, k, v, mask=shown, **without, **arguments)
+        fits = jnp.where(pairs.seen > 0, pairs.means, -jnp.inf)
+        chosen = is_in_top(jnp.where(pairs.own, jnp.inf, fits), self.count)
+        return attend(pairs.s, pairs.visible & (pairs.of_tokens(chosen) > 0))
 
     def products(self, a: "Attention") -> Products:
         """Counts none: the scores are those of all pairs, as without blocks."""

@@ -5,22 +5,17 @@ axes), N queries, M keys, H heads, J heads of keys, K = d_k, V = d_v, C blocks.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float
 
 from attn.arithmetic import Products
-from attn.attention import attention
 from attn.functions.top_k import is_in_top
-from attn.heads.blocks import OfBlocks
-from attn.kernels.reference import all_heads, scores_of_head
-from attn.masks import Mask
-from attn.masks.near import dense_mask
-from attn.scores import Dot
+from attn.heads.blocks import OfBlocks, Pairs
 
 if TYPE_CHECKING:
     from attn.config import Attention
@@ -51,76 +46,45 @@ class NativeSparse(OfBlocks):
         draw = nn.initializers.glorot_uniform(1, 2, batch_axis=0)
         return dict(w=draw(key, (a.h, a.width + a.d_r, 3)), c=jnp.zeros((a.h, 3)))
 
-    def _attend(
+    def _of_pairs(
         self,
         params: Mapping[str, Array],
-        q: Array,
-        k: Array,
-        v: Array,
-        of_queries: Int[Array, "*B N"],
-        of_keys: Int[Array, "*B M"],
-        length: int,
-        *,
-        score: Any,
-        normaliser: Any,
-        mask: Mask,
-        bias: Any = None,
-        return_weights: bool = False,
-        **arguments: Any,
+        q: Float[Array, "*B N H K"],
+        h_kv: int,
+        pairs: Pairs,
+        attend: Callable,
     ) -> Any:
-        values = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
-        s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **values), -2, -3)
-        visible = dense_mask(mask, q.shape[:-3], q.shape[-3], k.shape[-3])
-        back = of_queries[..., :, None] - of_keys[..., None, :]
-        near = visible & (back >= 0) & (back < self.window)
-        visible, near = (x[..., None, :, :] for x in (visible, near))
-        # Which block each key, and each query, is of.
-        blocks, own = (
-            self._of_block(x, length, s.dtype)[..., None, :, :]
-            for x in (of_keys, of_queries)
-        )
-
-        def of_tokens(x):
-            """Gives what is said of blocks (…, N, C) to their tokens (…, N, M)."""
-            return jnp.einsum("...nc,...mc->...nm", x.astype(s.dtype), blocks)
-
-        seen = jnp.einsum("...nm,...mc->...nc", visible.astype(s.dtype), blocks)
-        means = jnp.einsum("...nm,...mc->...nc", s, blocks) / jnp.maximum(seen, 1)
-        is_whole = seen == self.size
-        picked = self._picked(means, is_whole, seen > 0, own > 0, k.shape[-2])
-        branches = (
-            # Tokens of a block that have its score share its weight, and so have its values.
-            (of_tokens(means), visible & (of_tokens(is_whole) > 0)),
-            (s, visible & (of_tokens(picked) > 0)),
-            (s, near),
-        )
+        is_whole = pairs.seen == self.size
+        picked = self._picked(pairs, is_whole, h_kv)
+        near = (pairs.back >= 0) & (pairs.back < self.window)
+        shown = (pairs.of_tokens(is_whole) > 0, pairs.of_tokens(picked) > 0, near)
+        # Tokens of a block that have its score share its weight, and so have its values.
+        scores = (pairs.of_tokens(pairs.means), pairs.s, pairs.s)
         gates = jnp.einsum("...nhk,hkb->...nhb", q, params["w"].astype(q.dtype))
         c = jnp.broadcast_to(params["c"].astype(q.dtype), gates.shape)
         gates = nn.sigmoid(gates + c)
-        # Without features all scores are 0, and so the bias is what the softmax is of.
-        q, k = (x[..., :0] for x in (q, k))
-        arguments |= dict(
-            score=Dot(), normaliser=normaliser, return_weights=return_weights
-        )
-        outputs, weights = [], []
-        for b, (scores, shown) in enumerate(branches):
-            out = attention(q, k, v, mask=Mask.dense(shown), bias=scores, **arguments)
+
+        def branch(b):
             gate = gates[..., b, None]
-            if return_weights:
-                out, of_pairs = out
-                weights.append(jnp.swapaxes(gate, -2, -3) * of_pairs)
-            outputs.append(gate * out)
-        return (sum(outputs), sum(weights)) if return_weights else sum(outputs)
+            result = attend(scores[b], pairs.visible & shown[b])
+            if not isinstance(result, tuple):
+                return gate * result
+            out, weights = result
+            return gate * out, jnp.swapaxes(gate, -2, -3) * weights
+
+        return jax.tree.map(lambda *parts: sum(parts), *map(branch, range(3)))
 
     def _picked(
-        self, means: Array, is_whole: Array, is_seen: Array, own: Array, h_kv: int
-    ) -> Array:
-        """Returns the blocks whose tokens a query sees, (*B, H, N, C)."""
-        *batch, h, n, c = means.shape
-        p = jax.nn.softmax(jnp.where(is_whole, means, -jnp.inf), where=is_whole)
-        p = jnp.where(is_whole, p, 0).reshape(*batch, h_kv, h // h_kv, n, c).sum(-3)
-        is_first = jnp.arange(c) == 0
-        p = jnp.where(own, 2.0 * h, jnp.where(is_first, h + 1.0, p))
+        self, pairs: Pairs, is_whole: Bool[Array, "*B 1 N C"], h_kv: int
+    ) -> Bool[Array, "*B H N C"]:
+        """Returns the blocks whose tokens a query sees."""
+        *batch, h, n, c = pairs.means.shape
+        scores = jnp.where(is_whole, pairs.means, -jnp.inf)
+        p = jnp.where(is_whole, jax.nn.softmax(scores, where=is_whole), 0)
+        p = p.reshape(*batch, h_kv, h // h_kv, n, c).sum(-3)
+        # Above any sum of weights.
+        p = jnp.where(pairs.own, 2.0 * h, jnp.where(jnp.arange(c) == 0, h + 1.0, p))
+        is_seen = pairs.seen > 0
         best = is_in_top(jnp.where(is_seen, p, -jnp.inf), self.count) & is_seen
         return jnp.repeat(best, h // h_kv, -3)
 

@@ -73,10 +73,7 @@ def select(
             sow("weights", "weights", weights)
             # What acts in attention's place has scores of its own.
             if getattr(attend, "func", attend) is attention:
-                of_pairs = {**arguments}
-                del of_pairs["normaliser"]
-                highest = inspect.max_score(q, k, **of_pairs)
-                sow("max_score", "max_score", jnp.moveaxis(highest, -1, -2))
+                sow("max_score", "max_score", _max_score(q, k, **arguments))
     # Also without an rng, because init must make the baseline's parameters.
     if module.selection == "sampled":
         baseline_value = module.baseline(jax.lax.stop_gradient(x))
@@ -93,3 +90,10 @@ def select(
             q, k, v, straight_through=straight_through, **arguments
         )
     return out
+
+
+def _max_score(
+    q: Array, k: Array, normaliser: Any, **arguments: Any
+) -> Float[Array, "B H N"]:
+    """Returns the highest score of each query, for the arguments of attention."""
+    return jnp.moveaxis(inspect.max_score(q, k, **arguments), -1, -2)

@@ -56,12 +56,7 @@ def get_config(group="parity"):
 
 def sweep_systems():
     """What mixes positions, and what positions attention has."""
-    for label, (mixer, positions) in SYSTEMS.items():
-        yield {
-            "label": label,
-            "model.decoder_mixing": mixer,
-            "model.positions": positions,
-        }
+    yield from tasks.mixed(SYSTEMS)
 
 
 sweep_systems.question = {"base": "DeltaNet"}

@@ -49,12 +49,7 @@ def get_config(task="recall"):
 
 
 def sweep_systems():
-    for label, (mixer, positions) in SYSTEMS.items():
-        yield {
-            "label": label,
-            "model.decoder_mixing": mixer,
-            "model.positions": positions,
-        }
+    yield from tasks.mixed(SYSTEMS)
 
 
 sweep_systems.question = {"base": "attention, rotary"}

@@ -51,6 +51,16 @@ def sweep_positions():
         yield {"model.positions": positions}
 
 
+def mixed(systems):
+    """Yields a point for each {label: (what mixes positions, what positions attention has)}."""
+    for label, (mixer, positions) in systems.items():
+        yield {
+            "label": label,
+            "model.decoder_mixing": mixer,
+            "model.positions": positions,
+        }
+
+
 def sized(config, **changes):
     """Returns the settings, nested, that follow from those of the data with `changes`.
 

@@ -272,15 +272,7 @@ def _fill(source, data, directory):
     survey = _survey(source, text_files)
     has_labels = data.asked.targets == "labels"
     labels = _labels(source, text_files[1]) if has_labels else []
-    if source.symbols is not None:
-        model = symbol_vocabulary(source.symbols)
-    elif data.vocabulary not in OF_THE_TEXT:
-        model = kept_vocabulary(data.vocabulary)
-    else:
-        sentences = [*survey.sample.source]
-        if not has_labels:
-            sentences += survey.sample.target
-        model = made_vocabulary(data.vocabulary, sentences, data.vocabulary_size)
+    model = _vocabulary_model(source, data, survey.sample)
     vocabulary = Vocabulary(model)
     sides = (vocabulary, Labels(labels) if has_labels else vocabulary)
     # A part needs room for its end mark.
@@ -317,6 +309,18 @@ def _fill(source, data, directory):
         labels=labels,
     )
     write_sealed(directory / "about.json", about)
+
+
+def _vocabulary_model(source, data, sample) -> bytes:
+    """Returns the vocabulary of a corpus, made of a sample of its pairs where it is."""
+    if source.symbols is not None:
+        return symbol_vocabulary(source.symbols)
+    if data.vocabulary not in OF_THE_TEXT:
+        return kept_vocabulary(data.vocabulary)
+    sentences = [*sample.source]
+    if data.asked.targets != "labels":
+        sentences += sample.target
+    return made_vocabulary(data.vocabulary, sentences, data.vocabulary_size)
 
 
 def _of_each(name, values, test):

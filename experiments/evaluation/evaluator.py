@@ -19,11 +19,11 @@ from experiments.evaluation.attention_maps import attention_examples, attention_
 from experiments.evaluation.attention_watch import watch_attention
 from experiments.evaluation.decode import Search, search_batch, search_of, translate
 from experiments.evaluation.metrics import (
-    BITS_PER_CHARACTER,
     ENTROPY,
     FIRST_TOKEN_MASS,
     METRICS,
     Metric,
+    OfLosses,
     Texts,
     corpus_scores,
     notes,
@@ -215,31 +215,22 @@ class Evaluator:
                     of_attention[lane] = self._write_files(
                         trial, replaced, its_losses, scores[lane].texts
                     )
-        results = []
+        return [
+            self._result(trial.settings, beside[trial.lane], of_attention[trial.lane])
+            for trial in trials
+        ]
+
+    def _result(self, settings, beside, of_attention) -> dict[str, Any]:
+        """Returns what result.json has of the scores of all weights, and of attention."""
+        chosen = beside[settings.evaluation.weights]
         on_validation = {m.key for m in METRICS if m.split == "validation"}
-        for trial in trials:
-            scores = beside[trial.lane]
-            chosen = scores[trial.settings.evaluation.weights]
-            of_validation = {
-                key: score
-                for key, score in chosen["validation"].items()
-                if key in on_validation
-            }
-            result = dict(
-                **of_validation,
-                **chosen["test"],
-                **of_attention[trial.lane],
-                beside=scores,
+        result = {k: x for k, x in chosen["validation"].items() if k in on_validation}
+        result |= dict(**chosen["test"], **of_attention, beside=beside)
+        if self.objective.writes:
+            result["signatures"] = signatures(
+                chosen["test"], _tokens_of(settings), metrics_of(settings)
             )
-            if self.objective.writes:
-                result["signatures"] = signatures(
-                    chosen["test"],
-                    _tokens_of(trial.settings),
-                    metrics_of(trial.settings),
-                )
-            result["notes"] = score_notes(trial.settings, self.prepared)
-            results.append(result)
-        return results
+        return result | dict(notes=score_notes(settings, self.prepared))
 
     def _watched(self, states, lane) -> dict[str, float]:
         """Returns statistics of a lane's attention over the first validation sentences."""
@@ -310,14 +301,13 @@ class Evaluator:
         """Returns {name: score} of a lane's losses on a held-out set."""
         name = self.objective.loss_metric
         scores = {name: LOSSES[name](*losses)}
-        if self._counts_characters:
-            bits = BITS_PER_CHARACTER
-            scores[bits.key] = bits.of_losses(losses[0], heldout.text.target)
+        for metric in self._of_losses:
+            scores[metric.key] = metric.of_losses(losses[0], heldout.text.target)
         return {f"{prefix}{name}": float(score[lane]) for name, score in scores.items()}
 
     @property
-    def _counts_characters(self):
-        return BITS_PER_CHARACTER.key in self.objective.metrics
+    def _of_losses(self):
+        return [m for m in of_objective(self.objective) if isinstance(m, OfLosses)]
 
     def _translate(self, states, search, pairs: Encoded, lanes):
         """Returns {lane: the text for each source} for each of `lanes`."""
@@ -431,10 +421,9 @@ class Evaluator:
             of_tokens: tokens.astype(np.int32),
             "validation_source": _lengths(self.prepared.validation),
         }
-        if self._counts_characters:
-            name = BITS_PER_CHARACTER.arrays[1]
-            texts = self.prepared.validation.text.target
-            arrays[name] = np.array([len(text) for text in texts], np.int32)
+        for metric in self._of_losses:
+            _, counted = metric.arrays
+            arrays[counted] = metric.counts(self.prepared.validation.text.target)
         if self.objective.writes:
             test = self.prepared.test
             arrays["test_source"] = _lengths(test)

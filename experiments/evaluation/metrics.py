@@ -198,7 +198,23 @@ class CrossEntropy(Metric):
         return sums[..., 0] / sums[..., 1]
 
 
-class BitsPerCharacter(Metric):
+class OfLosses(Metric):
+    """A metric of the losses of texts and of something that is counted in each; a base."""
+
+    split = "validation"
+    columns = 2
+
+    def counts(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns what is counted in each text, int32 (S,)."""
+        raise NotImplementedError
+
+    def of_losses(self, nll: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        """Returns the scores (L,) of L lanes from −log p (L, S) of S texts, in nats."""
+        counts = np.full(len(nll), self.counts(texts).sum())
+        return self.of_sums(np.stack([nll.sum(-1), counts], -1), len(texts))
+
+
+class BitsPerCharacter(OfLosses):
     """Σ −log2 p of all tokens, over the characters of the text.
 
     End marks are predicted, and are no characters. As it is no token's, models of different
@@ -207,23 +223,18 @@ class BitsPerCharacter(Metric):
 
     key = "bits_per_character"
     heading = "bits per character"
-    split = "validation"
     higher_is_better = False
     decimals = difference_decimals = 3
     link = ROOT
-    columns = 2
     stored_as = ("validation_nll", "validation_characters")
+
+    def counts(self, texts):
+        """Counts the characters of each text."""
+        return np.array([len(text) for text in texts], np.int32)
 
     def of_sums(self, sums, sentences):
         """Computes Σ nll / (ln 2 · Σ characters)."""
         return sums[..., 0] / (math.log(2) * sums[..., 1])
-
-    def of_losses(self, nll: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-        """Returns the scores (L,) of L lanes from −log p (L, S) of S texts, in nats."""
-        characters = sum(map(len, texts))
-        return self.of_sums(
-            np.stack([nll.sum(-1), np.full(len(nll), characters)], -1), 0
-        )
 
 
 ORDERS = 4
