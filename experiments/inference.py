@@ -14,10 +14,16 @@ import numpy as np
 import attn.io
 from attn import sample
 from experiments.data.batches import Encoded
+from experiments.data.corpora import Pairs
 from experiments.data.lines import as_line
 from experiments.data.vocabulary import BOS, EOS, Labels, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.answers import choose, choose_batch
+from experiments.evaluation.attention_maps import (
+    Sentences,
+    attention_of,
+    attention_weights,
+)
 from experiments.evaluation.decode import Hypothesis, Search, search_batch, translate
 from experiments.settings import OutsideError, Settings, SettingsError, resolve
 from experiments.system import checksums
@@ -163,6 +169,39 @@ class Translator:
             self._search, self._states, vocabulary, sources, batch_size, program.length
         )
         return translations
+
+    def attention(
+        self, lines: Sequence[str], translations: Sequence[str]
+    ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+        """Computes where attention looks while it reads lines and writes their translations.
+
+        Returns what `attention_maps.attention_examples` does, of the lines in order; nothing
+        of an empty one.
+
+        Raises:
+          WorkdirError: the model has no attention.
+        """
+        settings, vocabulary, program, state, _ = self._model
+        sources = self._model.sources(lines)
+        weights = jax.jit(functools.partial(attention_weights, program))
+        records, arrays = [], {}
+        for line, ids, text in zip(lines, sources, translations, strict=True):
+            if not len(ids):
+                continue
+            # One at a time, as a batch would have them in the order of their lengths.
+            one = Sentences([ids], Pairs([line], [""]), [text])
+            record, maps = attention_of(
+                weights, state, vocabulary, one, program.length, program.objective
+            )
+            for name, map_ in maps.items():
+                arrays[f"{len(records)}/{name.partition('/')[2]}"] = map_
+            records += record
+        if records and not arrays:
+            raise WorkdirError(
+                f"model.kind={settings.model.kind} with these settings has no attention to "
+                "show"
+            )
+        return records, arrays
 
     def _search_settings(self, n_best):
         e = self._model.settings.evaluation

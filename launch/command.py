@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from absl import app, flags
 
@@ -55,10 +56,13 @@ DTYPES = {"JAX_ENABLE_X64": "0", "JAX_NUMPY_DTYPE_PROMOTION": "standard"}
 HELP = {"--help", "-help", "-h", "-?"}
 
 
-def start(main, required: Sequence[str] = (), unless: str | None = None) -> None:
+def start(
+    main, required: Sequence[str] = (), unless: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line.
 
-    `required` are the names of flags that must be given, but where the flag `unless` is.
+    `required` are the names of flags that must be given; `unless` names for some of them a
+    flag with which they need not be.
     """
     open_streams()
     # By default Python's collector looks through all that JAX has traced again and again: a
@@ -383,7 +387,7 @@ def _message_of_disk(error):
     )
 
 
-def _parse(arguments, required=(), unless=None):
+def _parse(arguments, required, unless):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
     values = flags.FLAGS
     try:
@@ -393,9 +397,13 @@ def _parse(arguments, required=(), unless=None):
         config = values["config"].value if "config" in values else None
         config_flag.check_file(config)
         _check_words(left[1:])
-        if unless and values[unless].value:
-            required = ()
-        _check_required(required)
+        _check_required(
+            [
+                name
+                for name in required
+                if name not in unless or not values[unless[name]].value
+            ]
+        )
         if config is not None:
             config_flag.load(values)
     except UserError as error:

@@ -50,7 +50,8 @@ def dry_run(planned, console, later=(), target=Target()):
     every = [*planned, *later]
     groups = group_trials(every)
     estimates = estimate.estimate_all(every)
-    for trial in planned[:SHOWN]:
+    # A single trial has no point to show.
+    for trial in planned[:SHOWN] if len(planned) > 1 else ():
         print_line(
             console, f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}"
         )

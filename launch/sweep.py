@@ -477,7 +477,7 @@ def cli() -> None:
     # The workers inherit it; this process only plans.
     huge_pages.use_huge_pages()
     executor_flags.define_slurm_flags(sys.argv[1:])
-    command.start(main, required=("config",), unless="join")
+    command.start(main, required=("config",), unless={"config": "join"})
 
 
 if __name__ == "__main__":

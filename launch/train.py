@@ -13,6 +13,14 @@ another trial's weights alone with --init_from=DIR, at step 0; from fresh parame
 With --resume the data, their order and the shapes must be the same, other settings may
 differ, such as --config.training.steps; with --init_from the vocabulary and the shapes.
 
+With a larger --config.training.steps a trial goes on, ended or not, where its schedule does
+not decay towards its end: the result that it had is kept in WORKDIR/at-STEPS.
+
+With --budget=8h steps and evaluations are chosen so that everything takes about that long,
+and for a config with sizes, as files.py, the largest model that its own steps fit for. What
+is chosen is said, and kept: the same command goes on to the same steps. --dry_run says what
+a trial will take, and trains nothing.
+
 With --hosts one trial is on the devices of several processes, of one host or many: each
 is started with the same command. Only the first, which is numbered 0, needs to see
 --workdir. Where one is lost or does not come, the others end with exit status 75 too.
@@ -25,11 +33,14 @@ if __name__ == "__main__":
     huge_pages.restart_with_huge_pages()
 
 import functools
+import os
 import sys
+import time
+from pathlib import Path
 
 from absl import flags
 
-from launch import command, config_flag
+from launch import budget, command, config_flag
 
 SPLITS = ("validation", "test")
 
@@ -44,6 +55,10 @@ _INIT_FROM = flags.DEFINE_string(
     "init_from", None, "Another trial's directory: its weights are begun with"
 )
 command.check_directory("init_from")
+_BUDGET = budget.define_budget()
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Check the config and estimate what it will take, train nothing"
+)
 _HOSTS = flags.DEFINE_string(
     "hosts",
     None,
@@ -59,14 +74,60 @@ flags.register_validator(
 
 
 def main():
+    begun = time.monotonic()
     if _RESUME.value and _INIT_FROM.value:
         command.mistake(
             "--resume and --init_from are both given: a trial begins from one other, or none"
         )
-    command.run_as_one_of(_HOSTS.value, run)
+    asked = _BUDGET.value and budget.Budget(_BUDGET.value, begun)
+    if asked:
+        check_budget()
+    if _DRY_RUN.value:
+        return show(asked)
+    command.run_as_one_of(_HOSTS.value, functools.partial(run, asked))
 
 
-def run(interruption):
+def check_budget():
+    """Ends with a usage error for what does not go together with --budget."""
+    steps = "training.steps"
+    if steps in config_flag.experiment().overrides:
+        command.mistake(
+            f"--budget={_BUDGET.value} chooses {steps}: leave --config.{steps} out, or --budget"
+        )
+    if _HOSTS.value:
+        command.mistake(
+            f"--budget={_BUDGET.value} is measured on one host: with --hosts give "
+            f"--config.{steps}=N"
+        )
+    if _RESUME.value:
+        command.mistake(
+            f"--budget={_BUDGET.value} is for a trial from its beginning: with --resume give "
+            f"--config.{steps}=N"
+        )
+
+
+def show(asked):
+    """Prints what the trial will take."""
+    # A run may be beside it on the same accelerator.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    from experiments.data.dataset import prepare
+    from experiments.settings import resolve
+    from experiments.sweep.plan import Trial
+    from experiments.system import machine
+    from experiments.system.console import stdout_console
+    from launch.dry_run import dry_run
+
+    settings = resolve(config_flag.experiment().config)
+    machine.check_platform()
+    if asked:
+        say = functools.partial(print, flush=True)
+        settings, _ = budget.planned(
+            asked, settings, prepare(settings.data), None, say, bool(_INIT_FROM.value)
+        )
+    dry_run([Trial("trial", "", {}, settings, "the trial")], stdout_console())
+
+
+def run(asked, interruption):
     # Not at the top: a mistake in the flags need not wait until JAX is imported.
     from experiments.settings import resolve
     from experiments.system import machine
@@ -77,13 +138,19 @@ def run(interruption):
     multihost.join(_HOSTS.value)
     machine.check_platform()
     with multihost.together():
-        prepared, result = train(settings, interruption)
+        settings, prepared, result, plan = train(settings, asked, interruption)
     if multihost.first():
         conclude(settings, prepared, result)
+        if plan:
+            print(budget.ending(plan, result))
 
 
-def train(settings, interruption):
-    """Trains a trial on the devices of all processes. Returns its corpus and its result."""
+def train(settings, asked, interruption):
+    """Trains a trial on the devices of all processes.
+
+    Returns its settings, with those that --budget chose, its corpus, its result and the plan
+    of a budget.
+    """
     from experiments.data.dataset import prepare
     from experiments.evaluation.evaluator import score_notes
     from experiments.system import machine
@@ -103,6 +170,10 @@ def train(settings, interruption):
         say(line)
     for note in score_notes(settings, prepared).values():
         say(f"note: {note}")
+    workdir = Path(_WORKDIR.value)
+    settings, plan = budget.planned(
+        asked, settings, prepared, workdir, say, bool(_INIT_FROM.value)
+    )
     result = loop.run(
         settings,
         prepared,
@@ -112,7 +183,7 @@ def train(settings, interruption):
         trackers=_TRACKER.value,
         interruption=interruption,
     )
-    return prepared, result
+    return settings, prepared, result, plan
 
 
 def conclude(settings, prepared, result):
@@ -174,7 +245,7 @@ def cli() -> None:
     """Runs the command `attn-train`."""
     # attn-train imports this module, and so skips the call above.
     huge_pages.restart_with_huge_pages()
-    command.start(main, required=("config", "workdir"))
+    command.start(main, required=("config", "workdir"), unless={"workdir": "dry_run"})
 
 
 if __name__ == "__main__":

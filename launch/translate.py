@@ -6,6 +6,7 @@ Reads standard input, writes standard output: one translation a line, in order, 
 line for an empty line. With --n_best=N, N lines for each line read,
 score<TAB>translation, the best first; the score is the log-probability over the length
 penalty ((5 + tokens) / 6)^alpha, and -inf stands where a line has fewer translations.
+With --attention=looks.html one page shows, of the first lines, where each head looks.
 """
 
 from experiments.system import huge_pages
@@ -43,6 +44,13 @@ _PREFIX = flags.DEFINE_string(
     "prefix", "", "Text that every translation must begin with"
 )
 
+_ATTENTION = flags.DEFINE_string(
+    "attention", None, "A page of HTML to write, with the attention of the first lines"
+)
+
+SHOWN = 50
+"""Lines whose attention is shown: a page of more would be slow to open."""
+
 
 def main():
     if sys.stdin is None:
@@ -70,12 +78,30 @@ def main():
     lines = read_lines(sys.stdin.buffer)
     if unseen := translator.unseen(lines):
         print(f"note: {unseen}", file=sys.stderr)
-    for hypotheses in translator.n_best(lines):
+    found = translator.n_best(lines)
+    if _ATTENTION.value:
+        show_attention(translator, lines, [some[0].text for some in found])
+    for hypotheses in found:
         if n == 0:
             print(hypotheses[0].text)
         filled = hypotheses + [Hypothesis(-math.inf, "")] * n
         for score, text in filled[:n]:
             print(f"{score:.4f}\t{text}")
+
+
+def show_attention(translator, lines, texts):
+    """Writes the page that --attention names."""
+    from experiments.report.attention_page import attention_page
+    from experiments.system.files import write_text
+
+    shown = translator.attention(lines[:SHOWN], texts[:SHOWN])
+    title = f"Attention of {_WORKDIR.value}"
+    write_text(Path(_ATTENTION.value), attention_page(title, *shown))
+    if len(lines) > SHOWN:
+        print(
+            f"note: {_ATTENTION.value} has the first {SHOWN} of {len(lines)} lines",
+            file=sys.stderr,
+        )
 
 
 def cli() -> None:

@@ -26,7 +26,8 @@ names are not given, --config.data.bad_lines=skip for a file with lines that can
 `experiments/data/sizes.py` says how vocabulary, lengths, batch and steps follow from the
 text. Each can be set, as --config.data.vocabulary_size=8000. The model, d_model 128 with three
 layers, trains on two CPU cores; training ends when validation perplexity has stopped falling,
-and the weights of its lowest value are used.
+and the weights of its lowest value are used. With --budget=8h launch.train chooses steps, and
+among three sizes of the model, for a time.
 """
 
 import functools
@@ -87,6 +88,27 @@ def get_config(place=None):
         max_length=chosen["data"]["max_length"], sentences=200, beam=4, weights="best"
     )
     return config
+
+
+def sizes(config):
+    """Models among which --budget chooses, smallest first.
+
+    On a small text the larger ones have the dropout that Araabi & Monz (2020), "Optimizing
+    Transformer for Low-Resource Neural Machine Translation", find best.
+    """
+    small = config.model.P_drop > 0.1
+    for N, d_model, h in ((3, 128, 4), (4, 256, 4), (6, 512, 8)):
+        d_k = d_model // h
+        P_drop = 0.3 if small and d_model > 128 else config.model.P_drop
+        yield {
+            "model.N": N,
+            "model.d_model": d_model,
+            "model.d_ff": 4 * d_model,
+            "model.h": h,
+            "model.d_k": d_k,
+            "model.d_v": d_k,
+            "model.P_drop": P_drop,
+        }
 
 
 def sweep_heads(config):

@@ -4,7 +4,7 @@ B rows of a batch, N layers, H heads.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 
 from attn import Context, Mask
 from experiments.data.batches import Encoded, padded
+from experiments.data.corpora import Pairs
 from experiments.data.dataset import Heldout
 from experiments.data.vocabulary import Labels, Vocabulary
 from experiments.objectives import Objective, Translate
@@ -109,19 +110,52 @@ def attention_examples(
         arrays["positions"] = np.asarray(table)
     if not chosen:
         return [], arrays
-    # One token less than the row, which holds a mark too.
+    some = Sentences(
+        [test.ids.source[i] for i in chosen],
+        Pairs(*([side[i] for i in chosen] for side in test.text)),
+        [translations[i] for i in chosen],
+    )
     of_target = target_vocabulary or vocabulary
-    targets = [of_target.encode([translations[i]])[0][: length - 1] for i in chosen]
-    pairs = Encoded([test.ids.source[i] for i in chosen], targets)
-    ((order, batch),) = padded(pairs, len(chosen), length, objective)
+    records, maps = attention_of(
+        weights, state, vocabulary, some, length, objective, of_target
+    )
+    return records, arrays | maps
+
+
+class Sentences(NamedTuple):
+    """Holds sources with their ids, references, and what a model made of them."""
+
+    ids: Sequence[np.ndarray]
+    text: Pairs
+    translations: Sequence[str]
+
+
+def attention_of(
+    weights: Callable,
+    state: State,
+    vocabulary: Vocabulary,
+    sentences: Sentences,
+    length: int,
+    objective: Objective = Translate(),
+    target_vocabulary: Vocabulary | Labels | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Computes where attention looks in all of some sentences, see `attention_examples`."""
+    of_target = target_vocabulary or vocabulary
+    # One token less than the row, which holds a mark too.
+    targets = [
+        of_target.encode([text])[0][: length - 1] for text in sentences.translations
+    ]
+    pairs = Encoded(sentences.ids, targets)
+    ((order, batch),) = padded(pairs, len(targets), length, objective)
     source_lengths = (batch.source_segments > 0).sum(-1)
     target_lengths = (batch.target_segments > 0).sum(-1)
     kinds = jax.device_get(
         weights(state, batch.source, batch.target_in, source_lengths)
     )
+    arrays = {}
     records = []
     read = dict(texts=batch.target_in, places=batch.source, labels=batch.target_out)
-    for row, place in enumerate(order):
+    for row, i in enumerate(order):
         n = int(source_lengths[row])
         m = int(target_lengths[row])
         sizes = dict(encoder=(n, n), decoder=(m, m), cross=(m, n))
@@ -130,11 +164,10 @@ def attention_examples(
                 example = kinds[kind][row, :, :, :queries, :keys]
                 # Half the size; a report draws them in 256 levels.
                 arrays[f"{row}/{kind}"] = example.astype(np.float16)
-        i = chosen[place]
         record = dict(
-            source=test.text.source[i],
-            reference=test.text.target[i],
-            translation=translations[i],
+            source=sentences.text.source[i],
+            reference=sentences.text.target[i],
+            translation=sentences.translations[i],
             source_tokens=vocabulary.tokens(batch.source[row, :n]),
             target_tokens=of_target.tokens(read[objective.targets][row, :m]),
         )

@@ -173,7 +173,7 @@ class Evaluator:
         # Lanes search together, so all translate as many as the one that asks for most.
         most = max(settings.evaluation.sentences for settings in chosen.values())
         pairs = Encoded(*(side[:most] for side in heldout.ids))
-        translations = self._translate(states, self.functions.greedy, pairs, chosen)
+        translations = self.translate(states, self.functions.greedy, pairs, chosen)
         for lane, settings in chosen.items():
             count = settings.evaluation.sentences
             ours = translations[lane][:count]
@@ -275,8 +275,8 @@ class Evaluator:
             }
         lanes = [trial.lane for trial in trials]
         search = self.functions.search
-        for_validation = self._translate(states, search, validation.ids, lanes)
-        for_test = self._translate(states, search, test.ids, lanes)
+        for_validation = self.translate(states, search, validation.ids, lanes)
+        for_test = self.translate(states, search, test.ids, lanes)
         scores = {}
         for trial in trials:
             lane = trial.lane
@@ -309,7 +309,7 @@ class Evaluator:
     def _of_losses(self):
         return [m for m in of_objective(self.objective) if isinstance(m, OfLosses)]
 
-    def _translate(self, states, search, pairs: Encoded, lanes):
+    def translate(self, states, search: Callable, pairs: Encoded, lanes):
         """Returns {lane: the text for each source} for each of `lanes`."""
         lanes = tuple(lanes)
         common = (self.batch_size, self.program.length, lanes, self.check)

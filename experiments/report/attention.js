@@ -233,7 +233,11 @@ function show() {
     trials[controls.first.value].examples.map(example => example.source),
   );
   const example = trials[controls.first.value].examples[controls.sentence.value];
-  for (const text of ["source", "reference"]) document.getElementById(text).textContent = example[text];
+  for (const text of ["source", "reference"]) {
+    // Lines that were just translated have no reference.
+    const place = document.getElementById(text);
+    if (place) place.textContent = example[text];
+  }
   for (const input of controls.kind) input.disabled = !(input.value in example.maps);
   if (!(controls.kind.value in example.maps)) controls.kind.value = Object.keys(example.maps)[0];
   tip.hidden = true;

@@ -53,7 +53,8 @@ def attention_maps(maps: Sequence[Maps]) -> list[dict[str, Any]]:
     shown = []
     size = 0
     for row in maps:
-        shown.append(_attention(row))
+        name = f"{row.label}, seed {row.trial.seed}"
+        shown.append(packed(name, row.examples))
         for example in shown[-1]["examples"]:
             size += sum(len(maps["weights"]) for maps in example["maps"].values())
         if size > MAPS_SIZE:
@@ -95,10 +96,10 @@ def telling_head(examples: Sequence[Mapping[str, np.ndarray]], kind: str):
     return [int(i) for i in np.unravel_index(score.argmax(), score.shape)]
 
 
-def _attention(row: Maps) -> dict[str, Any]:
-    """Returns texts, tokens, and for each kind the weights of all layers and heads."""
+def packed(name: str, of_run: Sequence[Example]) -> dict[str, Any]:
+    """Returns a run's name, and of its sentences texts, tokens and the weights of all heads."""
     examples = []
-    for example in row.examples:
+    for example in of_run:
         maps = {}
         for kind, weights in example.attention.items():
             queries, keys = example.axes(kind)
@@ -116,9 +117,9 @@ def _attention(row: Maps) -> dict[str, Any]:
             "translation": example.translation,
         }
         examples.append({**texts, "maps": maps})
-    attention = [example.attention for example in row.examples]
+    attention = [example.attention for example in of_run]
     return {
-        "name": f"{row.label}, seed {row.trial.seed}",
+        "name": name,
         "telling": {kind: telling_head(attention, kind) for kind in KINDS},
         "examples": examples,
     }

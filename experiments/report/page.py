@@ -1,20 +1,15 @@
 """Renders report.html: one page that needs no network, with tables, figures and maps."""
 
-import base64
-import functools
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from experiments.report.cells import interval_bars, verdict_text
 from experiments.report.factors import compared_in, factors_of, pivot_of
 from experiments.report.figures import style as line_styles
 from experiments.report.finding import finding
 from experiments.report.head_measures import grids
+from experiments.report.html import render
 from experiments.report.packed_attention import attention_maps, first_beside
 from experiments.report.page_figures import PageFigures
 from experiments.report.page_tables import MARKS, columns_of, pivot_cells
@@ -23,8 +18,6 @@ from experiments.report.rows import Row, base_of, base_settings, report_title
 from experiments.report.table import VERDICTS, Table, difference_cells, provenance
 from experiments.report.trial_files import Results
 from experiments.report.tuned_rows import CHOSEN, TRIED, UNTUNED_VERDICTS
-
-SCRIPTS = ("page.js", "attention.js")
 
 LONG = 40
 """Rows of a table that gets a window of its own to scroll in."""
@@ -57,14 +50,9 @@ def render_page(
     maps = attention_maps(figures.maps)
     factors = factors_of(rows)
     pivot = pivot_of(factors, compared_in(rows, factors))
-    # The scripts are within the page, which so needs no other file and no network.
-    script = "\n".join(_read(name) for name in SCRIPTS)
-    digest = hashlib.sha256(script.encode()).digest()
-    return _template().render(
-        # The browser runs this script and no other, whatever the page may come to hold.
-        script=script,
-        script_digest=base64.b64encode(digest).decode(),
-        style=_read("page.css"),
+    return render(
+        "page.html.j2",
+        ("page.js", "attention.js"),
         title=report_title(results),
         table=table,
         columns=columns_of(table.results, rows, metrics),
@@ -84,6 +72,7 @@ def render_page(
         figures=figures,
         heads=grids(figures.heads),
         maps=maps,
+        references=True,
         maps_note=figures.maps_note,
         pairs=differing(rows, metrics),
         runs=runs_of_rows(results, rows),
@@ -100,33 +89,6 @@ def _data(figures, maps, rows, bases) -> dict[str, Any]:
         "bases": bases,
         "marks": MARKS,
     }
-
-
-@functools.cache
-def _template():
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        # What files say is text, never markup.
-        autoescape=True,
-        # A misspelt name in the template is an error, and not an empty place in the
-        # page.
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["verdict_parts"] = verdict_parts
-    return environment.get_template("page.html.j2")
-
-
-@functools.cache
-def _read(name):
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-def verdict_parts(text: str) -> list[tuple[str, str]]:
-    """Splits a cell of verdicts into (kind, words), where the kind is its first word."""
-    parts = text.split("; ")
-    return [(part.partition(" ")[0].strip(":,"), part) for part in parts]
 
 
 def _of_base(rows, metrics) -> dict[str, Any]:

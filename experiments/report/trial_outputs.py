@@ -138,9 +138,15 @@ def read_texts(trial: TrialResult) -> Texts | None:
 def read_examples(trial: TrialResult) -> list[Example]:
     """Reads the test sentences whose attention `trial` kept; [] where it kept none."""
     texts = read_json(trial.directory / "examples.json", list)
-    arrays = _arrays(trial, "examples.npz")
+    return examples_of(str(trial.directory), texts, _arrays(trial, "examples.npz"))
+
+
+def examples_of(
+    place: str, records: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
+) -> list[Example]:
+    """Returns the sentences of examples.json and examples.npz, which are in `place`."""
     examples = []
-    for i, text in enumerate(texts):
+    for i, text in enumerate(records):
         # A model may lack a kind: a language model has only the decoder's.
         names = {kind: f"{i}/{kind}" for kind in KINDS}
         attention = {
@@ -148,12 +154,11 @@ def read_examples(trial: TrialResult) -> list[Example]:
         }
         # A run may keep texts without their maps.
         if attention:
-            examples.append(_example(trial, i, text, attention))
+            examples.append(_example(place, i, text, attention))
     return examples
 
 
-def _example(trial, i, text, attention):
-    path = trial.directory / "examples.json"
+def _example(place, i, text, attention):
 
     def read():
         sentences = [text[name] for name in ("source", "reference", "translation")]
@@ -163,12 +168,12 @@ def _example(trial, i, text, attention):
             "".join(list_of_texts)
         return Example(*sentences, *map(tuple, tokens), attention)
 
-    example = written_by_a_run(f"{path}: sentence {i}", read)
+    example = written_by_a_run(f"{place}/examples.json: sentence {i}", read)
     for kind, weights in attention.items():
         queries, keys = map(len, example.axes(kind))
         if weights.ndim != 4 or weights.shape[2:] != (queries, keys):
             raise ResultsError(
-                f"{trial.directory}/examples.npz: {i}/{kind} has shape {weights.shape}, but "
+                f"{place}/examples.npz: {i}/{kind} has shape {weights.shape}, but "
                 f"examples.json gives it {queries} queries and {keys} keys"
             )
     return example

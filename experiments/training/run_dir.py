@@ -8,7 +8,9 @@ import datetime
 import functools
 import io
 import json
+import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from experiments.system import checksums, code, machine
 from experiments.system.files import (
     DamagedError,
     read_json,
+    remove,
     remove_leftovers,
     to_json,
     write_bytes,
@@ -60,6 +63,8 @@ DATA_ORDER = (
 )
 """The settings that the order of the data depends on, beside the data themselves."""
 
+STEPS = "training.steps"
+
 RESULT_REMEDY = (
     "restore it, or remove it, and the same command makes it again from the checkpoints"
 )
@@ -75,10 +80,11 @@ class RunDir:
     def open(self, settings: Settings) -> dict[str, Any] | None:
         """Makes the directory that of `settings`.
 
-        Returns the result if the trial has ended, None if it is to be run. Raises
-        WorkdirError for a directory of other settings, naming what differs, and for a
-        sweep's directory, and DamagedError for a result that is not what the trial wrote.
-        Other files of an ended trial that are not are named.
+        Returns the result if the trial has ended, None if it is to be run. One that is to
+        have more steps than before goes on, see `_lengthen`. Raises WorkdirError for a
+        directory of other settings, naming what differs, and for a sweep's directory, and
+        DamagedError for a result that is not what the trial wrote. Other files of an ended
+        trial that are not are named.
         """
         if (self.path / "sweep.json").exists():
             raise WorkdirError(
@@ -89,9 +95,15 @@ class RunDir:
         theirs = read_json(self.path / "config.json")
         if theirs is None:
             write_json(self.path / "config.json", ours)
+        elif _is_longer(theirs, ours):
+            self._lengthen(look_up(theirs, STEPS), settings)
         elif theirs != ours:
+            shorter = self.path / f"at-{settings.training.steps}"
+            kept = ""
+            if shorter.exists():
+                kept = f"{shorter} has the result of {settings.training.steps} steps. "
             raise WorkdirError(
-                f"{self.path} belongs to another config: {differences(theirs, ours)}. "
+                f"{self.path} belongs to another config: {differences(theirs, ours)}. {kept}"
                 f"Choose another --workdir, where --resume={self.path} goes on from the "
                 "newest checkpoint if the data are the same, or remove this one"
             )
@@ -108,6 +120,66 @@ class RunDir:
                 "can from the checkpoints"
             )
         return result
+
+    def _lengthen(self, before: int, settings: Settings) -> None:
+        """Makes a trial of `before` steps one of more, which goes on from its checkpoint.
+
+        What it has reached stays as it is, in the folder at-STEPS. Where those steps are a
+        multiple of the intervals of evaluations and checkpoints, the trial becomes what it
+        would have been with more steps from the first on.
+
+        Raises WorkdirError where more steps would have made it another trial.
+        """
+        t = settings.training
+        if t.schedule_choice.decays:
+            raise WorkdirError(
+                f"{self.path} has {STEPS}={before}, towards which training.schedule="
+                f"{t.schedule} decays: {STEPS}={t.steps} is another trial. Choose another "
+                f"--workdir, with --init_from={self.path} for its weights; constant and paper "
+                "can go on"
+            )
+        result = read_result(self.path)
+        if result is not None and result.get("status") in ENDED:
+            self._check_goes_on(result, before)
+            kept = self.path / f"at-{before}"
+            self._copy_ended(kept)
+            (self.path / "result.json").unlink()
+            # Those of the files that are about to change.
+            checksums.write_checksums(self.path, ["record.json"])
+            self._say(f"{kept} keeps the result of {before} steps")
+        # Last: until then the same command begins all this again.
+        write_json(self.path / "config.json", settings.to_dict())
+
+    def _check_goes_on(self, result, before):
+        """Raises WorkdirError for a trial that more steps would not change."""
+        if result["status"] == "diverged":
+            raise WorkdirError(
+                f"{self.path}: {result['error']}; more steps change nothing. Choose another "
+                "--workdir, and a lower training.learning_rate"
+            )
+        if result["steps"] < before:
+            raise WorkdirError(
+                f"{self.path} ended at step {result['steps']} of {before}, where validation "
+                "perplexity had stopped falling; more steps change nothing. To go on choose "
+                f"another --workdir, with --resume={self.path} --config.training.until=steps"
+            )
+
+    def _copy_ended(self, target):
+        """Copies the files of an ended trial to a folder, wholly or not at all."""
+        if target.exists():
+            return
+        unfinished = target.with_name(f"{target.name}.copying")
+        remove(unfinished)
+        names = [*FILES, "result.json", checksums.NAME]
+        for path in [*(self.path / name for name in names), *self._outside_files()]:
+            if path.is_file():
+                copy = unfinished / path.relative_to(self.path)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+        os.rename(unfinished, target)
+
+    def _outside_files(self):
+        return sorted((self.path / "outside").glob("*"))
 
     def check_data(self, prepared: Dataset) -> None:
         """Raises WorkdirError if the trial began with other text or another vocabulary.
@@ -151,7 +223,10 @@ class RunDir:
         self._keep("vocabulary.model", prepared.vocabulary_model, is_new)
         sources = self._keep_sources(settings, is_new)
         if record is not None:
-            changed = dict(code=self._code(record, goes_on))
+            # It may have got more steps since.
+            changed = dict(
+                code=self._code(record, goes_on), settings_digest=settings.digest()
+            )
             # An earlier start from the other trial ended before its first checkpoint.
             if origin:
                 changed["begun"] = origin
@@ -289,17 +364,20 @@ class RunDir:
     def finish(self, result: dict[str, Any]) -> None:
         """Writes the checksums of all files, and result.json: the trial has ended."""
         content = to_json(result).encode()
-        folder = (self.path / "outside").glob("*")
-        names = (*FILES, *(f"outside/{path.name}" for path in sorted(folder)))
+        names = (*FILES, *(f"outside/{path.name}" for path in self._outside_files()))
         coming = {"result.json": content}
         checksums.write_checksums(self.path, names, coming)
         write_bytes(self.path / "result.json", content)
 
 
 def training_digest(settings: Settings) -> str:
-    """Returns eight digits of the settings that a trial's checkpoints depend on."""
+    """Returns eight digits of the settings that a trial's checkpoints depend on.
+
+    The number of steps is not among them: a trial may get more.
+    """
     values = settings.to_dict()
     del values["evaluation"]
+    del values["training"]["steps"]
     return schema.digest(values)
 
 
@@ -359,6 +437,15 @@ def look_up(config: dict | None, key: str) -> Any:
         # A config.json may hold anything.
         config = config.get(name) if isinstance(config, dict) else None
     return config
+
+
+def _is_longer(theirs, ours):
+    """Returns whether a config differs from another by more steps alone."""
+    before = look_up(theirs, STEPS)
+    if not isinstance(before, int) or before >= look_up(ours, STEPS):
+        return False
+    training = ours["training"] | dict(steps=before)
+    return theirs == ours | dict(training=training)
 
 
 def differences(theirs: dict, ours: dict) -> str:

@@ -1,11 +1,13 @@
 """Language models as trials: on the target side of pairs and on text alone, and what they write."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from attn import Context, Mask
-from experiments.data import dataset
+from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
 from experiments.evaluation.metrics import BITS_PER_CHARACTER
@@ -155,6 +157,22 @@ def test_a_stream_goes_on_from_line_to_line(folder):
     assert corpus.train.source.lengths.sum() == 1 + len(
         corpus.train.source.lengths
     ) + sum(len(line) + 1 for line in LINES[:360])
+
+
+@pytest.mark.parametrize("lines", ["texts", "stream"])
+def test_blocks_of_a_long_text_make_no_difference(folder, monkeypatch, lines):
+    own = settings(folder).data
+    source = corpora.open(dataclasses.replace(own, lines=lines))
+    texts = lambda split: [
+        text.strip("↵") for pairs in source.read(split) for text in pairs.target
+    ]
+    whole = [texts(split) for split in ("train", "validation", "test")]
+    monkeypatch.setattr(corpora.parallel, "BLOCK", 7)
+    parts = [texts(split) for split in ("train", "validation", "test")]
+    if lines == "texts":
+        assert parts == whole
+    for part, one in zip(parts, whole, strict=True):
+        assert "↵".join(part) == "↵".join(one)
 
 
 def test_a_stream_has_no_line_end_of_its_own(tmp_path):

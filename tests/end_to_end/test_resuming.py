@@ -5,6 +5,7 @@ import json
 import resource
 import shutil
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -13,8 +14,9 @@ import pytest
 
 from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
+from experiments.system import checksums
 from experiments.system.signals import Interrupted
-from experiments.training import loop
+from experiments.training import loop, run_dir
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.device_data import DeviceData
 from experiments.training.start_point import StartPoint
@@ -162,6 +164,94 @@ def test_resuming_another_trial_is_as_if_it_had_gone_on(finished, tmp_path):
     lines = metrics(tmp_path / "straight")
     later = [line for line in lines if (line["step"], line["split"]) > (12, "train")]
     assert metrics(tmp_path / "resumed") == later
+
+
+def files(folder):
+    """Returns {name: content} of all files of a folder but its checkpoints and its lock."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    names = {path: path.relative_to(folder) for path in paths}
+    return {
+        str(name): path.read_bytes()
+        for path, name in names.items()
+        if name.parts[0] not in ("checkpoints", ".lock")
+    }
+
+
+@pytest.mark.parametrize("killed", [None, "unlink", "write_checksums", "write_json"])
+def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
+    finished, tmp_path, monkeypatch, killed
+):
+    """And what it had reached stays, also where it is killed on the way."""
+    workdir = shutil.copytree(finished[0], tmp_path / "longer")
+    before = files(workdir)
+    longer = tiny.resolve(**MORE, training__steps=16)
+    if killed:
+        place = dict(unlink=Path, write_checksums=checksums).get(killed, run_dir)
+
+        def die(*_, **__):
+            raise KeyError(killed)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place, killed, die)
+            with pytest.raises(KeyError, match=killed):
+                run_dir.RunDir(workdir).open(longer)
+    result = run(workdir, longer)
+    assert files(workdir / "at-12") == before
+    # It is a whole trial, whose result the same settings read.
+    assert unclocked(run_dir.RunDir(workdir / "at-12").open(SETTINGS)) == finished[1]
+    straight = run(tmp_path / "straight", longer)
+    assert result == straight and metrics(workdir) == metrics(tmp_path / "straight")
+    record = json.loads((workdir / "record.json").read_text())
+    assert record["settings_digest"] == longer.digest()
+
+
+def test_an_unfinished_trial_may_get_more_steps(tmp_path):
+    with pytest.raises(Interrupted):
+        run(tmp_path / "trial", interruption=tiny.StopAt(4))
+    longer = tiny.resolve(**MORE, training__steps=16)
+    straight = run(tmp_path / "straight", longer)
+    assert run(tmp_path / "trial", longer) == straight
+    assert not (tmp_path / "trial/at-12").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "result", "message"),
+    [
+        (
+            dict(training__schedule="cosine(warmup=4)"),
+            dict(status="finished", steps=12),
+            r"training.steps=12, towards which training.schedule=cosine\(warmup=4\) decays",
+        ),
+        (
+            {},
+            dict(status="diverged", error="diverged: loss nan", step=3),
+            "diverged: loss nan; more steps change nothing",
+        ),
+        (
+            {},
+            dict(status="finished", steps=6),
+            "ended at step 6 of 12, where validation perplexity had stopped falling",
+        ),
+    ],
+)
+def test_more_steps_that_would_make_another_trial_are_refused(
+    tmp_path, settings, result, message
+):
+    trial = run_dir.RunDir(tmp_path)
+    trial.open(tiny.resolve(**settings))
+    trial.describe("trial", {}, tiny.resolve(**settings), tiny.corpus(), 48, None)
+    trial.finish(result)
+    before = files(tmp_path)
+    with pytest.raises(WorkdirError, match=message):
+        trial.open(tiny.resolve(**settings, training__steps=16))
+    assert files(tmp_path) == before
+
+
+def test_fewer_steps_are_another_trial_whose_result_is_named(finished, tmp_path):
+    workdir = shutil.copytree(finished[0], tmp_path / "longer")
+    run_dir.RunDir(workdir).open(tiny.resolve(**MORE, training__steps=16))
+    with pytest.raises(WorkdirError, match="at-12 has the result of 12 steps"):
+        run_dir.RunDir(workdir).open(SETTINGS)
 
 
 @pytest.mark.parametrize(

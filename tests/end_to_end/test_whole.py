@@ -71,6 +71,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
         "attn/py.typed",
         "experiments/report/page.html.j2",
         "experiments/report/page.js",
+        "experiments/report/attention_page.html.j2",
         "launch/fit.py",
     } <= set(names)
     assert not [name for name in names if name.startswith("launch/bench")]

@@ -138,6 +138,8 @@ def test_ctranslate2_translates_alike(tmp_path, changes):
     pieces = sentencepiece.SentencePieceProcessor(
         model_file=f"{place}/vocabulary.model"
     )
+    about = json.loads((tmp_path / "exported/config.json").read_text())
+    assert about["add_source_eos"] and about["layer_norm_epsilon"] == 1e-6
     translator = ctranslate2.Translator(place, device="cpu", compute_type="float32")
     sources = pieces.encode([line for line in LINES if line], out_type=str)
     for beam in (1, 3):
@@ -195,13 +197,17 @@ def test_stablehlo_decodes_alike(tmp_path, changes):
 
 def test_stablehlo_of_a_language_model_has_the_logits_of_a_full_pass(tmp_path):
     pytest.importorskip("flatbuffers")
-    train(tmp_path / "trained", model__kind="language")
+    # Another score at every update, so that it shows of which one the logits are.
+    train(
+        tmp_path / "trained", model__kind="language", model__score="annealed(start=9)"
+    )
     export(tmp_path / "trained", tmp_path / "exported", "stablehlo")
     start, step, arrays, about = loaded(tmp_path / "exported")
     trained = load_model(tmp_path / "trained")
     text = np.array([[about["bos"], 7, 300, 41, 7]], np.int32)
+    ctx = Context(Mask.causal(), step=trained.state.step)
     hidden = build_model(trained.program).apply(
-        jax.tree.map(jnp.asarray, trained.state.variables), text, Context(Mask.causal())
+        jax.tree.map(jnp.asarray, trained.state.variables), text, ctx
     )
     expected = np.asarray(hidden[0] @ trained.state.params["embedding"].T)
     state = start.call(arrays)

@@ -197,7 +197,11 @@ def sparse(params, q, k, v, places, visible):
 @pytest.mark.parametrize("h_kv", [H, 1])
 def test_three_branches_are_gated(h_kv):
     """Two texts in a row, whose blocks begin with them."""
-    q, k, v = qkv(h_kv)
+    # Of which heads that share keys would by themselves pick different blocks.
+    q, k, v = (
+        drawn(B, N, heads, width, seed=6 + i)
+        for i, (heads, width) in enumerate([(H, K), (h_kv, K), (h_kv, V)])
+    )
     a = config.Attention(D, H, K, V, heads=SPARSE, h_kv=h_kv)
     params = SPARSE.parameters(jax.random.key(3), a)
     params["c"] = drawn(H, 3, seed=8)

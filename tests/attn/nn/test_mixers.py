@@ -331,6 +331,16 @@ def test_neighbours_are_what_the_mask_says(mask, offsets):
                 )
 
 
+def test_what_mamba_keeps_decays_at_least_a_little():
+    """Also where the rate of decay that is learned is none at all."""
+    module = Mamba3Heads(**HEADS, causal=True)
+    x = jnp.ones((1, 2, D))
+    variables = random_variables(module, x, Context())
+    variables["params"]["w_rate"] = jnp.full_like(variables["params"]["w_rate"], -1e3)
+    *_, log_decay, own, last, _ = module.apply(variables, x, method=module.arrays)
+    np.testing.assert_allclose(log_decay, -1e-4 * (own + last), rtol=1e-5)
+
+
 def test_heads_of_their_own_are_refused():
     with pytest.raises(
         ValueError, match="a mask with an axis for heads is for attention only"

@@ -140,7 +140,14 @@ def test_a_second_time_nothing_is_read(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(max_length=79), dict(vocabulary_size=401), dict(test="val"), "text"]
+    "change",
+    [
+        dict(max_length=79),
+        dict(vocabulary_size=401),
+        dict(vocabulary="characters"),
+        dict(test="val"),
+        "text",
+    ],
 )
 def test_what_would_be_kept_otherwise_is_made_anew(folder, change):
     first = prepare(data(folder))

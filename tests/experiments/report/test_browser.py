@@ -18,6 +18,8 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments.evaluation.metrics import METRICS
+from experiments.inference import Translator
+from experiments.report.attention_page import attention_page
 from experiments.report.cells import verdict_text
 from experiments.report.finding import finding
 from experiments.report.questions import Question
@@ -101,6 +103,23 @@ def test_every_layer_and_head_and_their_mean_has_its_map(look, page):
     )
     buttons = ["0 0", "0 1", "0 2", "1 0", "1 1", "1 2"]
     assert answer == {"buttons": buttons, "inked": [True] * 6}
+
+
+def test_a_page_of_lines_that_were_just_translated(look, page, tmp_path):
+    translator = Translator(page.parent)
+    lines = ["3 days ago", "May 4"]
+    shown = translator.attention(lines, translator(lines))
+    (tmp_path / "looks.html").write_text(attention_page("Looks", *shown))
+    answer = look(
+        tmp_path / "looks.html",
+        """
+        const listed = [...document.querySelector('[name=sentence]').options].map(o => o.text);
+        const visible = [...document.querySelectorAll('#controls select')]
+          .filter(select => select.offsetParent).map(select => select.name);
+        const heads = document.querySelectorAll('#first .heads canvas').length;
+        return {listed, visible, heads};""",
+    )
+    assert answer == {"listed": lines, "visible": ["sentence"], "heads": 6}
 
 
 def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(look, page):

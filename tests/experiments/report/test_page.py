@@ -13,8 +13,9 @@ import pytest
 from experiments.report import packed_attention, page_figures
 from experiments.report.figures import heat_maps, lines, points, style
 from experiments.report.formats import csv_scores
+from experiments.report.html import verdict_parts
 from experiments.report.packed_attention import Maps, attention_maps
-from experiments.report.page import render_page, verdict_parts
+from experiments.report.page import render_page
 from experiments.report.page_figures import draw_figures
 from experiments.report.trial_files import read_results
 from experiments.report.trial_outputs import read_examples

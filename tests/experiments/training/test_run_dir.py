@@ -170,6 +170,6 @@ def test_what_a_killed_writer_left_is_removed(trial):
 def test_another_config_names_what_differs_and_what_to_do(tmp_path):
     RunDir(tmp_path).open(tiny.resolve())
     with pytest.raises(WorkdirError) as refused:
-        RunDir(tmp_path).open(tiny.resolve(training__steps=40))
-    assert "training.steps is 12, asked for 40" in str(refused.value)
+        RunDir(tmp_path).open(tiny.resolve(training__batch_size=40))
+    assert "training.batch_size is 4, asked for 40" in str(refused.value)
     assert f"another --workdir, where --resume={tmp_path} goes on" in str(refused.value)
