@@ -4,7 +4,8 @@
     make findings
 
 A page P.md has its data beside it: P.csv, the comparisons of a report; P.trials.csv, a line a
-trial; P.answers.csv, accuracies by distance and number, of tasks; P.json, what ran. A page of
+trial; P.answers.csv, accuracies by distance and number, of tasks; P.lengths.csv, metrics by
+length of the source, where some are beyond training; P.json, what ran. A page of
 several sweeps has P.NAME.csv and so on. `keep` writes these from a workdir. `make findings`
 writes anew what stands between the marks of a page,
 
@@ -12,6 +13,7 @@ writes anew what stands between the marks of a page,
     <!-- table: P more=parameters -->  means ± spread, differences and verdicts
     <!-- pivot: P perplexity d_k -->   one metric of a product, d_k across
     <!-- answers: P distance -->       accuracies by distance
+    <!-- lengths: P perplexity -->     one metric by length of the source
 
 each ended by <!-- / -->, and experiments/results/README.md, a line for each claim of
 claims.toml. `check` says where a page is not what it writes, where a number with ± or an
@@ -33,11 +35,13 @@ from experiments.evaluation.metrics import METRICS, OF_ATTENTION, Metric
 from experiments.report.cells import MISSING, mean_and_interval, measured
 from experiments.report.comparisons import comparison_records
 from experiments.report.factors import factors_of, in_order
+from experiments.report.figures.lines import bucket_values, length_buckets
 from experiments.report.formats import comparisons_csv
+from experiments.report.page_figures import longest_in_training
 from experiments.report.questions import Question, fitting
 from experiments.report.rows import Row, of_one_code
 from experiments.report.trial_files import Results, read_results
-from experiments.report.trial_outputs import read_accuracies
+from experiments.report.trial_outputs import read_accuracies, read_sentences
 from experiments.report.tuned_rows import compared_rows
 from experiments.report.write import compare_rows, write_results
 from experiments.stats.differences import Difference
@@ -47,7 +51,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "experiments/results"
 SHOWN = {metric.key: metric for metric in (*METRICS, *OF_ATTENTION)}
 MARK = re.compile(
-    r"<!-- (about|table|pivot|answers): ([^\n]*?) -->\n(.*?)<!-- / -->", re.S
+    r"<!-- (about|table|pivot|answers|lengths): ([^\n]*?) -->\n(.*?)<!-- / -->", re.S
 )
 DIGITS = 7
 """Of numbers that are kept."""
@@ -72,6 +76,8 @@ def keep(workdir: Path, stem: Path, flags: str) -> None:
     answers = list(_answers(rows))
     if answers:
         _write_csv(stem, "answers.csv", answers)
+    if of_lengths := list(_lengths(rows, given)):
+        _write_csv(stem, "lengths.csv", of_lengths)
     about = _about(results, rows, flags, question)
     _beside(stem, "json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
@@ -99,6 +105,25 @@ def _answers(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
                             accuracy=accuracy,
                         )
                     )
+
+
+def _lengths(rows: Sequence[Row], metrics) -> Iterator[dict[str, Any]]:
+    """Gives metrics by length of the source, where some sources are longer than in training."""
+    trained = longest_in_training(rows)
+    trials = [(row.name, trial) for row in rows for trial in row.finished]
+    sentences = [read_sentences(trial, metrics) for _, trial in trials]
+    lengths = [of["validation_source"] for of in sentences if of]
+    if not (trained and lengths and max(of.max() for of in lengths) > trained):
+        return
+    buckets = length_buckets(lengths[0], trained=trained)
+    for (name, trial), of in zip(trials, sentences, strict=True):
+        for metric in metrics:
+            if metric.columns and metric.statistics(of) is not None:
+                values = bucket_values(metric, of, buckets) / metric.scale
+                for (first, last), value in zip(buckets, values, strict=True):
+                    bucket = f"{first}-{last}"
+                    named = dict(row=name, seed=trial.seed, metric=metric.key)
+                    yield _rounded(named | dict(bucket=bucket, value=float(value)))
 
 
 def _about(results: Results, rows, flags, question) -> dict[str, Any]:
@@ -145,6 +170,7 @@ class Data:
         self.comparisons = _read_csv(_beside(stem, "csv"))
         self.trials = _read_csv(_beside(stem, "trials.csv"))
         self.answers = _read_csv(_beside(stem, "answers.csv"))
+        self.lengths = _read_csv(_beside(stem, "lengths.csv"))
         self.about = json.loads(_beside(stem, "json").read_text("utf-8"))
         self.rows = list(dict.fromkeys(trial["row"] for trial in self.trials))
         self.factors = [
@@ -173,6 +199,15 @@ class Data:
                 values.append(float(line["accuracy"]) / 100)
         accuracy = SHOWN["accuracy"]
         return [(n, measured(summarise(of), accuracy)) for (_, n), of in seeds.items()]
+
+    def by_length(self, row: str, key: str) -> dict[str, str]:
+        """Returns {lengths: "mean ± spread"} of a metric of a row."""
+        seeds: dict[str, list[float]] = {}
+        for line in self.lengths:
+            if (line["row"], line["metric"]) == (row, key):
+                seeds.setdefault(line["bucket"], []).append(float(line["value"]))
+        metric = SHOWN[key]
+        return {name: measured(summarise(of), metric) for name, of in seeds.items()}
 
     def metrics(self) -> list[Metric]:
         keys = dict.fromkeys(line["metric"] for line in self.comparisons)
@@ -317,11 +352,21 @@ def _written_answers(data: Data, kind: str) -> str:
     return _grid(["", *(f"{kind} {bucket}" for bucket in buckets)], cells)
 
 
+def _written_lengths(data: Data, key: str) -> str:
+    buckets = list(dict.fromkeys(line["bucket"] for line in data.lengths))
+    cells = []
+    for row in data.rows:
+        of_row = data.by_length(row, key)
+        cells.append([row, *(of_row.get(bucket, MISSING) for bucket in buckets)])
+    return _grid(["", *(f"{bucket} tokens" for bucket in buckets)], cells)
+
+
 WRITERS = {
     "about": _written_about,
     "table": _written_table,
     "pivot": _written_pivot,
     "answers": _written_answers,
+    "lengths": _written_lengths,
 }
 
 
@@ -438,6 +483,8 @@ def _unknown_numbers(text: str, data: Mapping[str, Data]) -> list[str]:
         for row in each.rows:
             spreads |= {each.measured(row, key) for key in SHOWN}
             spreads |= {text for _, text in each.accuracies(row)}
+            for key in SHOWN:
+                spreads |= {*each.by_length(row, key).values()}
         intervals |= {each.difference(line) for line in each.comparisons}
     known = _numbers(SPREAD, spreads)
     unknown = [m[0] for m in SPREAD.finditer(text) if _of(m) not in known]

@@ -207,7 +207,7 @@ def _row_figures(results, rows, total) -> list[Figure]:
         ),
         (
             "By length",
-            lines.by_length(sentences, _trained_length(rows), metrics),
+            lines.by_length(sentences, longest_in_training(rows), metrics),
             "Sentences by the length of their source, mean over seeds; right of the dotted "
             "line, where there is one, are lengths that training did not have.",
         ),
@@ -238,7 +238,7 @@ def _cost_panels(rows, metrics) -> list[Panel]:
     return panels
 
 
-def _trained_length(rows) -> int | None:
+def longest_in_training(rows) -> int | None:
     """Returns the longest sentence that training could have, if all rows have the same."""
     # Rows that were trained on other lengths have no common border.
     longest = set()
