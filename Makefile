@@ -6,6 +6,7 @@
 # make docs       the API reference of the docstrings, into build/docs
 # make readme     trains README's table anew, and puts table and picture where they are shown
 # make findings   makes the tables of experiments/results anew from the data beside them, and the page of claims
+# make address    sets the public address everywhere: URL=https://github.com/OWNER/attn
 # make notebooks  runs all notebooks, and stores them with what they show
 # Each installs the lock file, and attn itself, into .venv first, where that is not done yet. EXTRAS=cuda12 or
 # EXTRAS=cuda12,trackers adds to it, and is remembered; EXTRAS= forgets it. PYTHON=python3.12 picks the interpreter.
@@ -17,7 +18,7 @@ comma := ,
 INSTALLED := $(VENV)/installed-$(VERSION)-$(subst $(comma),-,$(EXTRAS))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: sweep check types test wheel docs install lock colab notebooks readme findings
+.PHONY: sweep check types test wheel docs install lock colab notebooks readme findings address
 sweep: install
 	$(VENV)/bin/python -m launch.sweep --config=experiments/configs/quick.py --sweep=table,seed --workdir=runs/quick
 
@@ -65,6 +66,9 @@ lock:
 # make colab LISTS=FOLDER COMMIT="a7240792 of 2026-08-19"
 colab:
 	$(PYTHON) .ci/colab.py $(LISTS) '$(COMMIT)'
+
+address:
+	$(PYTHON) .ci/address.py $(URL)
 
 # The notebooks, of their sources, with what they show.
 notebooks: install

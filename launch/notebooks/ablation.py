@@ -19,34 +19,22 @@
 # phrases such as "3 days ago" in two languages. Nothing is downloaded.
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
-# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
-# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
-# told where there is none.
+# Where attn is not installed, as in Colab, `ATTN` is a wheel: one that was uploaded here
+# (`make wheel` leaves it in `dist/`), its path or its address; or the folder of a clone.
+# JAX stays as the runtime has it. `DEVICE = "tpu"` or `"gpu"` tells where there is none.
 
 # %% tags=["parameters"]
+ATTN = "attn-*.whl"
 DEVICE = "any"
 SMALL = False  # a run of seconds, to see whether all works
 
 # %%
-import os
-import pathlib
-import subprocess
-import sys
+from importlib.util import find_spec
 
-above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
-checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
-archives = sorted(
-    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
-)
-if checkouts:
-    os.chdir(checkouts[0])
-    sys.path.insert(0, str(checkouts[0]))
-elif archives:
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*install, str(archives[-1])], check=True)
-    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
-        raise SystemExit("not ready yet: the line above says what to do")
+if not find_spec("launch"):
+    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {ATTN}")
+
+# %%
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
@@ -54,11 +42,13 @@ devices = start(DEVICE)
 # %% [markdown]
 # ## What is asked
 #
-# A sweep is a generator of points in a config file. This one writes its own: heads and
-# positions around the quick config. `--dry_run` checks every point and estimates what all
+# A sweep is a generator of points in a config file. This one writes its own: narrow
+# keys, and no positions, around the quick config. `--dry_run` checks every point and estimates what all
 # will take.
 
 # %%
+from pathlib import Path
+
 from launch.notebooks.environment import command, report_frame
 
 config = """
@@ -75,7 +65,6 @@ def get_config():
 
 def sweep_question():
     yield {"label": "base"}
-    yield {"label": "one head", "model.h": 1, "model.d_k": 64, "model.d_v": 64}
     yield {"label": "d_k = 4", "model.d_k": 4}
     yield {"label": "no positions", "model.positions": "none"}
 """
@@ -86,10 +75,10 @@ sizes = (
 )
 for name, value in sizes.items():
     config = config.replace(name, str(value))
-folder = pathlib.Path("runs/notebook")
+folder = Path("runs/notebook")
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "question.py").write_text(config)
-SEEDS = 1 if SMALL else 2
+SEEDS = 1 if SMALL else 4
 
 sweep = [
     "launch.sweep",
@@ -135,8 +124,8 @@ axes.grid(axis="y", alpha=0.3)
 # ## The report
 #
 # The table with each row's difference to base, training curves, and the attention of
-# every head: choose layer and head, and point at a cell. (A viewer that shows no frames,
-# as GitHub's, leaves it out; it is `report.html` in the sweep's folder.)
+# every head: choose layer and head, and point at a cell. (A stored notebook has a picture
+# of it; it is `report.html` in the sweep's folder.)
 
 # %%
 report_frame(workdir)

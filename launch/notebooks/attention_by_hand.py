@@ -17,38 +17,27 @@
 # beside it the library's function, which has to give the same.
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
-# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
-# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
-# told where there is none.
+# Where attn is not installed, as in Colab, `ATTN` is a wheel: one that was uploaded here
+# (`make wheel` leaves it in `dist/`), its path or its address; or the folder of a clone.
+# JAX stays as the runtime has it. `DEVICE = "tpu"` or `"gpu"` tells where there is none.
 
 # %% tags=["parameters"]
+ATTN = "attn-*.whl"
 DEVICE = "any"
 SMALL = False  # a run of seconds, to see whether all works
 
 # %%
-import os
-import pathlib
-import subprocess
-import sys
+from importlib.util import find_spec
 
-above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
-checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
-archives = sorted(
-    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
-)
-if checkouts:
-    os.chdir(checkouts[0])
-    sys.path.insert(0, str(checkouts[0]))
-elif archives:
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*install, str(archives[-1])], check=True)
-    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
-        raise SystemExit("not ready yet: the line above says what to do")
+if not find_spec("launch"):
+    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {ATTN}")
+
+# %%
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
 
+# %%
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launch.notebooks import install
+
 DEVICES = ("any", "cpu", "gpu", "tpu")
 _LOOK = """
 import json, sys, flax, jax, jaxlib
@@ -27,11 +29,16 @@ def start(device: str = "any") -> dict:
     Another process looks, and this one does not take the devices: a TPU belongs to one
     process at a time, and the commands that a notebook calls want it.
 
+    What attn needs beside JAX is installed where it is missing.
+
     Raises ValueError for another name, and RuntimeError where the device is not there
     or JAX cannot start.
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r}: give one of {', '.join(DEVICES)}")
+    if missing := install.missing():
+        print(f"installing {', '.join(missing)}")
+        install.main()
     looked = subprocess.run(
         [sys.executable, "-c", _LOOK], capture_output=True, text=True
     )
@@ -45,6 +52,7 @@ def start(device: str = "any") -> dict:
         f"{name} {version}" for name, version in found["versions"].items()
     )
     print(f"run on {datetime.date.today()} with {versions}")
+    print(f"attn {install.version('attn')} in {Path(__file__).parents[2]}")
     print(f"{found['count']} × {found['kind']} ({found['backend']})")
     if device not in ("any", found["backend"]):
         extra = dict(gpu="cuda12").get(device, device)

@@ -2,6 +2,7 @@
 
 python -m launch.notebooks.install        after attn itself was installed without its dependencies
 
+The notebooks do so by themselves.
 Where the runtime's JAX is older than attn can use, it installs that of attn's lock file
 for the runtime's device, and asks for a restart.
 """
@@ -48,6 +49,18 @@ def requirements() -> list[str]:
         if extra is None or extra[1] == EXTRA:
             chosen.append(requirement.strip())
     return chosen
+
+
+def missing() -> list[str]:
+    """Returns the requirements of attn that are not there, or too old."""
+    return [line for line in requirements() if not _is_there(line)]
+
+
+def _is_there(line):
+    name = re.match(r"[\w.-]+", line)[0]
+    least = re.search(r">=([\d.]+)", line)
+    there = version(name)
+    return there is not None and (not least or numbers(there) >= numbers(least[1]))
 
 
 def jax_of_device() -> str:

@@ -14,38 +14,26 @@
 # # Your own score
 #
 # A score says how well a query fits a key. Here is one in eight lines, held to the
-# library's contract, then trained beside the scaled dot product at several $d_k$: is the
-# difference more than chance, and does it depend on $d_k$?
+# library's contract, then trained beside the scaled dot product: is the difference more
+# than chance, and what does its temperature do?
 
 # %% [markdown]
-# The first cell finds attn: in a checkout it is there; elsewhere, as in Colab, upload the
-# wheel that `make wheel` leaves in `dist/` (the folder symbol on the left), and the cell
-# installs it. JAX stays as the runtime has it. Set `DEVICE` to `"tpu"` or `"gpu"` to be
-# told where there is none.
+# Where attn is not installed, as in Colab, `ATTN` is a wheel: one that was uploaded here
+# (`make wheel` leaves it in `dist/`), its path or its address; or the folder of a clone.
+# JAX stays as the runtime has it. `DEVICE = "tpu"` or `"gpu"` tells where there is none.
 
 # %% tags=["parameters"]
+ATTN = "attn-*.whl"
 DEVICE = "any"
 SMALL = False  # a run of seconds, to see whether all works
 
 # %%
-import os
-import pathlib
-import subprocess
-import sys
+from importlib.util import find_spec
 
-above = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents]
-checkouts = [folder for folder in above if (folder / "launch" / "notebooks").is_dir()]
-archives = sorted(
-    [*pathlib.Path().glob("attn-*.whl"), *pathlib.Path().glob("attn-*.tar.gz")]
-)
-if checkouts:
-    os.chdir(checkouts[0])
-    sys.path.insert(0, str(checkouts[0]))
-elif archives:
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*install, str(archives[-1])], check=True)
-    if subprocess.run([sys.executable, "-m", "launch.notebooks.install"]).returncode:
-        raise SystemExit("not ready yet: the line above says what to do")
+if not find_spec("launch"):
+    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {ATTN}")
+
+# %%
 from launch.notebooks.environment import start
 
 devices = start(DEVICE)
@@ -58,9 +46,11 @@ devices = start(DEVICE)
 # reach them through every kernel. Change it, or write another.
 
 # %%
+from pathlib import Path
+
 from launch.notebooks.environment import command, report_frame
 
-folder = pathlib.Path("runs/notebook/own_score")
+folder = Path("runs/notebook/own_score")
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "my_score.py").write_text("""
 from typing import Any
@@ -82,6 +72,12 @@ class Cosine:
         return self.temperature * (unit(q) @ unit(k).T)
 
 
+@attn.score
+class PlainCosine:
+    def __call__(self, q, k):
+        return unit(q) @ unit(k).T
+
+
 def unit(x):
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return x / jnp.sqrt((x**2).sum(-1, keepdims=True) + 1e-6)
@@ -99,14 +95,15 @@ command("launch.check", SCORE)
 # %% [markdown]
 # ## The sweep
 #
-# Every score with every $d_k$, each with two seeds. A sweep is a generator in a config
-# file.
+# Three scores, each with four seeds: the scaled dot product, the cosine, and a cosine
+# without its temperature, whose weights can hardly differ. A sweep is a generator in a
+# config file.
 
 # %%
 sizes = (
-    dict(STEPS=50, WARMUP=25, PAIRS=1000, HELDOUT=20, WIDTHS=(2, 16))
+    dict(STEPS=50, WARMUP=25, PAIRS=1000, HELDOUT=20)
     if SMALL
-    else dict(STEPS=150, WARMUP=50, PAIRS=20000, HELDOUT=200, WIDTHS=(2, 4, 16))
+    else dict(STEPS=200, WARMUP=50, PAIRS=20000, HELDOUT=200)
 )
 config = """
 from experiments.configs import quick
@@ -121,55 +118,42 @@ def get_config():
 
 
 def sweep_score():
-    for name, score in (("scaled dot", "scaled_dot"), ("cosine", "MY_SCORE")):
-        for d_k in WIDTHS:
-            label = f"{name}, d_k={d_k}"
-            yield {"label": label, "model.score": score, "model.d_k": d_k}
+    yield {"label": "scaled dot"}
+    yield {"label": "cosine", "model.score": "MY_FILE:Cosine"}
+    yield {"label": "plain cosine", "model.score": "MY_FILE:PlainCosine"}
 """
-for name, value in {**sizes, "MY_SCORE": SCORE}.items():
+for name, value in {**sizes, "MY_FILE": folder / "my_score.py"}.items():
     config = config.replace(name, str(value))
 (folder / "question.py").write_text(config)
-SEEDS = 1 if SMALL else 2
+SEEDS = 1 if SMALL else 4
 workdir = folder / ("small" if SMALL else "runs")
 command(
     "launch.sweep",
     f"--config={folder}/question.py",
     "--sweep=score",
     f"--seeds={SEEDS}",
+    "--base=scaled dot",
     f"--workdir={workdir}",
 )
 
 # %% [markdown]
 # ## The verdict
 #
-# The table's last column compares each row with the base, the scaled dot product at
-# $d_k$ = 16. "Undecided" says how many seeds would tell. The picture has the rest of the
-# question: a line for each score, a dot for each trial.
+# The table's last column compares each row with the scaled dot product. "Undecided" says
+# how many seeds would tell. In the picture each dot is a trial.
 
 # %%
 import matplotlib.pyplot as plt
 
 from experiments.report.trial_files import read_results
 
-results = read_results(workdir)
-figure, axes = plt.subplots(figsize=(6, 3.6))
-for score in ("scaled_dot", SCORE):
-    dots = [
-        (trial.point["model.d_k"], trial.result["perplexity"])
-        for trial in results.trials
-        if trial.result and trial.point["model.score"] == score
-    ]
-    widths = sorted({d_k for d_k, _ in dots})
-    means = []
-    for width in widths:
-        values = [perplexity for d_k, perplexity in dots if d_k == width]
-        means.append(sum(values) / len(values))
-    (line,) = axes.plot(widths, means, label=score.rpartition(":")[2])
-    axes.plot(*zip(*dots), "o", color=line.get_color(), alpha=0.6)
-axes.set(xlabel="d_k", ylabel="perplexity on the validation set")
-axes.set_xscale("log", base=2)
-axes.set_xticks(sizes["WIDTHS"], sizes["WIDTHS"])
-axes.legend()
+trials = [trial for trial in read_results(workdir).trials if trial.result]
+figure, axes = plt.subplots(figsize=(6, 2.2))
+for trial in trials:
+    axes.plot(trial.result["perplexity"], trial.label, "o", color="tab:blue", alpha=0.7)
+axes.invert_yaxis()
+axes.set(xlabel="perplexity on the validation set")
+axes.grid(axis="y", alpha=0.3)
 plt.show()
 
 # %%

@@ -1,9 +1,19 @@
 """Runs the notebooks and stores them with what they show: `make notebooks`.
 
 python -m launch.notebooks.store [NAME ...]
+
+In place of a frame, which not every viewer shows, stands a picture of it; a browser, Chromium,
+draws it (CHROMIUM names one that is not in the path). A notebook keeps the hash of its source,
+by which a test sees that it is of today's.
 """
 
+import base64
+import hashlib
+import importlib.metadata
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,8 +28,18 @@ LONGEST = 1800
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+FRAME = re.compile(r'src="data:text/html;base64,([^"]+)"')
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SIZE = (1200, 1000)
+"""Pixels of a picture of a page."""
+
+
 def main() -> None:
-    names = sys.argv[1:] or [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
+    # Those that jupytext writes begin so.
+    sources = [
+        path for path in FOLDER.glob("*.py") if path.read_text().startswith("# ---")
+    ]
+    names = sys.argv[1:] or sorted(path.stem for path in sources)
     for name in names:
         path = FOLDER / f"{name}.ipynb"
         nbformat.write(run(FOLDER / f"{name}.py"), path)
@@ -42,13 +62,56 @@ def run(source: Path) -> nbformat.NotebookNode:
         client.execute()
     # A slider without its kernel moves nothing.
     notebook.metadata.pop("widgets", None)
+    notebook.metadata["attn"] = about(source)
     for i, cell in enumerate(notebook.cells):
         # Without these, the same outputs give the same file.
         cell["id"] = f"cell-{i}"
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [one for one in joined(cell.outputs) if not is_widget(one)]
+            outputs = [one for one in joined(cell.outputs) if not is_widget(one)]
+            cell.outputs = [pictured(one) for one in outputs]
     return notebook
+
+
+def about(source: Path) -> dict[str, str]:
+    """Returns the hash of a notebook's source, and the version of attn that ran it."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    return dict(source=digest, version=importlib.metadata.version("attn"))
+
+
+def pictured(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Returns an output with a picture in place of a frame's page."""
+    page = FRAME.search(output.get("data", {}).get("text/html", ""))
+    if not page:
+        return output
+    picture = base64.b64encode(picture_of(base64.b64decode(page[1]))).decode()
+    return nbformat.v4.new_output("display_data", {"image/png": picture})
+
+
+def picture_of(page: bytes) -> bytes:
+    """Returns a PNG of the top of a page, as a browser draws it."""
+    named = [os.environ.get("CHROMIUM"), *map(shutil.which, BROWSERS)]
+    browser = next(filter(None, named), None)
+    if browser is None:
+        sys.exit(
+            "pictures of frames need Chromium: install it, or name it by CHROMIUM="
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "page.html")
+        path.write_bytes(page)
+        picture = path.with_suffix(".png")
+        options = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
+        width, height = SIZE
+        subprocess.run(
+            [
+                *(browser, *options, f"--window-size={width},{height}"),
+                f"--screenshot={picture}",
+                path.as_uri(),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        return picture.read_bytes()
 
 
 def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -1,22 +1,35 @@
 """The notebooks: each is made of its source, its first cell says what is missing, it runs."""
 
+import base64
 import functools
 import importlib.metadata
+import importlib.util
+import io
 import json
 import re
+import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import jupytext
+import matplotlib.image
+import nbformat
 import pytest
 
-from launch.notebooks import install
+from launch.notebooks import install, store
 from launch.notebooks.environment import command, report_frame, start
 from launch.notebooks.store import WIDGET
 from tests.end_to_end.colab import MOST_LINES
 
 FOLDER = Path("launch/notebooks")
-NAMES = ("attention_by_hand", "ablation", "own_score", "own_text")
+BROWSER = next(filter(None, map(shutil.which, store.BROWSERS)), None)
+SPEC = importlib.util.spec_from_file_location("address", ".ci/address.py")
+address = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(address)
+NAMES = ("attention_by_hand", "ablation", "own_residual", "own_score", "own_text")
+LONGEST_FIRST = 5
+"""Lines of the cell that finds attn, and of the one with what a person may set."""
 LARGEST = 1_000_000
 """Bytes of a notebook that GitHub still shows."""
 
@@ -36,7 +49,8 @@ def test_the_notebook_is_made_of_its_source(name):
     assert cells(source) == cells(made), (
         f"{name}.ipynb is older than {name}.py; make notebooks"
     )
-    assert "://" not in made.cells[0].source, "there is no public address yet"
+    kept = made.metadata["attn"]
+    assert kept == store.about(FOLDER / f"{name}.py"), "make notebooks"
 
 
 def test_all_begin_with_the_same_cell():
@@ -49,8 +63,11 @@ def test_all_begin_with_the_same_cell():
         ]
         for name in NAMES
     ]
-    firsts = [(code[0], code[1].partition("\n\nimport jax\n")[0]) for code in codes]
-    assert len(set(firsts)) == 1 and "start(DEVICE)" in firsts[0][1]
+    firsts = {tuple(code[:3]) for code in codes}
+    assert len(firsts) == 1
+    parameters, setup, begin = firsts.pop()
+    assert max(len(parameters.splitlines()), len(setup.splitlines())) <= LONGEST_FIRST
+    assert "start(DEVICE)" in begin
 
 
 def test_every_source_is_tried():
@@ -67,6 +84,8 @@ def test_a_stored_notebook_shows_what_it_gave(name):
     assert not [one for one in outputs if one.output_type == "error"]
     kinds = [kind for one in outputs for kind in one.get("data", {})]
     assert "image/png" in kinds and WIDGET not in kinds
+    # In their place stand pictures, which every viewer shows.
+    assert "<iframe" not in path.read_text()
     text = "".join(one.get("text", "") for one in outputs)
     assert re.match(r"run on 20\d\d-\d\d-\d\d with python 3", text)
     assert len(text.splitlines()) <= MOST_LINES and "\x1b" not in text
@@ -171,4 +190,70 @@ def test_the_sources_ask_for_what_the_first_cell_needs():
         made = json.loads((FOLDER / f"{name}.ipynb").read_text())
         assert made["metadata"]["kernelspec"]["name"] == "python3"
         text = "".join("".join(cell["source"]) for cell in made["cells"])
-        assert "start(DEVICE)" in text and "attn-*.whl" in text
+        assert "start(DEVICE)" in text and "find_spec" in text
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(not BROWSER, reason="no Chromium; CHROMIUM may name one")
+def test_a_frame_is_stored_as_a_picture(tmp_path):
+    (tmp_path / "report.html").write_text("<body style='background: #ff0000'>")
+    frame = report_frame(tmp_path)
+    html = nbformat.v4.new_output("display_data", {"text/html": frame._repr_html_()})
+    shown = base64.b64decode(store.pictured(html)["data"]["image/png"])
+    picture = matplotlib.image.imread(io.BytesIO(shown))
+    assert picture.shape[:2] == store.SIZE[::-1]
+    assert (picture[..., :3] == (1, 0, 0)).all()
+    text = nbformat.v4.new_output("stream", text="no frame")
+    assert store.pictured(text) is text
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The files that have the repository's address."""
+    for name in ("pyproject.toml", "README.md", "CITATION.cff"):
+        shutil.copy(name, tmp_path)
+    shutil.copytree(FOLDER, tmp_path / FOLDER, ignore=shutil.ignore_patterns("_*"))
+    return tmp_path
+
+
+def contents(folder):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_an_address_is_set_everywhere_and_taken_out_again(checkout):
+    before = contents(checkout)
+    url = "https://github.com/someone/attn"
+    for _ in range(2):
+        address.set_address(checkout, url)
+        project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+        assert project["urls"] == {"Repository": url}
+        assert f'repository-code: "{url}"' in (checkout / "CITATION.cff").read_text()
+        readme = (checkout / "README.md").read_text()
+        assert readme.count("colab-badge.svg") == 1 and f"git clone {url}" in readme
+        for name in NAMES:
+            source, made = (
+                jupytext.read(checkout / FOLDER / f"{name}.{ending}")
+                for ending in ("py", "ipynb")
+            )
+            assert cells(source) == cells(made)
+            assert f'ATTN = "git+{url}.git"' in source.cells[2].source
+            kept = store.about(checkout / FOLDER / f"{name}.py")
+            assert made.metadata["attn"] == kept
+    # Colab opens what GitHub has.
+    address.set_address(checkout, "https://codeberg.org/someone/attn.git")
+    readme = (checkout / "README.md").read_text()
+    assert (
+        "colab" not in readme
+        and "git clone https://codeberg.org/someone/attn`" in readme
+    )
+    address.set_address(checkout, "")
+    assert contents(checkout) == before
+
+
+@pytest.mark.parametrize("wrong", ["github.com/someone/attn", "https://x", "a b"])
+def test_what_is_no_address_is_refused(checkout, wrong):
+    before = contents(checkout)
+    with pytest.raises(ValueError, match=f"URL={wrong} is no address"):
+        address.set_address(checkout, wrong)
+    assert contents(checkout) == before
