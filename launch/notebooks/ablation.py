@@ -92,11 +92,13 @@ command(*sweep, "--dry_run")
 # ## The runs
 #
 # How the trials are spread, as processes or side by side on one device, is chosen for the
-# machine. Stop this cell and run it again: it goes on where it was.
+# machine, unless `LANES` says how many train side by side: a multiple of the devices, over
+# which pmap spreads them. Stop this cell and run it again: it goes on where it was.
 
 # %%
+LANES = 0
 workdir = folder / ("small" if SMALL else "runs")
-command(*sweep, f"--workdir={workdir}")
+command(*sweep, f"--lanes={LANES}", f"--workdir={workdir}")
 
 # %% [markdown]
 # ## The picture

@@ -7,6 +7,7 @@ environment with the versions of .ci/colab/cpu.txt, in which attn is not install
 """
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -32,6 +33,8 @@ ENVIRONMENT = dict(
     OPENBLAS_NUM_THREADS="1",
 )
 """What kernels, and the commands that they call, have in common."""
+LANES = "LANES = 0", "LANES = 8"
+"""One notebook has lanes over all devices, as a TPU of eight cores would."""
 LONGEST = 600
 """Seconds that a cell may take."""
 MOST_LINES = 120
@@ -49,6 +52,8 @@ def main(wheel: str) -> None:
         for path in sorted(FOLDER.glob("*.ipynb")):
             start = time.monotonic()
             check(printed(path, folder))
+            if path.stem == "ablation":
+                check_lanes(Path(folder, "runs/notebook/small"))
             print(f"{path.stem}: {time.monotonic() - start:.0f} s", flush=True)
     assert versions() == before, f"changed: {before} to {versions()}"
     # Colab has some of its own: IPython without jedi.
@@ -93,7 +98,7 @@ def printed(path: Path, folder: str) -> str:
     try:
         for cell in cells:
             reply = kernel.execute_interactive(
-                cell.source,
+                cell.source.replace(*LANES),
                 timeout=LONGEST,
                 allow_stdin=False,
                 output_hook=lambda message: said.append(
@@ -115,6 +120,14 @@ def check(text: str) -> None:
     assert "8 × cpu (cpu)" in text
     assert "\x1b" not in text
     assert len(text.splitlines()) <= MOST_LINES, len(text.splitlines())
+
+
+def check_lanes(workdir: Path) -> None:
+    """Checks that trials were trained as eight lanes, one on each device."""
+    groups = json.loads((workdir / "schedule.json").read_text())
+    assert {group["layout"]["lanes"] for group in groups} == {8}, groups
+    for record in workdir.glob("trials/*/record.json"):
+        assert json.loads(record.read_text())["devices"] == 8
 
 
 if __name__ == "__main__":
