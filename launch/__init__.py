@@ -10,11 +10,13 @@ import sys
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 _INSTALLER = "launch.notebooks.install"
-"""The one module of this folder that runs without the packages of experiments."""
+"""The one module of this folder that runs without the packages of experiments, but for what
+notebooks begin with: they install them."""
 
 if (
     importlib.util.find_spec("ml_collections") is None
     and _INSTALLER not in sys.orig_argv
+    and "ipykernel" not in sys.modules
 ):
     sys.exit(
         "error: this attn was installed without its experiment runner; "

@@ -54,6 +54,9 @@ def test_commands_say_what_they_lack_and_the_installer_runs():
     without = subprocess.run(code, capture_output=True, text=True)
     assert without.returncode == 1 and "imported" not in without.stdout
     assert without.stderr.endswith("'attn[experiments]' adds what the commands need\n")
+    notebook = "import sys; sys.modules['ipykernel'] = None\n"
+    code[-1] = notebook + WITHOUT.format(argv=[])
+    assert subprocess.check_output(code, text=True) == "imported\n"
     code[-1] = WITHOUT.format(argv=["-m", "launch.notebooks.install"])
     assert subprocess.check_output(code, text=True) == "imported\n"
 
