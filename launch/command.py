@@ -387,7 +387,7 @@ def _message_of_disk(error):
     )
 
 
-def _parse(arguments, required, unless):
+def _parse(arguments, required=(), unless=MappingProxyType({})):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
     values = flags.FLAGS
     try:
