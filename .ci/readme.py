@@ -24,15 +24,13 @@ import rich.console
 from experiments.report.terminal import print_table
 from experiments.report.write import Report, write_report
 from experiments.system import machine
+from launch.notebooks.browser import draw, find_browser
 
 ROOT = Path(__file__).parents[1]
 WORKDIR = ROOT / "runs/readme"
 PAGE = ROOT / "experiments/results/quick/cldr.md"
 PICTURE = ROOT / "experiments/results/quick/report.png"
 SWEEP = "--config=experiments/configs/quick.py --sweep=table,seed"
-BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
-SIZE = "1200,1000"
-"""Pixels of the picture: the page's finding, its table and the first differences."""
 
 
 def main() -> None:
@@ -41,16 +39,13 @@ def main() -> None:
         sys.exit(
             "the checkout differs from its commit: commit first, as the page names it"
         )
-    browser = os.environ.get("CHROMIUM") or next(
-        filter(None, map(shutil.which, BROWSERS)), ""
-    )
-    if not browser:
-        sys.exit(f"no browser for the picture: install one of {', '.join(BROWSERS)}")
+    if not find_browser():
+        sys.exit("no browser for the picture: install Chromium, or name it by CHROMIUM")
     seconds = sweep()
     report = write_report(WORKDIR)
     replace(ROOT / "README.md", of_terminal(report))
     replace(PAGE, of_page(report, commit, seconds))
-    picture(browser, report.html)
+    draw(report.html, PICTURE)
 
 
 def sweep() -> float:
@@ -116,15 +111,6 @@ def replace(path: Path, text: str) -> None:
     if not marked:
         sys.exit(f"{path} has no lines {begin} and {end}")
     path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
-
-
-def picture(browser: str, page: Path) -> None:
-    """Draws the top of the report."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    options += ["--virtual-time-budget=8000", f"--window-size={SIZE}"]
-    subprocess.run(
-        [browser, *options, f"--screenshot={PICTURE}", page.as_uri()], check=True
-    )
 
 
 if __name__ == "__main__":

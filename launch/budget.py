@@ -72,15 +72,21 @@ def planned(
     nothing is `asked` and no plan is kept, the settings are as they were; with more steps
     than planned there is no plan any more.
     """
+    from experiments.system.files import lock
     from experiments.training import budget
 
     plan = workdir and budget.kept(workdir, asked and asked.given)
-    if not plan:
-        if not asked:
-            return settings, None
+    if not plan and not asked:
+        return settings, None
+    if not plan and not workdir:
         plan = _plan(asked, settings, prepared, say, keeps_model)
-        if workdir:
-            budget.keep(workdir, plan)
+    elif not plan:
+        # Of two equal commands at once the second must not plan for the first.
+        with lock(workdir):
+            plan = budget.kept(workdir, asked.given)
+            if not plan:
+                plan = _plan(asked, settings, prepared, say, keeps_model)
+                budget.keep(workdir, plan)
     overrides = config_flag.experiment().overrides
     changes = {key: x for key, x in plan.changes.items() if key not in overrides}
     settings = _changed(changes)
@@ -106,7 +112,10 @@ def _plan(asked, settings, prepared, say, keeps_model):
         plan = choose(given, asked.left(), costs, sized, fixed)
         enough = plan.changes["training.steps"] >= settings.training.steps
         if enough or not points:
-            return plan._replace(changes=point | plan.changes)
+            changes = point | plan.changes
+            # Before it is kept: a warm-up may be longer than what fits.
+            _changed(changes)
+            return plan._replace(changes=changes)
 
 
 def _affordable(seconds, settings) -> Iterator[dict[str, Any]]:
@@ -145,6 +154,8 @@ def _changed(changes):
 
 
 def _text(plan, settings):
+    from experiments.sweep.estimate import duration
+
     t = settings.training
     sizes = [
         f"{key}={value}"
@@ -155,29 +166,23 @@ def _text(plan, settings):
     return (
         f"--budget={plan.given}: {model}training.steps={t.steps} of {plan.costs.step:.3g} s, "
         f"an evaluation of {plan.costs.evaluation:.2g} s every {t.evaluate_every}: "
-        f"{_duration(plan.seconds)}, then {_duration(plan.costs.end)} for the scores at the "
+        f"{duration(plan.seconds)}, then {duration(plan.costs.end)} for the scores at the "
         "end. The same command goes on to the same steps"
     )
 
 
 def ending(plan: "Plan", result: dict[str, Any]) -> str:
     """Says how long training took beside what was planned."""
+    from experiments.sweep.estimate import duration
     from experiments.training.budget import is_slowed
 
     took = result["seconds"]
     text = (
-        f"--budget={plan.given}: training took {_duration(took)} of the "
-        f"{_duration(plan.seconds)} planned"
+        f"--budget={plan.given}: training took {duration(took)} of the "
+        f"{duration(plan.seconds)} planned"
     )
     if is_slowed(plan, took):
         text += (
             f", {took / plan.seconds:.1f} times as long: something else slowed it down"
         )
     return text
-
-
-def _duration(seconds):
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.0f} s"

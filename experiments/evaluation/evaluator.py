@@ -92,17 +92,6 @@ class EndedTrial(NamedTuple):
     checkpoints: Any
     run_dir: Any
 
-    def has(self, name: str) -> bool:
-        """Returns whether its settings keep the weights `name`, one of WEIGHTS."""
-        training = self.settings.training
-        kept = dict(
-            raw=True,
-            average=training.average > 0,
-            ema=training.ema > 0,
-            best=training.keep_best,
-        )
-        return kept[name]
-
 
 class HeldoutScores(NamedTuple):
     """The scores of one lane, by metric, and its texts for the test set."""
@@ -196,7 +185,11 @@ class Evaluator:
         beside = {trial.lane: {} for trial in trials}
         of_attention = {}
         for name in WEIGHTS:
-            keeping = [trial for trial in trials if trial.has(name)]
+            keeping = [
+                trial
+                for trial in trials
+                if name in trial.settings.training.kept_weights
+            ]
             if not keeping:
                 continue
             replaced, steps = self._replace_weights(name, states, keeping)

@@ -130,6 +130,14 @@ class Training:
         return self.evaluate_every * max(FLAT_EVALUATIONS, 3 * (within - 1) // 2 + 1)
 
     @property
+    def kept_weights(self) -> tuple[str, ...]:
+        """The kinds of weights that are kept, and scored at the end, of WEIGHTS."""
+        kept = dict(
+            raw=True, average=self.average > 0, ema=self.ema > 0, best=self.keep_best
+        )
+        return tuple(name for name in WEIGHTS if kept[name])
+
+    @property
     def optimizer_choice(self) -> Optimizer:
         """The value that `optimizer` names."""
         return OPTIMIZERS.value(self.optimizer, "training.optimizer")

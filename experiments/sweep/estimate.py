@@ -152,7 +152,7 @@ def table(estimates: Sequence[Estimate], count: int) -> rich.table.Table:
             _shown(group.step, _flops),
             _shown(group.work, _flops),
             _shown(group.memory, format_bytes),
-            _shown(group.seconds, _duration),
+            _shown(group.seconds, duration),
         )
     return drawn
 
@@ -167,9 +167,9 @@ def totals(estimates: Sequence[Estimate]) -> str:
     times = [group.seconds for group in estimates if group.seconds is not None]
     device = f"{_devices()} × {jax.local_devices()[0].device_kind}"
     flops = f"about {_flops(sum(works))} FLOPs" if works else "FLOPs unknown"
-    duration = _duration(sum(times)) if times else "unknown time"
+    time_text = duration(sum(times)) if times else "unknown time"
     text = (
-        f"{flops}, {duration} of training steps on {device}, "
+        f"{flops}, {time_text} of training steps on {device}, "
         "one trial after the other; compiling and evaluating come on top"
     )
     left = len(estimates) - len(times)
@@ -218,7 +218,8 @@ def _flops(count):
     return f"{count:,.3g} E"
 
 
-def _duration(seconds):
+def duration(seconds: float) -> str:
+    """Returns seconds as a person says them: "90 s", "2.5 min", "8.0 h", "2.1 days"."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"

@@ -23,7 +23,7 @@ from experiments.data.dataset import Dataset, Heldout
 from experiments.errors import UserError, WorkdirError
 from experiments.evaluation.evaluator import Evaluator
 from experiments.settings import Settings
-from experiments.system.files import read_json, write_json
+from experiments.system.files import DamagedError, read_json, write_json
 from experiments.training import speed
 from experiments.training.population import program_for
 from experiments.trial.lanes import Lanes
@@ -45,7 +45,7 @@ SLOWED = 1.2
 
 
 class Costs(NamedTuple):
-    """Seconds of a step, of an evaluation while training, and of all scores at the end."""
+    """Holds seconds: of a step, of an evaluation while training, of the scores at the end."""
 
     step: float
     evaluation: float
@@ -53,7 +53,7 @@ class Costs(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What was chosen for a time."""
+    """Holds what was chosen for a time."""
 
     given: str
     """The budget as the user wrote it."""
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     """The settings that were chosen."""
     costs: Costs
     seconds: float
-    """What training and its evaluations are to take, without the scores at the end."""
+    """Those that training and its evaluations are to take, without the scores at the end."""
 
 
 def measure_costs(settings: Settings, prepared: Dataset) -> Costs:
@@ -83,8 +83,8 @@ def measure_costs(settings: Settings, prepared: Dataset) -> Costs:
             return 0.0
         pairs = _batch(heldout, e.batch_size)
         batch = _seconds(lambda: evaluator.translate(states, search, pairs, [0]))
-        steps_share = _share_of_limit(heldout, e)
-        return batch * steps_share * -(-count // e.batch_size)
+        share = _share_of_limit(heldout, e) if evaluator.objective.searches else 1.0
+        return batch * share * -(-count // e.batch_size)
 
     sets = prepared.validation, prepared.test
     counts = [len(heldout.ids.source) for heldout in sets]
@@ -93,7 +93,7 @@ def measure_costs(settings: Settings, prepared: Dataset) -> Costs:
     end = per_loss * sum(counts)
     for heldout, count in zip(sets, counts, strict=True):
         end += searched(functions.search, heldout, count)
-    return Costs(step, evaluation, end * _kinds(settings.training))
+    return Costs(step, evaluation, end * len(settings.training.kept_weights))
 
 
 def _seconds(call):
@@ -105,7 +105,7 @@ def _seconds(call):
 
 
 def _batch(heldout: Heldout, count) -> Encoded:
-    """Returns some sentences, short and long ones."""
+    """Returns `count` sentences, short and long ones."""
     step = max(1, len(heldout.ids.source) // count)
     return Encoded(*(list(side[::step])[:count] for side in heldout.ids))
 
@@ -127,12 +127,6 @@ def _share_of_limit(heldout, e):
         )
     ]
     return min(1.0, float(np.mean(longest)) / limit)
-
-
-def _kinds(training):
-    """Counts the kinds of weights that are scored at the end."""
-    kept = (True, training.average > 0, training.ema > 0, training.keep_best)
-    return sum(map(bool, kept))
 
 
 def choose(
@@ -198,7 +192,8 @@ def keep(workdir: Path, plan: Plan) -> None:
 def kept(workdir: Path, given: str | None) -> Plan | None:
     """Returns the plan that a trial's directory has, and None where there is none.
 
-    Raises WorkdirError where a budget is given, and it was begun with another or without.
+    Raises WorkdirError where a budget is given, and it was begun with another or without, and
+    DamagedError for a file that holds no plan.
     """
     found = read_json(workdir / FILE)
     if found is None:
@@ -208,12 +203,15 @@ def kept(workdir: Path, given: str | None) -> Plan | None:
                 "--budget out, or choose another --workdir"
             )
         return None
-    plan = Plan(**found | dict(costs=Costs(**found["costs"])))
+    try:
+        plan = Plan(**found | dict(costs=Costs(**found["costs"])))
+        steps = plan.changes["training.steps"]
+    except (KeyError, TypeError) as error:
+        raise DamagedError(workdir / FILE, "it holds no plan") from error
     if given not in (None, plan.given):
         raise WorkdirError(
-            f"{workdir} was begun with --budget={plan.given}, and its "
-            f"{plan.changes['training.steps']:,} steps are fixed: leave --budget out, or "
-            "choose another --workdir; in place of it --config.training.steps=N makes the "
-            "trial longer"
+            f"{workdir} was begun with --budget={plan.given}, and its {steps:,} steps are "
+            "fixed: leave --budget out, or choose another --workdir; in place of it "
+            "--config.training.steps=N makes the trial longer"
         )
     return plan

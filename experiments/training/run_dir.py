@@ -233,28 +233,10 @@ class RunDir:
             if record | changed != record:
                 self._write_record(record | changed)
             return
-        now = datetime.datetime.now(datetime.UTC)
-        record = dict(
-            name=name,
-            point=point,
-            settings_digest=settings.digest(),
-            length=length,
-            versions=machine.versions(),
-            python=platform.python_version(),
-            git=machine.git_commit(),
-            code=code.now(),
-            **_data(prepared),
-            **(dict(labels=list(prepared.labels)) if prepared.labels else {}),
-            outside=sources,
-            corpus_counts=prepared.counts,
-            device=machine.device(),
-            devices=jax.device_count(),
-            threads=machine.threads(),
-            processes=jax.process_count(),
-            begun=origin,
-            started=now.isoformat(timespec="seconds"),
+        known = dict(
+            name=name, point=point, length=length, outside=sources, begun=origin
         )
-        self._write_record(record)
+        self._write_record(known | _surroundings(settings, prepared))
 
     def _code(self, record, goes_on):
         """Returns the name of the code that makes the trial, or of all that have."""
@@ -368,6 +350,26 @@ class RunDir:
         coming = {"result.json": content}
         checksums.write_checksums(self.path, names, coming)
         write_bytes(self.path / "result.json", content)
+
+
+def _surroundings(settings, prepared) -> dict[str, Any]:
+    """Returns what a record says of the settings, the data, the code and the machine."""
+    now = datetime.datetime.now(datetime.UTC)
+    return dict(
+        settings_digest=settings.digest(),
+        versions=machine.versions(),
+        python=platform.python_version(),
+        git=machine.git_commit(),
+        code=code.now(),
+        **_data(prepared),
+        **(dict(labels=list(prepared.labels)) if prepared.labels else {}),
+        corpus_counts=prepared.counts,
+        device=machine.device(),
+        devices=jax.device_count(),
+        threads=machine.threads(),
+        processes=jax.process_count(),
+        started=now.isoformat(timespec="seconds"),
+    )
 
 
 def training_digest(settings: Settings) -> str:

@@ -43,8 +43,8 @@ devices = start(DEVICE)
 # ## What is asked
 #
 # A sweep is a generator of points in a config file. This one writes its own: narrow
-# keys, and no positions, around the quick config. `--dry_run` checks every point and estimates what all
-# will take.
+# keys, and no positions, around the quick config. `--dry_run` checks every point and
+# estimates what all will take.
 
 # %%
 from pathlib import Path

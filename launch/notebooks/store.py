@@ -2,8 +2,8 @@
 
 python -m launch.notebooks.store [NAME ...]
 
-In place of a frame, which not every viewer shows, stands a picture of it; a browser, Chromium,
-draws it (CHROMIUM names one that is not in the path). A notebook keeps the hash of its source,
+In place of a frame, which not every viewer shows, stands a picture of it, which Chromium draws
+(CHROMIUM names one that is not in the path). A notebook keeps the hash of its source,
 by which a test sees that it is of today's.
 """
 
@@ -12,8 +12,6 @@ import hashlib
 import importlib.metadata
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +20,8 @@ import jupytext
 import nbclient
 import nbformat
 
+from launch.notebooks import browser
+
 FOLDER = Path(__file__).parent
 LONGEST = 1800
 """Seconds that a cell may take; a free runtime needs less than three minutes for all."""
@@ -29,9 +29,6 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 FRAME = re.compile(r'src="data:text/html;base64,([^"]+)"')
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SIZE = (1200, 1000)
-"""Pixels of a picture of a page."""
 
 
 def main() -> None:
@@ -90,27 +87,11 @@ def pictured(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def picture_of(page: bytes) -> bytes:
     """Returns a PNG of the top of a page, as a browser draws it."""
-    named = [os.environ.get("CHROMIUM"), *map(shutil.which, BROWSERS)]
-    browser = next(filter(None, named), None)
-    if browser is None:
-        sys.exit(
-            "pictures of frames need Chromium: install it, or name it by CHROMIUM="
-        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "page.html")
         path.write_bytes(page)
         picture = path.with_suffix(".png")
-        options = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
-        width, height = SIZE
-        subprocess.run(
-            [
-                *(browser, *options, f"--window-size={width},{height}"),
-                f"--screenshot={picture}",
-                path.as_uri(),
-            ],
-            check=True,
-            capture_output=True,
-        )
+        browser.draw(path, picture)
         return picture.read_bytes()
 
 

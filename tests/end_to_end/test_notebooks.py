@@ -17,13 +17,12 @@ import matplotlib.image
 import nbformat
 import pytest
 
-from launch.notebooks import install, store
+from launch.notebooks import browser, install, store
 from launch.notebooks.environment import command, report_frame, start
 from launch.notebooks.store import WIDGET
 from tests.end_to_end.colab import MOST_LINES
 
 FOLDER = Path("launch/notebooks")
-BROWSER = next(filter(None, map(shutil.which, store.BROWSERS)), None)
 SPEC = importlib.util.spec_from_file_location("address", ".ci/address.py")
 address = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(address)
@@ -194,14 +193,16 @@ def test_the_sources_ask_for_what_the_first_cell_needs():
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(not BROWSER, reason="no Chromium; CHROMIUM may name one")
+@pytest.mark.skipif(
+    not browser.find_browser(), reason="no Chromium; CHROMIUM may name one"
+)
 def test_a_frame_is_stored_as_a_picture(tmp_path):
     (tmp_path / "report.html").write_text("<body style='background: #ff0000'>")
     frame = report_frame(tmp_path)
     html = nbformat.v4.new_output("display_data", {"text/html": frame._repr_html_()})
     shown = base64.b64decode(store.pictured(html)["data"]["image/png"])
     picture = matplotlib.image.imread(io.BytesIO(shown))
-    assert picture.shape[:2] == store.SIZE[::-1]
+    assert picture.shape[:2] == browser.SIZE[::-1]
     assert (picture[..., :3] == (1, 0, 0)).all()
     text = nbformat.v4.new_output("stream", text="no frame")
     assert store.pictured(text) is text

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.evaluation.metrics import METRICS
 from experiments.sweep import estimate
+from experiments.system.files import lock
 from experiments.training import budget
 from tests.experiments import fakes, tiny
 
@@ -114,6 +115,25 @@ def test_a_trial_with_a_budget_goes_on_to_its_steps_and_further(
     status, said = planned("--config.training.steps=16", f"--workdir={workdir}")
     assert status == 0 and "step     16  validation" in said
     assert f"{workdir}/at-14 keeps the result of 14 steps" in said
+
+
+def test_a_warm_up_that_does_not_fit_is_refused_and_nothing_is_kept(planned, tmp_path):
+    workdir = tmp_path / "trial"
+    long = "--config.training.schedule=paper(warmup=10)"
+    status, said = planned("--budget=1300s", long, f"--workdir={workdir}")
+    assert status == 2 and "does not fit into training.steps=5" in said
+    assert not (workdir / "budget.json").exists()
+    # With more time the same directory will do.
+    status, said = planned("--budget=2200s", long, f"--workdir={workdir}", "--dry_run")
+    assert status == 0 and "training.steps=14" in said
+
+
+def test_a_directory_that_is_in_use_is_not_planned_for(planned, tmp_path):
+    workdir = tmp_path / "trial"
+    with lock(workdir):
+        status, said = planned("--budget=2200s", f"--workdir={workdir}")
+    assert status == 2 and "is in use by" in said
+    assert not (workdir / "budget.json").exists()
 
 
 @pytest.mark.parametrize(

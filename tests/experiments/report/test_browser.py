@@ -8,9 +8,7 @@ import dataclasses
 import html
 import itertools
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
@@ -26,11 +24,10 @@ from experiments.report.questions import Question
 from experiments.report.trial_files import read_results
 from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
+from launch.notebooks.browser import find_browser
 from tests.experiments import fakes, tiny
 
-NAMES = "chromium chromium-headless-shell chromium-browser google-chrome chrome".split()
-FOUND = [os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)]
-BROWSER = next(filter(None, FOUND), None)
+BROWSER = find_browser()
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.skipif(not BROWSER, reason="no Chromium; CHROMIUM may name one"),

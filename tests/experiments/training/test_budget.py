@@ -1,10 +1,17 @@
 """A time is filled with steps and evaluations, which then stay as they are."""
 
 import itertools
+import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from experiments.data.vocabulary import EOS
 from experiments.errors import UserError, WorkdirError
+from experiments.evaluation import evaluator
+from experiments.system.files import DamagedError
+from experiments.training import budget
 from experiments.training.budget import (
     SAVED,
     Costs,
@@ -73,6 +80,24 @@ def test_a_plan_is_kept_for_the_same_command(tmp_path):
         kept(tmp_path, "11m")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda plan: plan.pop("costs"),
+        lambda plan: plan["costs"].update(more=1),
+        lambda plan: plan["changes"].pop("training.steps"),
+        lambda plan: plan.update(changes=None),
+    ],
+)
+def test_a_file_that_holds_no_plan_is_named(tmp_path, damage):
+    keep(tmp_path, choose("10m", 600.0, Costs(0.1, 2.0, 70.0), tiny.resolve()))
+    plan = json.loads((tmp_path / "budget.json").read_text())
+    damage(plan)
+    (tmp_path / "budget.json").write_text(json.dumps(plan))
+    with pytest.raises(DamagedError, match=r"budget\.json is damaged"):
+        kept(tmp_path, "10m")
+
+
 def test_a_trial_that_was_begun_without_a_budget_has_none(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert kept(tmp_path, None) is None
@@ -86,9 +111,52 @@ def test_only_what_takes_much_longer_is_slowed():
     assert is_slowed(plan, plan.seconds * 1.25)
 
 
-def test_costs_are_measured_of_all_that_a_trial_does():
+def share_of_twelve(ids):
+    """Of 12 steps, those that the longest references of two batches take in the mean."""
+    order = np.argsort([len(source) for source in ids.source], kind="stable")
+    lengths = np.array([len(target) + 1 for target in ids.target])[order]
+    return min(1.0, np.mean([lengths[:6].max(), lengths[6:].max()]) / 12)
 
-    once = measure_costs(tiny.shared(), tiny.corpus())
-    assert min(once) > 0
-    # Validation and test have 12 sentences each, of which an evaluation translates 5.
-    assert once.end > once.evaluation
+
+def test_costs_are_measured_of_all_that_a_trial_does(monkeypatch):
+    """By a clock on which each evaluated batch takes a second, whatever it is of."""
+    clock = [0.0]
+
+    def batch(*_, **__):
+        clock[0] += 1.0
+        return (jnp.full((1, 8, 1, 12), EOS), jnp.zeros((1, 8, 1)))
+
+    def losses(self, states, heldout=None):
+        clock[0] += 12.0
+        return None
+
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(budget.Evaluator, "losses", losses)
+    monkeypatch.setattr(
+        budget.speed, "measure", lambda *_: budget.speed.Measured(0.0, 0.25)
+    )
+    functions = evaluator.evaluation_functions
+    monkeypatch.setattr(
+        evaluator,
+        "evaluation_functions",
+        lambda *known: functions(*known)._replace(greedy=batch, search=batch),
+    )
+    own = tiny.resolve(evaluation__max_length=12, evaluation__batch_size=8)
+    costs = measure_costs(own, tiny.corpus())
+    of_validation, of_test = (
+        share_of_twelve(heldout.ids)
+        for heldout in (tiny.corpus().validation, tiny.corpus().test)
+    )
+    # Each set has 12 sentences, two batches of 8, of which an evaluation translates 5.
+    assert costs.step == 0.25
+    assert costs.evaluation == pytest.approx(12 + of_validation)
+    assert costs.end == pytest.approx(24 + 2 * of_validation + 2 * of_test)
+    twice = measure_costs(
+        tiny.resolve(
+            evaluation__max_length=12,
+            evaluation__batch_size=8,
+            training__keep_best=True,
+        ),
+        tiny.corpus(),
+    )
+    assert twice.end == pytest.approx(2 * costs.end)
