@@ -167,7 +167,7 @@ def _text(plan, settings):
         f"--budget={plan.given}: {model}training.steps={t.steps} of {plan.costs.step:.3g} s, "
         f"an evaluation of {plan.costs.evaluation:.2g} s every {t.evaluate_every}: "
         f"{duration(plan.seconds)}, then {duration(plan.costs.end)} for the scores at the "
-        "end. The same command goes on to the same steps"
+        "end. Started again, the same command makes the same steps"
     )
 
 

@@ -135,8 +135,8 @@ class RunDir:
             raise WorkdirError(
                 f"{self.path} has {STEPS}={before}, towards which training.schedule="
                 f"{t.schedule} decays: {STEPS}={t.steps} is another trial. Choose another "
-                f"--workdir, with --init_from={self.path} for its weights; constant and paper "
-                "can go on"
+                f"--workdir, with --init_from={self.path} for its weights; with the schedules "
+                "constant and paper a trial can go on"
             )
         result = read_result(self.path)
         if result is not None and result.get("status") in ENDED:

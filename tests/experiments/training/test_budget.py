@@ -111,11 +111,11 @@ def test_only_what_takes_much_longer_is_slowed():
     assert is_slowed(plan, plan.seconds * 1.25)
 
 
-def share_of_twelve(ids):
-    """Of 12 steps, those that the longest references of two batches take in the mean."""
+def share_of_forty(ids):
+    """Of 40 steps, those that the longest references of two batches take in the mean."""
     order = np.argsort([len(source) for source in ids.source], kind="stable")
     lengths = np.array([len(target) + 1 for target in ids.target])[order]
-    return min(1.0, np.mean([lengths[:6].max(), lengths[6:].max()]) / 12)
+    return min(1.0, np.mean([lengths[:6].max(), lengths[6:].max()]) / 40)
 
 
 def test_costs_are_measured_of_all_that_a_trial_does(monkeypatch):
@@ -141,19 +141,19 @@ def test_costs_are_measured_of_all_that_a_trial_does(monkeypatch):
         "evaluation_functions",
         lambda *known: functions(*known)._replace(greedy=batch, search=batch),
     )
-    own = tiny.resolve(evaluation__max_length=12, evaluation__batch_size=8)
+    own = tiny.resolve(evaluation__max_length=40, evaluation__batch_size=8)
     costs = measure_costs(own, tiny.corpus())
     of_validation, of_test = (
-        share_of_twelve(heldout.ids)
+        share_of_forty(heldout.ids)
         for heldout in (tiny.corpus().validation, tiny.corpus().test)
     )
     # Each set has 12 sentences, two batches of 8, of which an evaluation translates 5.
-    assert costs.step == 0.25
+    assert costs.step == 0.25 and of_validation < 0.9
     assert costs.evaluation == pytest.approx(12 + of_validation)
     assert costs.end == pytest.approx(24 + 2 * of_validation + 2 * of_test)
     twice = measure_costs(
         tiny.resolve(
-            evaluation__max_length=12,
+            evaluation__max_length=40,
             evaluation__batch_size=8,
             training__keep_best=True,
         ),
